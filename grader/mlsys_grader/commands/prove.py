@@ -5,6 +5,7 @@ examples:
   mlsys-grader prove autograd --workers 4
   mlsys-grader prove autograd --mutations        mistakes made by a machine, all of them
   mlsys-grader prove autograd --mutations --sample 100 --seed 3
+  mlsys-grader prove autograd --mutations --sample 50 --draws 100    is one of these noticed by luck alone?
   mlsys-grader prove autograd --draws 1000       do right solutions lose points, do mutants pass by luck?
 
 Reference, blank, alternatives, mutants and mishaps go through the judge as submissions do, in the sandbox, with secret
@@ -13,12 +14,13 @@ a check misreads that takes a mistake for a task still to do, or a task still to
 or the exit code is 1.
 
 With --mutations, small changes of reference and alternatives are judged instead, in forked processes without a sandbox.
-Each has to be killed by a check, or to be listed with the reason in tests/labs/TOPIC/equivalent.toml.
+Each has to be killed by a check, with each of three draws or of --draws, or to be listed with the reason in
+tests/labs/TOPIC/equivalent.toml.
 
-With --draws, reference and alternatives are judged with inputs of that many seeds, in this process; a check that takes
-long has a minute of processor time for each of them (--draw-time). One draw in a thousand may cost a point. Each line
-ends with the largest share of a tolerance in use, where floats are compared: far from 100 %, no luck is needed. Mutants
-are judged with up to a hundred inputs by the checks that have to fail them, and may pass with one of these.
+With --draws alone, reference and alternatives are judged with inputs of that many seeds, in this process; a check that
+takes long has a minute of processor time for each of them (--draw-time). One draw in a thousand may cost a point. Each
+line ends with the largest share of a tolerance in use, where floats are compared: far from 100 %, no luck is needed.
+Mutants are judged with up to a hundred inputs by the checks that have to fail them, and may pass with one of these.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--mutations", action="store_true", help="judge mistakes made by a machine instead of variants")
     parser.add_argument("--sample", type=int, metavar="N", help="so many of the machine's mistakes (default: all)")
-    parser.add_argument("--draws", type=int, metavar="N", help="judge right code and mutants with inputs of N seeds")
+    parser.add_argument("--draws", type=int, metavar="N", help="judge with inputs of N seeds: right code and mutants")
     parser.add_argument(
         "--draw-time",
         type=float,
@@ -69,17 +71,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Judge variants, machine-made mistakes or many draws; 1 where anything came out as it should not."""
-    if args.draws is not None:
-        return _run_draws(args)
+    if args.draws is not None and args.draws < 1:
+        raise InputError("--draws must be at least 1", got=args.draws)
     if args.mutations:
         return _run_mutations(args)
     if args.sample is not None:
         raise InputError("--sample is of mutations", help="add --mutations")
-    return _run_variants(args)
+    return _run_variants(args) if args.draws is None else _run_draws(args)
 
 
 def _run_mutations(args: argparse.Namespace) -> int:
     """Judge machine-made mistakes; a line for each that survived, and the counts."""
+    from mlsys_grader.proving.mutation.run import DRAWS
     from mlsys_grader.proving.mutation.tally import tally_mutations
 
     options, lab = read_judging_options(args), find_chosen_lab(args)
@@ -91,6 +94,7 @@ def _run_mutations(args: argparse.Namespace) -> int:
             lab.checks,
             sample=args.sample,
             seed=args.seed,
+            draws=args.draws or DRAWS,
             workers=options.threads,
             report=lambda done, total: progress.update(bar, completed=done, total=total),
         )
@@ -104,10 +108,6 @@ def _run_draws(args: argparse.Namespace) -> int:
     """Judge right solutions and mutants with many inputs; 1 where luck decides of more draws than may be."""
     from mlsys_grader.proving.trials import list_trials
 
-    if args.mutations or args.sample is not None:
-        raise InputError("--draws are of variants", help="leave --mutations and --sample out")
-    if args.draws < 1:
-        raise InputError("--draws must be at least 1", got=args.draws)
     lab = find_chosen_lab(args)
     tried = list_trials(lab, _variants(args, lab))
     hold = [

@@ -84,9 +84,6 @@ def test_the_command(tiny_labs, capsys):
     assert out[-2].startswith("01-tiny: at most ") and out[-2].endswith("% of a tolerance in use")
     assert re.fullmatch(r"01-tiny: (\d+) mutants, \d+ draws, at least 5 each: 0 pass by luck", out[-1])
     assert len(out) == 3 + 2 * 3
-    for wrong, said in (
-        (["--draws", "0"], "--draws must be at least 1: got 0"),
-        (["--draws", "5", "--mutations"], "--draws are of variants; help: leave --mutations and --sample out"),
-    ):
+    for wrong in (["--draws", "0"], ["--draws", "0", "--mutations"]):
         assert main([*command, *wrong]) == 1
-        assert capsys.readouterr().err == f"mlsys-grader: {said}\n"
+        assert capsys.readouterr().err == "mlsys-grader: --draws must be at least 1: got 0\n"

@@ -6,7 +6,8 @@ and every alternative are changed in all places, in every way that an operator k
     code         which functions of a text are the learner's, and what its names are
     expressions  operators on one expression: constants, signs, comparisons, names, arguments …
     statements   operators on a statement or a whole function: dropped, done in place, remembered, cut short …
-    constants    values of arguments in the cases that learners see, for solutions that know only those
+    cuda         operators on the text of a kernel in CUDA C++
+    shown        values, rounds and calls of the cases that learners see, for solutions that know only those
     mutants      all of them for a lab, each with a name that outlives other edits of the text
     equivalent   mutants that are right after all, with the reason: equivalent.toml beside variants.diff
     run          judge them in forked children

@@ -54,7 +54,14 @@ FUNCTIONS = {
     "log": "log2",
 }
 """Functions and methods that take the same arguments, and do something else."""
-TYPES = {"float32": "float16", "float64": "float32", "int64": "int32", "int32": "int16"}
+TYPES = {
+    "float64": "float32",
+    "float32": "float16",
+    "float16": "bfloat16",
+    "bfloat16": "float16",
+    "int64": "int32",
+    "int32": "int16",
+}
 LIMITS = frozenset({"min", "max", "maximum", "minimum", "where", "clip", "clamp"})
 """What keeps a value within limits: the value alone may take its place."""
 MOST_ROUNDS = (1, 2, 4)
@@ -116,7 +123,7 @@ def change_condition(node: ast.AST, function: Function) -> Iterator[str]:
 
 
 def change_arguments(node: ast.AST, function: Function) -> Iterator[str]:
-    """Two neighbouring arguments of a call in each other's place; one that has a name left out."""
+    """Two neighbouring arguments of a call in each other's place; one that has a name left out, or the last of some."""
     if not isinstance(node, ast.Call):
         return
     for i in range(len(node.args) - 1):
@@ -124,6 +131,10 @@ def change_arguments(node: ast.AST, function: Function) -> Iterator[str]:
             call = copy.copy(node)
             call.args = [*node.args[:i], node.args[i + 1], node.args[i], *node.args[i + 2 :]]
             yield ast.unparse(call)
+    if len(node.args) > 1:
+        call = copy.copy(node)
+        call.args = node.args[:-1]
+        yield ast.unparse(call)
     for i in range(len(node.keywords)):
         call = copy.copy(node)
         call.keywords = node.keywords[:i] + node.keywords[i + 1 :]
@@ -150,7 +161,7 @@ def change_call(node: ast.AST, function: Function) -> Iterator[str]:
 
 
 def change_type(node: ast.AST, function: Function) -> Iterator[str]:
-    """A narrower type of numbers."""
+    """A narrower type of numbers, or one of fewer digits."""
     if isinstance(node, ast.Attribute) and node.attr in TYPES:
         yield ast.unparse(_renamed(node, TYPES[node.attr]))
 
@@ -180,15 +191,19 @@ def drop_bound(node: ast.AST, function: Function) -> Iterator[str]:
 
 
 def work_in_place(node: ast.AST, function: Function) -> Iterator[str]:
-    """A result written into the array that its first operand is."""
+    """A result written into the array or the list that it is made of, where that is an argument or part of one."""
     inplace: dict[type, str] = {ast.Add: "iadd", ast.Sub: "isub", ast.Mult: "imul", ast.Div: "itruediv"}
-    parameters = {arg.arg for arg in function.parameters}
-    if isinstance(node, ast.BinOp) and not function.is_kernel and (name := inplace.get(type(node.op))):
-        root = node.left
-        while isinstance(root, ast.Attribute | ast.Subscript):
-            root = root.value
-        if isinstance(root, ast.Name) and root.id in parameters:
-            yield f"{ast.unparse(node.left)}.__{name}__({ast.unparse(node.right)})"
+    if function.is_kernel:
+        return
+    match node:
+        case ast.BinOp(left=old, op=operation, right=other) if type(operation) in inplace and _is_given(old, function):
+            yield f"{ast.unparse(old)}.__{inplace[type(operation)]}__({ast.unparse(other)})"
+        case ast.Call(func=ast.Name("sorted" | "reversed" as name), args=[old]) if _is_given(old, function):
+            method = ast.Attribute(old, "sort" if name == "sorted" else "reverse")
+            yield f"{ast.unparse(ast.Call(method, [], node.keywords))} or {ast.unparse(old)}"
+        case ast.List(elts=[ast.Starred(value=old), *_, last]) if _is_given(old, function):
+            method = ast.Attribute(old, "append")
+            yield f"{ast.unparse(ast.Call(method, [last], []))} or {ast.unparse(old)}"
 
 
 EXPRESSIONS: tuple[Operator, ...] = (
@@ -204,6 +219,13 @@ EXPRESSIONS: tuple[Operator, ...] = (
     drop_bound,
     work_in_place,
 )
+
+
+def _is_given(node: ast.expr, function: Function) -> bool:
+    """Whether a value is an argument of the function, or part of one."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return isinstance(node, ast.Name) and node.id in {argument.arg for argument in function.parameters}
 
 
 def _name_of(function: ast.expr) -> str:

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mlsys_grader.proving.mutation.code import Code, Function, Operator, read_appended_code, read_solved_code
-from mlsys_grader.proving.mutation.constants import find_shown_values
+from mlsys_grader.proving.mutation.cuda import change_cuda_text
 from mlsys_grader.proving.mutation.expressions import EXPRESSIONS
+from mlsys_grader.proving.mutation.shown import find_shown
 from mlsys_grader.proving.mutation.statements import STATEMENTS, know_only, remember_results
 from mlsys_grader.proving.variants import VariantsOf
 from mlsys_lab.checks.learner.spec import Lab
@@ -42,16 +43,19 @@ class Mutant:
 
 def find_mutants(variants: VariantsOf, lab: Lab) -> Iterator[Mutant]:
     """Yield the mutants of the reference and of each alternative; no two of a source have the same syntax tree."""
-    operators = (know_only(find_shown_values(variants.reference, lab)),)
-    yield from mutate(read_solved_code(variants.reference), "reference", operators)
+    sources = {"reference": read_solved_code(variants.reference)}
     for path in variants.alternatives:
-        definitions = path.read_text(encoding="utf-8")
-        yield from mutate(read_appended_code(variants.with_definitions(path), definitions), path.stem, operators)
+        sources[path.stem] = read_appended_code(variants.with_definitions(path), path.read_text(encoding="utf-8"))
+    values = None
+    for source, code in sources.items():
+        shown = find_shown(code, lab, values)
+        values = shown.values
+        yield from mutate(code, source, know_only(shown))
 
 
 def mutate(code: Code, source: str, more: Sequence[Operator] = ()) -> Iterator[Mutant]:
-    """Yield the mutants of a text that compile, in the order of its lines; `more` operators act on whole functions."""
-    operators = (*STATEMENTS, *EXPRESSIONS, remember_results, *more)
+    """Yield the mutants of a text that compile, in the order of its lines; `more` are operators for this text alone."""
+    operators = (*STATEMENTS, *EXPRESSIONS, change_cuda_text, remember_results, *more)
     lines = code.text.split("\n")
     for function in code.functions:
         top, first, end = function.name.partition(".")[0], function.lines.start - 1, function.lines.stop - 1

@@ -3,7 +3,7 @@
 A mutant is killed when a check fails it for each of several draws of secret inputs, as a submission's own seed would
 be one of them: a mistake that most draws let pass is not caught, however often it shows. With three draws a mutant that
 one draw in ten lets pass is called killed with a chance of 73 %, one that half let pass with 13 %. Other seeds, as in
-the weekly run, find what these miss; more draws for all would cost more than that.
+the weekly run, find what these miss; a hundred draws for all would take days, for a sample they are a matter of hours.
 
 Only checks that reach the changed function are asked, first those that name it, and no more after one has failed.
 """
@@ -27,7 +27,7 @@ from mlsys_lab.checks.learner.spec import Check, Lab
 from mlsys_lab.errors import CourseError, InputError
 
 DRAWS = 3
-"""Draws of secret inputs, for each of which a check has to fail a mutant."""
+"""Draws of secret inputs, for each of which a check has to fail a mutant, unless more are asked for."""
 SLOWER, LEAST_S = 10, 3
 """A mutant may take so many times the processor time of the source that it was made of, and at least these seconds."""
 MEMORY_BYTES = 8 * 2**30
@@ -56,17 +56,19 @@ def sample_mutants(mutants: Sequence[Mutant], number: int | None, seed: int) -> 
     return [mutants[i] for i in sorted(chosen)]
 
 
-def judge_mutants(lab: Lab, mutants: Iterable[Mutant], *, seed: int = SEED, workers: int = 1) -> Iterator[Outcome]:
-    """Yield an outcome for each mutant as it is known, with the draws of `seed` and the two after it.
+def judge_mutants(
+    lab: Lab, mutants: Iterable[Mutant], *, seed: int = SEED, draws: int = DRAWS, workers: int = 1
+) -> Iterator[Outcome]:
+    """Yield an outcome for each mutant as it is known, with `draws` draws of secret inputs from `seed` on.
 
     Raises `InputError` where a source itself does not pass a check: nothing can be said of its mutants then.
     """
-    seeds = tuple(range(seed, seed + DRAWS))
+    seeds = tuple(range(seed, seed + draws))
     cost = _Costs(lab.topic, seed)
 
     def examine(mutant: Mutant) -> Callable[[], dict[str, object]]:
         checks = _order(lab, mutant)
-        limit_s = LEAST_S + int(SLOWER * DRAWS * sum(cost.of(check, mutant.code.text) for check in checks))
+        limit_s = LEAST_S + int(SLOWER * draws * sum(cost.of(check, mutant.code.text) for check in checks))
         return lambda: _examine(mutant, checks, seeds, limit_s)
 
     for mutant, answer in _in_children(mutants, examine, workers):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mlsys_grader.proving.mutation.equivalent import FEWEST, Reasons, read_equivalent
 from mlsys_grader.proving.mutation.mutants import find_mutants
-from mlsys_grader.proving.mutation.run import Outcome, judge_mutants, sample_mutants
+from mlsys_grader.proving.mutation.run import DRAWS, Outcome, judge_mutants, sample_mutants
 from mlsys_grader.proving.variants import VariantsOf
 from mlsys_lab.checks.learner.spec import Lab
 
@@ -85,6 +85,7 @@ def tally_mutations(
     *,
     sample: int | None,
     seed: int,
+    draws: int = DRAWS,
     workers: int = 1,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Tally:
@@ -97,7 +98,7 @@ def tally_mutations(
     reasons = read_equivalent(variants.folder)
     reasons.refuse_stale(mutants)
     chosen, outcomes = sample_mutants(mutants, sample, seed), list[Outcome]()
-    for outcome in judge_mutants(lab, chosen, seed=seed, workers=workers):
+    for outcome in judge_mutants(lab, chosen, seed=seed, draws=draws, workers=workers):
         outcomes.append(outcome)
         report(len(outcomes), len(chosen))
     return Tally(tuple(outcomes), reasons, time.monotonic() - start)

@@ -5,10 +5,11 @@ import textwrap
 
 from mlsys_grader.proving.mutation.code import Code, read_appended_code, read_solved_code
 from mlsys_grader.proving.mutation.mutants import mutate
+from mlsys_grader.proving.mutation.shown import Shown
 from mlsys_grader.proving.mutation.statements import know_only
 
 
-def all_of(text, *more):
+def all_of(text, more=()):
     text = textwrap.dedent(text).strip("\n")
     return list(mutate(Code(text, frozenset(range(1, len(text.split("\n")) + 1))), "reference", more))
 
@@ -61,10 +62,72 @@ def test_results_in_the_input_and_kept_between_calls():
 
 
 def test_arguments_that_only_shown_cases_have():
-    shown = know_only({("f", "block"): (16, 32)})
+    shown = know_only(Shown(values={("f", "block"): (16, 32)}))
     names = {mutant.name for mutant in all_of("def f(x, block):\n    return x // block", shown)}
     assert "reference f: + block = 16" in names
     assert "reference f: + block = block if block in (16, 32) else 16" in names
+
+
+def test_arguments_changed_by_list_methods():
+    found = " ".join(returned("def f(x, y):\n    return [*sorted(x, key=abs), *reversed(x.left), *[*x, y]]"))
+    assert "x.sort(key=abs) or x" in found
+    assert "x.left.reverse() or x.left" in found
+    assert "x.append(y) or x" in found
+
+
+def test_results_kept_for_each_object():
+    text = "class A:\n    def __init__(self, x):\n        self.x = x\n\n    def f(self, y):\n        return self.x + y"
+    mutants = [one for one in all_of(text) if one.operator == "remember_results"]
+    (kept,) = (one for one in mutants if one.name.startswith("reference A.f"))
+    names = {}
+    exec(kept.text, names)
+    one, other = names["A"](1), names["A"](10)
+    assert [one.f(1), other.f(1), one.f(2), other.f(2)] == [2, 11, 2, 11]
+
+
+def test_the_last_argument_is_left_out():
+    assert "return f(x, y)" in returned("def f(x, y, z):\n    return f(x, y, z)")
+
+
+KERNEL = '''def text():
+    return r"""
+// below n = 1 there is nothing
+extern "C" __global__ void f(const float* x, float* y, int rows, int n) {
+    int row = threadIdx.y, i = 16 * blockIdx.x + threadIdx.x;
+    __shared__ float part[16];
+    if (row < rows && (i < n || rows > 2)) part[i] = x[i];
+    __syncthreads();
+    y[i] = part[i] + 1;
+}
+"""'''
+
+
+def test_cuda_text():
+    texts = []
+    for mutant in (one for one in all_of(KERNEL) if one.operator == "change_cuda_text"):
+        names = {}
+        exec(mutant.text, names)
+        texts.append(names["text"]())
+    assert {
+        "int row = threadIdx.x, i = 16 * blockIdx.x + threadIdx.x;",
+        "int row = threadIdx.y, i = 17 * blockIdx.x + threadIdx.x;",
+        "int row = threadIdx.y, i = 16 * blockIdx.x - threadIdx.x;",
+        "if (row <= rows && (i < n || rows > 2)) part[i] = x[i];",
+        "if (row < rows || (i < n || rows > 2)) part[i] = x[i];",
+        "if ((i < n || rows > 2)) part[i] = x[i];",
+        "if (row < rows ) part[i] = x[i];",
+        "if (row < rows && (rows > 2)) part[i] = x[i];",
+        "if (row < rows && (i < n )) part[i] = x[i];",
+        "if (true) part[i] = x[i];",
+        "if (row < rows && (i < n || rows > 2)) ;",
+        "if (row < rows && (i < rows || rows > 2)) part[i] = x[i];",
+        "if (row < rows && (i < n || rows > 2)) part[row] = x[i];",
+        "if (row < rows && (i < n || rows > 2)) part[i] = y[i];",
+        "y[i] = part[i] - 1;",
+    } <= {line.strip() for text in texts for line in text.split("\n")}
+    assert any("__syncthreads" not in text for text in texts)
+    assert all("// below n = 1 there is nothing" in text for text in texts)
+    assert len(set(texts)) == len(texts)
 
 
 def test_no_two_are_equal_and_every_name_is_used_once():

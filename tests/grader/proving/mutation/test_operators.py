@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from mlsys_grader.proving.mutation.code import Code, read_solved_code
+from mlsys_grader.proving.mutation.cuda import change_cuda_text
 from mlsys_grader.proving.mutation.expressions import EXPRESSIONS
 from mlsys_grader.proving.mutation.mutants import mutate
+from mlsys_grader.proving.mutation.shown import Shown
 from mlsys_grader.proving.mutation.statements import STATEMENTS, know_only, remember_results
 from tests.labs.harness import labs
 
-SHOWN = know_only({("f", "x"): (1, 2)})
-OPERATORS = (*STATEMENTS, *EXPRESSIONS, remember_results, SHOWN)
+SHOWN = know_only(Shown({("f", "x"): (1, None)}, {(3, 13, 3, 22): 3}, {"f": (1, 2)}))
+OPERATORS = (*STATEMENTS, *EXPRESSIONS, change_cuda_text, remember_results, *SHOWN)
 CALLS = (
     "*x",
     "*x, y",
@@ -74,7 +76,7 @@ def code_of(text):
 def refuse_broken(code, most=None):
     """Fail unless each mutant compiles and is another text than its source and than the others; their number."""
     kept = set()
-    for number, mutant in enumerate(mutate(code, "it", [SHOWN])):
+    for number, mutant in enumerate(mutate(code, "it", SHOWN)):
         if number == most:
             break
         tree = ast.parse(mutant.text)
@@ -101,8 +103,9 @@ def test_a_statement_of_any_kind(statement):
 def test_each_operator_has_something_to_do_here():
     texts = [f"def f(x, y):\n    return {called}({given})" for called in CALLED for given in CALLS]
     texts += [f"def f(x, y):\n    x = 1\n    {statement}" for statement in STATEMENTS_OF_ALL_KINDS]
-    texts += ["def f(x, y):\n    return x.float32, True", "def f(x, y):\n    if x:\n        pass"]
-    used = {mutant.operator for text in texts for mutant in mutate(code_of(text), "it", [SHOWN])}
+    texts += ["def f():\n    return '__global__ void f() { x = 1; }'", "def f(x, y):\n    return x.float32, True"]
+    texts += ["def f(x, y):\n    if x:\n        pass"]
+    used = {mutant.operator for text in texts for mutant in mutate(code_of(text), "it", SHOWN)}
     assert used == {inspect.unwrap(operator).__name__ for operator in OPERATORS}
 
 

@@ -35,6 +35,15 @@ def test_a_check_kills_what_is_wrong_and_nothing_kills_what_is_right(checks):
     assert {one.killed_by: one.survived_seed for one in found.values()} == {"": 20, "double": None}
 
 
+def test_more_draws_find_what_is_killed_by_luck(checks):
+    """A mistake that shows where the first number is positive: with one draw in four of two cases in none of them."""
+    text = VARIANTS.reference.replace("doubled = 2 * x", "doubled = (2 + (x[0] * 0 > 0)) * x")
+    (lucky,) = (one for one in mutate(read_solved_code(text), "it") if "(2 + (x[0] > 0))" in one.name)
+    killed = [next(judge_mutants(checks, [lucky], seed=seed, draws=1)).killed_by for seed in range(20, 50)]
+    assert set(killed) == {"double", ""}
+    assert not next(judge_mutants(checks, [lucky], draws=30)).killed_by
+
+
 def test_what_never_ends_is_killed_by_the_checks_time_limit_or_the_kernels(checks):
     loop = "doubled, left = 2 * x, 1\n    while left:\n        left -= 1"
     text = VARIANTS.reference.replace("doubled = 2 * x", loop)
