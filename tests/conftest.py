@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from mlsys_lab.errors import MissingToolError
 from tests.times import add_times, turn_of
@@ -19,8 +19,9 @@ from tests.times import add_times, turn_of
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-settings.register_profile("no deadline", deadline=None)  # a busy machine is not a wrong answer
-settings.load_profile("no deadline")
+# A busy machine is not a wrong answer.
+settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no clock")
 ROOT = Path(__file__).parents[1]
 NO_GPU = "no CUDA device on this machine"
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlsys_lab.errors import InputError
@@ -63,7 +63,7 @@ def count(model: Transformer) -> int:
 
 
 @given(configs())
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @torch.no_grad()
 def test_any_decoder_has_the_parameters_that_are_counted_and_gives_logits(config):
     model = Transformer(config)

@@ -45,7 +45,7 @@ LOADS = st.lists(
 FAST = Wire(1.0, math.inf)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(LOADS, st.integers(1, 3), st.integers(1, 3), st.floats(10, 1e5), st.integers(10, 40))
 def test_two_pools_end_every_request_and_send_each_cache_once(arrivals, readers, writers, bytes_per_s, pages):
     limits = Limits(3, 8)
@@ -62,7 +62,7 @@ def test_two_pools_end_every_request_and_send_each_cache_once(arrivals, readers,
     assert [one.tokens_s[0] for one in done.served] == [one.tokens_s[0] for one in alone]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(LOADS, st.integers(1, 3))
 def test_requests_that_never_meet_see_one_server(arrivals, count):
     """An infinite wire between two pools, and a load without overlap: times are those of one replica."""

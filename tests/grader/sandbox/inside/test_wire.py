@@ -32,7 +32,7 @@ def listing(*entries):
     return {"kind": "answer", "meta": {}, "arrays": list(entries)}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.dictionaries(
         st.text("abc x@.", min_size=1, max_size=9).filter(str.isprintable),
