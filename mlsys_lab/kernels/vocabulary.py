@@ -36,7 +36,8 @@ TRITON = _words(
     arange full zeros zeros_like broadcast broadcast_to cast cat expand_dims flip gather interleave join permute ravel
     reshape split trans view where
     argmax argmin associative_scan cumprod cumsum dot histogram max min reduce softmax sort sum xor_sum
-    abs cdiv ceil cos div_rn erf exp exp2 fdiv floor fma log log2 maximum minimum rsqrt sigmoid sin sqrt sqrt_rn umulhi
+    abs cdiv ceil clamp cos div_rn erf exp exp2 fdiv floor fma log log2 maximum minimum rsqrt sigmoid sin sqrt sqrt_rn
+    umulhi
     max_constancy max_contiguous multiple_of
     bfloat16 float16 float32 float64 int1 int8 int16 int32 int64 uint8 uint16 uint32 uint64
     math.abs math.ceil math.cos math.div_rn math.erf math.exp math.exp2 math.fdiv math.floor math.fma math.log math.log2

@@ -24,8 +24,9 @@ SMALL_OTHERS = {"mean": -64.0, "spread": 0.05, "first": 14.0}
 
 
 def _silu_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    p = {"dtype": np.float32, "mean": 0.0, "spread": 3.0, "up": 3.0, "block": 16, **case.params}
+    p = {"dtype": np.float32, "mean": 0.0, "spread": 3.0, "up": 3.0, "block": 16, "first": 0.0, **case.params}
     gate, up = rng.normal(p["mean"], p["spread"], p["size"]), rng.normal(scale=p["up"], size=p["size"])
+    gate[0] += p["first"]
     given = {"gate": gate.astype(p["dtype"]), "up": up.astype(p["dtype"]), "BLOCK": np.array(p["block"])}
     return given | draw_kind(case)
 
@@ -88,6 +89,7 @@ CHECKS = (
                 {"size": 40, "spread": 100.0, "block": 32, "dtype": np.float16, "wide": True},
             ),
             Case("gates far below zero", {"size": 19, "mean": -50.0, "spread": 2.0}),
+            Case("a gate as far below zero as can be", {"size": 3, "first": -1e30}),
             Case("another length", {"size": 53, "block": 8}, hidden=True),
         ),
         inputs=_silu_inputs,
