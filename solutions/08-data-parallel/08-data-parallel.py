@@ -429,9 +429,10 @@ check("accumulate")
 #
 # **4a.** `ShardedOptimizer(rank, parameters, optimizer_class, **options)`. When it is made, all ranks get rank 0's
 # parameters. All parameters laid end to end are one flat array; `shard` is a tensor with a copy of this rank's chunk of
-# it (`split_chunks`), detached (it may want a gradient or none), and the only parameter of the optimiser inside,
-# `optimizer_class([shard], **options)`. That may be `torch.optim.Adam`, or anything that moves each element by itself,
-# in place, by `step()`, as its `grad` says. Whatever else you keep of the weights, every rank has them anyway.
+# it (`split_chunks`, or equal chunks, the last filled up with zeros), detached (it may want a gradient or none), and
+# the only parameter of the optimiser inside, `optimizer_class([shard], **options)`. That may be `torch.optim.Adam`, or
+# anything that moves each element by itself, in place, by `step()`, as its `grad` says. Whatever else you keep of the
+# weights, every rank has them anyway.
 #
 # - `reduce_gradients()`: `shard.grad` becomes the mean over all ranks of this rank's chunk of the gradients. A
 #   parameter whose `grad` is `None`, as that of a frozen one is, counts as zeros. Nobody needs its `grad` afterwards.

@@ -237,7 +237,8 @@ else:
 # rank, a tensor without axes. `logits` (T, V/p) are this rank's, of the tokens from `start` on; ranks may have
 # unequally many, each has one at least. `targets` (T,) are numbers in the whole vocabulary, alike on all ranks: most
 # lie on other ranks. `backward()` gives each rank the gradient of its own logits, $(\text{softmax} -
-# \text{one-hot})/T$, and sends nothing. Asked again (`retain_graph=True`), it gives the same once more.
+# \text{one-hot})/T$ times the gradient that comes, and sends nothing. Asked again (`retain_graph=True`), maybe with
+# another gradient, it does so once more.
 #
 # Logits may be large: $e^{1000}$ is no number, and a rank's own largest is not the largest of all. Some may be
 # $-\infty$, as the padding of a vocabulary is, on one rank perhaps all, but never all of a token on all ranks; and a

@@ -244,13 +244,15 @@ STATISTICS: dict[str, Callable[..., float]] = {
     one.__name__: one for one in (mean, median, slope, picky, flawed, entries)
 }
 """Statistics by name. Any other name is that of one which gives the number of its call, from 0 on."""
+COLUMNS = "xyzuvw"
+"""Names of the columns that a case may have."""
 
 
 def bootstrap(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `bootstrap`: the two ends of a statistic's interval, or that the statistic's own mistake came out."""
     named, turns = str(bytes(arrays["statistic"]), "ascii"), itertools.count()
     statistic = STATISTICS.get(named, lambda *_: float(next(turns)))
-    given = tuple(arrays[name] for name in "xyz" if name in arrays)
+    given = tuple(arrays[name] for name in COLUMNS if name in arrays)
     rng = np.random.default_rng(int(arrays["seed"]))
     before = rng.bit_generator.state
     try:

@@ -119,7 +119,8 @@ def _sgd_expect(arrays: Arrays) -> Arrays:
 
 
 def _step_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    widths, batch, steps, dtype = (6, 9, 4), 8, case.params["steps"], case.params.get("dtype", F32)
+    batch, steps, dtype = 8, case.params["steps"], case.params.get("dtype", F32)
+    widths = case.params.get("widths", (6, 9, 4))
     return _network(rng, widths, dtype) | {
         "x": rng.standard_normal((steps, batch, widths[0])).astype(dtype),
         "y": rng.integers(0, widths[-1], (steps, batch)),
@@ -178,6 +179,7 @@ CHECKS = (
             Case("one layer in the first place and in the last", {"widths": (4, 4, 4, 4), "batch": 3, "tied": True}),
             Case("four layers", {"widths": (3, 8, 5, 6, 2), "batch": 1}, hidden=True),
             Case("all equally wide", {"widths": (4, 4, 4), "batch": 3}, hidden=True),
+            Case("wider ones, the first also last", {"widths": (8, 8, 8, 8), "batch": 9, "tied": True}, hidden=True),
         ),
         inputs=_mlp_inputs,
         run=calls.forward_and_back,
@@ -223,7 +225,11 @@ CHECKS = (
             Case("five steps with momentum", {"steps": 5, "momentum": 0.9}),
             Case("three steps, a parameter in the first only", {"steps": 3, "momentum": 0.9, "offset for": 1}),
             Case("double precision", {"steps": 2, "momentum": 0.9, "dtype": F64}),
-            Case("ten steps", {"steps": 10, "momentum": 0.5, "offset for": 4}, hidden=True),
+            Case(
+                "ten steps of four layers",
+                {"steps": 10, "momentum": 0.5, "offset for": 4, "widths": (6, 9, 8, 7, 4)},
+                hidden=True,
+            ),
         ),
         inputs=_step_inputs,
         run=calls.train_step,

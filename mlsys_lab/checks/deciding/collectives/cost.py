@@ -197,7 +197,7 @@ CHECKS = (
             Case("no bytes", _islands(8, 4, 0.0)),
             Case("a network of low latency and little bandwidth", _islands(64, 4, 8e5, crossed=True)),
             Case("that network, many bytes", _islands(8, 4, 3e7, crossed=True)),
-            Case("many islands", _islands(64, 8, 4e7), hidden=True),
+            Case("many islands", _islands(128, 8, 4e7), hidden=True),
             Case("one large island, many bytes", _islands(32, 32, 3e7), hidden=True),
             Case("each number changed in turn", {"p": 16, "island": 4, "draw": "changes"}, hidden=True),
             Case("wires of all kinds", {"calls": 24, "draw": "many calls"}, hidden=True),

@@ -63,7 +63,7 @@ TREES = (
 )
 HIDDEN_TREES = (
     Case("eight ranks and many numbers", {"p": 8, "root": 3, "shape": (307,), "dtype": "float32"}, hidden=True),
-    Case("seven ranks", {"p": 7, "root": 5, "shape": (2, 1, 3), "dtype": "int64"}, hidden=True),
+    Case("seventeen ranks", {"p": 17, "root": 5, "shape": (2, 1, 3), "dtype": "int64"}, hidden=True),
     Case("five ranks", {"p": 5, "root": 4, "shape": (11,)}, hidden=True),
 )
 
@@ -78,6 +78,7 @@ CHECKS = (
                 "two pairs, no two shapes alike",
                 {"p": 4, "partner": [2, 3, 0, 1], "shapes": [(2, 1), (0,), (), (3,)]},
             ),
+            Case("two ranks, two shapes of six numbers", {"p": 2, "partner": [1, 0], "shapes": [(2, 3), (3, 2)]}),
             Case(
                 "three pairs and many numbers",
                 {"p": 6, "partner": [4, 3, 5, 1, 0, 2], "shape": (13, 31), "dtype": "float32"},
@@ -100,7 +101,7 @@ CHECKS = (
         cases=(
             Case("three ranks to the right", _permute(1, 2, 0) | {"shapes": [(2,), (), (0,)]}),
             Case("five ranks, two to the left", _permute(3, 4, 0, 1, 2) | {"shape": (2,), "dtype": "int64"}),
-            Case("two ranks", _permute(1, 0) | {"shape": (1, 3), "dtype": "float32"}),
+            Case("two ranks", _permute(1, 0) | {"shapes": [(1, 3), (3, 1)], "dtype": "float32"}),
             Case("a circle of three and one of four", _permute(4, 6, 5, 1, 2, 0, 3) | {"shape": (257,)}, hidden=True),
         ),
         inputs=draw_ranks,

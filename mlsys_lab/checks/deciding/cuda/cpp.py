@@ -195,7 +195,7 @@ CHECKS = (
             Case("some of the blocks", {"shape": (100, 70), **SOME}),
             Case("the last tile of 66,560 × 67,584", {"shape": (TILE, TILE), "within": LARGE}),
             Case("any sides", {"shape": (33, 129), **SOME}, hidden=True),
-            Case("half a tile of columns", {"shape": (64, 16)}, hidden=True),
+            Case("a tile and a half of columns", {"shape": (64, 48)}, hidden=True),
             Case("one row", {"shape": (1, 40)}, hidden=True),
             Case("one column", {"shape": (37, 1)}, hidden=True),
         ),

@@ -21,11 +21,12 @@ from mlsys_lab.checks.deciding.data_parallel.steps import (
 )
 from mlsys_lab.checks.deciding.traffic import check_ranks, expect_ranks
 from mlsys_lab.checks.learner.data_parallel import checkpoints as calls
+from mlsys_lab.checks.learner.data_parallel.sharded import name_momenta
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
-AXES = {"weights": 1, "momentum": 1, "step": 0, "rate": 0, "on": 0, "position": 0, "random": 1}
-"""How many axes each entry of a part has."""
+AXES = {"weights": 1, "step": 0, "rate": 0, "on": 0, "position": 0, "random": 1}
+"""How many axes each entry of a part has, besides momenta."""
 TWICE = "", "again, "
 """A part is loaded once, and again."""
 
@@ -38,7 +39,7 @@ def _draw_run(rng: np.random.Generator, case: Case) -> Arrays:
             weights
             | forms_of(case)
             | {"data": draw(rng, case.params["steps"]), "stop": np.array(case.params["stop"]), "lr": np.array(rate)}
-            | ({"eager": np.array(True)} if "eager" in case.params else {})
+            | {name: np.array(case.params[name]) for name in ("eager", "momenta") if name in case.params}
             | {"seed": np.array(rng.integers(1, 2**31)), "position": np.array(position)}
             for _ in range(case.params["p"])
         ]
@@ -48,10 +49,12 @@ def _draw_run(rng: np.random.Generator, case: Case) -> Arrays:
 def _expect_run(arrays: Arrays) -> Arrays:
     parts = split_ranks(arrays)
     p, first, steps = len(parts), parts[0], len(parts[0]["data"])
-    optimizer = Momentum(weights_of(first), float(first["lr"]))
+    momenta = int(first.get("momenta", 1))
+    optimizer = Momentum(weights_of(first), float(first["lr"]), momenta)
     noises = [torch.Generator().manual_seed(int(part["seed"])) for part in parts]
     stop = int(first["stop"])
-    told = {f"axes of {name!r}": np.array(axes) for name, axes in AXES.items()}
+    axes_of = AXES | dict.fromkeys(name_momenta(momenta), 1)
+    told = {f"axes of {name!r}": np.array(axes) for name, axes in axes_of.items()}
     for step in range(steps):
         if step == stop:
             told |= {f"{again}position": first["position"] for again in TWICE}
@@ -127,6 +130,9 @@ EIGHT_BIT = {"divided": {"state1": "int8", "state2": "uint8", "random_signs": "b
 """States of a byte, as of Adam in eight bits, flags, and whole numbers that float64 rounds."""
 HALF = {"divided": {calls.BFLOAT16: "int8"}}
 """A state of bfloat16, which crosses as whole numbers: NumPy has no such numbers."""
+FURTHER = {"max_exp_avg_sq": "float64", "moved": "bool"}
+ALL = {"divided": ADAM["divided"] | EIGHT_BIT["divided"] | HALF["divided"] | FURTHER}
+"""All of these, and further ones."""
 CHECKS = (
     check_ranks(
         name="resume",
@@ -141,7 +147,11 @@ CHECKS = (
                 {"p": 1, "shapes": [(2,)], "steps": 4, "stop": 3, "eager": True},
             ),
             Case("saved before the first step", {"p": 2, "shapes": [(2,), (1,)], "steps": 2, "stop": 0}),
-            Case("four ranks", {"p": 4, "shapes": [(5, 3), (5,), (1,)], "steps": 6, "stop": 3}, hidden=True),
+            Case(
+                "four ranks, many states",
+                {"p": 4, "shapes": [(5, 3), (5,), (1,)], "steps": 6, "stop": 3, "momenta": 4},
+                hidden=True,
+            ),
         ),
         inputs=_draw_run,
         run=calls.resume,
@@ -184,7 +194,9 @@ CHECKS = (
             Case("as many as before, with Adam's states", {"n": 5, "old": 2, "size": 2, **ADAM}),
             Case("with states of bytes, flags and whole numbers", {"n": 24, "old": 2, "size": 5, **EIGHT_BIT}),
             Case("with a state of bfloat16", {"n": 5, "old": 2, "size": 3, **HALF}),
-            Case("from eight to five, with Adam's states", {"n": 203, "old": 8, "size": 5, **ADAM}, hidden=True),
+            Case(
+                "from eight to eleven, with states of all kinds", {"n": 203, "old": 8, "size": 11, **ALL}, hidden=True
+            ),
         ),
         inputs=_draw_parts,
         run=calls.reshard,

@@ -199,13 +199,13 @@ CHECKS = (
                 },
             ),
             Case(
-                "six ranks, most in an order of their own",
+                "six ranks, six buckets, most in an order of their own",
                 {
                     "p": 6,
-                    "shapes": [(7,), (3, 2), (1,), (11,), (4,), (2, 2)],
+                    "shapes": [(7,), (3, 2), (2,), (2,), (), (3,), (11,), (2, 4), (2, 2), (10,)],
                     "bucket_bytes": 100,
-                    "orders": {1: [3, 1, 5, 0, 2, 4], 2: [5, 4, 3, 2, 1, 0], 3: [0, 2, 4, 1, 3, 5]},
-                    "without": [(0, 5), (3, 3)],
+                    "orders": {1: [3, 1, 5, 9, 0, 8, 2, 4, 6, 7], 2: [*range(9, -1, -1)], 3: [*range(1, 10), 0]},
+                    "without": [(0, 9), (3, 2)],
                 },
                 hidden=True,
             ),

@@ -37,15 +37,17 @@ BUDGET_BYTES = 160 << 10
 class Momentum:
     """The optimiser of the calls, on all parameters at once: its rate falls by a tenth with each step."""
 
-    def __init__(self, weights: list[np.ndarray], rate: float) -> None:
+    def __init__(self, weights: list[np.ndarray], rate: float, momenta: int = 1) -> None:
         self.weights, self.rate, self.steps = weights, rate, 0
-        self.momentum = [np.zeros_like(w) for w in weights]
+        self.momenta = [[np.zeros_like(w) for w in weights] for _ in range(momenta)]
 
     def step(self, gradients: list[np.ndarray]) -> list[np.ndarray]:
         """Move all weights, and return them."""
         self.steps, self.rate = self.steps + 1, 0.9 * self.rate
-        self.momentum = [0.5 * m + g for m, g in zip(self.momentum, gradients, strict=True)]
-        self.weights = [w - self.rate / self.steps * m for w, m in zip(self.weights, self.momentum, strict=True)]
+        for i, momentum in enumerate(self.momenta, start=1):
+            momentum[:] = [m / 2**i + g for m, g in zip(momentum, gradients, strict=True)]
+        sums = (sum(each) for each in zip(*self.momenta, strict=True))
+        self.weights = [w - self.rate / self.steps * m for w, m in zip(self.weights, sums, strict=True)]
         return self.weights
 
 
@@ -69,7 +71,7 @@ def _expect_steps(arrays: Arrays) -> Arrays:
     p, steps = len(parts), int(parts[0]["steps"])
     optimizer = Momentum(weights_of(parts[0]), float(parts[0]["lr"]))
     dtype = optimizer.weights[0].dtype
-    told: Arrays = {}
+    told = {f"at the start: w{i}": w for i, w in enumerate(optimizer.weights)}
     for step in range(steps):
         sums = [
             np.sum([part[f"g{i}"][step] * part["used"][step, i] for part in parts], axis=0)
@@ -152,18 +154,20 @@ def _expect_layers(arrays: Arrays) -> Arrays:
             if part["x_wants"]:
                 one[f"step {step}: x.grad"] = g.reshape(part["x"][step].shape)
         weights = [(w - RATE * dw / p, b - RATE * db / p) for (w, b), (dw, db) in zip(grown, sums, strict=True)]
+    form = int(parts[0]["form"])
     for one in told:
         for i, (w, b) in enumerate(weights):
             bias = b[0] if b.size == 1 else b
-            forms = ((w, bias), (w.T, w[:0], bias), (np.vstack([w, b]),))
-            one |= {f"layer {i}: w{k}": part for k, part in enumerate(forms[int(parts[0]["form"])])}
-    depth, padded = len(weights), sum(count_padded_bytes([one], p) for one in flat)
+            forms = ((w, bias), (w.T, w[:0], bias), (np.vstack([w, b]),), (*b, w))
+            one |= {f"layer {i}: w{k}": part for k, part in enumerate(forms[form])}
+    count = sum(1 + len(b) if form == 3 else 3 for _, b in weights)  # of all weights; in other forms three are most
+    padded = sum(count_padded_bytes([one], p) for one in flat)
     # One forward, one and a reduce-scatter each time that it goes back, and one when all is over.
     gathers = (1 + 2 * backward) * steps * passes + 1
     return expect_ranks(
         told,
         total_bytes=(p - 1) * (count_bytes(flat) + gathers * padded),
-        total_messages=(p - 1) * depth * (3 + p * gathers),  # at the start one for each weight, of which three are most
+        total_messages=(p - 1) * (count + len(weights) * p * gathers),  # at the start one for each weight
     )
 
 
@@ -265,7 +269,11 @@ CHECKS = (
             Case("an x of three axes", {"p": 2, "depth": 2, "width": 2, "axes": 3}),
             Case("one rank, layers of one weight", {"p": 1, "depth": 2, "width": 2, "form": 2}),
             Case("a deep stack", {"p": 3, "depth": 12, "width": 32, "steps": 1, "x_wants": False}),
-            Case("five ranks", {"p": 5, "depth": 2, "width": 7, "rows": 1}, hidden=True),
+            Case(
+                "five ranks, layers of many weights",
+                {"p": 5, "depth": 2, "width": 7, "rows": 1, "form": 3},
+                hidden=True,
+            ),
         ),
         inputs=_draw_layers,
         run=calls.sharded_layer,

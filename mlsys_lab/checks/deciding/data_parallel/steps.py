@@ -132,7 +132,7 @@ CHECKS = (
             Case("one that lies transposed in memory", {"p": 2, "shapes": [(2,), (2, 3)], "transposed": True}),
             Case("one that is frozen, and wants no gradient", {"p": 2, "shapes": [(2,), (3,), (1,)], "frozen": 1}),
             Case("one rank", {"p": 1, "shapes": [(3,)]}),
-            Case("seven ranks", {"p": 7, "shapes": [(7, 3), (7,), (11,)]}, hidden=True),
+            Case("seven ranks", {"p": 7, "shapes": [(7, 3), (7,), (11,), (), (2,)]}, hidden=True),
         ),
         inputs=_draw_start,
         run=calls.copy_from_first,
@@ -189,9 +189,14 @@ CHECKS = (
                 {"tokens": [1, 3], "shapes": [(2, 3), (0,), ()], "transposed": True},
             ),
             Case(
+                "one empty, which nobody uses", {"tokens": [2, 1], "shapes": [(2,), (0,)], "without": [(0, 1), (1, 1)]}
+            ),
+            Case(
                 "one rank, which does not use a parameter", {"tokens": [5], "shapes": [(2,), (1,)], "without": [(0, 1)]}
             ),
-            Case("six ranks", {"tokens": [17, 3, 90, 41, 8, 25], "shapes": [(5, 7), (7,), (1,)]}, hidden=True),
+            Case(
+                "six ranks", {"tokens": [17, 3, 90, 41, 8, 25], "shapes": [(5, 7), (7,), (), (1,), (3,)]}, hidden=True
+            ),
         ),
         inputs=_draw_losses,
         run=calls.backward_together,

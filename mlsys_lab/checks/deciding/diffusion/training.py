@@ -7,7 +7,7 @@ import numpy as np
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.diffusion.predictions import draw_predictions, scales, target
 from mlsys_lab.checks.learner.diffusion import training as calls
-from mlsys_lab.checks.learner.diffusion.training import PREDICTIONS, WEIGHTS
+from mlsys_lab.checks.learner.diffusion.training import OFFSET, PREDICTIONS, weights_of
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
 CLASSES = 3
@@ -23,6 +23,7 @@ def _draw_network(rng: np.random.Generator, case: Case) -> Arrays:
         "by_level": rng.standard_normal(pixels),
         "by_label": rng.standard_normal((CLASSES + 1, pixels)),
     }
+    drawn |= {f"{OFFSET}_{i}": rng.standard_normal(pixels) for i in range(case.params.get("offsets", 0))}
     return {name: value.astype(dtype) for name, value in drawn.items()}
 
 
@@ -42,12 +43,13 @@ def _errors(
     kept, noisy = scales(sigma, x0)
     x, level = kept * x0 + noisy * noise, np.log(sigma) / 4
     answer = x @ weights["matrix"].T + np.outer(level, weights["by_level"]) + weights["by_label"][label] + 0.1 * age
+    answer += sum(value for name, value in weights.items() if name.startswith(OFFSET))
     return answer - target(prediction, x0, sigma, noise), x, level
 
 
 def _expect_losses(arrays: Arrays) -> Arrays:
     label = arrays.get("label", np.full(len(arrays["x0"]), CLASSES))
-    weights = {name: arrays[name].astype(np.float64) for name in WEIGHTS}
+    weights = {name: arrays[name].astype(np.float64) for name in weights_of(arrays)}
     batch = (arrays["x0"], arrays["sigma"], arrays["noise"], label)
     errors, _, _ = _errors(weights, PREDICTIONS[int(arrays["prediction"])], batch, 0)
     return {"losses": (errors**2).mean(1).astype(arrays["x0"].dtype)}
@@ -57,12 +59,14 @@ def _draw_steps(rng: np.random.Generator, case: Case) -> Arrays:
     steps = [_draw_losses(rng, case) for _ in range(case.params["steps"])]
     stacked = {name: np.stack([step[name] for step in steps]) for name in ("x0", "noise", "sigma", "label")}
     rates = {"rate": np.array(case.params.get("rate", 0.05)), "decay": np.array(rng.uniform(0.3, 0.9))}
-    trained = np.roll(np.arange(len(WEIGHTS)), rng.integers(1, len(WEIGHTS)))[: case.params.get("trained")]
-    return stacked | {name: steps[0][name] for name in ("prediction", *WEIGHTS)} | rates | {"trained": trained}
+    weights = weights_of(steps[0])
+    trained = np.roll(np.arange(len(weights)), rng.integers(1, len(weights)))[: case.params.get("trained")]
+    return stacked | {name: steps[0][name] for name in ("prediction", *weights)} | rates | {"trained": trained}
 
 
 def _expect_steps(arrays: Arrays) -> Arrays:
-    weights = {name: arrays[name].astype(np.float64) for name in WEIGHTS}
+    names = weights_of(arrays)
+    weights = {name: arrays[name].astype(np.float64) for name in names}
     average, rate, decay = dict(weights), float(arrays["rate"]), float(arrays["decay"])
     losses, batches = [], zip(*(arrays[name] for name in ("x0", "sigma", "noise", "label")), strict=True)
     for age, batch in enumerate(batches):
@@ -72,12 +76,12 @@ def _expect_steps(arrays: Arrays) -> Arrays:
         by_label = np.zeros_like(weights["by_label"])
         np.add.at(by_label, batch[3], slope)
         gradient = {"matrix": slope.T @ x, "by_level": level @ slope, "by_label": by_label}
-        for name in (WEIGHTS[place] for place in arrays["trained"]):
-            weights[name] = weights[name] - rate * gradient[name]
-        average = {name: decay * average[name] + (1 - decay) * weights[name] for name in WEIGHTS}
+        for name in (names[place] for place in arrays["trained"]):
+            weights[name] = weights[name] - rate * gradient.get(name, slope.sum(0))
+        average = {name: decay * average[name] + (1 - decay) * weights[name] for name in names}
     dtype = arrays["matrix"].dtype
     answers = {"losses": np.array(losses)}
-    for name in WEIGHTS:
+    for name in names:
         answers |= {name: weights[name].astype(dtype), f"average of {name}": average[name].astype(dtype)}
     return answers
 
@@ -233,7 +237,7 @@ CHECKS = (
             Case("the image", {"prediction": "x0", "shape": (5, 2), "steps": 4, "rate": 0.2}),
             Case("one weight is not trained", {"prediction": "v", "shape": (4, 3), "steps": 2, "trained": 2}),
             Case("large images", {"prediction": "v", "shape": (4, 3), "steps": 2, "size": 300}, hidden=True),
-            Case("many steps", {"prediction": "v", "shape": (6, 2, 2), "steps": 12}, hidden=True),
+            Case("many steps", {"prediction": "v", "shape": (6, 2, 2), "steps": 12, "offsets": 4}, hidden=True),
         ),
         inputs=_draw_steps,
         run=calls.train_step,

@@ -205,7 +205,7 @@ CHECKS = (
             Case("nothing beyond but rounding", {"k": 2, "V": 4, "kind": "rounding"}),
             Case("little beyond, but more than rounding leaves", {"k": 2, "V": 6, "kind": "nearly"}),
             Case("a late draft falls", {"k": 9, "V": 6, "kind": "late"}),
-            Case("many tokens", {"k": 5, "V": 50, "kind": "sparse"}, hidden=True),
+            Case("many drafts of many tokens, a late one falls", {"k": 13, "V": 50, "kind": "late"}, hidden=True),
         ),
         inputs=_draw_accept,
         run=calls.accept,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from string import ascii_lowercase
+from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
 import numpy as np
@@ -64,9 +64,10 @@ def mix(q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
 def read_plan(text: str) -> np.ndarray:
     """A plan, as `follow` plays it: a word for each step, with a letter for each sequence.
 
-    "+" begins it, "-" drops it, a figure is a number of new tokens, and a, b, c … keep its first 0, 1, 2 … tokens.
+    "+" begins it, "-" drops it, 0 to 9 and then A, B, C … are numbers of new tokens, and a, b, c … keep its first 0, 1,
+    2 … tokens.
     """
-    known = {"+": START, "-": DROP} | {str(n): n for n in range(10)}
+    known = {"+": START, "-": DROP} | {figure: n for n, figure in enumerate(digits + ascii_uppercase)}
     known |= {letter: CUT - n for n, letter in enumerate(ascii_lowercase)}
     return np.array([[known[letter] for letter in word] for word in text.split()])
 

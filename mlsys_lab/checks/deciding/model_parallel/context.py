@@ -39,7 +39,7 @@ def _expect_text(arrays: Arrays) -> Arrays:
 
 
 def _divide(rng: np.random.Generator, case: Case) -> list[np.ndarray]:
-    """Positions of each rank: mirrored, a stretch each, dealt out like cards, or in stretches of given lengths."""
+    """Positions of each rank: mirrored, a stretch each, dealt out like cards, or of given lengths."""
     tokens, p = case.params["tokens"], case.params["p"]
     match case.params.get("division", "zigzag"):
         case "zigzag":
@@ -53,8 +53,7 @@ def _divide(rng: np.random.Generator, case: Case) -> list[np.ndarray]:
         case "lengths":
             return np.split(np.arange(tokens), np.cumsum(case.params["lengths"])[:-1])
         case _:
-            shuffled = rng.permutation(tokens)
-            return [shuffled[own] for own in cut(tokens, p)]
+            return np.split(rng.permutation(tokens), np.cumsum(case.params["lengths"])[:-1])
 
 
 def _draw_heads(rng: np.random.Generator, case: Case) -> Arrays:
@@ -89,6 +88,8 @@ def _expect_heads(arrays: Arrays) -> Arrays:
     )
 
 
+ELEVEN = [4, 1, 17, 2, 1, 3, 2, 5, 1, 2, 1]
+"""Tokens of each of eleven ranks."""
 CHECKS = (
     Check(
         name="zigzag",
@@ -147,8 +148,17 @@ CHECKS = (
             Case("one rank", {"p": 1, "tokens": 5, "n": 2, "h": 3, "g": 2}),
             Case("a long text", {"p": 10, "tokens": 160, "n": 1, "h": 160, "g": 128}),
             Case(
-                "four ranks, positions in any order",
-                {"p": 4, "tokens": 29, "n": 5, "h": 4, "g": 3, "spread": 5.0, "division": "shuffled"},
+                "eleven ranks, positions in any order",
+                {
+                    "p": 11,
+                    "tokens": 39,
+                    "n": 5,
+                    "h": 4,
+                    "g": 3,
+                    "spread": 5.0,
+                    "division": "shuffled",
+                    "lengths": ELEVEN,
+                },
                 hidden=True,
             ),
         ),

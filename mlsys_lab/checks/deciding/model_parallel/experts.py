@@ -152,7 +152,7 @@ CHECKS = (
             Case("no token", {"n": 0, "experts": 3, "k": 2, "capacity": 1}),
             Case("more tokens than eight bits count", {"n": 300, "experts": 3, "k": 2, "capacity": 200, "liked": 1}),
             Case("large logits", {"n": 4, "experts": 5, "k": 2, "capacity": 2, "spread": 900.0}),
-            Case("many", {"n": 41, "experts": 7, "k": 5, "capacity": 21, "ties": True}, hidden=True),
+            Case("many", {"n": 41, "experts": 11, "k": 7, "capacity": 24, "ties": True, "around": 1e3}, hidden=True),
         ),
         inputs=_draw_logits,
         run=calls.route,
@@ -194,9 +194,9 @@ CHECKS = (
             Case("one rank", {"owners": [0, 0, 0], "tokens": [4], "k": 2, "width": 3}),
             Case("many experts, few tokens", {"owners": [0, 1, 2] * 8, "tokens": [1, 2, 1], "k": 2, "width": 2}),
             Case(
-                "seven ranks, tokens of zeros",
+                "seven ranks, ten experts on one of them, tokens of zeros",
                 {
-                    "owners": [3, 5, 3, 1, 4, 3, 2, 6],
+                    "owners": [3, 5, 3, 1, 4, 3, 2, 6, 3, 3, 3, 3, 3, 3, 3],
                     "tokens": [9, 4, 1, 0, 13, 6, 8],
                     "k": 5,
                     "width": 4,

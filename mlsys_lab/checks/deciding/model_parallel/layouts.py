@@ -191,6 +191,11 @@ CHECKS = (
                 "a stage for each of many layers",
                 {"model": (96, 1024, 4096, 1024), "devices": 96, "node": 1, "batch": 1},
             ),
+            Case(
+                "large nodes, many copies",
+                {"model": (7, 2304, 6144, 2048), "devices": 648, "node": 18, "batch": 36},
+                hidden=True,
+            ),
             Case("a large cluster", {"model": LARGE, "devices": 480, "batch": 240, "memory_gb": 96}, hidden=True),
         ),
         inputs=_draw_cluster,

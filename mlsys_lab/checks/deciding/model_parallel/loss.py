@@ -14,9 +14,6 @@ from mlsys_lab.checks.learner.model_parallel import loss as calls
 from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Mismatch
 
-BACKWARD = 2
-"""How often the call goes back."""
-
 
 def _draw_logits(rng: np.random.Generator, case: Case) -> Arrays:
     t, widths = case.params["t"], case.params["widths"]
@@ -37,9 +34,10 @@ def _draw_logits(rng: np.random.Generator, case: Case) -> Arrays:
         edges = np.array([edge for r in range(p) for edge in (starts[r], starts[r + 1] - 1) if edge in usable])
         targets[: len(edges)] = edges[:t]
     gradient = np.array(np.round(rng.uniform(0.5, 3.0), 2))
+    again = {"again": np.array(np.round(rng.uniform(0.5, 3.0), 2))} if "again" in case.params else {}
     return join_ranks(
         [
-            {"logits": logits[:, a:b], "start": np.array(a), "targets": targets, "gradient": gradient}
+            {"logits": logits[:, a:b], "start": np.array(a), "targets": targets, "gradient": gradient} | again
             for a, b in pairwise(starts)
         ]
     )
@@ -64,10 +62,8 @@ def _expect_loss(arrays: Arrays) -> Arrays:
     difference = np.exp(shifted - log_total[:, None])
     difference[np.arange(t), targets] -= 1
     cuts = np.cumsum([part["logits"].shape[1] for part in parts])[:-1]
-    told = [
-        {"loss": np.array(loss), "logits.grad": BACKWARD * grad * gradient / t}
-        for grad in np.split(difference, cuts, axis=1)
-    ]
+    both = gradient + float(parts[0].get("again", gradient))  # the call goes back twice
+    told = [{"loss": np.array(loss), "logits.grad": grad * both / t} for grad in np.split(difference, cuts, axis=1)]
     return expect_ranks(
         told,
         total_bytes=3 * p * (p - 1) * t * ITEM,
@@ -93,7 +89,11 @@ CHECKS = (
             Case("a rank of padding alone", {"t": 3, "widths": [3, 3, 2], "padded": 2}),
             Case("one token", {"t": 1, "widths": [3, 3], "targets_on": 1}),
             Case("one rank", {"t": 3, "widths": [4]}),
-            Case("six ranks", {"t": 15, "widths": [1, 30, 7, 9, 2, 5], "spread": 300.0, "padded": 3}, hidden=True),
+            Case(
+                "six ranks, another gradient when asked again",
+                {"t": 15, "widths": [1, 7, 5, 30, 2, 9], "spread": 300.0, "towers": True, "padded": 3, "again": True},
+                hidden=True,
+            ),
         ),
         inputs=_draw_logits,
         run=calls.cross_entropy,

@@ -203,7 +203,7 @@ CHECKS = (
             Case("one micro-batch", {"widths": [2, 3, 4], "m": 1}),
             Case("one stage", {"widths": [3, 2], "m": 3}),
             Case("wide layers, many micro-batches", {"widths": [1, 1, 1], "m": 16, "rows": [4] * 16, "hidden": HIDDEN}),
-            Case("four stages", {"widths": [5, 2, 3, 7, 2], "m": 6}, hidden=True),
+            Case("four stages, seventeen micro-batches", {"widths": [5, 2, 3, 7, 2], "m": 17}, hidden=True),
         ),
         inputs=_draw_stages,
         run=calls.run_stage,

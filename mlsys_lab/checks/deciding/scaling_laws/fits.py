@@ -187,9 +187,9 @@ def _interval_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     if statistic == "slope":
         arrays["y"] = 2 * x + 0.5 * rng.standard_normal(rows)
     if statistic == "entries":
-        arrays |= {"y": -x, "z": np.where(x > x.mean(), x, np.nan)}
+        arrays |= {"y": -x, "z": np.where(x > x.mean(), x, np.nan)} | dict.fromkeys(case.params.get("more", ""), x)
     if case.params.get("whole"):
-        x = np.round(x)
+        x = np.round(x - case.params.get("centred", False) * np.median(x))
     if statistic in ("picky", "flawed"):
         x = np.abs(x) + 1
         x[-1] = 0
@@ -200,7 +200,7 @@ def _statistic_code(arrays: Arrays) -> list[str]:
     """The case's statistic, and a call of `bootstrap`, as code."""
     name = bytes(arrays["statistic"]).decode()
     code = TURN_CODE if name == TURN else inspect.getsource(calls.STATISTICS[name])
-    columns = "".join(f'given["{column}"], ' for column in "xyz" if column in arrays)
+    columns = "".join(f'given["{column}"], ' for column in calls.COLUMNS if column in arrays)
     resamples, level, seed = (arrays[number].item() for number in ("resamples", "level", "seed"))
     call = f"bootstrap({name}, ({columns}), {resamples}, {level}, np.random.default_rng({seed}))"
     return [code, STOPS_CODE.format(call=call), "stops()"] if name == "flawed" else [code, call]
@@ -232,7 +232,8 @@ def _interval_expect(arrays: Arrays) -> Arrays:
     if bytes(arrays["statistic"]) == b"flawed":
         return {"stopped": np.array(True)}
     if bytes(arrays["statistic"]) == b"entries":
-        return dict.fromkeys(("low", "high"), np.full(2, 3.0 * len(arrays["x"])))
+        entries = sum(len(arrays[name]) for name in calls.COLUMNS if name in arrays)
+        return dict.fromkeys(("low", "high"), np.full(2, float(entries)))
     if bytes(arrays["statistic"]) == TURN.encode():
         ends = {"low": (1 - level) / 2 * resamples, "high": (1 + level) / 2 * resamples}
         return {name: np.array((end - RANKS_OFF, end + RANKS_OFF)) for name, end in ends.items()}
@@ -296,6 +297,7 @@ PARAMETRIC_CHECKS = (
             Case("the first of two starts leads nowhere", {"noise": 0.003, "starts": ("nowhere", "near")}),
             Case("one start at a time, where there are two laws as good", {"mirrored": True}),
             Case("more spoiled and failed runs", {"noise": 0.003, "spoiled": 7, "failed": 5}, hidden=True),
+            Case("the last of nine starts", {"noise": 0.003, "starts": (*["nowhere"] * 8, "near")}, hidden=True),
         ),
         inputs=lambda rng, case: (_mirrored_inputs if "mirrored" in case.params else _fit_inputs)(rng, case),
         run=calls.fit,
@@ -334,7 +336,16 @@ INTERVAL_CHECKS = (
             Case(
                 "likewise, and all of them", {"statistic": TURN, "rows": 6, "level": 1.0, "resamples": 900}, hidden=True
             ),
-            Case("another level", {"statistic": "mean", "rows": 12, "level": 0.5, "resamples": 1500}, hidden=True),
+            Case(
+                "a median of 0",
+                {"statistic": "median", "rows": 33, "level": 0.6, "whole": True, "centred": True, "resamples": 1500},
+                hidden=True,
+            ),
+            Case(
+                "six columns",
+                {"statistic": "entries", "more": "uvw", "rows": 7, "level": 0.6, "resamples": 90},
+                hidden=True,
+            ),
         ),
         inputs=_interval_inputs,
         run=calls.bootstrap,

@@ -87,6 +87,8 @@ def _minimum_inputs(rng: np.random.Generator, case: Case) -> Arrays:
         off = np.append(rng.uniform(1, 1.02, again), 1.08)
         arrays = {name: np.append(column, column[row]) for name, column in arrays.items()}
         arrays["loss"][-len(off) :] *= off
+    if case.params.get("rising"):
+        arrays = {name: column[arrays["n_params"].argsort()] for name, column in arrays.items()}
     failed = rng.permutation(sizes)[: case.params.get("failed", 0)]
     arrays["loss"][failed] = np.nan
     return arrays
@@ -229,7 +231,11 @@ CHECKS = (
             Case("nine sizes with noise", {"sizes": 9, "noise": 0.003}),
             Case("two runs failed", {"sizes": 9, "noise": 0.002, "failed": 2}),
             Case("a size run four times, and one run that went wrong", {"sizes": 9, "noise": 0.002, "again": 3}),
-            Case("many sizes, some failed", {"sizes": 25, "noise": 0.004, "failed": 5}, hidden=True),
+            Case(
+                "many sizes, rising, within a few percent of each other, some failed",
+                {"sizes": 60, "rising": True, "span": 0.01, "noise": 0.004, "failed": 5},
+                hidden=True,
+            ),
         ),
         inputs=_minimum_inputs,
         run=calls.minimum,

@@ -77,6 +77,7 @@ CONTINUOUS = (
             make_case(
                 "many", Rules.CONTINUOUS, pool=(14, 4), limits=(5, 99), requests=50, over=70, gone=0.2, hidden=True
             ),
+            make_case("a crowd", Rules.CONTINUOUS, pool=(44, 4), limits=(17, 99), requests=40, over=1, hidden=True),
         ),
         "Write down for one step who runs, what of each is kept, and how many blocks are available. Who may come in?",
         "Feed all that is pending of those who run; admit the first that waits as long as a slot is free and blocks "
@@ -106,6 +107,17 @@ CHUNKED = (
                 over=120,
                 prompt=(1, 30),
                 gone=0.1,
+                hidden=True,
+            ),
+            make_case(
+                "a crowd",
+                Rules.CHUNKED,
+                pool=(99, 4),
+                limits=(24, 32),
+                requests=70,
+                prompt=(1, 5),
+                writes=(6, 12),
+                over=2,
                 hidden=True,
             ),
         ),
@@ -187,6 +199,19 @@ SHARED = (
                 over=100,
                 beginnings=3,
                 gone=0.2,
+                hidden=True,
+            ),
+            make_case(
+                "a crowd",
+                Rules.CHUNKED,
+                prefix=True,
+                pool=(180, 2),
+                limits=(20, 120),
+                requests=44,
+                prompt=(1, 30),
+                writes=(4, 12),
+                over=5,
+                beginnings=3,
                 hidden=True,
             ),
         ),
@@ -283,6 +308,7 @@ PREEMPTIVE = (
                 gone=0.1,
                 hidden=True,
             ),
+            make_case("a crowd", Rules.PREEMPTIVE, pool=(56, 3), limits=(17, 40), requests=36, over=1, hidden=True),
         ),
         "A writer finds no block: who came last of those who run, what does it hold, and where does it wait then?",
         "Try to reserve one token more for the writer; as long as that fails, let the last of those who run give way, "

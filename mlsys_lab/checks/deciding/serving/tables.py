@@ -88,17 +88,22 @@ def _draw_pages(page: int) -> np.ndarray:
 
 
 def _plan_scarce(script: _Script) -> Arrays:
-    """Three texts, the first with blocks to spare: room for each alone, but not for all, then for all to the last."""
-    _, page = script.p["pool"]
-    script.texts = [script.rng.integers(0, 3, 3 * page).tolist() for _ in range(3)]
-    for text in range(3):
-        script.add(START, (text, 3 * page))
+    """Three texts or more, the first with blocks to spare: room for each, but not for all, then for all to the last.
+
+    The second and the third want `blocks` each beside the last one, all further texts one.
+    """
+    (_, page), count, blocks = script.p["pool"], script.p.get("texts", 3), script.p.get("blocks", 1)
+    length, most = (blocks + 2) * page, blocks * page
+    script.texts = [script.rng.integers(0, 3, length).tolist() for _ in range(count)]
+    for text in range(count):
+        script.add(START, (text, length))
     few, many = (int(more) for more in script.rng.integers(1, page + 1, 2))
+    further = [(text, few) for text in range(3, count)]
     script.add(RESERVE, (0, 3 * page))
     script.add(COMMIT, (0, 1))
-    script.add(RESERVE, (0, 1), (1, 2 * page + many), (2, page + few))
-    script.add(RESERVE, (0, 1), (1, page + many), (2, page + few), spare=1)
-    script.add(RESERVE, (1, page + many), (2, page + few))
+    script.add(RESERVE, (0, 1), (1, most + page + many), (2, most + few), *further)
+    script.add(RESERVE, (0, 1), (1, most + many), (2, most + few), *further, spare=1)
+    script.add(RESERVE, (1, most + many), (2, most + few), *further)
     script.add(RESERVE, (0, few), spare=1)
     script.add(RESERVE, (0, few))
     return script.arrays()
@@ -290,6 +295,7 @@ TABLES_ALONE = (
             Case("several texts, a small pool", {"pool": (8, 4), "texts": 4, "longest": 20, "steps": 90}),
             Case("several texts, a larger pool", {"pool": (30, 2), "texts": 6, "longest": 16, "steps": 90}),
             Case("many calls", {"pool": (13, 5), "texts": 5, "longest": 33, "steps": 200}, hidden=True),
+            Case("not for many", {"pool": (28, 3), "plan": "scarce", "texts": 8, "blocks": 9}, hidden=True),
         ),
         "How many blocks has the text already, and how many will it need? And what has changed after a False?",
         "Count what all texts of the call lack together before any block is given out; a text that has room enough "
@@ -308,6 +314,12 @@ PREFIX = (
             Case("a small pool", {"pool": (6, 2), "texts": 4, "longest": 9, "steps": 150, "prefix": True}),
             Case("the first block is gone", {"pool": (9, 3), "plan": "gone", "prefix": True}),
             Case("many calls", {"pool": (14, 4), "texts": 6, "longest": 26, "steps": 250, "prefix": True}, hidden=True),
+            Case("long texts", {"pool": (99, 2), "texts": 9, "longest": 90, "steps": 180, "prefix": True}, hidden=True),
+            Case(
+                "not for many",
+                {"pool": (28, 3), "plan": "scarce", "texts": 8, "blocks": 9, "prefix": True},
+                hidden=True,
+            ),
         ),
         "A prompt that is known to its last token: what does it start with? And from when on is a block known?",
         "Look the keys up one after the other, share what is found, stop at the first that is not, and leave the last "

@@ -109,6 +109,7 @@ CHECKS = (
             Case("an axis with one entry", {"specs": ("ix,xk,k->ik", "ix,kx,x->ik"), "sizes": EMPTY_OR_ONE}),
             Case("two that cost nearly the same, more than 64 bits count", NEARLY_EQUAL),
             Case("others", {"specs": ("abc,cd,bde->ae", "bi,bi,bi->b", "ac,cb,ab->"), "sizes": (2, 50)}, hidden=True),
+            Case("seven letters", {"specs": ("abcde,ef,fg->bcdg",), "sizes": (2, 50)}, hidden=True),
         ),
         inputs=_order_inputs,
         run=calls.order,

@@ -185,7 +185,14 @@ CHECKS = (
                     ]
                 },
             ),
-            Case("large ones", {"specs": ("btd,dnh->bnth", "BNTH,BNSH->BNTS"), "sizes": (1, 30)}, hidden=True),
+            Case(
+                "large ones",
+                {
+                    "specs": ("btd,dnh->bnth", "BNTH,BNSH->BNTS", "ijklmo,mp,pj,qk->ipq"),
+                    "sizes": dict.fromkeys("ijklmopq", (1, 4)) | {"": (1, 30)},
+                },
+                hidden=True,
+            ),
             Case(
                 "other mistakes",
                 {
@@ -198,6 +205,7 @@ CHECKS = (
                         ("ab,ac,db->cd", [(2, 3), (2, 4), (5, 6)]),
                         ("aB,bA->Ba", [(2, 3), (3,)]),
                         ("abc,cb->a", [(2, 3, 4), (4, 3)]),
+                        ("ab,bc,cd,de->ae", [(2, 3), (3, 4), (4, 5), (5,)]),
                     ]
                 },
                 hidden=True,
@@ -226,7 +234,14 @@ CHECKS = (
             Case("an axis without entries, or with one", {"specs": ("ij,jk->ik", "ix,xk->ik"), "sizes": EMPTY_OR_ONE}),
             Case("as large as in a model", {"specs": ("td,df->tf",), "sizes": (3001, 9999), "odd": True}),
             Case("scores of many sequences of a million tokens", LONG_SCORES),
-            Case("four operands", {"specs": ("ab,bc,cd,da->", "a,b,c,d->abcd"), "sizes": (1, 5)}, hidden=True),
+            Case(
+                "four operands, and many letters",
+                {
+                    "specs": ("ab,bc,cd,da->", "a,b,c,d->abcd", "abcdef,fe->abcde"),
+                    "sizes": {"e": (2, 5), "f": (2, 5), "": (1, 5)},
+                },
+                hidden=True,
+            ),
         ),
         inputs=_cost_inputs,
         run=calls.cost,

@@ -184,6 +184,8 @@ OFFERS = ((2, 1, 1000), (1, 2, 3), (1, 1, 1), (1, 0.25, 0.5))
 """Memory, speeds and price an hour of machines beside those of the third, which is the cheapest for a token."""
 FREE = ((1, 1, 1), (1, 1, 0), (1, 2, 0), (1, 1, 2))
 """The third is faster than the second, at the same price."""
+EIGHTH = (*((1, 1, 1),) * 7, (1, 1, 1e-6), (1, 1, 1))
+"""The eighth is the cheapest of nine, whatever they are."""
 
 CHECKS = (
     Check(
@@ -252,7 +254,11 @@ CHECKS = (
             Case("no machine at all", {"machines": 0}),
             Case("each is there twice", {"machines": 3, "twice": True}),
             Case("room for one sequence alone", {"machines": 1, "just one": 1}),
-            Case("a GPT-2", {"kind": GPT2_KIND, "machines": 6, "too small": 1}, hidden=True),
+            Case(
+                "a GPT-2, nine machines",
+                {"kind": GPT2_KIND, "machines": 9, "too small": 1, "offers": EIGHTH},
+                hidden=True,
+            ),
             Case("any model", {"kind": {}, "machines": 3}, hidden=True),
         ),
         inputs=_machine_inputs,

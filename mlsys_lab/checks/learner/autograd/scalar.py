@@ -98,12 +98,15 @@ def order(artifact: Any, arrays: Arrays) -> Arrays:
     return {"order": np.array([names.get(id(node), -1) for node in found], dtype=np.int64)}
 
 
-def combine(x: Any, y: Any) -> tuple[Any, Any, Any]:
-    """A product that is used three times, and an input that is reached by a short way and a long one."""
+def combine(x: Any, y: Any, total: Callable[[list[Any]], Any]) -> tuple[Any, Any, Any, Any]:
+    """A product that is used three times, and an input that is reached by a short way and a long one.
+
+    The last result is the sum of six numbers as `total` makes it.
+    """
     product = x * y
     long_way = ((product + 1.0) * 0.5).tanh()
     first = long_way * product + x * x + product
-    return product, first, first * 0.5 + y * x
+    return product, first, first * 0.5 + y * x, total([x, x, x, product, first, y])
 
 
 @storage_only
@@ -113,12 +116,12 @@ def reuse(artifact: Any, arrays: Arrays) -> Arrays:
     A pass that ended in an error may have gone before.
     """
     x, y = artifact.Value(float(arrays["x"])), artifact.Value(float(arrays["y"]))
-    product, first, second = combine(x, y)
+    product, *results = combine(x, y, partial(_add_up, artifact))
     given, kind = [0], type(product)
     plain = kind.accumulate
     if arrays["fails"]:
-        _fail_on_the_way(artifact, x, y, first)
-        for node in (x, y, product, first):
+        _fail_on_the_way(artifact, x, y, results[0])
+        for node in (x, y, product, results[0]):
             node.grad = 0.0
 
     def accumulate(node: Any, grad: Any) -> None:
@@ -128,11 +131,16 @@ def reuse(artifact: Any, arrays: Arrays) -> Arrays:
     kind.accumulate = accumulate  # of the class: with __slots__ a node takes no attribute of its own
     try:
         for which in arrays["calls"]:
-            artifact.backward((first, second)[which], float(arrays["seed"]))
+            artifact.backward(results[which], float(arrays["seed"]))
     finally:
         kind.accumulate = plain
-    grads = {"x.grad": x.grad, "y.grad": y.grad, "(x * y).grad": product.grad, "first.grad": first.grad}
+    grads = {"x.grad": x.grad, "y.grad": y.grad, "(x * y).grad": product.grad, "first.grad": results[0].grad}
     return {name: number(name, grad) for name, grad in grads.items()} | {ACCUMULATED: np.array(given[0])}
+
+
+def _add_up(artifact: Any, operands: list[Any]) -> Any:
+    """The sum of numbers as one node, with an edge for each."""
+    return artifact.Value(sum(one.data for one in operands), tuple((one, lambda g: g) for one in operands))
 
 
 def _fail_on_the_way(artifact: Any, x: Any, y: Any, first: Any) -> None:

@@ -31,6 +31,9 @@ KEYS: dict[str, Callable[[torch.Tensor], Any]] = {
     "x[list]": lambda rows: rows.tolist(),
     "x[None, list, -1]": lambda rows: (None, rows.tolist(), -1),
 }
+LONG: dict[str, Callable[[torch.Tensor], Any]] = {
+    "x[None, :, None, rows % 3, None]": lambda rows: (None, slice(None), None, rows % 3, None)
+}
 TURNED = "reshape between transposes"
 LOSS_GRADS = ("logits.grad", f"logits.grad {AGAIN}")
 
@@ -39,6 +42,12 @@ def axis_of(arrays: Arrays) -> int | tuple[int, ...] | None:
     """The `axis` argument that the arrays stand for."""
     axes = tuple(arrays["axes"].tolist())
     return axes if arrays["is_tuple"] else axes[0] if axes else None
+
+
+def keys_of(arrays: Arrays) -> dict[str, Any]:
+    """The keys by name, one of five parts among them where the arrays ask for a `long` one."""
+    rows = torch.from_numpy(arrays["rows"])
+    return {name: key(rows) for name, key in (KEYS | LONG if arrays["long"] else KEYS).items()}
 
 
 @storage_only
@@ -69,15 +78,15 @@ def sums(artifact: Any, arrays: Arrays) -> Arrays:
 def index(artifact: Any, arrays: Arrays) -> Arrays:
     """What each key picks out, and the gradient of what it was picked from."""
     got = {}
-    for name, key in KEYS.items():
+    for name, key in keys_of(arrays).items():
         (x,) = inputs_of(artifact, arrays, "x")
-        result = x[key(torch.from_numpy(arrays["rows"]))]
+        result = x[key]
         got[name] = array(name, result)
         for times, grad in enumerate((f"x.grad of {name}", f"x.grad of {name} {AGAIN}"), start=1):
             go_back(artifact, result, times * by_column(arrays[f"g of {name}"]))
             got[grad] = array(grad, x.grad)
-        refuse_ring(name, partial(x.__getitem__, key(torch.from_numpy(arrays["rows"]))))
-        refuse_recorded(artifact, name, partial(x.__getitem__, key(torch.from_numpy(arrays["rows"]))))
+        refuse_ring(name, partial(x.__getitem__, key))
+        refuse_recorded(artifact, name, partial(x.__getitem__, key))
     return got
 
 

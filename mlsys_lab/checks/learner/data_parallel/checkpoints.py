@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 BFLOAT16 = "bfloat16"
 """The name of an entry of this dtype, which crosses as bytes of whole numbers."""
+NO_STATES = ("weights", "position", "random")
+"""Entries of a part that are no states of the optimiser inside."""
 DOUBLED = "from a part whose weights were doubled, "
 """How the answers are named that the last part leads to."""
 
@@ -86,7 +88,7 @@ def resume(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
         torch.manual_seed(0)
         weights = [torch.full_like(weight, 7.0).requires_grad_(weight.requires_grad) for weight in weights]
         optimizer = make_optimizer(artifact, rank, arrays, weights)
-        position = artifact.load_state(optimizer, part)
+        position = _load(artifact, optimizer, part)
         answers |= {f"{again}position": whole("position", position)}
         position += 1  # as training counts, which leaves the part as it is
         answers |= told(f"{again}loaded: w", (weight.detach() for weight in weights))
@@ -97,6 +99,17 @@ def resume(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
             answers |= _describe(saved, most, again)
             part = {name: 2 * one if name == "weights" else one for name, one in saved.items()}
     return answers
+
+
+def _load(artifact: Any, optimizer: Any, part: dict[str, torch.Tensor]) -> Any:
+    """Load a part into an optimiser that has a state of its own, if the part has any: that must be gone then."""
+    states = optimizer.optimizer.state
+    if len(part) > len(NO_STATES):
+        states[optimizer.shard]["of the new one"] = torch.tensor(1)
+    position = artifact.load_state(optimizer, part)
+    if "of the new one" in states[optimizer.shard]:
+        raise InputError("load_state leaves states of the new optimiser that are not in the part")
+    return position
 
 
 def _describe(part: Any, most: int, where: str) -> Arrays:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,10 @@ from mlsys_lab.errors import InputError
 
 if TYPE_CHECKING:
     from mlsys_lab.comm.rank import Rank, Request
+
+
+NAMED = 100
+"""Buckets that an answer names one by one."""
 
 
 class Marks:
@@ -38,6 +42,13 @@ class Marks:
             request.wait()
 
 
+def name_buckets(buckets: Sequence[np.ndarray]) -> Arrays:
+    """How many buckets there are, and the numbers in each; those of many after each other, beyond the first ones."""
+    named = {f"buckets[{i}]": bucket for i, bucket in enumerate(buckets[:NAMED])}
+    others = {"all further buckets": np.concatenate(buckets[NAMED:])} if len(buckets) > NAMED else {}
+    return {"count": np.array(len(buckets))} | named | others
+
+
 def assign_buckets(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `assign_buckets`: the bucket of each parameter, whatever the order within one."""
     sizes: list[int] = arrays["sizes"].tolist()
@@ -45,10 +56,8 @@ def assign_buckets(artifact: Any, arrays: Arrays) -> Arrays:
     hold("sizes", sizes, arrays["sizes"].tolist())
     if not isinstance(buckets, list | tuple) or not all(isinstance(bucket, list | tuple) for bucket in buckets):
         raise InputError("assign_buckets gives no list of lists", got=type(buckets).__name__, expected="[[2, 1], [0]]")
-    return {"count": np.array(len(buckets))} | {
-        f"buckets[{i}]": np.sort(np.array([whole("a parameter's number", one) for one in bucket], dtype=np.int64))
-        for i, bucket in enumerate(buckets)
-    }
+    numbers = ([whole("a parameter's number", one) for one in bucket] for bucket in buckets)
+    return name_buckets([np.sort(np.array(bucket, dtype=np.int64)) for bucket in numbers])
 
 
 def _chain(weights: list[torch.Tensor], arrays: Arrays, step: int, leave: Callable[..., None]) -> torch.Tensor:

@@ -21,15 +21,22 @@ DTYPES = {"step": torch.int64, "rate": torch.float64, "on": torch.bool}
 """Dtypes of the states of `Momentum` that have no axes, by name."""
 
 
+def name_momenta(count: int) -> list[str]:
+    """Names of so many momenta."""
+    return ["momentum", *(f"momentum {i}" for i in range(2, count + 1))]
+
+
 class Momentum:
-    """An optimiser whose steps shrink, with four states, of which only `momentum` has axes.
+    """An optimiser whose steps shrink, with three states without axes, and momenta: one, or more that decay faster.
 
     It makes them in the first step or, where `eager`, when it is made. Raises InputError where the memory of what it is
     to move has room for more than `most` elements, and where that is no leaf, which torch's refuse, too.
     """
 
-    def __init__(self, params: Iterable[torch.Tensor], lr: float, most: int, *, eager: bool = False) -> None:
-        self.params, self.lr = list(params), lr
+    def __init__(
+        self, params: Iterable[torch.Tensor], lr: float, most: int, *, eager: bool = False, momenta: int = 1
+    ) -> None:
+        self.params, self.lr, self.momenta = list(params), lr, name_momenta(momenta)
         self.state: defaultdict[torch.Tensor, dict[str, torch.Tensor]] = defaultdict(dict)  # as torch's
         if (held := sum(one.untyped_storage().nbytes() // one.element_size() for one in self.params)) > most:
             raise InputError("a rank's optimiser keeps more than its share", got=f"{held} elements", expected=most)
@@ -41,7 +48,7 @@ class Momentum:
     def _begin(self, one: torch.Tensor) -> dict[str, torch.Tensor]:
         begin = {"step": 0, "rate": self.lr, "on": True}
         states = {name: torch.tensor(value, dtype=DTYPES[name]) for name, value in begin.items()}
-        return states | {"momentum": torch.zeros_like(one.data)}
+        return states | {name: torch.zeros_like(one.data) for name in self.momenta}
 
     def step(self) -> None:
         """Move the parameters by their momentum."""
@@ -55,22 +62,23 @@ class Momentum:
                     raise InputError(f"the state {name!r} is no more what it was", got=found, expected=dtype)
             state["step"] += 1
             state["rate"] *= 0.9
-            state["momentum"].mul_(0.5).add_(one.grad)
-            one.data -= float(state["rate"]) / int(state["step"]) * state["momentum"]
+            for i, name in enumerate(self.momenta, start=1):
+                state[name].div_(2**i).add_(one.grad)
+            one.data -= float(state["rate"]) / int(state["step"]) * sum(state[name] for name in self.momenta)
 
 
 def make_optimizer(artifact: Any, rank: Rank, arrays: Arrays, weights: list[torch.Tensor]) -> Any:
     """Make the learner's `ShardedOptimizer` of a momentum that has room for this rank's share."""
     most = -(-sum(weight.numel() for weight in weights) // rank.size)
-    options = {"lr": float(arrays["lr"]), "most": most} | ({"eager": True} if "eager" in arrays else {})
-    return artifact.ShardedOptimizer(rank, weights, Momentum, **options)
+    given = {name: arrays[name].item() for name in ("lr", "eager", "momenta") if name in arrays}
+    return artifact.ShardedOptimizer(rank, weights, Momentum, most=most, **given)
 
 
 def sharded_optimizer(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Step after step of `ShardedOptimizer` on gradients that the case gives: all weights."""
+    """Step after step of `ShardedOptimizer` on gradients that the case gives: all weights, at first and after each."""
     weights = leaves(arrays)
     optimizer = make_optimizer(artifact, rank, arrays, weights)
-    answers: Arrays = {}
+    answers = told("at the start: w", (weight.detach() for weight in weights))
     for step in range(int(arrays["steps"])):
         for place, weight in enumerate(weights):
             given = torch.from_numpy(arrays[f"g{place}"])[step]
@@ -142,11 +150,14 @@ def cut_layer(both: torch.Tensor, form: int, number: int) -> tuple[Callable[...,
 
     Form 0 has a matrix and a bias, which has no axes where it is one number; form 1 has the matrix transposed and an
     empty weight between the two, and only every other weight wants a gradient, the first in layers of an odd number;
-    form 2 has one weight, the whole. But for form 1 all weights want gradients.
+    form 2 has one weight, the whole; form 3 has each number of the bias alone, before the matrix. But for form 1 all
+    weights want gradients.
     """
     if form == 2:
         return _whole, [both.requires_grad_()]
     weight, bias = both[:-1], both[-1]
+    if form == 3:
+        return _stacked, [one.requires_grad_() for one in (*bias, weight)]
     bias = bias[0] if len(bias) == 1 else bias
     if form == 0:
         return _affine, [weight.requires_grad_(), bias.requires_grad_()]
@@ -163,6 +174,11 @@ def _turned(x: torch.Tensor, weight: torch.Tensor, empty: torch.Tensor, bias: to
 
 def _whole(x: torch.Tensor, both: torch.Tensor) -> torch.Tensor:
     return x @ both[:-1] + both[-1]
+
+
+def _stacked(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+    *bias, weight = weights
+    return x @ weight + torch.stack(bias)
 
 
 def step_cost(artifact: Any, arrays: Arrays) -> Arrays:

@@ -16,23 +16,30 @@ from mlsys_lab.errors import InputError
 PREDICTIONS = ("epsilon", "x0", "v")
 """What a network may predict; the names cross as their places here."""
 WEIGHTS = ("matrix", "by_level", "by_label")
-"""The weights of a linear network, in their order."""
+"""The weights that every linear network has, in their order."""
+OFFSET = "offset"
+"""How the names begin of weights that a network may have beside these: pixels that its answers are moved by."""
+
+
+def weights_of(arrays: Arrays) -> tuple[str, ...]:
+    """Names of all weights of a linear network, in their order."""
+    return (*WEIGHTS, *(name for name in arrays if name.startswith(OFFSET)))
 
 
 class LinearNetwork:
     """A matrix times the pixels, and what it says of level and label; asked as a torch.nn.Module is."""
 
     def __init__(self, arrays: Arrays) -> None:
-        self.matrix, self.by_level, self.by_label = (torch.tensor(arrays[name], requires_grad=True) for name in WEIGHTS)
+        self.weights = {name: torch.tensor(arrays[name], requires_grad=True) for name in weights_of(arrays)}
         self.calls = 0
 
     def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Weights of the network, each with its name."""
-        return zip(WEIGHTS, self.parameters(), strict=True)
+        return iter(self.weights.items())
 
     def parameters(self) -> Iterator[torch.Tensor]:
         """Weights of the network, once."""
-        return iter((self.matrix, self.by_level, self.by_label))
+        return iter(self.weights.values())
 
     def train(self, mode: bool = True) -> LinearNetwork:
         """Return the network, which is the same in training."""
@@ -45,8 +52,10 @@ class LinearNetwork:
 
     def __call__(self, x: torch.Tensor, noise: torch.Tensor, label: torch.Tensor | None = None) -> torch.Tensor:
         """Answer to x (B, ...), whose levels noise (B,) tells; the calls before this one show in it."""
-        told = self.by_label[-1] if label is None else self.by_label[label]
-        flat = x.reshape(len(x), -1) @ self.matrix.T + noise[:, None] * self.by_level + told + 0.1 * self.calls
+        matrix, by_level, by_label, *offsets = self.weights.values()
+        told = by_label[-1] if label is None else by_label[label]
+        flat = x.reshape(len(x), -1) @ matrix.T + noise[:, None] * by_level + told + 0.1 * self.calls
+        flat = sum(offsets, flat)
         self.calls += 1
         return flat.view_as(x)
 
@@ -145,6 +154,6 @@ def train_step(artifact: Any, arrays: Arrays) -> Arrays:
     if any(mean.requires_grad for mean in average):
         raise InputError("the average tracks gradients", expected="an update under torch.no_grad()")
     answers = {"losses": np.stack(losses)}
-    for name, weight, mean in zip(WEIGHTS, network.parameters(), average, strict=True):
+    for (name, weight), mean in zip(network.named_parameters(), average, strict=True):
         answers |= {name: weight.detach().numpy().copy(), f"average of {name}": mean.detach().numpy().copy()}
     return answers

@@ -74,14 +74,16 @@ def backward_together(rank, parameters, loss, tokens):
 
 
 def assign_buckets(sizes, bucket_bytes):
-    """By recursion; each bucket from its first parameter on."""
-    if not sizes:
-        return []
-    count = 1
-    while count < len(sizes) and sum(sizes[-count - 1 :]) <= bucket_bytes:
-        count += 1
-    first = len(sizes) - count
-    return [list(range(first, len(sizes))), *assign_buckets(sizes[:first], bucket_bytes)]
+    """What is left gets shorter by a bucket at a time; each bucket from its first parameter on."""
+    buckets, left = [], list(sizes)
+    while left:
+        count = 1
+        while count < len(left) and sum(left[-count - 1 :]) <= bucket_bytes:
+            count += 1
+        first = len(left) - count
+        buckets.append(list(range(first, len(left))))
+        del left[first:]
+    return buckets
 
 
 class DDP:

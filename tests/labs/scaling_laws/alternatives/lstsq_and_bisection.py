@@ -38,7 +38,7 @@ def isoflop_minima(flops, n_params, loss):
     return [np.array(column) for column in columns]
 
 
-def fit_law(n_params, tokens, loss, starts=STARTS):
+def fit_law(n_params, tokens, loss, starts=STARTS[:3]):
     keep = ~np.isnan(loss)
     log_n, log_d, log_l = (np.log(column[keep]) for column in (n_params, tokens, loss))
     mid_n, mid_d = log_n.mean(), log_d.mean()
@@ -72,7 +72,7 @@ def fit_law(n_params, tokens, loss, starts=STARTS):
                 break
         return total(np.log(terms(theta).sum(axis=0)) - log_l), theta
 
-    _, (a, b, e, alpha, beta) = min((descend(np.array(start)) for start in starts[:3]), key=lambda pair: pair[0])
+    _, (a, b, e, alpha, beta) = min((descend(np.array(start)) for start in starts), key=lambda pair: pair[0])
     return Law(np.exp(e), np.exp(a + alpha * mid_n), np.exp(b + beta * mid_d), alpha, beta)
 
 

@@ -31,7 +31,7 @@ def objective(theta, n_params, tokens, loss, delta=1e-3):
     return float(value), jacobian.T @ outer
 
 
-def fit_law(n_params, tokens, loss, starts=STARTS):
+def fit_law(n_params, tokens, loss, starts=STARTS[:2]):
     keep = np.isfinite(loss)
     n, d, y = n_params[keep], tokens[keep], loss[keep]
     n_mid, d_mid = np.median(n), np.median(d)
@@ -43,7 +43,7 @@ def fit_law(n_params, tokens, loss, starts=STARTS):
 
     found = [
         least_squares(residuals, start, loss="huber", f_scale=1e-3, x_scale="jac", ftol=1e-13, xtol=1e-13, gtol=1e-15)
-        for start in starts[:2]
+        for start in starts
     ]
     a, b, e, alpha, beta = min(found, key=lambda result: result.cost).x
     return Law(float(np.exp(e)), float(np.exp(a) * n_mid**alpha), float(np.exp(b) * d_mid**beta), alpha, beta)
