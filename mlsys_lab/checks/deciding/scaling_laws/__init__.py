@@ -1,8 +1,8 @@
 """Checks of lab 06: IsoFLOP fits, the parametric fit, the bootstrap, allocation, a campaign, real runs."""
 
 from mlsys_lab.checks.deciding.again import ask_again
-from mlsys_lab.checks.deciding.scaling_laws import fits, isoflop, law, planning, runs
+from mlsys_lab.checks.deciding.scaling_laws import bootstrap, fits, isoflop, law, planning, runs
 from mlsys_lab.checks.learner.spec import Lab
 
-FITS = isoflop.CHECKS + fits.PARAMETRIC_CHECKS + fits.INTERVAL_CHECKS
+FITS = isoflop.CHECKS + fits.CHECKS + bootstrap.CHECKS
 LAB = Lab("scaling-laws", ask_again(FITS + law.CHECKS + planning.CHECKS + runs.CHECKS))
