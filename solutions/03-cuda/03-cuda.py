@@ -49,8 +49,9 @@
 # of nothing is 0.
 #
 # **What a check asks,** in this order: is the result right; does every access lie within its array; is nothing read
-# before it was written; are no two threads at one element without a barrier between; do all threads reach each
-# barrier; and then what the kernel costs, in loads, sectors and bank conflicts.
+# before it was written; are no two threads at one element without a barrier between (for lanes of one warp,
+# `cuda.syncwarp()` is one); do all threads reach each barrier; and then what the kernel costs, in loads, sectors and
+# bank conflicts.
 
 # %%
 import numpy as np
@@ -672,7 +673,8 @@ for name, x in intensity.items():
 # once, and threads meet at one barrier. It is a model of what the language promises, not of a GPU: it knows no caches,
 # no time, and no assembly (`asm`). Beside what C++ has, it knows `threadIdx`, `blockIdx`, `blockDim`, `gridDim`,
 # `dim3`, `__shared__`, `__constant__`, `__syncthreads`, `__syncwarp`, `__shfl_down_sync`, `__threadfence`, `atomicAdd`,
-# `__ldg`, `__fmaf_rn`, `min`, `max`, `float2` and `float4`.
+# `__ldg`, `__fmaf_rn`, `min`, `max`, `float2` and `float4`, functions that are `__device__`, and what only advises a
+# compiler: `__restrict__`, `__launch_bounds__`, `#pragma unroll`.
 #
 # **8a.** `transpose_cpp` gives the text of
 # `extern "C" __global__ void transpose(const float* x, float* y, int rows, int columns)`, launched as in Task 6: blocks

@@ -31,8 +31,8 @@
 # `check` cell below it. Cells that begin with `#| export` make up the module that is graded. Grading runs the same
 # checks with other numbers and a few more cases, each rank in a process of its own; whoever carries the messages counts
 # them. Marked are the results, and what they cost: bytes, messages, and **steps**, the messages on the longest chain in
-# which each waits for the one before. A task names the most that is allowed. Less is fine: an empty array need not be
-# sent to a rank that knows its shape.
+# which each waits for the one before: a rank sends one at a time, and receives one at a time. A task names the most
+# that is allowed. Less is fine: an empty array need not be sent to a rank that knows its shape.
 #
 # **Ranks.** A program is a function `(rank, x)` that all ranks run at once, each with an `x` of its own. `rank.rank` is
 # this one's number, `rank.size` how many there are (p in formulas), and there are four ways to talk:
@@ -100,8 +100,8 @@ except DeadlockError as error:
 #   same time**, in 1 step. Nobody knows who goes first now: on a ring of ranks there is no first. Start the send,
 #   receive, then wait for the send.
 #
-# The two arrays need not have the same shape. Here and in all tasks, `x` may have any shape, also `()` and shapes
-# without an element, and stays as it is.
+# The two arrays have one dtype, and need not have the same shape. Here and in all tasks, `x` may have any shape, also
+# `()` and shapes without an element, and stays as it is.
 #
 # **Size:** about 6 and 4 lines. **Cost:** each rank sends one message.
 

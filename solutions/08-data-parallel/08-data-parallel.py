@@ -79,7 +79,7 @@ Tensor = engine.Tensor
 # gradient in `grad`, both torch tensors, and `grad` may be `None`. (Parameters of torch look alike, so 1a will do for
 # them, too.) In this lab all parameters have one dtype, in which their numbers and gradients are sent, too. Each has
 # memory of its own (none are tied) and any shape, also no axes (a scale) or no elements, and may lie in memory
-# otherwise than row by row, as a transposed matrix does.
+# otherwise than row by row, as a transposed matrix does. There is at least one.
 #
 # **1a.** Ranks that make the same steps stay alike only if they *start* alike. `copy_from_first(rank, parameters)`
 # gives every rank the numbers of rank 0, of frozen parameters too.

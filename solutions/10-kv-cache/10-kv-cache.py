@@ -693,10 +693,10 @@ show(figure, alt="Milliseconds of five kinds of step, predicted by the bound and
 # what $p$ has **beyond** $q$: $\max(0, p_i - q_i)$, scaled up to add to 1. If all stay, the pass has given $p_{k+1}$ as
 # well: a **bonus** token is drawn from that.
 #
-# To draw from weights $w$ with a number $u$: the first token at which the running sum of $w$ is **more** than $u$
-# times the sum of all. (So a token without weight is never drawn, and what is beyond need not be scaled up first. In
-# which order you add is left to you.) Draws are made from the *last* of the `uniforms`, (k + 1,). Where rounding leaves
-# nothing at all beyond, only zeros, draw from $p_i$.
+# To draw from weights $w$ with a number $u$: the first token at which the running sum of $w$ is **more** than $u$ times
+# the sum of all. (So a token without weight is never drawn, and what is beyond need not be scaled up first. The first
+# is that of the lowest number; how you add up to there is left to you.) Draws are made from the *last* of the
+# `uniforms`, (k + 1,). Where rounding leaves nothing at all beyond, only zeros, draw from $p_i$.
 #
 # **8a.** `accept(drafts, proposed, wanted, uniforms)`: how many drafts stay, and the token that follows them.
 #
