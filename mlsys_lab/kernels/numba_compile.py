@@ -49,6 +49,8 @@ WANTED = {
 }
 """What Numba takes instead, by what is found in its reason."""
 ANY_WANTED = "what the compiler takes, not the simulator alone"
+BOLD = re.compile(r"\x1b\[\d*m")
+"""What Numba sets parts of its messages in where colorama is installed."""
 
 _accepted: set[tuple[Any, ...]] = set()
 
@@ -58,7 +60,7 @@ class _RefusedError(Exception):
 
     def __init__(self, copies: _Copies, said: str) -> None:
         super().__init__(said)
-        self.copies, self.said = copies, said
+        self.copies, self.said = copies, BOLD.sub("", said)
 
 
 class _Layout:

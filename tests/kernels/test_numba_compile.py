@@ -157,6 +157,17 @@ def test_what_only_the_simulator_takes_is_refused_at_its_line_in_numbas_words(
     assert wanted in str(refused.value.expected)
 
 
+def test_what_is_said_in_bold_where_colorama_is_installed_is_told_without(monkeypatch) -> None:
+    class Bold:
+        def __getattr__(self, name: str):
+            return lambda text: f"\x1b[1m{text}\x1b[0m"
+
+    monkeypatch.setattr("numba.core.errors._termcolor_inst", Bold())
+    with pytest.raises(InputError) as refused:
+        check_compiles(calls_it, *arguments())
+    assert str(refused.value.got) == "Cannot unify Tuple() and UniTuple(float32 x 1) for 'kept'"
+
+
 def test_the_types_of_the_launch_count() -> None:
     check_compiles(takes_a_whole_number, *arguments(np.int32))
     with pytest.raises(InputError, match=r"no implementation of lshift\(Literal\[int\]\(1\), float32\)"):

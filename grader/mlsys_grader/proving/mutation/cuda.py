@@ -43,7 +43,7 @@ Change = tuple[int, int, str]
 
 
 def change_cuda_text(node: ast.AST, function: Function) -> Iterator[str]:
-    """Of a string with a kernel in CUDA C++: a number, a sign, an axis or a name changed, a statement or guard gone."""
+    """The text of a kernel in CUDA C++ with another number, sign, axis or name, or without a statement or a guard."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and KERNEL in node.value:
         text = node.value
         no_code = [match.span() for match in _NO_CODE.finditer(text)]

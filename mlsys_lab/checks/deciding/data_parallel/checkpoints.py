@@ -132,7 +132,7 @@ HALF = {"divided": {calls.BFLOAT16: "int8"}}
 """A state of bfloat16, which crosses as whole numbers: NumPy has no such numbers."""
 FURTHER = {"max_exp_avg_sq": "float64", "moved": "bool"}
 ALL = {"divided": ADAM["divided"] | EIGHT_BIT["divided"] | HALF["divided"] | FURTHER}
-"""All of these, and further ones."""
+"""States of all these kinds, and further ones."""
 CHECKS = (
     check_ranks(
         name="resume",
