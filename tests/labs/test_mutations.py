@@ -13,7 +13,7 @@ from tests.labs.harness import labs
 
 pytestmark = pytest.mark.slow
 SEED = 20
-SAMPLE = 5
+SAMPLE = 3
 """Mutants of each lab."""
 
 
