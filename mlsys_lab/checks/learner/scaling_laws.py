@@ -118,8 +118,11 @@ def on_stand_ins(*names: str) -> Callable[[Run], Run]:
     """
 
     def decorate(run: Run) -> Run:
+        """The call, made twice."""
+
         @wraps(run)
         def run_twice(artifact: Any, arrays: Arrays) -> Arrays:
+            """Answers on the learner's own functions, and under further names those on stand-ins."""
             stand_ins = {name: one for name, one in _stand_ins(artifact, arrays).items() if name in names}
             answer: Arrays = {}
             errors: list[Exception] = []

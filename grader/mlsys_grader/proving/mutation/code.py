@@ -59,8 +59,7 @@ class Function:
             kinds.setdefault(f"{annotation} {arg.arg.endswith('_ptr')}", []).append(arg.arg)
         parameters = {arg.arg for arg in self.parameters}
         kinds["local"] = sorted(self.bound.keys() - parameters, key=lambda name: (self.bound[name], name))
-        pairs = [pair for names in kinds.values() for pair in zip(names, [*names[1:], *names[:1]], strict=True)]
-        return {name: other for name, other in pairs if name != other}
+        return pair_alike(kinds.values())
 
 
 @dataclass(frozen=True)
@@ -117,6 +116,12 @@ class Code:
 
 Operator = Callable[[ast.AST, Function], Iterator[str]]
 """Texts that may take the place of a node of a function: mistakes, one at a time."""
+
+
+def pair_alike(kinds: Iterable[Iterable[str]]) -> dict[str, str]:
+    """For each name the next one of its kind, or the first for the last; none for one that is alone."""
+    pairs = [pair for names in map(list, kinds) for pair in zip(names, [*names[1:], *names[:1]], strict=True)]
+    return {name: other for name, other in pairs if name != other}
 
 
 def read_solved_code(text: str) -> Code:

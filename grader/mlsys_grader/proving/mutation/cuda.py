@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from mlsys_grader.proving.mutation.code import Function
+from mlsys_grader.proving.mutation.code import Function, pair_alike
 
 KERNEL = "__global__"
+"""What a text with a kernel holds."""
 _NO_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|^\s*#[^\n]*", re.DOTALL | re.MULTILINE)
 """Comments, and what is for the preprocessor."""
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
@@ -75,15 +76,11 @@ def _mistake_names(text: str) -> Iterator[Change]:
     for kind, name in _PARAMETER.findall(text[text.index(KERNEL) :].partition("{")[0]):
         kinds.setdefault("pointer" if "*" in kind else kind, {})[name] = None
     kinds["local"] = dict.fromkeys(_LOCAL.findall(text))
-    others = {name: other for names in kinds.values() for name, other in _pair(list(names)) if name != other}
+    others = pair_alike(kinds.values())
     body = text.index("{", text.index(KERNEL))
     for match in re.finditer(r"(?<![\w.])[A-Za-z_]\w*\b(?! =[^=])", text):
         if match.start() > body and match[0] in others:
             yield (*match.span(), others[match[0]])
-
-
-def _pair(names: list[str]) -> Iterable[tuple[str, str]]:
-    return zip(names, [*names[1:], *names[:1]], strict=True)
 
 
 def _operand_before(text: str, at: int) -> int:

@@ -115,7 +115,6 @@ def _listen(rounds: Counter[Place], calls: dict[str, dict[int, None]]) -> Iterat
 
     def tell_rounds(place: Place, values: Iterable[Any]) -> Iterator[Any]:
         """Hand on what a loop goes through, counted."""
-        number = 0
         for number, value in enumerate(values, start=1):
             rounds[place] = max(rounds[place], number)
             yield value
@@ -124,7 +123,10 @@ def _listen(rounds: Counter[Place], calls: dict[str, dict[int, None]]) -> Iterat
         """A decorator: note what a function is called with."""
 
         def tell(function: Callable[..., Any]) -> Callable[..., Any]:
+            """The function, which notes each of its calls."""
+
             def called(*given: Any, **named: Any) -> Any:
+                """Note the call, and answer it."""
                 known = calls.setdefault(name, {})
                 if len(known) <= MOST_CALLS:
                     known[zlib.crc32(repr((given, named)).encode())] = None
