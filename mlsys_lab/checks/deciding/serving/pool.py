@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
@@ -139,6 +140,23 @@ def require_form(got: Arrays, form: Mapping[str, tuple[int | None, ...]]) -> Non
             raise BrokenRuleError(f"the log has no `{name}`")
         if any(length not in (None, found) for length, found in zip(shape, array.shape, strict=True)):
             raise BrokenRuleError(f"`{name}` of the log has the wrong shape", array.shape, shape)
+
+
+def require_rows(got: Arrays, name: str, steps: int, ranges: Mapping[str, range], *, is_event: bool = True) -> None:
+    """Hold rows of a log against its grammar: steps that do not go back, then numbers within their ranges.
+
+    Where a row is an event of a request, whose number comes second, the request has at most one in a step.
+    """
+    found, columns = got[name], {"step": range(steps), **ranges}
+    for (word, allowed), column in zip(columns.items(), found.T, strict=True):
+        if (outside := column[(column < allowed.start) | (column >= allowed.stop)]).size:
+            what = f"`{name}` of the log names a {word} that there cannot be"
+            raise BrokenRuleError(what, int(outside[0]), f"{allowed.start} to {allowed.stop - 1}")
+    if (np.diff(found[:, 0]) < 0).any():
+        raise BrokenRuleError(f"`{name}` of the log goes back in time", expected="steps in their order")
+    if is_event and (twice := [pair for pair, n in Counter(map(tuple, found[:, :2].tolist())).items() if n > 1]):
+        step, request = twice[0]
+        raise BrokenRuleError(f"step {step}: request {request} is named twice in `{name}`", expected="once at most")
 
 
 def as_given(arrays: Arrays) -> Arrays:

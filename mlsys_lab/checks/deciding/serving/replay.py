@@ -1,6 +1,7 @@
 """A scheduler's log, played again step by step: what each rule asks for, where every token lies, and who holds what.
 
-Decisions follow from the rules alone: blocks that the log names are held against them, none is taken on trust.
+Decisions follow from the rules alone: blocks that the log names are held against them, none is taken on trust. A log is
+held against its grammar before it is played, so that no number in it can turn the clock or a count back.
 """
 
 from __future__ import annotations
@@ -11,7 +12,15 @@ from enum import IntEnum
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.serving.pool import BrokenRuleError, Memory, Pool, by_step, group, require_form
+from mlsys_lab.checks.deciding.serving.pool import (
+    BrokenRuleError,
+    Memory,
+    Pool,
+    by_step,
+    group,
+    require_form,
+    require_rows,
+)
 from mlsys_lab.checks.learner.serving.blocks import ragged
 from mlsys_lab.checks.learner.serving.schedulers import following
 from mlsys_lab.checks.learner.spec import Arrays
@@ -44,14 +53,12 @@ class Replay:
         self.tables: dict[int, list[int]] = {}
         self.kept: dict[int, int] = {}
         self.pool, self.memory = Pool(count), Memory(self.page)
-        self.now_s = 0.0
+        self.most_steps, self.now_s = int(asked["most_steps"]), 0.0
         self.times_s: list[list[float]] = [[] for _ in self.texts]
 
     def play(self, got: Arrays) -> None:
         """Play a log to its end; BrokenRuleError where a rule is broken."""
-        require_form(got, {"available": (None,), "references": (None, None), "fed": (None, 4), "tokens": (None,)})
-        require_form(got, {"held": (None, 3), "writers": (None, 2), "preempted": (None, 2)})
-        steps = len(got["available"]) - 1
+        steps = self._require_grammar(got)
         if len(got["references"]) != steps + 1 or len(got["tokens"]) != got["fed"][:, 3].sum():
             raise BrokenRuleError("the log does not agree with itself")
         fed, *noted = (by_step(got[name], steps) for name in ("fed", "held", "writers", "preempted"))
@@ -70,6 +77,24 @@ class Replay:
         if self.coming or self.waiting or self.running:
             raise BrokenRuleError("the log ends although somebody waits or runs")
         self.pool.compare("at the end", got["available"][steps], got["references"][steps])
+
+    def _require_grammar(self, got: Arrays) -> int:
+        """Hold a log against its grammar; returns how many steps it has."""
+        require_form(got, {"available": (None,), "references": (None, None), "fed": (None, 4), "tokens": (None,)})
+        require_form(got, {"held": (None, 3), "writers": (None, 2), "preempted": (None, 2)})
+        steps, longest = len(got["available"]) - 1, max(self.most)
+        if not 0 <= steps <= self.most_steps:
+            raise BrokenRuleError("the log has too many steps, or no end", steps, f"at most {self.most_steps}")
+        requests = {"request": range(len(self.texts))}
+        sizes = {"place of a first token": range(longest), "number of tokens": range(1, longest + 1)}
+        blocks = {"block": range(len(self.pool.references))}
+        require_rows(got, "fed", steps, requests | sizes)
+        if len(set(got["fed"][:, 0].tolist())) < steps:
+            raise BrokenRuleError("a step of the log feeds nobody", expected="at least one request in each step")
+        require_rows(got, "held", steps, requests | blocks, is_event=False)
+        for name in ("writers", "preempted"):
+            require_rows(got, name, steps, requests)
+        return steps
 
     def arrive(self) -> None:
         """Let requests come and go until there is one that a step can feed."""
@@ -215,8 +240,6 @@ class Replay:
         for i in self.running:
             self.tables[i] = held[i]
             for block in held[i]:
-                if not 0 <= block < len(references):
-                    raise BrokenRuleError(f"{where}, request {i}: there is no such block", block)
                 references[block] += 1
         self.pool.hold(references)
 
