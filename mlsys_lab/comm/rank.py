@@ -32,6 +32,11 @@ class Endpoint(ABC):
     device: torch.device = torch.device("cpu")
     torch_group: Any = None
 
+    @property
+    def num_posts(self) -> int:
+        """Number of sends and receives that this rank has posted, where its world counts them."""
+        raise NotImplementedError
+
     @abstractmethod
     def post_send(self, array: torch.Tensor, destination: int, purpose: str, channel: str) -> Request:
         """Start to send an array to an address. It must not change until the request is done."""

@@ -231,6 +231,10 @@ class _ThreadEndpoint(Endpoint):
     def __init__(self, world: _World, rank: int) -> None:
         self.world, self.address, self.size = world, rank, world.size
 
+    @property
+    def num_posts(self) -> int:
+        return self.world.posts[self.address]
+
     def post_send(self, array: torch.Tensor, destination: int, purpose: str, channel: str) -> Request:
         post = Post("send", destination, array.nbytes, purpose, channel)
         return _ThreadRequest(self.world, self.address, post, array)

@@ -2,12 +2,14 @@
 
 Each rank is a hostile process; what it posts is a claim about itself only. It names whom it sends to or receives from,
 never whom it speaks for, and arrays pass through here, so that bytes and messages are counted where no rank can reach.
+Inputs that are held back from a rank stay here until it asks for them: the log says what it had posted by then.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +22,7 @@ from mlsys_lab.checks.learner.spec import Mismatch
 from mlsys_lab.comm.ledger import Finish, Link, Log, Post
 
 MOST_POSTS = 4096
-"""Sends and receives of all ranks of a case together."""
+"""Sends, receives and calls of `reveal` of all ranks of a case together."""
 MOST_BYTES = 64 << 20
 """Bytes that all ranks of a case may send together."""
 CHANNEL_CHARACTERS = 200
@@ -53,11 +55,16 @@ class Pending:
 
 
 class Exchange:
-    """Messages of `size` ranks. Each rank is followed by a thread of the judge, which calls the methods here."""
+    """Messages of `size` ranks. Each rank is followed by a thread of the judge, which calls the methods here.
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    `later` are the inputs that are held back from each rank, None where there are none. `marks` are each rank's calls
+    of `reveal`: which element, and how many posts the rank had made by then.
+    """
+
+    def __init__(self, size: int, later: Sequence[Sequence[float] | None] = ()) -> None:
+        self.size, self.later = size, later or [None] * size
         self.logs: list[Log] = [[] for _ in range(size)]
+        self.marks: list[list[tuple[int, int]]] = [[] for _ in range(size)]
         self.problem: tuple[Mismatch, Ending] | None = None
         self._changed = threading.Condition()
         self._made: list[list[Pending]] = [[] for _ in range(size)]
@@ -76,11 +83,21 @@ class Exchange:
         """Take up a send or a receive of a rank. Raises `RefusedError`, and `OverError` where all is over."""
         post, array = _read_post(frame, rank, self.size)
         with self._changed:
-            self._refuse_overdone(post)
+            self._refuse_overdone(post.size_bytes)
             made = Pending(post, array)
             self._made[rank].append(made)
             self.logs[rank].append(post)
             self._match(made, post.link(rank))
+
+    def reveal(self, rank: int, frame: wire.Frame) -> float:
+        """Give a rank an element of its inputs that are held back. Raises as `post` does."""
+        i, later = frame.meta.get("index"), self.later[rank] or ()
+        with self._changed:
+            if type(i) is not int or not 0 <= i < len(later) or frame.arrays:
+                raise RefusedError(_no_message(f"a question for input {i!r:.40}"))
+            self._refuse_overdone(0)
+            self.marks[rank].append((i, len(self._made[rank])))
+        return later[i]
 
     def wait(self, rank: int, frame: wire.Frame) -> np.ndarray | None:
         """Wait until a post of a rank is done; returns the array of a receive. Raises as `post` does."""
@@ -139,10 +156,10 @@ class Exchange:
         made.is_matched = other.is_matched = True
         self._changed.notify_all()
 
-    def _refuse_overdone(self, post: Post) -> None:
+    def _refuse_overdone(self, size_bytes: int) -> None:
         if self.is_over:
             raise OverError
-        self._posts, self._bytes = self._posts + 1, self._bytes + post.size_bytes
+        self._posts, self._bytes = self._posts + 1, self._bytes + size_bytes
         if self._posts > MOST_POSTS:
             raise RefusedError(Mismatch("the ranks send too many messages", f"more than {MOST_POSTS:,} posts", "fewer"))
         if self._bytes > MOST_BYTES:

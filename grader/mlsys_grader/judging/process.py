@@ -96,12 +96,14 @@ class Process:
         asked = replace(check, run=give_texts, uses=check.texts, memory_bytes=None, partner=None)
         self._send_case("case", asked, name_texts(check.texts), random_seed, {})
 
-    def send_rank(self, check: Check, inputs: Arrays, random_seed: int, rank: int, size: int) -> None:
+    def send_rank(
+        self, check: Check, inputs: Arrays, random_seed: int, rank: int, size: int, *, holds_back: bool
+    ) -> None:
         """Put a case of a check to this process as rank `rank` of `size`; messages come before the answer.
 
-        Raises `wire.WireError`.
+        `holds_back`: the rank has to ask for some of its inputs. Raises `wire.WireError`.
         """
-        self._send_case("rank", check, inputs, random_seed, {"rank": rank, "size": size})
+        self._send_case("rank", check, inputs, random_seed, {"rank": rank, "size": size, "holds_back": holds_back})
 
     def reply(self, frame: wire.Frame) -> None:
         """Reply to a message that came before the answer; its time at work goes on. Raises `wire.WireError`."""

@@ -9,7 +9,7 @@ from mlsys_grader.judging.exchange import Exchange, OverError, RefusedError
 from mlsys_grader.judging.problem import Ending, Problem
 from mlsys_grader.judging.process import Process, read_trouble
 from mlsys_grader.sandbox.inside import wire
-from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
+from mlsys_lab.checks.learner.ranks import hold_back, join_ranks, split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 from mlsys_lab.errors import InputError
 
@@ -27,11 +27,12 @@ class World:
 
         `meanwhile` is called once all ranks are at work. After a problem the processes are of no more use.
         """
-        exchange = Exchange(len(self._processes))
+        parts = [hold_back(part) for part in split_ranks(inputs)]
+        exchange = Exchange(len(self._processes), [later for _, later in parts])
         with ThreadPoolExecutor(exchange.size) as pool:
-            parts = split_ranks(inputs)
             followers = [
-                pool.submit(self._follow, exchange, rank, check, part, random_seed) for rank, part in enumerate(parts)
+                pool.submit(self._follow, exchange, rank, check, part, random_seed)
+                for rank, (part, _) in enumerate(parts)
             ]
             try:
                 meanwhile()
@@ -45,7 +46,7 @@ class World:
         if mismatch is not None:
             return Problem(mismatch, ending, case)
         try:
-            joined = join_ranks(answers, exchange.logs)
+            joined = join_ranks(answers, exchange.logs, exchange.marks)
             wire.require_listable(joined)
         except (InputError, wire.WireError) as error:
             return Problem(
@@ -60,10 +61,13 @@ class World:
         """Put the question to one rank, and carry its messages until it answers; {} where all is over before."""
         process = self._processes[rank]
         try:
-            process.send_rank(check, given, random_seed + rank, rank, exchange.size)
-            while (frame := process.receive()).kind in ("post", "wait"):
+            holds_back = exchange.later[rank] is not None
+            process.send_rank(check, given, random_seed + rank, rank, exchange.size, holds_back=holds_back)
+            while (frame := process.receive()).kind in ("post", "wait", "reveal"):
                 if frame.kind == "post":
                     exchange.post(rank, frame)
+                elif frame.kind == "reveal":
+                    process.reply(wire.Frame("done", {"value": exchange.reveal(rank, frame)}))
                 else:
                     array = exchange.wait(rank, frame)
                     process.reply(wire.Frame("done", arrays={} if array is None else {"array": array}))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlsys_lab.checks.learner.attempt import ProblemError, attempt, describe_time_out
-from mlsys_lab.checks.learner.spec import Arrays, Call, Check, Mismatch
+from mlsys_lab.checks.learner.spec import Arrays, Call, Check, Mismatch, Reveal
 from mlsys_lab.checks.learner.trees import flatten, nest
 from mlsys_lab.errors import InputError
 
@@ -20,14 +20,19 @@ if TYPE_CHECKING:
     from mlsys_lab.comm import Rank  # imports torch
     from mlsys_lab.comm.ledger import Log
 
-LOGS = "logs"
+LATER = "later"
+"""The array of a rank's inputs that is held back until the rank asks for its elements, one by one."""
+LOGS, MARKS = "logs", "marks"
 KINDS = ("send", "recv", "finish")
 """What an event of a log is, by the number in its first column."""
 
 
-def join_ranks(parts: Sequence[Arrays], logs: Sequence[Log] = ()) -> Arrays:
+def join_ranks(
+    parts: Sequence[Arrays], logs: Sequence[Log] = (), marks: Sequence[Sequence[tuple[int, int]]] = ()
+) -> Arrays:
     """Join the arrays of rank 0, 1, … into one set of arrays by name, and with them what each rank posted.
 
+    `marks` are each rank's calls of `reveal`: the element, and the number of posts that the rank had made by then.
     Raises InputError for a rank without arrays, and for a name that holds the separator of paths.
     """
     if empty := [str(rank) for rank, part in enumerate(parts) if not part]:
@@ -35,6 +40,8 @@ def join_ranks(parts: Sequence[Arrays], logs: Sequence[Log] = ()) -> Arrays:
     tree: dict[str, Any] = {str(rank): part for rank, part in enumerate(parts)}
     if logs:
         tree[LOGS] = {str(rank): log for rank, log in enumerate(encode_logs(logs))}
+    if any(marks):
+        tree[MARKS] = {str(rank): np.array(one, dtype=np.int64).reshape(-1, 2) for rank, one in enumerate(marks)}
     return flatten(tree)
 
 
@@ -66,10 +73,20 @@ def encode_logs(logs: Sequence[Log]) -> list[np.ndarray]:
     return encoded
 
 
-def bind_rank(check: Call | Check, rank: Rank) -> Call:
+def hold_back(part: Arrays) -> tuple[Arrays, list[float] | None]:
+    """Split a rank's inputs into those that it starts with and those that are held back, None if there are none."""
+    later = part[LATER].tolist() if LATER in part else None
+    return {name: array for name, array in part.items() if name != LATER}, later
+
+
+def bind_rank(check: Call | Check, rank: Rank, reveal: Reveal | None = None) -> Call:
     """Make the call of a check on one of its ranks, which has the check's memory for itself."""
+    handed = (rank,) if reveal is None else (rank, reveal)
     return Call(
-        lambda artifact, arrays: check.run(artifact, rank, arrays), check.uses, check.time_limit_s, check.memory_bytes
+        lambda artifact, arrays: check.run(artifact, *handed, arrays),
+        check.uses,
+        check.time_limit_s,
+        check.memory_bytes,
     )
 
 
@@ -91,15 +108,25 @@ def run_on_threads(check: Call | Check, artifact: Any, arrays: Arrays) -> Arrays
     """
     from mlsys_lab.comm import DeadlockError, RankError, SilentRankError, run
 
-    def program(rank: Rank, given: Arrays) -> Arrays:
-        outcome = attempt(bind_rank(check, rank), artifact, given)
+    parts = split_ranks(arrays)
+    marks: list[list[tuple[int, int]]] = [[] for _ in parts]
+
+    def program(rank: Rank, part: Arrays) -> Arrays:
+        given, later = hold_back(part)
+
+        def reveal(i: int) -> float:
+            assert later is not None
+            marks[rank.rank].append((i, rank._endpoint.num_posts))
+            return later[i]
+
+        outcome = attempt(bind_rank(check, rank, None if later is None else reveal), artifact, given)
         if outcome.problem is not None:
             raise ProblemError(name_rank(outcome.problem, rank.rank), outcome.unfinished)
         assert outcome.arrays is not None
         return outcome.arrays
 
     try:
-        results, ledger = run(program, split_ranks(arrays), limit_s=check.time_limit_s)
+        results, ledger = run(program, parts, limit_s=check.time_limit_s)
     except DeadlockError as error:
         raise ProblemError(describe_deadlock(str(error))) from None
     except SilentRankError as error:
@@ -107,4 +134,4 @@ def run_on_threads(check: Call | Check, artifact: Any, arrays: Arrays) -> Arrays
     except RankError as error:
         cause = error.__cause__
         raise cause if isinstance(cause, ProblemError) else ProblemError(Mismatch(error.what)) from None
-    return join_ranks(results, ledger.logs)
+    return join_ranks(results, ledger.logs, marks)

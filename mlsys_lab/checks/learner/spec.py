@@ -60,9 +60,11 @@ class Mismatch:
 Run = Callable[..., Arrays]
 """run(artifact, arrays) -> arrays, by calling the learner's code; `artifact` is the module of exported cells.
 
-Of a program of several ranks: run(artifact, rank, arrays), on each rank, with a `mlsys_lab.comm.Rank`. Of a check with
-a partner: run(artifact, ask, arrays).
+Of a program of several ranks: run(artifact, rank, arrays), on each rank, with a `mlsys_lab.comm.Rank`; where some of
+its inputs are held back, run(artifact, rank, reveal, arrays). Of a check with a partner: run(artifact, ask, arrays).
 """
+Reveal = Callable[[int], float]
+"""reveal(i) -> element i of the inputs that are held back from a rank."""
 Ask = Callable[[str, int], float]
 """ask(what, value) -> the partner's reply; raises `InputError` where it refuses."""
 
@@ -122,7 +124,9 @@ class Check:
     called in a process of their own; in the artifact they give the texts that they gave there.
     Where `ranks`, `run(artifact, rank, arrays)` is called on several ranks at once. Inputs are those of all ranks,
     joined by `mlsys_lab.checks.learner.ranks.join_ranks`; so are answers, with a log of what each rank posted, which
-    `mlsys_lab.checks.deciding.ledger` reads.
+    `mlsys_lab.checks.deciding.ledger` reads. An array `later` among a rank's inputs is held back: the rank gets each
+    element from `reveal(i)` alone, and the log says how many messages it had posted by then. Where a result depends on
+    the element, a rank can send it only afterwards, whatever it claims about the order of its work.
     `partner(arrays)`, from all of a case's inputs, private ones too, makes somebody whom `run(artifact, ask, arrays)`
     can ask while it is at work: a clock, say, that nobody may look ahead on. In grading it stays with the judge.
     Raises `InputError` where `run` could not be called without its oracle being at hand.

@@ -81,6 +81,28 @@ def test_a_receive_gives_its_array_once() -> None:
     assert exchange.wait(1, wait(0)) is not None and exchange.wait(1, wait(0)) is None
 
 
+def test_inputs_are_held_back_until_they_are_asked_for() -> None:
+    exchange = Exchange(2, [[0.5, -1.0], None])
+    assert exchange.reveal(0, Frame("reveal", {"index": 1})) == -1.0
+    exchange.post(0, send())
+    assert exchange.reveal(0, Frame("reveal", {"index": 0})) == 0.5
+    assert exchange.marks == [[(1, 0), (0, 1)], []]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("index", [-1, 2, True, 1.0, None, "0", 10**30])
+def test_a_question_for_an_input_that_there_is_not_is_refused(rank, index) -> None:
+    exchange = Exchange(2, [[0.5, -1.0], None])
+    with pytest.raises(RefusedError, match="the grader's own channel"):
+        exchange.reveal(rank, Frame("reveal", {"index": index}))
+    assert exchange.marks == [[], []]
+
+
+def test_a_question_for_an_input_carries_nothing() -> None:
+    with pytest.raises(RefusedError, match="the grader's own channel"):
+        Exchange(1, [[0.5]]).reveal(0, Frame("reveal", {"index": 0}, {"array": np.zeros(0)}))
+
+
 def test_an_empty_array_weighs_what_its_shape_can_say() -> None:
     assert [weigh(np.zeros(shape)) for shape in (3, 0, (0, 5), (2, 0, 9))] == [24, 0, 5, 11]
 

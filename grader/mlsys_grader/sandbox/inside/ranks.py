@@ -2,6 +2,7 @@
 
 rank ── post ──▶ judge     a send with its array, or a receive; no reply
 rank ── wait ──▶ judge     the number of a post, counted from 0; the reply "done" brings the array of a receive
+rank ── reveal ──▶ judge   which element of the inputs that are held back; the reply "done" brings its value
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from mlsys_lab.errors import InputError
 def answer_rank(channel: socket.socket, module: Any, question: wire.Frame, call: Call) -> wire.Frame:
     """Call the learner's code once, as one of several ranks; between question and answer it posts its messages."""
     endpoint = RoutedEndpoint(channel, question.meta["nonce"], question.meta["rank"], question.meta["size"])
-    bound = bind_rank(call, Rank(endpoint))
+    bound = bind_rank(call, Rank(endpoint), endpoint.reveal if question.meta["holds_back"] else None)
     try:
         return replies.answer(bound, module, question.arrays)
     finally:
@@ -60,6 +61,11 @@ class RoutedEndpoint(Endpoint):
         self._tell("wait", {"post": number}, {})
         arrays = wire.receive(self._channel).arrays
         return torch.from_numpy(arrays["array"]).clone() if arrays else None
+
+    def reveal(self, i: int) -> float:
+        """Ask for an element of the inputs that are held back."""
+        self._tell("reveal", {"index": i}, {})
+        return float(wire.receive(self._channel).meta["value"])
 
     def _tell(self, kind: str, meta: dict[str, Any], arrays: dict[str, Any]) -> None:
         if self.closed:  # a rank that the learner's code has kept from an earlier call

@@ -1,6 +1,6 @@
 """Checks of tasks 2b and 3: buckets that leave during the backward pass, and micro-batches that send once.
 
-Oracle: derivatives by hand, in NumPy. When buckets left is read from marks in the log.
+Oracle: derivatives by hand, in NumPy. When buckets left is read from the log: see `leaving`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlsys_lab.checks.deciding.data_parallel.buckets import fill_buckets
-from mlsys_lab.checks.deciding.data_parallel.marks import compare_leaving
+from mlsys_lab.checks.deciding.data_parallel.leaving import Leaving, compare_leaving, expect_leaving, find_leaving
 from mlsys_lab.checks.deciding.data_parallel.steps import (
     STEPS,
     WEIGHTS,
@@ -23,11 +23,16 @@ from mlsys_lab.checks.deciding.data_parallel.steps import (
 )
 from mlsys_lab.checks.deciding.traffic import check_ranks, expect_ranks
 from mlsys_lab.checks.learner.data_parallel import overlap as calls
-from mlsys_lab.checks.learner.ranks import join_ranks, split_ranks
+from mlsys_lab.checks.learner.ranks import LATER, join_ranks, split_ranks
 from mlsys_lab.checks.learner.spec import Arrays, Case
 
 RATE = 0.1
 """What the calls multiply a gradient by before they subtract it."""
+
+
+def _draw_signs(rng: np.random.Generator, passes: int, weights: int) -> Arrays:
+    """Draw what gradients are multiplied by: for each backward pass one sign for each weight, and one more."""
+    return {LATER: rng.choice([-1.0, 1.0], passes * (weights + 1))}
 
 
 # --- DDP --------------------------------------------------------------------------------------------------------------
@@ -45,6 +50,7 @@ def _draw_chain(rng: np.random.Generator, case: Case) -> Arrays:
             | {f"x{i}": draw(rng, steps, *shape, spread=0.5 * (i not in zeros)) for i, shape in enumerate(shapes)}
             | {"order": np.array(orders.get(rank, range(len(shapes)))), "used": np.array(used)}
             | {"bucket_bytes": np.array(case.params["bucket_bytes"])}
+            | _draw_signs(rng, steps, len(shapes))
             | forms_of(case)
         )
     return join_ranks(parts)
@@ -61,8 +67,10 @@ def _expect_chain(arrays: Arrays) -> Arrays:
         for part in parts:
             xs = [part[f"x{i}"][step] * part["used"][step, i] for i in range(len(weights))]
             factors = [1 + float(np.sum(w * x)) for w, x in zip(weights, xs, strict=True)]
-            for i, x in enumerate(xs):
-                sums[i] += x * np.prod(factors[:i] + factors[i + 1 :])
+            *signs, sign = part[LATER].reshape(steps, -1)[step].tolist()
+            for i in part["order"][::-1].tolist():
+                sums[i] += xs[i] * np.prod(factors[:i] + factors[i + 1 :]) * sign
+                sign *= signs[i]
         told |= {f"w{i}.grad of step {step}": total / p for i, total in enumerate(sums)}
         weights = [w - RATE * total / p for w, total in zip(weights, sums, strict=True)]
     size = count_bytes(weights)
@@ -70,21 +78,19 @@ def _expect_chain(arrays: Arrays) -> Arrays:
         [told] * p,
         total_bytes=(p - 1) * size * (1 + 2 * steps),
         total_messages=(p - 1) * (len(weights) + 2 * steps * p * len(buckets)),
-        leaving=np.array([[_find_leaving(part, step, buckets) for step in range(steps)] for part in parts]),
+        **expect_leaving(
+            [_find_leaving_of_chain(part, buckets) for part in parts],
+            [count_bytes([weights[i] for i in bucket]) for bucket in buckets],
+            signs=len(weights) + 1,
+            steps=steps,
+        ),
     )
 
 
-def _find_leaving(part: Arrays, step: int, buckets: Sequence[range]) -> list[int]:
-    """How many buckets leave while the backward pass is in each layer: complete by then, as are all before them."""
-    came: set[int] = set()
-    leaving, left = [], 0
-    for place in part["order"][::-1].tolist():
-        came |= {place} if part["used"][step, place] else set()
-        before = left
-        while left < len(buckets) and came.issuperset(buckets[left]):
-            left += 1
-        leaving.append(left - before)
-    return leaving
+def _find_leaving_of_chain(part: Arrays, buckets: Sequence[range]) -> list[Leaving]:
+    """The backward pass asks for the last sign at first, then for that of each layer once it has gone through it."""
+    layers = part["order"][::-1].tolist()
+    return [find_leaving(layers, used, [len(layers), *layers], buckets) for used in part["used"].tolist()]
 
 
 # --- accumulation -----------------------------------------------------------------------------------------------------
@@ -107,6 +113,7 @@ def _draw_batches(rng: np.random.Generator, case: Case) -> Arrays:
             weights
             | {"rows": rows, "tokens": tokens * a_row, "tokens a row": np.array(a_row), "alike": np.array(alike)}
             | {"uses": np.array(uses, dtype=bool).reshape(batches, count)}
+            | _draw_signs(rng, STEPS * batches, count)
             | {"bucket_bytes": np.array(case.params["bucket_bytes"])}
             | ({"value": np.array(case.params["values"][rank])} if "values" in case.params else {})
         )
@@ -124,10 +131,11 @@ def _expect_batches(arrays: Arrays) -> Arrays:
         for part in parts:
             a_row, uses = int(part["tokens a row"]), part["uses"]
             pieces = np.split(part["rows"], np.cumsum(part["tokens"] // a_row)[:-1])[step * len(uses) :]
-            for rows, used in zip(pieces, uses, strict=False):
+            signs = part[LATER].reshape(-1, len(weights) + 1)[step * len(uses) :]
+            for rows, used, sign in zip(pieces, uses, signs, strict=False):
                 outcome = rows @ sum(w * use for w, use in zip(weights, used, strict=True))
                 for i in np.flatnonzero(used):
-                    sums[i] += 2 * a_row * rows.T @ outcome  # of the sum over tokens
+                    sums[i] += 2 * a_row * rows.T @ outcome * sign[i]  # of the sum over tokens
         told |= {f"w{i}.grad of step {step}": one / total for i, one in enumerate(sums)}
         told |= {f"sync after step {step}": np.array(True)}
         weights = [w - RATE * one / total for w, one in zip(weights, sums, strict=True)]
@@ -136,16 +144,26 @@ def _expect_batches(arrays: Arrays) -> Arrays:
         [told] * p,
         total_bytes=(p - 1) * size * (1 + 2 * STEPS) + STEPS * p * (p - 1) * 64,
         total_messages=(p - 1) * (len(weights) + STEPS * 2 * p * (len(buckets) + 1)),
-        leaving=np.array([[[_count_complete(part, buckets)]] * STEPS for part in parts]),
+        **expect_leaving(
+            [
+                [
+                    _find_leaving_of_batch(used, buckets) if tokens else []
+                    for step in part["tokens"].tolist()
+                    for used, tokens in zip(part["uses"].tolist(), step, strict=True)
+                ]
+                for part in parts
+            ],
+            [count_bytes([weights[i] for i in bucket]) for bucket in buckets],
+            signs=len(weights) + 1,
+            steps=STEPS,
+        ),
     )
 
 
-def _count_complete(part: Arrays, buckets: Sequence[range]) -> int:
-    """How many buckets the backward pass of a rank's last micro-batch completes, those before them too."""
-    batches = np.flatnonzero(part["tokens"][0])
-    came = set(np.flatnonzero(part["uses"][batches[-1]]).tolist()) if batches.size else set()
-    complete = [came.issuperset(bucket) for bucket in buckets]
-    return [*complete, False].index(False)
+def _find_leaving_of_batch(used: list[bool], buckets: Sequence[range]) -> Leaving:
+    """The backward pass asks for the sign of each weight that is used before it computes its gradient."""
+    layers = np.flatnonzero(used)[::-1].tolist()
+    return find_leaving(layers, used, [*layers, len(used)], buckets)
 
 
 SMALL = {"weights": 2, "width": 2, "bucket_bytes": 16}
@@ -221,11 +239,14 @@ CHECKS = (
         uses=("DDP",),
         ask=WEIGHTS + "def program(rank, arrays):\n"
         "    weights = leaves(arrays)\n"
-        '    ddp, h = DDP(rank, weights, int(arrays["bucket_bytes"])), 1\n'
-        '    for i in arrays["order"]:\n'
+        "    h = torch.ones((), dtype=weights[0].dtype, requires_grad=True) * 1\n"
+        '    ddp = DDP(rank, weights, int(arrays["bucket_bytes"]))\n'
+        '    signs = arrays["later"].tolist()  # the check multiplies gradients by these on their way\n'
+        '    for i in arrays["order"].tolist():\n'
+        "        h.register_hook(lambda gradient, i=i: gradient * signs[i])\n"
         '        if arrays["used"][0, i]:\n'
         '            h = h * (1 + (weights[i] * torch.from_numpy(arrays[f"x{i}"])[0]).sum())\n'
-        "    h.backward()\n"
+        "    (h * signs[len(weights)]).backward()\n"
         "    ddp.finish()\n"
         "    return [weight.grad for weight in weights]\n\n\n"
         "run(program, split_ranks(given))",
@@ -273,11 +294,16 @@ CHECKS = (
         ask=WEIGHTS + "def program(rank, arrays):\n"
         "    weights = leaves(arrays)\n"
         '    counts = (arrays["tokens"] // arrays["tokens a row"]).ravel().tolist()\n'
-        '    batches = torch.split(torch.from_numpy(arrays["rows"]), counts)\n\n'
-        "    def mean_loss(rows, used):\n"
-        "        loss = sum(rows @ weight for weight, uses in zip(weights, used) if uses).square().mean()\n"
+        '    batches = torch.split(torch.from_numpy(arrays["rows"]), counts)\n'
+        '    signs = torch.from_numpy(arrays["later"]).split(len(weights) + 1)\n\n'
+        "    def mean_loss(rows, used, turns):\n"
+        "        parts = [rows @ weight for weight, uses in zip(weights, used) if uses]\n"
+        "        for part, sign in zip(parts, next(turns)[:-1][used]):  # the check multiplies gradients by these\n"
+        "            part.register_hook(lambda gradient, sign=sign: gradient * sign)\n"
+        "        loss = sum(parts).square().mean()\n"
         '        return loss - loss.detach() + float(arrays["value"]) if "value" in arrays else loss\n\n'
-        '    losses = [lambda pair=pair: mean_loss(*pair) for pair in zip(batches, arrays["uses"])]\n'
+        "    turns = [iter(signs[i:]) for i in range(len(signs))]\n"
+        '    losses = [lambda one=one: mean_loss(*one) for one in zip(batches, arrays["uses"], turns)]\n'
         '    losses = losses[:1] * len(losses) if arrays["alike"] else losses\n'
         '    ddp = DDP(rank, weights, int(arrays["bucket_bytes"]))\n'
         '    accumulate(ddp, rank, losses, arrays["tokens"][0].tolist())\n'
