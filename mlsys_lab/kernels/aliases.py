@@ -80,8 +80,13 @@ def use_own_names(function: ast.FunctionDef, aliases: Mapping[str, str]) -> None
     function.decorator_list = [_rename(one, aliases) for one in function.decorator_list]
     stored = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     mine = stored | {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
-    for node in ast.walk(function):
-        if isinstance(node, ast.Name) and node.id not in mine:
+    rename_modules(function, {name: path for name, path in aliases.items() if name not in mine})
+
+
+def rename_modules(tree: ast.AST, aliases: Mapping[str, str]) -> None:
+    """Call the modules of kernels by the names that kernels have for them; changes the tree in place."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
             path = aliases.get(node.id, node.id)
             if path in LIBRARIES:
                 node.id = path

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import copy
 import textwrap
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from mlsys_lab.kernels.aliases import LIBRARIES, find_aliases, use_own_names, walk_top_level
+from mlsys_lab.kernels.aliases import LIBRARIES, find_aliases, rename_modules, use_own_names, walk_top_level
 from mlsys_lab.kernels.language import NUMBERS_ONLY, KernelLanguageError, check_kernel, decorators
 from mlsys_lab.kernels.vocabulary import BUILTINS, DIALECTS, MATH, RESERVED, TYPES_OF
 
@@ -225,10 +226,11 @@ def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.Assign]]:
     """Yield (name, assignment) of `NAME = number`, and of what `_is_number` takes for one.
 
     Annotations are left out. `tl.constexpr(number)`, which Triton's compiler asks of a module's constants, is given as
-    the number.
+    the number, and `math` may go by any name.
     """
-    known: set[str] = set()
-    for node in body:
+    statements = list(body)
+    aliases, known = find_aliases(statements), set[str]()
+    for node in statements:
         match node:
             case ast.Assign(targets=[ast.Name() as target], value=value):
                 pass
@@ -239,6 +241,8 @@ def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.Assign]]:
         match value:
             case ast.Call(func=function, args=[inner], keywords=[]) if ast.unparse(function) == CONSTEXPR:
                 value = inner
+        value = copy.deepcopy(value)
+        rename_modules(value, aliases)
         if _is_number(value, known):
             known.add(target.id)
             yield target.id, ast.copy_location(ast.Assign([target], value), node)

@@ -23,12 +23,14 @@ from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
 from mlsys_lab.errors import InputError, MissingToolError
+from mlsys_lab.kernels import triton_compile
 from mlsys_lab.kernels.aliases import call_by_own_name
 from mlsys_lab.kernels.definitions import NEITHER, WHAT_COUNTS, Elsewhere, Kernels, find_calls, find_others, kernels_of
 from mlsys_lab.kernels.language import KernelLanguageError
 from mlsys_lab.kernels.numba_compile import compiler_works
 from mlsys_lab.kernels.runtime import load_numba, load_triton, triton_interprets
-from mlsys_lab.kernels.triton_compile import set_tree
+from mlsys_lab.kernels.trace import numba_turns
+from mlsys_lab.kernels.trace.numba_functions import python_function
 from mlsys_lab.kernels.vocabulary import BUILTINS, NUMBER_TYPES, TYPES_OF
 from mlsys_lab.stack.artifact import Artifact, ArtifactError
 from mlsys_lab.stack.commands import strip_commands
@@ -51,8 +53,11 @@ class KernelLoader(ArtifactLoader):
         vars(module).update(_names(kernels), __getattr__=partial(self._raise_missing, kernels))
         exec(compile(kernels.tree, self.filename, "exec"), vars(module))
         linecache.lazycache(self.filename, vars(module))  # who tells of a line finds its text
-        for kernel, checked in _triton_kernels(module, kernels.tree):
-            set_tree(kernel, checked)
+        for kernel, checked in _kernels(module, kernels.tree):
+            if not _is_triton(kernel):
+                numba_turns.set_tree(python_function(kernel), checked)
+                continue
+            triton_compile.set_tree(kernel, checked)
             if triton_interprets():
                 self._interpret(kernel, checked)
             else:
@@ -181,15 +186,17 @@ def _function_of(value: Any) -> FunctionType | None:
     return inner if inner is not value and isinstance(inner, FunctionType) else None
 
 
-def _triton_kernels(module: ModuleType, tree: ast.Module) -> Iterator[tuple[Any, ast.FunctionDef]]:
-    """Triton's kernels in a module, each with the checked text that it is to run, without the decorator."""
+def _kernels(module: ModuleType, tree: ast.Module) -> Iterator[tuple[Any, ast.FunctionDef]]:
+    """The kernels of a module, each with the checked text that it is to run, without the decorator."""
     for node in tree.body:
-        kernel = vars(module)[node.name] if isinstance(node, ast.FunctionDef) else None
-        if type(kernel).__module__.startswith("triton."):
+        if isinstance(node, ast.FunctionDef):
             checked = copy.deepcopy(node)
-            assert isinstance(checked, ast.FunctionDef)
             checked.decorator_list = []
-            yield kernel, checked
+            yield vars(module)[node.name], checked
+
+
+def _is_triton(kernel: Any) -> bool:
+    return type(kernel).__module__.startswith("triton.")
 
 
 def _compile(kernel: Any, checked: ast.FunctionDef, module: ModuleType, constants: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.trace.numba_numbers import BUILTINS, as_numba, hold_numbers, stand_in
 from mlsys_lab.kernels.trace.numba_turns import COUNTER, Turns, count_turns
 from mlsys_lab.kernels.trace.places import KernelError
 
@@ -45,7 +46,7 @@ def _copy(
 ) -> FunctionType:
     if function in made:
         return made[function]
-    code = count_turns(function) if turns else function.__code__
+    code = hold_numbers(count_turns(function) if turns else function.__code__)
     own: Any = function  # of its builtins, which may be fewer than Python's, the type stubs know nothing
     names: dict[str, Any] = {
         _MARK: True,
@@ -54,12 +55,12 @@ def _copy(
         "__name__": function.__module__,
     }
     cells = [CellType() for _ in function.__closure__ or ()]
-    copy = FunctionType(code, names, function.__name__, function.__defaults__, tuple(cells) or None)
+    copy = FunctionType(code, names, function.__name__, as_numba(function.__defaults__), tuple(cells) or None)
     copy.__kwdefaults__ = function.__kwdefaults__
     made[function] = copy
     _check_shapes(function.__code__)
 
-    def stand_in(name: str, value: Any) -> Any:
+    def translate(name: str, value: Any) -> Any:
         if value is sys.modules.get("numba.cuda"):
             return cuda
         if isinstance(inner := getattr(value, "py_func", None), FunctionType):
@@ -67,13 +68,15 @@ def _copy(
             return turns.note_calls(called) if turns else called
         if isinstance(value, np.ndarray) and value.ndim:
             raise InputError(f"{function.__name__} reads the array {name} from outside", help="pass it as an argument")
-        return value
+        return stand_in(value)
 
     for name in set(_globals_of(function.__code__)):
         if name in function.__globals__:
-            names[name] = stand_in(name, function.__globals__[name])
+            names[name] = translate(name, function.__globals__[name])
+        elif name in BUILTINS:
+            names[name] = BUILTINS[name]
     for name, cell, old in zip(function.__code__.co_freevars, cells, function.__closure__ or (), strict=True):
-        cell.cell_contents = stand_in(name, old.cell_contents)
+        cell.cell_contents = translate(name, old.cell_contents)
     return copy
 
 

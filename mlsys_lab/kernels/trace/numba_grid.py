@@ -14,6 +14,7 @@ from mlsys_lab.kernels.trace.events import Buffer
 from mlsys_lab.kernels.trace.numba_functions import find_kernels, locate, python_function, simulate
 from mlsys_lab.kernels.trace.numba_memory import Guarded, Memory, poison
 from mlsys_lab.kernels.trace.numba_module import Cuda, Space
+from mlsys_lab.kernels.trace.numba_numbers import Convert, as_numba
 from mlsys_lab.kernels.trace.numba_threads import Block, Dim3, Thread, Workers
 from mlsys_lab.kernels.trace.numba_turns import Places, Turns
 from mlsys_lab.kernels.trace.places import KernelError
@@ -124,7 +125,7 @@ class Launch:
 
     def _argument(self, name: str, value: Any) -> Any:
         if isinstance(value, np.generic) or not hasattr(value, "ndim"):
-            return value
+            return as_numba(value)
         values = _host_array(name, value)
         return self.memory(name, values, self.on_access, self.add(name, "global", values))
 
@@ -178,6 +179,8 @@ def _dtype(dtype: Any) -> np.dtype[Any]:
     import numba
     from numba.np.numpy_support import as_dtype
 
+    if isinstance(dtype, Convert):
+        return dtype.dtype
     numbas: bool = isinstance(dtype, numba.types.Type)
     found: np.dtype[Any] = as_dtype(dtype) if numbas else np.dtype(dtype)
     return found

@@ -12,6 +12,7 @@ import numpy as np
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.trace.events import ATOMIC, LOAD, STORE
+from mlsys_lab.kernels.trace.numba_numbers import Convert, as_numba
 
 Touch = Callable[[int, "Memory", int], None]
 """Type of the function told of each access: its kind, the array, and the element counted along memory."""
@@ -39,8 +40,11 @@ class Memory:
     def __init__(self, name: str, values: np.ndarray, touch: Touch, number: int = 0) -> None:
         self.dtype, self._name, self._touch, self.number = values.dtype, name, touch, number
         self._values = _flatten(values)
-        self._read = self._values.item if self.dtype.kind in "iub" else self._values.__getitem__
+        self._read = self._values.item if self.dtype.kind in "iub" and self.dtype.itemsize > 2 else self._read_number
         self._place(0, values.shape, tuple(stride // values.itemsize for stride in values.strides))
+
+    def _read_number(self, element: int) -> Any:
+        return as_numba(self._values[element])
 
     def _place(self, first: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
         """Let this be the view whose element [0, …, 0] is the `first` of the whole array; strides in elements."""
@@ -73,15 +77,15 @@ class Memory:
 
     def load(self, element: int) -> Any:
         """Value of an element, without a record of the access."""
-        return self._read(element) if 0 <= element < len(self._values) else poison(self.dtype)
+        return self._read(element) if 0 <= element < len(self._values) else as_numba(poison(self.dtype))
 
     def store(self, element: int, value: Any) -> None:
         """Set an element, without a record of the access."""
         if 0 <= element < len(self._values):
             try:
                 self._values[element] = value
-            except OverflowError:  # the device keeps the low bits
-                self._values[element] = np.asarray(value).astype(self.dtype)
+            except (OverflowError, ValueError):  # the device keeps the low bits
+                self._values[element] = Convert(self.dtype)(value)
 
     def element(self, key: Any) -> int:
         """Position of an index in memory, counted in elements; TypeError or ValueError for what names no element."""

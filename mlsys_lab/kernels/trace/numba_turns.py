@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 from mlsys_lab.errors import InputError
 
@@ -96,6 +97,14 @@ class Turns:
         return call
 
 
+_trees: WeakKeyDictionary[FunctionType, ast.FunctionDef] = WeakKeyDictionary()
+
+
+def set_tree(function: FunctionType, tree: ast.FunctionDef) -> None:
+    """Say of which syntax tree a function was compiled, where that is not what its file's text gives."""
+    _trees[function] = copy.deepcopy(tree)
+
+
 def count_turns(function: FunctionType) -> CodeType:
     """Code of a function that tells `COUNTER` of its loops; its own code if it has none.
 
@@ -104,6 +113,8 @@ def count_turns(function: FunctionType) -> CodeType:
     code, first = function.__code__, function.__code__.co_firstlineno
     if not any("JUMP_BACKWARD" in instruction.opname for instruction in dis.get_instructions(code)):
         return code
+    if function in _trees:
+        return _compile(_Counting().visit(copy.deepcopy(_trees[function])), code)
     for text in _find_texts(function):
         for node in ast.walk(_parse(text)):
             if isinstance(node, ast.FunctionDef) and (node.name, _first_line(node)) == (code.co_name, first):
