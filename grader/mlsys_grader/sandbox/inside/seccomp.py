@@ -191,8 +191,12 @@ sockets; a file system's would tell what its caches hold.
 NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET; NEWTIME cannot be asked of clone."""
 CLONE_PIDFD = 0x1000
-MAP_SHARED_ANONYMOUS, MAP_GROWSDOWN = 0x21, 0x100
-"""RLIMIT_DATA counts neither. The lowest bit of MAP_SHARED and of MAP_SHARED_VALIDATE, and MAP_ANONYMOUS."""
+MAP_SHARED_ANONYMOUS, REFUSED_MAPPINGS = 0x21, 0x40100
+"""The lowest bit of MAP_SHARED and of MAP_SHARED_VALIDATE, and MAP_ANONYMOUS; MAP_GROWSDOWN and MAP_HUGETLB.
+
+RLIMIT_DATA counts neither shared memory nor a stack that grows. All jobs take huge pages from one pool, and how many
+are left would tell one job what another took.
+"""
 LOCKS = (6, 7, 37, 38, 1024, 1026, 1036, 1038)
 """Commands of fcntl(2) that leave records in the kernel, for one file as many as it has bytes: F_SETLK, F_SETLKW,
 F_OFD_SETLK, F_OFD_SETLKW; F_SETLEASE, F_NOTIFY; and hints at a file, F_SET_RW_HINT and F_SET_FILE_RW_HINT."""
@@ -297,7 +301,7 @@ def _steps(column: int, audit: int, *, gpu: bool) -> list[_Step]:
         *(_Step(JUMP_EQUAL, option, then="refuse") for option in COUNTED),
         _Step(RETURN, ALLOW),
         argument(3, label="mmap"),
-        _Step(JUMP_ANY_BIT, MAP_GROWSDOWN, then="refuse"),
+        _Step(JUMP_ANY_BIT, REFUSED_MAPPINGS, then="refuse"),
         _Step(AND, MAP_SHARED_ANONYMOUS),
         _Step(JUMP_EQUAL, MAP_SHARED_ANONYMOUS, then="allow" if gpu else "refuse", otherwise="allow"),
         argument(0, label="socket"),

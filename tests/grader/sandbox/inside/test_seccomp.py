@@ -64,7 +64,16 @@ class TestTheFilter:
 
     @pytest.mark.parametrize(
         ("flags", "allowed"),
-        [(0x22, True), (0x02, True), (0x01, True), (0x4022, True), (0x21, False), (0x23 | 1, False), (0x122, False)],
+        [
+            (0x22, True),
+            (0x02, True),
+            (0x01, True),
+            (0x4022, True),
+            (0x21, False),
+            (0x23 | 1, False),
+            (0x122, False),
+            (0x40022, False),
+        ],
     )
     def test_memory_that_no_limit_counts_cannot_be_mapped(self, machine, column, flags, allowed):
         found = verdict(machine, seccomp.MMAP[column], 0, 4096, 3, flags)
