@@ -70,7 +70,7 @@ def make_profile(*, gpu: bool = False) -> str:
     refuse = {"action": "SCMP_ACT_ERRNO", "errnoRet": 1}
     masked: list[tuple[str, int, int, int | None]] = [
         ("clone", 0, seccomp.NEW_NAMESPACES, None),
-        ("mmap", 3, seccomp.MAP_GROWSDOWN, None),
+        ("mmap", 3, seccomp.REFUSED_MAPPINGS, None),
     ]
     if not gpu:
         masked.append(("mmap", 3, seccomp.MAP_SHARED_ANONYMOUS, seccomp.MAP_SHARED_ANONYMOUS))

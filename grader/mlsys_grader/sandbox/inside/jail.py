@@ -40,7 +40,8 @@ CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWN
 )
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 0x1
 INTERFACE = struct.Struct("16sh22x")
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE = 0x1, 0x2, 0x4, 0x4000, 0x40000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 0x1, 0x2, 0x4, 0x8, 0x20, 0x1000
+MS_REC, MS_PRIVATE = 0x4000, 0x40000
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_DUMPABLE, PR_SET_PDEATHSIG = 24, 38, 4, 1
 M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES = -3, 1 << 20
 CAPABILITY_VERSION_3 = 0x20080522
@@ -111,6 +112,10 @@ def furnish() -> None:
         if target == b"/proc" and has_gpu():  # a driver reads it: the job's own processes, of its own namespace
             kind, options, flags = b"proc", "", MS_NOSUID | MS_NODEV
         _call(libc.mount(kind, target, kind, flags, options.encode()), f"mount {target.decode()}")
+    for device in filter(Path.is_char_device, Path("/dev").iterdir()):  # all jobs could set and read a device's times
+        kept = os.statvfs(device).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        flags = MS_REMOUNT | MS_BIND | MS_RDONLY | kept
+        _call(libc.mount(None, bytes(device), None, flags, None), f"make {device} read-only")
 
 
 def has_gpu() -> bool:

@@ -6,6 +6,23 @@ fails with EPERM, except that clone3 does not exist (ENOSYS), after which libc f
 filter can read, and that some calls seem to be done (`IDLE`, sizes of sockets' buffers). A call of a foreign
 architecture kills the process.
 
+The filter also closes the ways in which two jobs could exchange data without the judge. Jobs share no memory that they
+can write to, but they map the same read-only files, and they share the kernel's tables. Refused is every call found so
+far that lets one job read exactly, without a clock, what another job has done:
+
+    futexes      The kernel identifies a shared futex by its page, and the page of a read-only file is the same in every
+                 job. The kernel itself wakes such a futex when a thread exits (`CLONE_CHILD_CLEARTID`, robust lists),
+                 so it is not enough to refuse the wake: no job may wait. A shared wait returns at once with EAGAIN, or
+                 with ETIMEDOUT if it has a timeout. Callers look at their word again, which is correct but busy:
+                 `pthread_join`, `std::future::get` and the semaphores of `multiprocessing` spin instead of sleeping.
+                 Private futexes, which everything inside one process uses, are untouched.
+    page cache   whether a page is in memory: RWF_NOWAIT, mincore, cachestat, and MADV_PAGEOUT, which evicts
+    counters     of the whole machine: free memory and threads (sysinfo), inode numbers of process descriptors,
+                 cookies of sockets, free blocks of any mounted file system (ustat), names in the cache of directory
+                 entries (RESOLVE_CACHED of openat2), extents in a file system's cache (ioctl)
+
+Sources for futexes: futex(2), and `get_futex_key`, `mm_release` and `handle_futex_death` in the kernel.
+
 Why numbers by hand and not names and libseccomp (tried with pyseccomp 0.1.2 on libseccomp 2.5.4): the filter is laid on
 inside, in bubblewrap and in containers alike, and there the library is not: in bubblewrap pyseccomp does not find it,
 the image of the containers has no pyseccomp, and where the judge runs on macOS there is none outside either, to build
@@ -15,7 +32,8 @@ are of 64 bits, though the kernel reads a socket's family as 32: `socket(40 | 1 
 number of seccomp(2) stays here all the same. A test holds every number below against libseccomp's own table, for both
 machines.
 
-Sources: seccomp(2), clone(2), mmap(2), fcntl(2), flock(2), vmsplice(2), prctl(2), socket(7), address_families(7), and
+Sources: seccomp(2), clone(2), mmap(2), fcntl(2), flock(2), vmsplice(2), prctl(2), preadv2(2), madvise(2),
+openat2(2), ustat(2), socket(7), unix(7), address_families(7), and
 the kernel's Documentation/userspace-api/seccomp_filter.rst; numbers from asm/unistd_64.h (x86_64) and
 asm-generic/unistd.h (aarch64).
 """
@@ -96,6 +114,25 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {  # numbers on x86_64, on a
     "ioperm": (173, None),
     "modify_ldt": (154, None),
     "uselib": (134, None),
+    # what other jobs do, as tables of the whole machine tell it exactly
+    "mincore": (27, 232),  # which pages of a file are in memory
+    "cachestat": (451, 451),
+    "openat2": (437, 437),  # which names have been looked up
+    "ustat": (136, None),  # free blocks of another job's file system
+    "sysinfo": (99, 179),  # how many threads the machine has, and how much free memory
+    "pidfd_open": (434, 434),  # its inode number counts the processes of the machine
+    "process_mrelease": (448, 448),
+    "move_pages": (279, 239),  # whether another process maps a page
+    "migrate_pages": (256, 238),
+    "mbind": (237, 235),
+    "get_mempolicy": (239, 236),
+    "set_mempolicy": (238, 237),
+    "set_mempolicy_home_node": (450, 450),
+    "membarrier": (324, 283),
+    "futex_waitv": (449, 449),
+    "futex_wake": (454, 454),
+    "futex_wait": (455, 455),
+    "futex_requeue": (456, 456),
     # memory and messages that no limit of the job counts
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
@@ -142,13 +179,27 @@ https://github.com/NVIDIA/OpenShell/issues/1696 (CUDA error 304 without it).
 """
 CLONE, CLONE3, MMAP, SOCKET, FCNTL = (56, 220), (435, 435), (9, 222), (41, 198), (72, 25)
 SETSOCKOPT, SOCKETPAIR, PRCTL = (54, 208), (53, 199), (157, 167)
+FUTEX, PREADV2, MADVISE, IOCTL, GETSOCKOPT = (202, 98), (327, 286), (28, 233), (16, 29), (55, 209)
+FUTEX_WAKE, FUTEX_PRIVATE_FLAG, FUTEX_COMMANDS = 1, 128, 0x7F
+"""The one command that a shared futex takes; what it wakes are threads that wait, and no thread waits on one."""
+ADVICE = (12, 21)
+"""What madvise(2) may not be asked for: MADV_MERGEABLE, which compares pages with other jobs', and MADV_PAGEOUT."""
+IOCTL_KINDS = (0x5400, 0x8900)
+"""Kinds of ioctl(2) commands that a job without a GPU has, those of terminals (which pipes and sockets take too) and of
+sockets; a file system's would tell what its caches hold.
+"""
 NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET; NEWTIME cannot be asked of clone."""
-MAP_SHARED_ANONYMOUS, MAP_GROWSDOWN = 0x21, 0x100
-"""RLIMIT_DATA counts neither. The lowest bit of MAP_SHARED and of MAP_SHARED_VALIDATE, and MAP_ANONYMOUS."""
-LOCKS = (6, 7, 37, 38, 1024, 1026)
+CLONE_PIDFD = 0x1000
+MAP_SHARED_ANONYMOUS, REFUSED_MAPPINGS = 0x21, 0x40100
+"""The lowest bit of MAP_SHARED and of MAP_SHARED_VALIDATE, and MAP_ANONYMOUS; MAP_GROWSDOWN and MAP_HUGETLB.
+
+RLIMIT_DATA counts neither shared memory nor a stack that grows. All jobs take huge pages from one pool, and how many
+are left would tell one job what another took.
+"""
+LOCKS = (6, 7, 37, 38, 1024, 1026, 1036, 1038)
 """Commands of fcntl(2) that leave records in the kernel, for one file as many as it has bytes: F_SETLK, F_SETLKW,
-F_OFD_SETLK, F_OFD_SETLKW; and F_SETLEASE, F_NOTIFY."""
+F_OFD_SETLK, F_OFD_SETLKW; F_SETLEASE, F_NOTIFY; and hints at a file, F_SET_RW_HINT and F_SET_FILE_RW_HINT."""
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
 """Kinds of sockets that a job may open; AF_NETLINK besides, for the list of interfaces (getifaddrs) only."""
 NETLINK_ROUTE = 0
@@ -158,9 +209,12 @@ BUFFERS = (socket.SO_SNDBUF, socket.SO_RCVBUF)
 """Options of a socket that are taken for set: how large its buffers may be is the machine's setting, on some 64 MiB."""
 SO_ZEROCOPY = 60
 """An option of a socket that lets it hold huge pages by one byte of each, counted as one small page."""
-OPTIONS = (22, 62, 78)
+SO_PASSPIDFD = 76
+COUNTED = (57, 77)
+"""What getsockopt(2) may not be asked for: SO_COOKIE, which counts the sockets of the machine, and SO_PEERPIDFD."""
+OPTIONS = (22, 62, 67, 78)
 """What prctl(2) may not be asked for: PR_SET_SECCOMP, as the call; PR_SCHED_CORE, which keeps others off a core;
-PR_FUTEX_HASH, whose table is memory of the kernel, as much as is asked for."""
+PR_SET_MEMORY_MERGE, as MADV_MERGEABLE; PR_FUTEX_HASH, whose table is memory of the kernel, as much as is asked for."""
 X32 = 0x40000000
 KILL, ERRNO, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 LOAD, JUMP_EQUAL, JUMP_AT_LEAST, JUMP_ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
@@ -170,13 +224,25 @@ SET_MODE_FILTER, ALL_THREADS = 1, 1
 
 @dataclass(frozen=True)
 class _Step:
-    """One instruction; a jump names the labels to go on at, and "" is the next instruction."""
+    """One instruction; a jump names the labels to go on at, each the next of that name; "" is the next instruction."""
 
     code: int
     value: int = 0
     then: str = ""
     otherwise: str = ""
     label: str = ""
+
+
+ENDS = (
+    _Step(RETURN, ALLOW, label="allow"),
+    _Step(RETURN, ERRNO, label="done"),
+    _Step(RETURN, ERRNO | errno.EPERM, label="refuse"),
+    _Step(RETURN, ERRNO | errno.ENOSYS, label="missing"),
+    _Step(RETURN, ERRNO | errno.EAGAIN, label="again"),
+    _Step(RETURN, ERRNO | errno.ETIMEDOUT, label="late"),
+    _Step(RETURN, ERRNO | errno.EOPNOTSUPP, label="unsupported"),
+    _Step(RETURN, KILL, label="kill"),
+)
 
 
 def list_refused(*, gpu: bool = False) -> dict[str, tuple[int | None, int | None]]:
@@ -203,14 +269,39 @@ def _steps(column: int, audit: int, *, gpu: bool) -> list[_Step]:
         _Step(JUMP_EQUAL, SETSOCKOPT[column], then="option"),
         _Step(JUMP_EQUAL, SOCKETPAIR[column], then="pair"),
         _Step(JUMP_EQUAL, PRCTL[column], then="self"),
+        _Step(JUMP_EQUAL, FUTEX[column], then="futex"),
+        _Step(JUMP_EQUAL, PREADV2[column], then="read"),
+        _Step(JUMP_EQUAL, MADVISE[column], then="advice"),
+        _Step(JUMP_EQUAL, IOCTL[column], then="allow" if gpu else "control"),
+        _Step(JUMP_EQUAL, GETSOCKOPT[column], then="count"),
         _Step(JUMP_EQUAL, CLONE3[column], then="missing"),
         *(_Step(JUMP_EQUAL, number[column], then="done") for number in IDLE.values()),
         *(_Step(JUMP_EQUAL, number, then="refuse") for number in refused if number is not None),
-        _Step(RETURN, ALLOW),
+        *ENDS,  # a jump spans 255 instructions at most
         argument(0, label="clone"),
-        _Step(JUMP_ANY_BIT, NEW_NAMESPACES, then="refuse", otherwise="allow"),
+        _Step(JUMP_ANY_BIT, NEW_NAMESPACES | CLONE_PIDFD, then="refuse", otherwise="allow"),
+        argument(1, label="futex"),
+        _Step(JUMP_ANY_BIT, FUTEX_PRIVATE_FLAG, then="allow"),
+        _Step(AND, FUTEX_COMMANDS),
+        _Step(JUMP_EQUAL, FUTEX_WAKE, then="allow"),
+        argument(3),
+        _Step(JUMP_EQUAL, 0, then="again", otherwise="late"),
+        argument(5, label="read"),
+        _Step(JUMP_EQUAL, 0, then="allow", otherwise="unsupported"),
+        argument(2, label="advice"),
+        *(_Step(JUMP_EQUAL, advice, then="refuse") for advice in ADVICE),
+        _Step(RETURN, ALLOW),
+        argument(1, label="control"),
+        _Step(AND, 0xFF00),
+        *(_Step(JUMP_EQUAL, kind, then="allow") for kind in IOCTL_KINDS),
+        _Step(RETURN, ERRNO | errno.ENOTTY),
+        argument(1, label="count"),
+        _Step(JUMP_EQUAL, socket.SOL_SOCKET, otherwise="allow"),
+        argument(2),
+        *(_Step(JUMP_EQUAL, option, then="refuse") for option in COUNTED),
+        _Step(RETURN, ALLOW),
         argument(3, label="mmap"),
-        _Step(JUMP_ANY_BIT, MAP_GROWSDOWN, then="refuse"),
+        _Step(JUMP_ANY_BIT, REFUSED_MAPPINGS, then="refuse"),
         _Step(AND, MAP_SHARED_ANONYMOUS),
         _Step(JUMP_EQUAL, MAP_SHARED_ANONYMOUS, then="allow" if gpu else "refuse", otherwise="allow"),
         argument(0, label="socket"),
@@ -234,11 +325,8 @@ def _steps(column: int, audit: int, *, gpu: bool) -> list[_Step]:
         argument(2),
         *(_Step(JUMP_EQUAL, option, then="done") for option in BUFFERS),
         _Step(JUMP_EQUAL, SO_ZEROCOPY, then="refuse"),
-        _Step(RETURN, ALLOW, label="allow"),
-        _Step(RETURN, ERRNO, label="done"),
-        _Step(RETURN, ERRNO | errno.EPERM, label="refuse"),
-        _Step(RETURN, ERRNO | errno.ENOSYS, label="missing"),
-        _Step(RETURN, KILL, label="kill"),
+        _Step(JUMP_EQUAL, SO_PASSPIDFD, then="refuse"),
+        *ENDS,
     ]
 
 
@@ -252,11 +340,12 @@ def build_program(machine: str, *, gpu: bool = False) -> bytes:
             "there is no system call filter for this machine", got=machine, expected=" or ".join(ARCHITECTURES)
         )
     steps = _steps(list(ARCHITECTURES).index(machine), ARCHITECTURES[machine], gpu=gpu)
-    places = {step.label: place for place, step in enumerate(steps) if step.label}
-    written = []
-    for place, step in enumerate(steps):
-        jumps = (places[label] - place - 1 if label else 0 for label in (step.then, step.otherwise))
-        written.append(struct.pack("=HBBI", step.code, *jumps, step.value))
+    written: list[bytes] = []
+    following: dict[str, int] = {}
+    for place, step in reversed(list(enumerate(steps))):
+        jumps = (following[label] - place - 1 if label else 0 for label in (step.then, step.otherwise))
+        written.insert(0, struct.pack("=HBBI", step.code, *jumps, step.value))
+        following[step.label] = place
     return b"".join(written)
 
 

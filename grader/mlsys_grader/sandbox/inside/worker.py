@@ -186,7 +186,8 @@ def _run_child(channel: socket.socket, told: int, *, jailed: bool) -> NoReturn:
     """Shed all rights, say so, and only then take a submission."""
     try:
         null = os.open(os.devnull, os.O_RDWR)
-        os.dup2(null, 2)
+        for descriptor in (0, 1, 2):  # the launcher's are open once for all jobs: what one sets on them another reads
+            os.dup2(null, descriptor)
         status = jail.open_status()
         keep_only(channel.fileno(), status.fileno(), told)
         os.setsid()  # a signal to the own group reaches it across process namespaces: the launcher must not be in it
