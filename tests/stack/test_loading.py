@@ -20,6 +20,7 @@ from mlsys_lab.stack.loading import (
     describe,
     find_cause,
     find_elsewhere,
+    find_endless,
     find_lost,
     load,
     lost_cells,
@@ -200,6 +201,16 @@ def test_a_line_that_does_not_end_costs_what_it_defines(line: str) -> None:
     assert module.x == 1 and len(lost_cells(module)) == 3
     error = find_lost(module, ["late"])
     assert error is not None and "TimeoutError: no answer after" in str(error) and "late = [0" in str(error)
+
+
+def test_statements_that_did_not_end_can_be_skipped() -> None:
+    artifact = _artifact("x = 1; y = [0 for _ in range(10**9)]\ndef f(z=[0 for _ in range(10**9)]):\n    pass", "z = 3")
+    first = load(artifact, loader_of=partial(ArtifactLoader, limit_s=0.2))
+    assert find_endless(first) == [1, 2]
+    module = load(artifact, loader_of=partial(ArtifactLoader, endless=find_endless(first)))
+    assert (module.x, module.z, len(lost_cells(module))) == (1, 3, 2)
+    error = find_lost(module, ["y"])
+    assert error is not None and "TimeoutError: it did not end" in str(error) and "y = [0" in str(error)
 
 
 def test_an_alarm_from_outside_ends_it_all() -> None:
