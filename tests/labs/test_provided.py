@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -74,6 +75,9 @@ def test_exported_cells_of_right_solutions_import_nothing_else(lab: LabUnderTest
     inside = find_provided(lab.info.checks_module, lab.info.provided, withheld)
     artifacts = [artifact_of(lab.reference_notebook, "reference.ipynb")]
     artifacts += [Artifact.parse(path.name, lab.with_definitions(path)) for path in lab.alternatives]
+    references = {one.info.topic: one.info.reference for one in LABS}
     for artifact in artifacts:
         refuse_withheld(artifact, withheld)
         refuse_absent(artifact, inside)
+        for topic in re.findall(r"""stack\.load\(["']([\w-]+)["']""", artifact.source):
+            assert set(find_module(references[topic])) & set(inside), f"{artifact.name} takes {topic} from the stack"
