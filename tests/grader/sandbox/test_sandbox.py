@@ -302,7 +302,7 @@ def test_a_withheld_module_that_does_not_exist_is_refused(tiny_labs, tmp_path):
     shutil.copytree(tiny_labs / "01-tiny", tmp_path / "01-tiny")
     toml = tmp_path / "01-tiny" / "lab.toml"
     toml.write_text(toml.read_text().replace("mlsys_lab.autograd", "mlsys_lab.autogard"))
-    with pytest.raises(InputError, match=r"withholds a module that there is not: got mlsys_lab\.autogard"):
+    with pytest.raises(InputError, match=r"names a module that there is not: got mlsys_lab\.autogard"):
         Sandbox(GradedLab(read_lab(tmp_path / "01-tiny")))
 
 
