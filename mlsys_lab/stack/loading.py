@@ -9,7 +9,6 @@ import importlib.abc
 import importlib.util
 import inspect
 import linecache
-import re
 import sys
 import time
 import traceback
@@ -37,8 +36,6 @@ ANNOTATED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.AnnAssign)
 """Statements that may hold annotations at their top level."""
 LEAST_S = 0.05
 """Seconds of processor time that a statement has at least: most are definitions, and take microseconds."""
-NEWER = re.compile(r"\s*(?:type\s+\w+(?:\[.*)?\s*=|(?:async\s+)?def\s+\w+\[|class\s+\w+\[|except\s+[\w.]+\s*,)")
-"""How a line begins that only newer versions of Python read: `type X = …`, `def f[T]`, `except A, B`."""
 
 
 @dataclass(frozen=True)
@@ -302,10 +299,9 @@ def _describe_unreadable(artifact: Artifact, cell: Cell, first: int, error: Exce
     place = artifact.where(line or first) or f"cell {cell.number}"
     magic = isinstance(place, Place) and place.text.lstrip().startswith("%%")
     got = error.msg if isinstance(error, SyntaxError) else describe(error)
-    help = "run the cell in the notebook and mend it"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    expected = f"a cell that parses with Python {version}, which runs the checks"
+    help = f"run the cell in the notebook; if it runs there, its Python is newer than {version}"
     if magic:
         got, help = "a command that makes the cell something else than Python", "move it to a cell without `#| export`"
-    elif isinstance(place, Place) and (NEWER.match(place.text) or got.startswith("f-string")):
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        help = f"Python {version} reads it here, which lacks what newer ones have: write it as {version} has it"
-    return ArtifactError(f"{artifact.name}: syntax error in {place}", got=got, help=help)
+    return ArtifactError(f"{artifact.name}: syntax error in {place}", got=got, expected=expected, help=help)

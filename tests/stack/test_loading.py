@@ -91,11 +91,16 @@ def test_a_cell_that_fails_costs_what_it_defines_and_is_told_by_cell_and_line(so
         "def lost[T](x): pass",
         "class lost[T]: pass",
         'lost = f"{\', \'.join(f"{1}")}"',
+        'lost = f"{"a" "b"}"',
+        "lost = f'{\n1\n}'",
+        "y = 1; type Lost = int",
+        "def lost[\n    T\n](x): pass",
     ],
 )
 def test_syntax_of_a_newer_python_is_told_as_that(line: str) -> None:
     error = find_lost(load(_artifact(f"x = 2\n{line}\nlost = 1")), ["lost"])
-    assert f"help: Python 3.{sys.version_info.minor} reads it here" in str(error)
+    expected = f"expected a cell that parses with Python 3.{sys.version_info.minor}, which runs the checks"
+    assert expected in str(error) and "if it runs there, its Python is newer" in str(error)
 
 
 @pytest.mark.parametrize(
