@@ -15,7 +15,7 @@ FORMULA = re.compile(r"""(^|;)(['"]*[=+\-@＝＋－＠])""")
 Half of the world's spreadsheets separate cells by semicolons, so a cell may begin there too.
 """
 MADE_TEXT = re.compile(r"""(^|;)'(['"]*[=+\-@＝＋－＠])""")
-"""The same with the `'` that makes it text."""
+"""How a cell begins that was made text by a `'` before it."""
 CONTROL = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|⟨(?=U\+[0-9A-F]{4}⟩)"
 )
