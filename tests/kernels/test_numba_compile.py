@@ -153,7 +153,12 @@ def test_the_compiler_is_there() -> None:
         (begins_with_none, "total += x[i]", "no implementation of iadd(none, float32)", "a number to begin with"),
         (has_two_types, "y[0] = 1 if best == 0 else 2", "Cannot unify float32 and Tuple(float32, int64)", "one type"),
         (lists_tuples, "pairs = [(i, x[i]) for i in range(3)]", "Unknown attribute 'append' of type list", "no list"),
-        (calls_what_calls_itself, "return n * factorial(n - 1) if n > 1 else 1", "AttributeError: ", "what the compiler"),
+        (
+            calls_what_calls_itself,
+            "return n * factorial(n - 1) if n > 1 else 1",
+            "AttributeError: ",
+            "what the compiler",
+        ),
         (indexes_a_type, "y[0] = float32[0]", "KeyError: 'Can only index numba types with slices", "what the compiler"),
         (adds_an_axis, "y[0] = x[None][0, 0]", "NotImplementedError: No definition for lowering", "what the compiler"),
         (returns_a_number, "return 1", "No conversion from Literal[int](1) to none", "returns nothing"),
