@@ -1,4 +1,4 @@
-"""What the command line, the site's figures and the chapters take where nobody says otherwise: one set, in one place."""
+"""What the command line, the site's figures and the chapters take where nobody says otherwise: one set for all."""
 
 from __future__ import annotations
 
@@ -15,5 +15,8 @@ SEQUENCES, STEP_TOKENS = 256, 1024
 """Most sequences and most tokens of a server's step."""
 SERVING_MEMORY = 0.9
 """Fraction of a device's memory that a server uses."""
+TRAINING_EFFICIENCY = 0.65
+"""What a real step reaches of the speed at which arithmetic at the peak, memory, links and network take turns: the
+median of the runs in `published_runs`, which lie from 0.49 (1.7 billion parameters) to 0.81."""
 SERVING_EFFICIENCY = 0.6
-"""Fraction of its peaks that a server's steps reach."""
+"""Fraction of its peaks that a server's steps are taken to reach: an assumption, to be replaced by a measurement."""

@@ -93,8 +93,8 @@ def test_what_does_not_fit_comes_with_the_smallest_change_that_does(call: Call) 
     assert "no three changes of the layout make it fit" in out
     # Sequence parallelism is the first change that is tried, where the sequence divides.
     long = ("llama3-8b", "--tensor", "2", "--data", "4", "--zero", "3", "--batch", "4", "--sequence")
-    assert figures(call, *long, "20480")["fix"] == "sequence parallelism, on 8 devices"
-    assert figures(call, *long, "20481")["fix"] == "full recomputation, on 8 devices"
+    assert figures(call, *long, "22528")["fix"] == "sequence parallelism, on 8 devices"
+    assert figures(call, *long, "22529")["fix"] == "full recomputation, on 8 devices"
 
 
 def test_a_config_json_and_its_folder(call: Call, tmp_path: Path) -> None:

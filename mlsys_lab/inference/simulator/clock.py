@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass
 from typing import Protocol
 
 from mlsys_lab.flops import communication, step
-from mlsys_lab.flops.bounds import LeastTime, Machine, Traffic, Work, least_time
+from mlsys_lab.flops.bounds import LeastTime, Machine, Traffic, Work, least_time, node_copies
 from mlsys_lab.flops.cache import bytes_per_token, copies, elements_per_token
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout, shard
@@ -124,7 +124,7 @@ class BoundClock:
         sums = communication.tensor_parallel_bytes(config, rows, t, layers=config.n_layers, training=False)
         routed_layers = config.n_layers - config.experts.dense_layers if config.experts else 0
         routed = communication.expert_parallel_bytes(config, rows / t, e, layers=routed_layers)
-        return [Traffic(sums, t, 1), Traffic(routed, e, t, "all-to-all")]
+        return [Traffic(sums, t, 1), Traffic(routed, e, t, "all-to-all", node_copies(config))]
 
     def _part_flops(self, part: Part) -> float:
         if part not in self._flops:
