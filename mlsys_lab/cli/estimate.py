@@ -30,6 +30,7 @@ from mlsys_lab.flops.estimate import Estimate, estimate_serving, estimate_traini
 from mlsys_lab.flops.fitting import nearest_layout
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import BYTES, RECIPES, element_bytes, recipe
+from mlsys_lab.flops.presets import PUBLISHED_ACTIVE
 
 PARTS = {"compute_s": "compute", "memory_s": "memory", "link_s": "links in the node", "network_s": "network"}
 TRAINING = {
@@ -147,7 +148,11 @@ def _print(devices: str, layout: Layout, estimate: Estimate, fix: str, skipped: 
         console.print(f"not counted: {escape(phrase)}")
     billions = f"parameters {estimate.parameters / 1e9:.4g} billion"
     if estimate.active_parameters < estimate.parameters:
-        billions += f", of which a token uses {estimate.active_parameters / 1e9:.4g}"
+        billions += f", of which a token uses {estimate.active_parameters / 1e9:.4g} (embedding and head counted whole"
+        if estimate.model in PUBLISHED_ACTIVE:
+            printed, counted, _ = PUBLISHED_ACTIVE[estimate.model]
+            billions += f"; published: {printed:g}, {counted}"
+        billions += ")"
     console.print(f"{billions}; on a device {estimate.parameters_per_device / 1e9:.4g}\n")
     console.print(_memory_table(estimate))
     room = (estimate.capacity_bytes - estimate.memory.total) / GB

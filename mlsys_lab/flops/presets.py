@@ -145,6 +145,23 @@ PRESETS = MappingProxyType({row.name: row for row in _ROWS})
 """Every published decoder that the course computes with, by name."""
 
 
+PUBLISHED_ACTIVE = MappingProxyType(
+    {
+        "mixtral-8x7b": (12.9, "all parameters", "https://mistral.ai/news/mixtral-of-experts"),
+        "mixtral-8x22b": (39.0, "all parameters", "https://mistral.ai/news/mixtral-8x22b"),
+        "qwen3-30b-a3b": (3.3, "all parameters", "arXiv:2505.09388, §2"),
+        "qwen3-235b-a22b": (22.0, "all parameters", "arXiv:2505.09388, §2"),
+        "llama4-scout": (17.0, "all parameters", "https://ai.meta.com/blog/llama-4-multimodal-intelligence/"),
+        "llama4-maverick": (17.0, "all parameters", "https://ai.meta.com/blog/llama-4-multimodal-intelligence/"),
+        "deepseek-v3": (37.0, "without the embedding", "arXiv:2412.19437, abstract; README_WEIGHTS.md: 36.6"),
+        "deepseek-v2": (21.0, "all parameters", "arXiv:2405.04434, abstract"),
+        "gpt-oss-20b": (3.61, "without the embedding", "arXiv:2508.10925, table 1"),
+        "gpt-oss-120b": (5.13, "without the embedding", "arXiv:2508.10925, table 1"),
+    }
+)
+"""Active parameters in billions as each publisher of a mixture of experts prints them: what is counted, and where."""
+
+
 WINDOWS = MappingProxyType(
     {
         "mistral-7b": Window(4096, 32),
