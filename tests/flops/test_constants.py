@@ -84,7 +84,7 @@ llama4-maverick  8192  36 of 48
 
 ELSEWHERE = {
     "architectures": {"DEFAULTS"},  # tests/models/test_loading.py, by `transformers` itself
-    "presets": {"PRESETS", "_ROWS", "WINDOWS"},  # test_presets.py, and WINDOWS above
+    "presets": {"PRESETS", "_ROWS", "WINDOWS", "PUBLISHED_ACTIVE"},  # test_presets.py, and WINDOWS above
     "published_runs": {"PUBLISHED_RUNS", "_MIXED", "_MEGATRON", "_SELENE", "_JEAN_ZAY", "_H100", "_H800"},
 }
 SETTINGS = {
