@@ -106,6 +106,14 @@ def test_simulated_steps_of_8_64_and_512_ranks(capsys: pytest.CaptureFixture[str
     assert [line.split()[0] for line in said[1:]] == ["8", "64", "512"]
     step_ms = [float(re.search(r"step +([\d.]+) ms", line)[1]) for line in said[1:]]  # type: ignore[index]
     assert step_ms == sorted(step_ms)  # each rank has as much to do, and more to send
+    assert all(re.search(r" [\d.]+ GB, step .* MFU +[\d.]+% at best", line) for line in said[1:])
+
+
+def test_numbers_of_ranks_on_which_a_model_does_not_fit_are_no_speed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--layout", "tensor=8,data=1,zero=3,recompute=full", "--simulate", "llama3-70b"]) == 0
+    said = capsys.readouterr().out.splitlines()[1:]
+    assert said[0].endswith("GB on a device: does not fit in 85.9") and "MFU" not in said[0]
+    assert "at best" in said[-1]
 
 
 @pytest.mark.parametrize(
@@ -122,6 +130,7 @@ def test_simulated_steps_of_8_64_and_512_ranks(capsys: pytest.CaptureFixture[str
         (["--layout", "pipeline=3"], 1, "a piece without a layer: got 2 layers for 3 pieces of the pipeline"),
         (["--layout", "pipeline=2,interleave=2", "--layers", "4", "--simulate"], 1, "in one piece: got 4 layers"),
         (["--layout", "tensor=16", "--simulate", "llama3-8"], 1, "help: did you mean"),
+        (["--layout", "data=2", "--simulate", "llama3-70b"], 1, "llama3-70b does not fit: got 1,"),
         (["--layout", "tensor=3", "--simulate"], 1, "no number of simulated ranks is a multiple of the layout's"),
         (["--experts", "1"], 1, "a token uses more experts than there are: got 2, expected 1 to 1"),
         (["--layout", "data=2,expert=2"], 1, "has no experts to divide: got 2 expert-parallel ranks"),
@@ -131,4 +140,4 @@ def test_simulated_steps_of_8_64_and_512_ranks(capsys: pytest.CaptureFixture[str
 def test_a_mistake_is_one_line(argv: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main([*SMALL, *argv]) == code
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("train: ") and said in line
+    assert line.startswith("train: ") and said in line and " failed: " not in line
