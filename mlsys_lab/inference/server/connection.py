@@ -10,6 +10,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 METHOD = re.compile(rb"[A-Z]{1,16}(?: |$)")
 """How a request begins: with its method, as far as it has come."""
+PROBE_S = 1.0
+"""Seconds between two looks whether a client that says no more still reads."""
 DISCARDED_BYTES = 64 * 1024
 """What a client may still send of a body that nobody reads, once its request is answered."""
 
@@ -48,9 +50,25 @@ class Connection(H11Protocol):
         if self.conn.their_state is h11.IDLE and head and not METHOD.match(head):
             self.send_400_response("Invalid HTTP request received.")
 
-    def eof_received(self) -> None:
-        """Let go of a client that says no more: it has gone, and what is still written to it would not be read."""
-        self.transport.abort()
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keep the connection for the answer to a whole request, which is the last; let go of any other client."""
+        if self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
+            self.transport.abort()
+            return False
+        self.cycle.keep_alive = False
+        self._probe()
+        return True
+
+    def _probe(self) -> None:
+        """Find out, as long as nothing of the answer is sent, whether the client reads on or has gone.
+
+        Both look alike until something is sent. A client that has gone resets the connection then, and the next write
+        fails; one that only says no more passes over an interim answer, as HTTP/1.1 has it.
+        """
+        waits = not self.cycle.response_started and self.cycle.scope["http_version"] == "1.1"
+        if waits and not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.loop.call_later(PROBE_S, self._probe)
 
     def pause_writing(self) -> None:
         """Begin to wait for a client that reads more slowly than it is written to."""

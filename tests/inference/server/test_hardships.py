@@ -203,8 +203,8 @@ def test_the_address_that_a_connection_came_in_at_is_a_name_of_a_server_that_lis
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("leave", [socket.socket.close, lambda client: client.shutdown(socket.SHUT_WR)])
-def test_who_goes_away_or_says_that_it_says_no_more_leaves_nothing_behind(served, stream, leave):
+@pytest.mark.parametrize("half_first", [False, True])
+def test_a_client_that_goes_away_leaves_nothing_behind(served, stream, half_first):
     before = served.wait_until_idle()["mlsys_generated_tokens_total"]
     if stream:
         client = served.stream(LONG)
@@ -212,10 +212,40 @@ def test_who_goes_away_or_says_that_it_says_no_more_leaves_nothing_behind(served
         client = served.connect()
         client.sendall(post(json.dumps(LONG).encode()))
     served.wait(lambda found: found["mlsys_blocks_used"] >= 8)
-    leave(client)
-    after = served.wait_until_idle()["mlsys_generated_tokens_total"]
+    if half_first:
+        client.shutdown(socket.SHUT_WR)
     client.close()
+    after = served.wait_until_idle()["mlsys_generated_tokens_total"]
     assert after - before < LONG["n"] * LONG["max_tokens"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_a_client_that_closes_its_sending_side_gets_its_answer(served, stream, version):
+    asked = PLAIN | {"max_tokens": 40, "temperature": 0}
+    text = served.complete(**asked)[1]["choices"][0]["text"]
+    with served.engine_stopped():
+        client = served.connect()
+        request = post(json.dumps(asked | {"stream": stream}).encode())
+        client.sendall(request.replace(b"HTTP/1.1", f"HTTP/{version}".encode()))
+        client.shutdown(socket.SHUT_WR)
+        served.wait(lambda found: found["mlsys_open_texts"] == 1)
+    with client:
+        answer = http.client.HTTPResponse(client)
+        answer.begin()
+        body = answer.read().decode()
+    assert answer.status == 200
+    found = [line[6:] for line in body.splitlines() if line.startswith("data: {")] if stream else [body]
+    parts = [json.loads(one) for one in found]
+    assert "".join(part["choices"][0]["text"] for part in parts) == text
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHo", post(b"{}", "Content-Length: 99")])
+def test_a_client_that_closes_its_sending_side_within_a_request_is_let_go(served, sent):
+    with served.connect() as client:
+        client.sendall(sent)
+        client.shutdown(socket.SHUT_WR)
+        assert read_all(client) == b""
 
 
 def test_who_goes_away_while_waiting_leaves_the_queue(served):

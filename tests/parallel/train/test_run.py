@@ -6,12 +6,14 @@ import argparse
 import multiprocessing
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 from mlsys_lab import comm
+from mlsys_lab.errors import InputError
 from mlsys_lab.inference.pretrained import read_text as read_pretrained
 from mlsys_lab.parallel.train import __main__ as command
 from mlsys_lab.parallel.train import run as running
@@ -60,6 +62,45 @@ def test_the_loss_curve_is_one_process_s_and_bytes_are_the_closed_form_s(
         alone[2:], rel=1e-4
     )
     assert f"going on from {tmp_path}/step-00000002" in capsys.readouterr().out
+
+
+def test_a_damaged_newest_checkpoint_is_skipped_with_a_line_and_written_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("data=2", "--checkpoints", str(tmp_path), "--every", "2")
+    whole = losses(*options)
+    newest = tmp_path / "step-00000004" / "rank-1.safetensors"
+    content = newest.read_bytes()
+    newest.write_bytes(content[:-1])
+    capsys.readouterr()
+    assert losses(*options) == whole[2:]
+    said = capsys.readouterr().out.splitlines()
+    assert re.match(rf"skipping {tmp_path}/step-00000004: no whole checkpoint: got \d+ bytes of {newest}", said[0])
+    assert said[1] == f"going on from {tmp_path}/step-00000002"
+    assert newest.read_bytes() == content
+    for path in tmp_path.glob("step-*/manifest.json"):
+        path.unlink()
+    with pytest.raises((comm.RankError, InputError), match=r"no whole checkpoint: got .*step-00000004 without a"):
+        losses(*options)
+
+
+def test_a_finished_run_can_be_extended_and_no_other_run(tmp_path: Path) -> None:
+    options = ("data=2", "--checkpoints", str(tmp_path), "--every", "2")
+    assert len(losses(*options)) == 4
+    assert len(losses(*options, "--steps", "6")) == 2
+    assert len(losses("tensor=2", *options[1:], "--steps", "8")) == 2
+    with pytest.raises((comm.RankError, InputError), match="of another run: got steps=8, expected steps=4"):
+        losses(*options)
+    with pytest.raises((comm.RankError, InputError), match=r"of another run: got batch=4, expected batch=2$"):
+        losses(*options, "--steps", "9", "--batch", "2")
+
+
+def test_an_unfinished_run_keeps_its_number_of_steps(tmp_path: Path) -> None:
+    options = ("data=2", "--checkpoints", str(tmp_path), "--every", "3")
+    losses(*options)
+    shutil.rmtree(tmp_path / "step-00000004")
+    with pytest.raises((comm.RankError, InputError), match="of another run: got steps=4, expected steps=6"):
+        losses(*options, "--steps", "6")
 
 
 def launch(rank: int, size: int, port: int, layout: str, out: Path) -> None:
