@@ -1,4 +1,4 @@
-"""A simulated kernel computes what compiled Numba computes; the whole table is `python -m tests.kernels.semantics`."""
+"""A simulated kernel computes what compiled Numba computes; the whole table is `python -m tests.kernels.numba_semantics`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.numba_language import cuda
 from mlsys_lab.kernels.trace.numba_simulator import record, run
-from tests.kernels.semantics import compare, operations
+from tests.kernels.numba_semantics import compare, operations
 from tests.kernels.trace.numba_kernels import floats
 from tests.sampling import sample
 
