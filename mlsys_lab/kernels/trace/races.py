@@ -5,9 +5,13 @@ lanes; without one the threads of a warp run independently since Volta. Two bloc
 do not race with loads nor atomics with atomics; an atomic races with a plain access. Lanes of one request that store to
 one element race too: one of them wins.
 
-Left out: orders that a kernel makes itself (a `syncwarp` of some lanes, fences with flags, locks), which are reported
-although they hold, where both sides update one word by atomics with that word's line; and that two threads may store
-the same value.
+Two exceptions. Where all accesses to an element are stores of one equal value, any order leaves the same, so this is
+repeated work and no race. And accesses under one lock are in order: a lock is taken by a compare-and-swap that
+succeeds and let go by an exchange in a later phase, since only a barrier makes sure that the other lanes are done.
+
+Left out: other orders that a kernel makes itself (a `syncwarp` of some lanes, fences with flags), which are reported
+although they hold, where both sides update one word by atomics with that word's line. Where the recorder keeps neither
+values nor compare-and-swaps (Numba's and CUDA C++'s), the exceptions do not apply.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlsys_lab.kernels.trace.events import ATOMIC, LOAD, STORE, WARP, Site, Trace
+from mlsys_lab.kernels.trace.events import ATOMIC, LET_GO, LOAD, STORE, TAKE, WARP, Site, Trace
 from mlsys_lab.kernels.trace.requests import VERBS
 from mlsys_lab.kernels.trace.rows import element_ids, group_rows, group_sizes, is_inside
 
@@ -71,20 +75,52 @@ def races(trace: Trace) -> tuple[Race, ...]:
     cell, warp, turn = element_ids(trace, rows), rows["thread"] // WARP, (rows["block"], rows["phase"])
     of_lanes = _find_pairs(rows, rows["thread"], cell, *turn, warp, rows["sync"])
     of_warps = _find_pairs(rows, warp, cell, *turn)
-    of_blocks = _find_pairs(common, common["block"], element_ids(trace, common))
+    of_blocks = _find_pairs(common, common["block"], element_ids(trace, common), held=_find_held_locks(trace, common))
     return _races(trace, *map(np.concatenate, zip(of_lanes, of_warps, strict=True))) + _races(trace, *of_blocks)
 
 
-def _find_pairs(rows: np.ndarray, actor: np.ndarray, *keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each group of rows of equal `keys` in which two actors race, one row and another that races with it."""
+def _find_pairs(
+    rows: np.ndarray, actor: np.ndarray, *keys: np.ndarray, held: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each group of rows of equal `keys` in which two actors race, one row and another that races with it.
+
+    `held` is the number of the lock that each row's actor holds, 0 for none.
+    """
     order, starts = group_rows(*keys)
     rows, actor = rows[order], actor[order]
     kinds = np.bitwise_or.reduceat(1 << rows["kind"], starts)
-    several = np.maximum.reduceat(actor, starts) != np.minimum.reduceat(actor, starts)
+    several = ~_are_equal(actor, starts)
     racy = several & ((kinds & 1 << STORE != 0) | (kinds == (1 << LOAD | 1 << ATOMIC)))
+    racy &= ~((kinds == 1 << STORE) & (rows["value"][starts] != 0) & _are_equal(rows["value"], starts))
+    if held is not None:
+        racy &= ~((held[order][starts] != 0) & _are_equal(held[order], starts))
     sizes = group_sizes(starts, len(rows))
     chosen = np.repeat(racy, sizes)
     return _pairs(rows[chosen], actor[chosen], sizes[racy])
+
+
+def _are_equal(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Whether all values of a group are equal, for each group."""
+    return np.asarray(np.maximum.reduceat(values, starts) == np.minimum.reduceat(values, starts))
+
+
+def _find_held_locks(trace: Trace, rows: np.ndarray) -> np.ndarray:
+    """For each row the lock that its block holds, as one more than the number of the lock's element; 0 for none.
+
+    Rows are in order of requests.
+    """
+    held = np.zeros(len(rows), dtype=np.int64)
+    locks = rows[rows["lock"] != 0]
+    elements = element_ids(trace, locks) + 1
+    for number in np.flatnonzero(locks["lock"] == TAKE):
+        taken = locks[number]
+        after = (locks["request"] > taken["request"]) & (locks["block"] == taken["block"])
+        let_go = locks[after & (elements == elements[number]) & (locks["lock"] == LET_GO)]
+        if len(let_go):
+            inside = slice(*np.searchsorted(rows["request"], (taken["request"] + 1, let_go["request"][0])))
+            under = (rows["block"][inside] == taken["block"]) & (rows["phase"][inside] < let_go["phase"][0])
+            held[inside][under] = elements[number]
+    return held
 
 
 def _races(trace: Trace, ones: np.ndarray, others: np.ndarray) -> tuple[Race, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlsys_lab.kernels.trace.events import ACCESS, ARRIVAL, LOAD, WARP, Buffer, Site, Trace
+from mlsys_lab.kernels.trace.events import ACCESS, ARRIVAL, LOAD, NO_LOCK, WARP, Buffer, Site, Trace
 
 
 def array(
@@ -41,6 +41,8 @@ class Ask:
     block: int = 0
     phase: int = 0
     sync: int = 0
+    value: int = 0  # of the stored values' bits one more, 0 where unknown
+    lock: int = NO_LOCK
 
 
 def trace(
@@ -60,10 +62,9 @@ def trace(
         buffer = names.index(ask.buffer)
         elements = ask.elements if isinstance(ask.elements, Mapping) else dict(enumerate(ask.elements))
         for thread, element in elements.items():
-            offset = element * buffers[buffer].itemsize
-            rows.append(
-                (request, ask.kind, buffer, lines.index(ask.line), ask.block, thread, ask.phase, ask.sync, offset)
-            )
+            offset, line = element * buffers[buffer].itemsize, lines.index(ask.line)
+            where = (request, ask.kind, buffer, line, ask.block, thread, ask.phase, ask.sync, offset)
+            rows.append((*where, ask.value, ask.lock))
     reached = [(lines.index(line), *rest) for line, *rest in arrivals]
     return Trace(
         kernel="by_hand",
