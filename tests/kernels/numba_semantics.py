@@ -1,4 +1,4 @@
-"""What a simulated kernel computes, held against compiled Numba: `python -m tests.kernels.numba_semantics` prints the table.
+"""What a simulated kernel computes, held against compiled Numba: `python -m tests.kernels.numba_semantics` prints it.
 
 The oracle is Numba compiled for this processor with `error_model="numpy"`, which is the model of its CUDA target.
 """

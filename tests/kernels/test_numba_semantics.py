@@ -1,4 +1,4 @@
-"""A simulated kernel computes what compiled Numba computes; the whole table is `python -m tests.kernels.numba_semantics`."""
+"""A simulated kernel computes what compiled Numba computes; `python -m tests.kernels.numba_semantics` has it all."""
 
 from __future__ import annotations
 
