@@ -86,7 +86,9 @@ class _Examination:
         self._endless: set[int] = set()  # statements of the cells that a process has found not to end, by number
         self._texts: dict[tuple[str, ...], dict[str, str]] = {}
         self._hidden = False  # whether hidden cases are asked by now
-        self._left = list(self._checks)  # whose cases of this kind are still to be asked
+        # Checks whose cases are still to be asked. Processes are ended where traced checks and others meet: those that
+        # may keep something from public cases come last, and begin the hidden ones.
+        self._left = sorted(self._checks, key=lambda check: not check.traced)
         self._verdicts: dict[str, Verdict] = {}
         self._time_s: defaultdict[str, float] = defaultdict(float)  # by check, as is the next
         self._call_s: defaultdict[str, float] = defaultdict(float)
@@ -132,7 +134,8 @@ class _Examination:
         """Whether a check is left to be asked. After the last public case the hidden cases begin."""
         if not self._left and not self._hidden:
             self._hidden = True
-            self._left = [check for check in self._checks if check.name not in self._verdicts]
+            undecided = (check for check in self._checks if check.name not in self._verdicts)
+            self._left = sorted(undecided, key=lambda check: check.traced)
             self._budget_s = max(self._budget_s, self._worked_s + RESERVE * self._budget_s)
             self._ceiling_s = max(self._ceiling_s, self._wall_s + RESERVE * self._ceiling_s)
         return bool(self._left)
@@ -294,17 +297,24 @@ class _Examination:
         self._has_loaded = True
         return None
 
-    def _cases(self, check: Check) -> list[Case]:
+    def _cases(self, check: Check) -> tuple[Case, ...]:
         """The cases of a check that are asked now: the public ones, or the hidden ones."""
-        return [case for case in check.cases if case.hidden is self._hidden]
+        return tuple(case for case in check.cases if case.hidden is self._hidden)
 
     def _ask_cases(self, processes: list[Process], check: Check, checks: Sequence[Check]) -> Problem | None:
-        """Ask case after case; the first that goes wrong, or None. Adds to `processes` what there are too few of."""
-        for case in self._cases(check):
+        """Ask case after case; the first that goes wrong, or None. Adds to `processes` what there are too few of.
+
+        Before the hidden cases a fresh process is asked the public ones again, so that an answer shows which a
+        submission has kept from an earlier call. Kernels that are traced keep nothing.
+        """
+        cases = self._cases(check)
+        is_fresh = not processes or check.name not in processes[0].asked
+        for case in check.cases if self._hidden and is_fresh and not check.traced else cases:
             if problem := self._find_overspent():
                 return problem
             if problem := self._ask(processes, check, case, checks):
-                return replace(problem, case=case) if case.hidden else problem  # not even of loading a word is told
+                # Once hidden cases have begun, not a word of the submission is told, of loading neither.
+                return replace(problem, case=case if case.hidden else cases[0]) if self._hidden else problem
         return None
 
     def _ask(self, processes: list[Process], check: Check, case: Case, checks: Sequence[Check]) -> Problem | None:
@@ -316,6 +326,7 @@ class _Examination:
         size = len(split_ranks(inputs)) if check.ranks else 1
         if problem := self._add(processes, size, check, checks):
             return problem
+        processes[0].asked.add(check.name)
         seed = self._oracle.random_seed(check, case)
         ask = self._ask_ranks if check.ranks else self._ask_case
         return ask(processes[:size], check, case, inputs, seed)
@@ -377,8 +388,8 @@ class _Examination:
         """Begin to compute what is expected, and to draw what comes next, while the submission is at work."""
         self._oracle.expect_ahead(check, case)
         upcoming = [(one, each) for one in self._left for each in self._cases(one)]
-        for after, following in upcoming[upcoming.index((check, case)) + 1 :][:1]:
-            self._oracle.draw_ahead(after, following)
+        if (check, case) in upcoming[:-1]:
+            self._oracle.draw_ahead(*upcoming[upcoming.index((check, case)) + 1])
 
 
 def _lent(check: Check) -> tuple[str, ...]:

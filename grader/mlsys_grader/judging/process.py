@@ -57,8 +57,8 @@ class Process:
     Its limits are of time at work: seconds in which it ran, or slept, but not those in which it was ready to run and
     other work kept the machine from it. `busy_s` are the seconds, by the judge's clock, that it was waited for, and
     `worked_s`, once it is settled, those of them at work. Whatever other work there is, no answer is awaited after
-    `deadline` on the monotonic clock. Of several processes for the ranks of a program all but the first have little
-    memory, so that the sum is bounded.
+    `deadline` on the monotonic clock. `asked` are the names of the checks that it was asked. Of several processes for
+    the ranks of a program all but the first have little memory, so that the sum is bounded.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Process:
         is_first: bool = True,
     ) -> None:
         self.job, self.traced, self.texts, self.deadline = job, traced, texts, deadline
+        self.asked: set[str] = set()
         self.busy_s = self.worked_s = self._at_limit_s = 0.0
         self._time_factor, self._is_first = time_factor, is_first
         self._asked_at = self._limit_s = self._spent_s = self._look_s = 0.0

@@ -89,12 +89,37 @@ def test_a_check_that_fails_a_public_case_is_asked_no_hidden_one(verdicts, asked
     assert asked == [("double", False), ("double", False), ("mean", False), ("total", False)]
 
 
+def end(job):
+    """Kill a process of a submission, and wait until it is dead."""
+    job.kill()
+    while job.life.recv(4096):
+        pass
+
+
+KEEPS = "KEPT = {}\ndef mean(x):\n    return KEPT.setdefault('first', x.sum() / max(len(x), 1))\n"
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_an_answer_kept_from_a_public_case_shows_in_the_hidden_one(verdicts, opened, monkeypatch, is_killed):
+    """In a fresh process, too: it is asked the public case before."""
+    real = Oracle.inputs
+
+    def inputs(oracle, check, case):
+        if case.hidden and is_killed:
+            end(opened[0])
+        return real(oracle, check, case)
+
+    monkeypatch.setattr(Oracle, "inputs", inputs)
+    mean = verdicts(mean=KEEPS)["mean"]
+    assert (mean.earned, mean.hidden, mean.case) == (0, True, "no numbers")
+
+
 def test_once_hidden_cases_are_asked_not_even_a_failure_to_load_is_quoted(verdicts, opened, monkeypatch):
     real_inputs, real_load = Oracle.inputs, _Examination._load
 
     def inputs(oracle, check, case):
         if case.hidden:
-            opened[0].kill()  # so that another process has to load the cells
+            end(opened[0])  # so that another process has to load the cells
         return real_inputs(oracle, check, case)
 
     def load(examination, *given):

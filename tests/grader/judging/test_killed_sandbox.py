@@ -78,5 +78,5 @@ def test_what_was_decided_before_the_sandbox_died_stands(own, oracles, artifact,
     seeds = {"double": 1, "mean": 2, "total": 3}
     got = judge(artifact(), own, oracles, time_factor=3.0, seeds=seeds)
     assert [(v.check, v.earned, v.seed) for v in got] == [("double", 1, 1), ("mean", 2, 2), ("total", 3, 3)]
-    asked = ["job", "case"]  # of mean, of total, of mean's hidden case
-    assert questions == ["job", "case", "case", "case", *asked, *asked, *asked]
+    asked = ["job", "case"]  # of mean, of total, of mean again with its hidden case
+    assert questions == ["job", "case", "case", "case", *asked, *asked, *asked, "case"]
