@@ -261,6 +261,9 @@ def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.Assign]]:
                 pass
             case ast.AnnAssign(target=ast.Name() as target, value=ast.expr() as value):
                 pass
+            case ast.AugAssign(target=ast.Name(id=name) as target, op=op, value=right):
+                value = ast.copy_location(ast.BinOp(ast.Name(name, ast.Load()), op, right), node)
+                ast.fix_missing_locations(value)
             case _:
                 continue
         match value:

@@ -19,7 +19,7 @@ from mlsys_grader.course.lock import lock_course
 from mlsys_grader.intake.checkouts import look_in_checkouts
 from mlsys_grader.intake.exports import look_in_folder, look_in_zip
 from mlsys_grader.intake.hand_in import (
-    LOOKED_INTO,
+    CHOSEN_FROM,
     NOTEBOOKS,
     HandIn,
     HandIns,
@@ -148,7 +148,7 @@ def _choose(found: list[HandIn], lab: str) -> HandIn:
 
     def rank(place: int) -> tuple[str, bool, int, bool, int, str, int]:
         entry = found[place]
-        is_called = not are_named and 1 < len(found) <= LOOKED_INTO and calls_up(lab, entry.read)
+        is_called = not are_named and 1 < len(found) <= CHOSEN_FROM and calls_up(lab, entry.read)
         named = entry.file.startswith(lab), _copy_number(entry.file, lab)
         return entry.attempt, *named, is_called, -entry.path.count("/"), entry.file, place
 

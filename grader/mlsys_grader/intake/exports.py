@@ -88,7 +88,8 @@ def list_archive(source: Path) -> list[tuple[str, bool, str]]:
             else "unpack it, and give the folder",
         ) from None
     if len(entries) > ENTRIES:
-        raise InputError(f"{source} holds too many entries", got=len(entries), expected=f"at most {ENTRIES}")
+        help = "unpack it and give the folder: there, too many files of one student do not stop the others"
+        raise InputError(f"{source} holds too many entries", got=len(entries), expected=f"at most {ENTRIES}", help=help)
     return [(_name_of(entry), entry.is_dir(), _refuse(entry)) for entry in entries]
 
 

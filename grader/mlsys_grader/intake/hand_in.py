@@ -15,7 +15,9 @@ ENTRIES = 100_000
 NOTEBOOKS = 1_000
 """Most notebooks of one student."""
 LOOKED_INTO = 100
-"""Most notebooks that are read to find out whether they are a class's, or which of them is the lab's."""
+"""Most notebooks that are read to find out whether they are a class's."""
+CHOSEN_FROM = 10
+"""Most notebooks of one student that are read to find out which of them is the lab's."""
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,11 @@ MEMORY_SLACK_BYTES = 64 << 20
 """Beyond a check's own budget, which counts tensors only: room for the interpreter, inputs and library workspaces."""
 GRACE_S = 2.0
 """Beyond a time limit, before the judge looks: the sandbox's own alarm tells more, so it may come first."""
-LOADING = 2
-"""Times the limit of a check that loading the exported cells may take: a statement has half of what is left of it."""
+LOADING, LOADING_S = 2, 5.0
+"""Times the limit of a check that loading the exported cells may take, and the seconds that this limit has at least.
+
+A statement has half of what is left.
+"""
 SHORT_S = 0.5
 """A process that was waited for no longer than this is taken to have been at work throughout."""
 LOOK_S = 0.2
@@ -96,7 +99,7 @@ class Process:
         if check.memory_bytes is not None:
             budget = check.memory_bytes + MEMORY_SLACK_BYTES
         # CPU time is the kernel's own word on an endless loop, in case nobody is left to kill by the clock.
-        limit_s = LOADING * check.time_limit_s * self._time_factor
+        limit_s = LOADING * max(check.time_limit_s, LOADING_S) * self._time_factor
         cpu_s = sum(one.time_limit_s * (len(one.cases) + 1) for one in checks) * self._time_factor + limit_s
         order = {
             "name": artifact.name,

@@ -47,7 +47,9 @@ POLL_S = 0.02
 FILE_BYTES = 16 << 20
 PROCESSES = 128
 """Threads count too: eight ranks of gloo have about eighty."""
-IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import\b|import[ \t]+([\w., \t]+))", re.MULTILINE)
+IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import\b[ \t(]*([\w, \t]*)|import[ \t]+([\w., \t]+))", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -251,12 +253,19 @@ def _answer(channel: socket.socket, nonce: str, reply: wire.Frame) -> None:
 def _import_ahead(source: str) -> None:
     """Import installed modules that the artifact imports, so that their memory does not count against its budget.
 
-    Lines that look like an import will do: what they name wrongly is not installed, or does no harm.
+    Lines that look like an import will do: what they name wrongly is not installed, or does no harm. What is imported
+    from a package may be a module of it, such as `stats` in `from scipy import stats`.
     """
-    for line in IMPORT.finditer(source):
-        for name in (line[1] or line[2]).split(","):
+    for package, parts, modules in IMPORT.findall(source):
+        names = [package, *(f"{package}.{part}" for part in _first_words(parts))] if package else _first_words(modules)
+        for name in names:
             with contextlib.suppress(Exception, SystemExit):  # the artifact will see it for itself
-                importlib.import_module(name.split()[0])
+                importlib.import_module(name)
+
+
+def _first_words(listed: str) -> list[str]:
+    """The names of a list with commas, each without what it is imported as."""
+    return [words[0] for words in map(str.split, listed.split(",")) if words]
 
 
 def _load(artifact: Artifact, order: Mapping[str, Any]) -> tuple[Any, wire.Frame]:
