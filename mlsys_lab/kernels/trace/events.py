@@ -30,6 +30,8 @@ ACCESS = np.dtype(
         ("phase", np.int32),  # barriers that the block had passed
         ("sync", np.int32),  # times that the thread's whole warp had met at a syncwarp
         ("offset", np.int64),  # bytes from the buffer's first element; may lie outside of it
+        ("lock", np.int32),  # number of the lock that protects the access, from 1 on; 0: none, or none is known
+        ("value", np.int64),  # of a store: equal for equal values of one type; 0: not known
     ]
 )
 

@@ -5,15 +5,19 @@ lanes; without one the threads of a warp run independently since Volta. Two bloc
 do not race with loads nor atomics with atomics; an atomic races with a plain access. Lanes of one request that store to
 one element race too: one of them wins.
 
-Left out: orders that a kernel makes itself (a `syncwarp` of some lanes, fences with flags, locks), which are reported
-although they hold, where both sides update one word by atomics with that word's line; and that two threads may store
-the same value.
+Two accesses under one lock are in order. Where all that threads do to an element between two barriers is to store one
+equal value, nothing is left to chance, and the race says so (`equal`).
+
+Left out: other orders that a kernel makes itself (a `syncwarp` of some lanes, fences with flags), which are reported
+although they hold. Triton's recorder knows no locks and no values: where both sides update one word by atomics, that
+word's line is named.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -39,7 +43,8 @@ class Race:
     other_thread: int
     who: str  # the two are, in words
     other_who: str
-    lock: Site | None  # where both update another element by atomics, which may put them in order
+    lock: Site | None = None  # where both update another element by atomics, which may put them in order
+    equal: bool = False  # whether all store one value, so that nothing is left to chance
 
     @property
     def between_blocks(self) -> bool:
@@ -53,6 +58,7 @@ class Race:
         why = "and nothing orders them" if self.between_blocks else "with no barrier between"
         what = f"{self.who} {VERBS[self.first_kind]}s {self.place} of {self.buffer}"
         what += f", {self.other_who} {VERBS[self.second_kind]}s it"
+        why = "the same value, so the order does not matter" if self.equal else why
         more = f" (and so on for {self.elements} elements)" if self.elements > 1 else ""
         return f"{where}: {what}, {why}{more}{self.describe_lock(str)}"
 
@@ -72,29 +78,57 @@ def races(trace: Trace) -> tuple[Race, ...]:
     of_lanes = _find_pairs(rows, rows["thread"], cell, *turn, warp, rows["sync"])
     of_warps = _find_pairs(rows, warp, cell, *turn)
     of_blocks = _find_pairs(common, common["block"], element_ids(trace, common))
-    return _races(trace, *map(np.concatenate, zip(of_lanes, of_warps, strict=True))) + _races(trace, *of_blocks)
+    within = map(np.concatenate, zip(of_lanes, of_warps, strict=True))
+    return _races(trace, *within) + _races(trace, *of_blocks)
 
 
-def _find_pairs(rows: np.ndarray, actor: np.ndarray, *keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each group of rows of equal `keys` in which two actors race, one row and another that races with it."""
+def _find_pairs(rows: np.ndarray, actor: np.ndarray, *keys: np.ndarray) -> tuple[np.ndarray, ...]:
+    """For each group of rows of equal `keys` in which two actors race, one row, another, and whether it is `equal`."""
     order, starts = group_rows(*keys)
     rows, actor = rows[order], actor[order]
     kinds = np.bitwise_or.reduceat(1 << rows["kind"], starts)
     several = np.maximum.reduceat(actor, starts) != np.minimum.reduceat(actor, starts)
     racy = several & ((kinds & 1 << STORE != 0) | (kinds == (1 << LOAD | 1 << ATOMIC)))
     sizes = group_sizes(starts, len(rows))
-    chosen = np.repeat(racy, sizes)
-    return _pairs(rows[chosen], actor[chosen], sizes[racy])
+    least, most = (of.reduceat(rows["lock"], starts) for of in (np.minimum, np.maximum))
+    racy &= (least == 0) | (least != most)
+    mixed = racy & (most != 0)
+    chosen = np.repeat(racy & ~mixed, sizes)
+    ones, others = _pairs(rows[chosen], actor[chosen], sizes[racy & ~mixed])
+    value = rows["value"]
+    equal = (kinds == 1 << STORE) & (np.minimum.reduceat(value, starts) == np.maximum.reduceat(value, starts))
+    equal = (equal & (value[starts] != 0))[racy & ~mixed]
+    around = [_pair_around_locks(rows, actor, at, at + n) for at, n in zip(starts[mixed], sizes[mixed], strict=True)]
+    more = np.array([pair for pair in around if pair], dtype=np.int64).reshape(-1, 2)
+    return (
+        np.concatenate([ones, rows[more[:, 0]]]),
+        np.concatenate([others, rows[more[:, 1]]]),
+        np.concatenate([equal, np.zeros(len(more), dtype=bool)]),
+    )
 
 
-def _races(trace: Trace, ones: np.ndarray, others: np.ndarray) -> tuple[Race, ...]:
+def _pair_around_locks(rows: np.ndarray, actor: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
+    """Two racing rows that no one lock protects, the one that changes the element first; None if there are none."""
+    for i, j in combinations(range(start, end), 2):
+        kinds = {int(rows["kind"][i]), int(rows["kind"][j])}
+        apart = rows["lock"][i] == 0 or rows["lock"][i] != rows["lock"][j]
+        if apart and actor[i] != actor[j] and (STORE in kinds or kinds == {LOAD, ATOMIC}):
+            first = STORE if STORE in kinds else ATOMIC
+            return (i, j) if rows["kind"][i] == first else (j, i)
+    return None
+
+
+def _races(trace: Trace, ones: np.ndarray, others: np.ndarray, equal: np.ndarray) -> tuple[Race, ...]:
     """Races by place, from pairs of rows; of the pairs for one element of one block and phase the first counts."""
-    order, starts = group_rows(element_ids(trace, ones), ones["block"], ones["phase"])
-    ones, others = ones[order[starts]], others[order[starts]]
+    order, starts = group_rows(element_ids(trace, ones), equal, ones["block"], ones["phase"])
+    ones, others, equal = (of[order[starts]] for of in (ones, others, equal))
     places = [np.minimum(ones["site"], others["site"]), np.maximum(ones["site"], others["site"])]
-    order, starts = group_rows(*places, ones["buffer"], ones["kind"], others["kind"])
+    order, starts = group_rows(*places, ones["buffer"], ones["kind"], others["kind"], equal)
     elements = group_sizes(starts, len(order))
-    found = [_race(trace, ones[i], others[i], int(n)) for i, n in zip(order[starts], elements, strict=True)]
+    found = [
+        _race(trace, ones[i], others[i], int(n), equal=bool(equal[i]))
+        for i, n in zip(order[starts], elements, strict=True)
+    ]
     return tuple(sorted(found, key=lambda race: (race.first, race.second)))
 
 
@@ -118,7 +152,7 @@ def _first(which: np.ndarray, starts: np.ndarray) -> np.ndarray:
     return found
 
 
-def _race(trace: Trace, one: np.void, other: np.void, elements: int) -> Race:
+def _race(trace: Trace, one: np.void, other: np.void, elements: int, *, equal: bool) -> Race:
     buffer = trace.buffers[one["buffer"]]
     return Race(
         buffer=buffer.name,
@@ -136,7 +170,8 @@ def _race(trace: Trace, one: np.void, other: np.void, elements: int) -> Race:
         other_who=trace.name_actor(
             None if other["block"] == one["block"] else int(other["block"]), int(other["thread"])
         ),
-        lock=_find_lock(trace, one, other),
+        lock=_find_lock(trace, one, other) if trace.words[0] == "program" else None,
+        equal=equal,
     )
 
 

@@ -41,6 +41,8 @@ class Ask:
     block: int = 0
     phase: int = 0
     sync: int = 0
+    lock: int = 0
+    value: int = 0
 
 
 def trace(
@@ -50,6 +52,7 @@ def trace(
     arrivals: Iterable[tuple[int, int, int, int]] = (),
     grid: tuple[int, int, int] = (1, 1, 1),
     block: tuple[int, int, int] = (WARP, 1, 1),
+    words: tuple[str, str] = ("block", "thread"),
 ) -> Trace:
     """A launch that made these requests, one after the other; arrivals are (line, block, thread, phase)."""
     asks, arrivals = list(asks), list(arrivals)
@@ -61,9 +64,8 @@ def trace(
         elements = ask.elements if isinstance(ask.elements, Mapping) else dict(enumerate(ask.elements))
         for thread, element in elements.items():
             offset = element * buffers[buffer].itemsize
-            rows.append(
-                (request, ask.kind, buffer, lines.index(ask.line), ask.block, thread, ask.phase, ask.sync, offset)
-            )
+            order = (ask.block, thread, ask.phase, ask.sync)
+            rows.append((request, ask.kind, buffer, lines.index(ask.line), *order, offset, ask.lock, ask.value))
     reached = [(lines.index(line), *rest) for line, *rest in arrivals]
     return Trace(
         kernel="by_hand",
@@ -73,4 +75,5 @@ def trace(
         sites=tuple(Site("kernel.py", line, f"source of line {line}") for line in lines),
         accesses=np.array(rows, dtype=ACCESS),
         arrivals=np.array(reached, dtype=ARRIVAL),
+        words=words,
     )
