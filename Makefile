@@ -143,11 +143,11 @@ gpu-doctor: $(if $(IMAGE),,$(READY)) ## What does this machine lack to measure p
 	@$(if $(IMAGE),$(FIND_IMAGE))
 	$(GPU_GRADER) doctor --gpu
 
-gpu-image: ## Build IMAGE for grade-speed from this commit, as mlsys-lab-gpu:COMMIT, with docker or podman (BUILDER=)
+gpu-image: ## Build IMAGE for grade-speed from this commit, as mlsys-lab-gpu:COMMIT, with docker or podman (BUILDER= PYTHON_VERSION=)
 	@$(call FIND_PROGRAM,$(BUILDER))
 	rm -rf build/gpu-image && mkdir -p build/gpu-image
 	git archive HEAD | tar --extract --directory build/gpu-image
-	$(BUILDER) build --build-arg COMMIT=$(COMMIT) --tag mlsys-lab-gpu:$(COMMIT) --file build/gpu-image/grader/Containerfile.gpu build/gpu-image
+	$(BUILDER) build --build-arg COMMIT=$(COMMIT) $(if $(PYTHON_VERSION),--build-arg PYTHON_VERSION=$(PYTHON_VERSION)) --tag mlsys-lab-gpu:$(COMMIT) --file build/gpu-image/grader/Containerfile.gpu build/gpu-image
 
 wheel: $(READY) ## Build the wheel, with the released labs inside, into dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

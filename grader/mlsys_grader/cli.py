@@ -28,7 +28,7 @@ COMMANDS = (
     "doctor",
 )
 """The commands; each is a module of `mlsys_grader.commands`."""
-EXTRAS = {"nbgrader": "grader", "jupytext": "grader"}
+EXTRAS = {"nbgrader": "grader", "jupytext": "grader", "dulwich": "grader"}
 """Packages that only an extra brings."""
 
 DESCRIPTION = """\

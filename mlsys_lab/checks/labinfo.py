@@ -22,6 +22,7 @@ FIELDS = {
     "minutes",
     "points",
     "withheld",
+    "provided",
     "traced",
     "reference",
     "readings",
@@ -35,10 +36,11 @@ FIELDS = {
 class LabInfo:
     """One lab: its folder (`01-autograd`) and what its lab.toml says.
 
-    `withheld` are the modules of mlsys_lab that the lab asks learners to write, `traced` those that are there only
-    where nothing but kernels is run, and traced; `reference` is the module that stands in for their work in later labs.
-    `extras` are the extras of pyproject.toml that the lab needs. `checks_module` defines `LAB`: this topic's package in
-    mlsys_lab.checks.deciding, unless an instructor's lab names its own.
+    `withheld` are the modules of mlsys_lab that the lab asks learners to write, `provided` those that exported cells
+    may import, `traced` those that are there only where nothing but kernels is run, and traced. `reference` is the
+    module that stands in for the learner's work in later labs. `extras` are the extras of pyproject.toml that the lab
+    needs. `checks_module` defines `LAB`: this topic's package in mlsys_lab.checks.deciding, unless an instructor's lab
+    names its own.
     """
 
     folder: Path
@@ -47,6 +49,7 @@ class LabInfo:
     minutes: int
     points: float
     withheld: tuple[str, ...] = ()
+    provided: tuple[str, ...] = ()
     traced: tuple[str, ...] = ()
     readings: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
@@ -116,6 +119,7 @@ def read_lab(folder: Path) -> LabInfo:
         minutes=int(_positive(path, table, "minutes")),
         points=_positive(path, table, "points"),
         withheld=_names(path, table, "withheld"),
+        provided=_names(path, table, "provided"),
         traced=_names(path, table, "traced"),
         readings=_names(path, table, "readings"),
         extras=_names(path, table, "extras"),

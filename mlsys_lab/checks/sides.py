@@ -12,10 +12,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from mlsys_lab.errors import InputError
+
 CHECKS = Path(__file__).parent
 LEARNER, DECIDING = CHECKS / "learner", CHECKS / "deciding"
 HOME = CHECKS.parents[1]
 """The folder that holds the package `mlsys_lab`."""
+GIVEN = ("mlsys_lab.errors", "mlsys_lab.hardware", "mlsys_lab.stack")
+"""Modules of the package that exported cells of every lab may import."""
 DECIDING_PACKAGE = "mlsys_lab.checks.deciding"
 DEFINES_LAB = re.compile(r"^LAB\b[^=\n]*=", re.MULTILINE)
 
@@ -37,6 +41,33 @@ def find_files(side: Path, checks_module: str) -> list[Path]:
     """Find the modules of a side that serve every lab, and those of the lab whose checks `checks_module` defines."""
     others = find_other_labs(side, checks_module)
     return sorted(path for path in side.rglob("*.py") if not others.intersection((path, *path.parents)))
+
+
+def find_provided(
+    checks_module: str, provided: Iterable[str], withheld: Iterable[str], others: Iterable[Path] = ()
+) -> list[Path]:
+    """Find the modules of the package that are there where a lab's exported cells are graded.
+
+    These are the learner's side of the lab's checks, `GIVEN` and what the lab's own lab.toml has `provided`; all that
+    these modules and the files `others` import, and the packages above them; without what the lab has `withheld`.
+    Nothing else is: a module that computes the same as a withheld one, or would once that one is replaced, is no help.
+    """
+    roots = [*find_files(LEARNER, checks_module), *others]
+    found = set(add_imports([*roots, *(file for name in (*GIVEN, *provided) for file in find_module(name))]))
+    while packages := {file for one in found if (file := one.parent.parent / "__init__.py").is_file()} - found:
+        found.update(add_imports(packages))
+    found -= {file for name in withheld for file in find_module(name)}
+    inside = (file for file in found if file.is_relative_to(CHECKS.parent))
+    return sorted(file for file in inside if LEARNER in file.parents or CHECKS not in file.parents)
+
+
+def find_module(name: str) -> list[Path]:
+    """Find the file of a module of the package, or all files of a package; `InputError` where there is none."""
+    path = HOME.joinpath(*name.split("."))
+    files = [path.with_suffix(".py")] if path.with_suffix(".py").is_file() else sorted(path.rglob("*.py"))
+    if not files:
+        raise InputError("lab.toml names a module that there is not", got=name)
+    return files
 
 
 def add_imports(files: Iterable[Path], folders: Sequence[Path] = (HOME,)) -> list[Path]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import asdict
 
 from mlsys_lab.errors import InputError
@@ -44,6 +45,10 @@ def run(args: argparse.Namespace) -> int:
         sizes.append(sizes[-1] * args.factor)
     forms = args.forms.split(",") if args.forms else None
     rows = measure(args.collective, args.ranks, sizes, world=args.world, forms=forms, iterations=args.iterations)
+    measured = [row.size_bytes for row in rows[: len(sizes)]]
+    if measured != sizes:
+        changed = ", ".join(f"{size} -> {own}" for size, own in zip(sizes, measured, strict=True) if size != own)
+        print(f"sizes in whole float32 elements for each of {args.ranks} ranks, in bytes: {changed}", file=sys.stderr)
     if args.json:
         print(json.dumps([asdict(row) | {"bus_bytes_per_s": row.bus_bytes_per_s} for row in rows]))
     else:

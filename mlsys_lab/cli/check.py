@@ -18,9 +18,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mlsys_lab.checks.deciding.artifact import Notebook, export_cells, read_notebook, refuse_withheld
+from mlsys_lab.checks.deciding.artifact import Notebook, export_cells, read_notebook, refuse_absent, refuse_withheld
 from mlsys_lab.checks.fresh import SavedReport, check_saved
 from mlsys_lab.checks.labinfo import LabInfo, find_lab, released_labs
+from mlsys_lab.checks.sides import find_provided
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.workspace import Workspace
 
@@ -36,7 +37,9 @@ def run(args: argparse.Namespace) -> int:
     notebook = read_notebook(path)
     lab = lab_of(notebook, lab)
     artifact = export_cells(notebook)
-    refuse_withheld(artifact, (*lab.withheld, *lab.traced))
+    withheld = (*lab.withheld, *lab.traced)
+    refuse_withheld(artifact, withheld)
+    refuse_absent(artifact, find_provided(lab.checks_module, lab.provided, withheld))
     console = Console(highlight=False)
     reports = []
     with console.status(f"checking {escape(str(path))} in a fresh process …") as status:

@@ -2,7 +2,8 @@
 
 MODEL is a preset (llama3-8b, gemma2-9b, mixtral-8x7b, ...; all are below), a config.json of Hugging Face, or the folder
 that holds one.
-Times are lower bounds: real steps take longer. GB are 10⁹ bytes.
+Times are lower bounds; "expected" is what a real step takes, at 0.65 of the speed at which nothing overlaps (training:
+the median of flops.published_runs) or 0.6 of the bound (serving: an assumption). GB are 10⁹ bytes.
 
 examples:
   mlsys-lab estimate llama3-8b --device H100 --data 8 --zero 3 --batch 64 --sequence 8192 --price 2.5
@@ -24,10 +25,12 @@ from mlsys_lab.cli.subject import GB, RANKS, add_model, add_wires, read_machine,
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import Machine
 from mlsys_lab.flops.config import TransformerConfig
+from mlsys_lab.flops.defaults import RECIPE
 from mlsys_lab.flops.estimate import Estimate, estimate_serving, estimate_training
 from mlsys_lab.flops.fitting import nearest_layout
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import BYTES, RECIPES, element_bytes, recipe
+from mlsys_lab.flops.presets import PUBLISHED_ACTIVE
 
 PARTS = {"compute_s": "compute", "memory_s": "memory", "link_s": "links in the node", "network_s": "network"}
 TRAINING = {
@@ -35,7 +38,7 @@ TRAINING = {
     "sequence_parallel": False,
     "recompute": "none",
     "interleave": 1,
-    "recipe": "mixed16",
+    "recipe": RECIPE,
     "all_pairs": False,
 }
 SERVING = {"weights": "bf16", "cache": "bf16"}
@@ -145,7 +148,11 @@ def _print(devices: str, layout: Layout, estimate: Estimate, fix: str, skipped: 
         console.print(f"not counted: {escape(phrase)}")
     billions = f"parameters {estimate.parameters / 1e9:.4g} billion"
     if estimate.active_parameters < estimate.parameters:
-        billions += f", of which a token uses {estimate.active_parameters / 1e9:.4g}"
+        billions += f", of which a token uses {estimate.active_parameters / 1e9:.4g} (embedding and head counted whole"
+        if estimate.model in PUBLISHED_ACTIVE:
+            printed, counted, _ = PUBLISHED_ACTIVE[estimate.model]
+            billions += f"; published: {printed:g}, {counted}"
+        billions += ")"
     console.print(f"{billions}; on a device {estimate.parameters_per_device / 1e9:.4g}\n")
     console.print(_memory_table(estimate))
     room = (estimate.capacity_bytes - estimate.memory.total) / GB
@@ -160,7 +167,7 @@ def _print(devices: str, layout: Layout, estimate: Estimate, fix: str, skipped: 
         ahead = f", {bound.margin:.3g} × the next" if bound.margin else ""
         console.print(f"{name}: bound by {PARTS[bound.binds + '_s']}{ahead}")
     if estimate.mfu is not None:
-        console.print(f"highest possible MFU {estimate.mfu:.1%}")
+        console.print(f"highest possible MFU {estimate.mfu:.1%}, expected {estimate.expected_mfu:.1%}")
 
 
 def _memory_table(estimate: Estimate) -> Table:
@@ -183,6 +190,7 @@ def _time_table(estimate: Estimate) -> Table:
     for part, words in PARTS.items():
         table.add_row(words, *(_seconds(getattr(bound, part)) for bound in estimate.bounds.values()))
     table.add_row("[bold]time[/]", *(f"[bold]{_seconds(bound.time_s)}[/]" for bound in estimate.bounds.values()))
+    table.add_row("expected time", *map(_seconds, estimate.expected_s.values()))
     table.add_row("tokens/s", *(f"{speed:,.0f}" for speed in estimate.tokens_per_s.values()))
     if estimate.cost_per_million_tokens:
         costs = estimate.cost_per_million_tokens.values()

@@ -1,7 +1,9 @@
 """Rank the ways to divide a training step among devices, and say of each that loses what it loses by.
 
 MODEL is as for `mlsys-lab estimate`. A layout that is given in part is completed: what is not given is chosen. Times
-are those of a step in which nothing overlaps, and "at best" those in which everything does; real steps take longer.
+and MFU are "at best" those of a step in which everything overlaps, and "expected" what published runs make likely: 0.65
+of the speed at which nothing overlaps (flops.published_runs; they reach 0.49 to 0.81). What a layout loses by is in
+times of a step in which nothing overlaps.
 
 examples:
   mlsys-lab plan llama3-70b --device H100 --devices 512 --batch 512
@@ -22,6 +24,7 @@ from rich.table import Table
 
 from mlsys_lab.cli.subject import GB, RANKS, add_model, add_wires, read_machine, read_model, read_tokens
 from mlsys_lab.errors import InputError
+from mlsys_lab.flops.defaults import RECIPE
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import RECIPES, recipe
 from mlsys_lab.flops.planner import Plan, plan
@@ -57,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     layout.add_argument("--recompute", dest="recomputation", metavar="WHAT", help="none, selective or full")
     layout.add_argument("--micro-batch", type=int, metavar="N", help="sequences at a time on a data rank")
     layout.add_argument("--interleave", type=int, metavar="N", help="pieces of the model that each pipeline stage has")
-    parser.add_argument("--recipe", default="mixed16", help=f"bytes a parameter: {', '.join(RECIPES)}")
+    parser.add_argument("--recipe", default=RECIPE, help=f"bytes a parameter: {', '.join(RECIPES)} ({RECIPE})")
     parser.add_argument("--all-pairs", action="store_true", help="count attention without its causal mask")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="how many layouts to print (10)")
     parser.add_argument("--json", action="store_true", help="print all layouts as JSON, in bytes and seconds")
@@ -119,13 +122,14 @@ def _print(title: str, plans: Sequence[Plan], skipped: Sequence[str], *, top: in
 def _table(plans: Sequence[Plan], best: Plan) -> Table:
     table = Table(box=None, pad_edge=False)
     ranks = [name for name in RANKS if any(getattr(one.layout, name) > 1 for one in plans)]
-    for name in (*(SHORT[name] for name in ranks), "GB", "time", "at best", "MFU"):
+    for name in (*(SHORT[name] for name in ranks), "GB", "at best", "expected", "MFU, %"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("settings", no_wrap=True)
     table.add_column("loses by")
     for one in plans:
         fits = not one.missing_bytes
-        figures = [f"{one.memory.total / GB:.1f}", _seconds(one.time_s), _seconds(one.bound.time_s), f"{one.mfu:.1%}"]
+        mfu = f"{100 * one.best_mfu:.0f}, {100 * one.expected_mfu:.0f}"
+        figures = [f"{one.memory.total / GB:.1f}", _seconds(one.bound.time_s), _seconds(one.expected_s), mfu]
         degrees = [str(getattr(one.layout, name)) for name in ranks]
         reason = _reason(one, best) if fits else f"[red]{one.missing_bytes / GB:.1f} GB too much[/]"
         table.add_row(*degrees, *figures, _settings(one.layout), reason)

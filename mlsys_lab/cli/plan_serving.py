@@ -1,7 +1,8 @@
 """Find the devices that serve a load within an objective: replicas, layout, batch, cost, and what binds.
 
-MODEL is as for `mlsys-lab estimate`. Requests come independently, with lengths drawn about the given means. A replica
-is simulated with the course's own scheduler; a step takes the longest of its compute, memory and link times, over the
+MODEL is as for `mlsys-lab estimate`. Requests come independently, with lengths drawn about the given means. The least
+number of replicas is what the load asks of compute, memory and links; from there on a replica is simulated in steady
+state, with the course's own scheduler. A step takes the longest of its compute, memory and link times, over the
 efficiency. Figures are as good as that assumption: measure one replica before you buy many. The objective is kept where
 95 % of the requests meet both of its times.
 
@@ -28,7 +29,13 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.inference.simulator import ServingPlan, plan_serving
 
 MISSED = {"ttft": "time to the first token", "tpot": "time per token"}
-BINDS = {"compute": "compute", "memory": "memory bandwidth", "link": "links", "network": "network"}
+RESOURCES = {
+    "compute": "compute",
+    "memory": "memory bandwidth",
+    "link": "links",
+    "network": "network",
+    "cache": "KV cache",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print a plan for each degree of tensor parallelism, fewest devices first; returns exit code 0."""
     config, skipped = read_model(args.model)
-    service, limits = read_service(args, args.rate), read_limits(args)
+    service, limits = read_service(args, config, args.rate), read_limits(args)
     if args.price is not None and not 0 <= args.price < float("inf"):
         raise InputError("a price cannot be so", got=args.price, expected="0 or more an hour and device")
     plans = plan_serving(
@@ -73,6 +80,7 @@ def _as_dict(one: ServingPlan, args: argparse.Namespace) -> dict[str, object]:
         "mean_sequences": one.simulation.mean_sequences,
         "mean_step_tokens": one.simulation.mean_tokens,
         "preemptions": one.simulation.preemptions,
+        "utilisation": one.utilisation,
         "binds": one.binds,
         "one_replica_less_misses": one.short,
         "cost_per_million_tokens": _cost(one, args),
@@ -91,10 +99,11 @@ def _print(name: str, args: argparse.Namespace, plans: Sequence[ServingPlan], sk
     columns = ("tp", "replicas", "devices", "batch", "TTFT p95", "TPOT p95", "good")
     for column in (*columns, *(["cost/M"] if args.price is not None else [])):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("bound by", no_wrap=True)
+    table.add_column("utilisation", no_wrap=True)
     for one in plans:
         figures, cost = one.report, _cost(one, args)
         times = (figures.ttft_s.get(95), figures.tpot_s.get(95))
+        most_used = max(one.utilisation, key=one.utilisation.__getitem__)
         costs = [] if args.price is None else ["–" if cost is None else f"{cost:.3g}"]
         table.add_row(
             str(one.layout.tensor),
@@ -103,14 +112,13 @@ def _print(name: str, args: argparse.Namespace, plans: Sequence[ServingPlan], sk
             *("–" if time_s is None else f"{time_s * 1e3:.3g} ms" for time_s in times),
             f"{figures.good:.1%}",
             *costs,
-            BINDS[one.binds],
+            f"{RESOURCES[most_used]} {one.utilisation[most_used]:.0%}",
         )
     console.print()
     console.print(table)
-    legend = (
-        "tp tensor-parallel devices of a replica, batch its mean sequences a step, cost of a million written tokens"
-    )
-    console.print(f"\n{legend if args.price is not None else legend.rpartition(',')[0]}")
+    console.print("\ntp tensor-parallel devices of a replica, batch its mean sequences a step, utilisation: what the")
+    priced = ", cost of a million output tokens" if args.price is not None else ""
+    console.print(f"load takes of the most used resource, at {args.efficiency:g} of its peak{priced}")
     console.print(_advice(plans[0]))
 
 
@@ -121,6 +129,11 @@ def _advice(best: ServingPlan) -> str:
     tensor, expert = best.layout.tensor, best.layout.expert
     ways = [f"tensor parallel {tensor}"] * (tensor > 1) + [f"expert parallel {expert}"] * (expert > 1)
     groups = " × ".join([str(best.replicas), *ways])
-    less = f"; one replica less misses the {MISSED[best.short]}" if best.short else ""
+    less = ""
+    if best.short:
+        lacks = (
+            f"misses the {MISSED[best.short]}" if best.short in MISSED else f"has too little {RESOURCES[best.short]}"
+        )
+        less = f"; one replica less {lacks}"
     devices = f"{best.devices} device{'s' if best.devices != 1 else ''}"
-    return f"[green]{devices}[/] as {groups}: steps are bound by {BINDS[best.binds]}{less}"
+    return f"[green]{devices}[/] as {groups}: steps are bound by {RESOURCES[best.binds]}{less}"

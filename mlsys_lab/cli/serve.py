@@ -4,7 +4,10 @@ The engine of `mlsys_lab.inference` answers many requests at once, on a cache of
 it answers: open it in a browser to chat, and to watch the scheduler, the blocks and the queue at work. Any client of
 OpenAI's API can use the address with /v1, with the model's name that /v1/models tells. Ctrl-C and SIGTERM finish what
 runs and refuse what is new; a second one stops at once. /health and /metrics (Prometheus) say how the server does.
-Prompts are not logged, and no watcher sees them.
+Prompts are not logged, and no watcher sees them. With --api-key every route asks for the key, except for the page.
+
+Requests must name localhost, the address of --host or a name given with --allow-host in their Host header: a page on
+another site could otherwise point its own name at this machine and talk to the server (DNS rebinding).
 
 With --engine ray there are several replicas of the engine, deployed by Ray Serve on this machine; --blocks and
 --sequences hold for each. Prompts that begin alike go to the same replica, whose cache has read their beginning,
@@ -34,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `mlsys-lab serve`: where it listens, whom it answers, how much it takes on."""
     parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="address to listen at (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="0 takes a free one (8000)")
+    allow_host = "another name by which clients may call the server; may be repeated"
+    parser.add_argument("--allow-host", action="append", metavar="NAME", help=allow_host)
     parser.add_argument("--api-key", metavar="KEY", help="what a client must show; who lists processes can read it")
     parser.add_argument("--blocks", type=int, default=256, metavar="N", help="pages of 16 tokens in the cache (256)")
     parser.add_argument("--sequences", type=int, default=16, metavar="N", help="texts that a step may hold (16)")
@@ -67,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
         replicas=(2 if args.replicas is None else args.replicas) if args.engine == "ray" else None,
         scheduler=args.scheduler,
         adapters=_read_adapters(args.adapter or []),
+        hosts=args.allow_host or (),
     )
     asyncio.run(serve(settings, lambda address: print(f"Serving at {address} (API: /v1); Ctrl-C ends it.", flush=True)))
     return 0

@@ -1,7 +1,9 @@
 """Simulate replicas under a load: times to tokens, throughput, and what keeps an objective, as more requests come.
 
 MODEL is as for `mlsys-lab estimate`. Requests come independently, in bursts, or as a trace has them: a line of JSON for
-each, with time_s, prompt (token ids) and writes. Replicas get them in turn; each runs the course's own scheduler, and a
+each, with time_s, prompt (token ids) and writes. At a rate, the steady state is measured: a run is several times as
+long as a request stays, without its beginning and its end, and where the queue grows the replicas are overloaded. A
+trace is served once, and all of it counts. Replicas get them in turn; each runs the course's own scheduler, and a
 step takes the longest of its compute, memory and link times, over the efficiency. With --readers, so many of the
 replicas only read prompts and send keys and values to the others, which only write; both arrangements of the same
 devices are shown under the same load.
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -30,23 +33,27 @@ from mlsys_lab.cli.load import add_lengths, add_objective, add_replica, read_lim
 from mlsys_lab.cli.subject import add_model, read_machine, read_model
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.cache import bytes_per_token
+from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.inference.simulator import (
     Arrival,
     Objective,
     Pool,
     Report,
+    Served,
     Service,
     Wire,
-    bursts,
     disaggregate,
     read_trace,
     report,
 )
-from mlsys_lab.inference.simulator.planner import build_pool
+from mlsys_lab.inference.simulator.planner import MOST_REPLICAS, build_pool, mean_demand
 from mlsys_lab.inference.simulator.plot import plot_latencies
+from mlsys_lab.inference.simulator.steady import REQUESTS, Steady, measure_steady_state
 
-Serve = Callable[[Sequence[Arrival]], Report]
+MIXED = "mixed"
+
+ServeLoad = Callable[[Sequence[Arrival]], Sequence[Served]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = load.add_mutually_exclusive_group(required=True)
     which.add_argument("--rate", type=float, nargs="+", metavar="R", help="requests a second, each in a run of its own")
     which.add_argument("--trace", type=Path, metavar="FILE", help="the requests of a trace")
-    load.add_argument("--requests", type=int, default=200, metavar="N", help="requests of a run (200)")
+    load.add_argument(
+        "--requests", type=int, default=REQUESTS, metavar="N", help="requests of the shortest run (%(default)s)"
+    )
     load.add_argument("--burst", type=int, default=1, metavar="N", help="requests that come at once (1)")
     add_lengths(load)
     add_objective(parser)
@@ -70,62 +79,93 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print a table of each rate and arrangement; returns exit code 0."""
+    if not 0 < args.replicas <= MOST_REPLICAS:
+        raise InputError("--replicas out of range", got=args.replicas, expected=f"1 to {MOST_REPLICAS}")
     if args.readers is not None and not 0 < args.readers < args.replicas:
         expected = f"at least 1, fewer than the {args.replicas} replicas"
         raise InputError("--readers out of range", got=args.readers, expected=expected)
     if args.plot and args.trace:
         raise InputError("a trace has no rates to plot", help="leave out --plot, or give --rate")
-    service = read_service(args, 1.0)
-    arrangements = _arrangements(args, service)
-    loads = _loads(args, service)
+    config, _ = read_model(args.model)
+    services = {rate: read_service(args, config, rate) for rate in args.rate or [1.0]}
+    service = next(iter(services.values()))
+    mixed = _pool(args, config, service, args.replicas)
+    arrangements = _arrangements(args, config, service, mixed)
+    busy_s = mean_demand(mixed, service, seed=args.seed).time_s / args.replicas
+    slots, trace = args.replicas * mixed.limits.sequences, read_trace(args.trace) if args.trace else []
+
+    def measure(name: str, key: float | str) -> Steady:
+        serve = arrangements[name]
+        if isinstance(key, str):
+            served = serve(trace)
+            return Steady(tuple(served), report(served, service.objective), False)
+        return measure_steady_state(
+            serve,
+            key,
+            service.lengths,
+            service.objective,
+            slots=slots,
+            requests=args.requests,
+            burst=args.burst,
+            seed=args.seed,
+            capacity=1 / busy_s if name == MIXED else math.inf,
+        )
+
     console = Console(stderr=True)
-    runs = [(name, key) for key in loads for name in arrangements]
-    reports: dict[str, dict[float | str, Report]] = {name: {} for name in arrangements}
+    runs = [(name, key) for key in ([args.trace.name] if args.trace else services) for name in arrangements]
+    reports: dict[str, dict[float | str, Steady]] = {name: {} for name in arrangements}
     for name, key in track(runs, "simulating", console=console, transient=True, disable=not console.is_terminal):
-        reports[name][key] = arrangements[name](loads[key])
+        reports[name][key] = measure(name, key)
     if args.plot:
-        curves = {name: {float(rate): one for rate, one in each.items()} for name, each in reports.items()}
+        curves = {name: {float(rate): one.report for rate, one in each.items()} for name, each in reports.items()}
         plot_latencies(curves, service.objective).write_html(args.plot, include_plotlyjs=True)
+    rows = [(name, key, reports[name][key]) for name, key in runs]
     if args.json:
-        plain = [{"arrangement": name, "load": key, **asdict(reports[name][key])} for name, key in runs]
-        print(json.dumps({"runs": plain}, indent=1))
+        print(json.dumps({"runs": [_as_dict(*row, busy_s) for row in rows]}, indent=1))
     else:
-        _print(args, service.objective, [(name, key, reports[name][key]) for name, key in runs])
+        _print(args, service.objective, rows, busy_s)
     return 0
 
 
-def _loads(args: argparse.Namespace, service: Service) -> dict[float | str, list[Arrival]]:
-    if args.trace:
-        return {args.trace.name: read_trace(args.trace)}
-    return {rate: bursts(rate, args.requests, service.lengths, size=args.burst, seed=args.seed) for rate in args.rate}
+def _as_dict(name: str, key: float | str, one: Steady, busy_s: float) -> dict[str, object]:
+    state = {"overloaded": one.overloaded, "utilisation": _utilisation(name, key, busy_s)}
+    return {"arrangement": name, "load": key, **state, **asdict(one.report)}
 
 
-def _arrangements(args: argparse.Namespace, service: Service) -> dict[str, Serve]:
-    """What serves a load, by name: all replicas alike, and if asked for, readers and writers."""
-    config, _ = read_model(args.model)
-    machine, limits = read_machine(args, args.weights), read_limits(args)
+def _utilisation(name: str, key: float | str, busy_s: float) -> float | None:
+    """Fraction of the replicas' most used resource that the load takes; None of a trace, and of divided replicas."""
+    return key * busy_s if name == MIXED and not isinstance(key, str) else None
+
+
+def _pool(args: argparse.Namespace, config: TransformerConfig, service: Service, count: int) -> Pool:
     layout = Layout(data=args.expert, tensor=args.tensor, expert=args.expert)
-
-    def pool(count: int) -> Pool:
-        found = build_pool(config, machine, service, limits, layout, count=count)
-        if not found.pages:
-            got = f"{layout.devices} devices of {machine.memory_bytes / 1e9:.0f} GB"
-            raise InputError(f"{config.name} fits on no replica", got=got, help="divide it: --tensor, --expert")
-        return found
-
-    def mixed(load: Sequence[Arrival]) -> Report:
-        return report(pool(args.replicas).serve(load), service.objective)
-
-    def apart(load: Sequence[Arrival]) -> Report:
-        wire = Wire(bytes_per_token(config, service.cache_bytes), layout.tensor * machine.network_bytes_per_s)
-        parted = disaggregate(load, pool(args.readers), pool(args.replicas - args.readers), wire)
-        return report(parted.served, service.objective)
-
-    both: dict[str, Serve] = {"mixed": mixed}
-    return both if args.readers is None else {**both, f"{args.readers} + {args.replicas - args.readers}": apart}
+    machine = read_machine(args, args.weights)
+    found = build_pool(config, machine, service, read_limits(args), layout, count=count)
+    if not found.pages:
+        got = f"{layout.devices} devices of {machine.memory_bytes / 1e9:.0f} GB"
+        raise InputError(f"{config.name} fits on no replica", got=got, help="divide it: --tensor, --expert")
+    return found
 
 
-def _print(args: argparse.Namespace, objective: Objective, runs: Sequence[tuple[str, float | str, Report]]) -> None:
+def _arrangements(
+    args: argparse.Namespace, config: TransformerConfig, service: Service, mixed: Pool
+) -> dict[str, ServeLoad]:
+    """What serves a load, by name: all replicas alike, and if asked for, readers and writers."""
+    if args.readers is None:
+        return {MIXED: mixed.serve}
+    readers, writers = (_pool(args, config, service, count) for count in (args.readers, args.replicas - args.readers))
+    network = args.tensor * read_machine(args, args.weights).network_bytes_per_s
+    wire = Wire(bytes_per_token(config, service.cache_bytes), network)
+
+    def apart(load: Sequence[Arrival]) -> Sequence[Served]:
+        return disaggregate(load, readers, writers, wire).served
+
+    return {MIXED: mixed.serve, f"{args.readers} + {args.replicas - args.readers}": apart}
+
+
+def _print(
+    args: argparse.Namespace, objective: Objective, runs: Sequence[tuple[str, float | str, Steady]], busy_s: float
+) -> None:
     console = Console(highlight=False, soft_wrap=True)
     devices = args.replicas * args.tensor * args.expert
     console.print(f"[bold]{escape(args.model)}[/]: {args.replicas} replicas, {devices} × {escape(args.device)}")
@@ -133,9 +173,11 @@ def _print(args: argparse.Namespace, objective: Objective, runs: Sequence[tuple[
     console.print()
     table = Table(box=None, pad_edge=False)
     times = ("TTFT", "TPOT", "ITL")
-    for column in ("load", "replicas", *(f"{name} p50/p95/p99, ms" for name in times), "tokens/s", "good", "goodput/s"):
+    figures = (*(f"{name} p50/p95/p99, ms" for name in times), "tokens/s", "good", "goodput/s", "used")
+    for column in ("load", "replicas", *figures):
         table.add_column(column, justify="right", no_wrap=True)
-    for name, key, one in runs:
+    for name, key, steady in runs:
+        one, used = steady.report, _utilisation(name, key, busy_s)
         table.add_row(
             escape(key) if isinstance(key, str) else f"{key:g}/s",
             name,
@@ -143,8 +185,12 @@ def _print(args: argparse.Namespace, objective: Objective, runs: Sequence[tuple[
             f"{one.tokens_per_s:.4g}",
             f"{one.good:.1%}",
             f"{one.goodput:.3g}",
+            "–" if used is None else f"{used:.0%}",
         )
     console.print(table)
+    for name, key, steady in runs:
+        if steady.overloaded:
+            console.print(f"[red]overloaded[/] at {key:g}/s, {escape(name)}: the queue grows as long as requests come")
 
 
 def _times(one: Report) -> tuple[dict[int, float], ...]:

@@ -8,13 +8,12 @@ from pathlib import Path
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import NETWORK_BYTES_PER_S, Machine, machine
 from mlsys_lab.flops.config import TransformerConfig
+from mlsys_lab.flops.defaults import DEVICE, SEQUENCE_TOKENS
 from mlsys_lab.flops.huggingface import omissions, read_config
 from mlsys_lab.flops.presets import PRESETS, preset, preset_omissions
 from mlsys_lab.hardware import device, measure_cpu
 
 GB = 1e9
-LONGEST = 8192
-"""Most tokens of a sequence where the command line does not say how many."""
 RANKS = {
     "data": "data-parallel ranks",
     "tensor": "tensor-parallel ranks: matrices divided",
@@ -27,7 +26,7 @@ RANKS = {
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that name a model and a device."""
     parser.add_argument("model", metavar="MODEL", help=f"a config.json, or one of {', '.join(PRESETS)}")
-    parser.add_argument("--device", default="H100", help='a device of the table, or "cpu" to measure this machine')
+    parser.add_argument("--device", default=DEVICE, help='a device of the table, or "cpu" to measure this machine')
 
 
 def add_wires(parser: argparse._ArgumentGroup) -> None:
@@ -55,5 +54,5 @@ def read_machine(args: argparse.Namespace, precision: str) -> Machine:
 
 
 def read_tokens(args: argparse.Namespace, config: TransformerConfig) -> int:
-    """Tokens of a sequence: those of the command line, or the model's context, `LONGEST` at most."""
-    return min(config.context, LONGEST) if args.sequence is None else int(args.sequence)
+    """Tokens of a sequence: those of the command line, or the model's context, `SEQUENCE_TOKENS` at most."""
+    return min(config.context, SEQUENCE_TOKENS) if args.sequence is None else int(args.sequence)

@@ -65,7 +65,7 @@ def run_child(
     try:
         message = pickle.dumps(told)
     except Exception as problem:
-        message = pickle.dumps(RankError.of(rank, InputError(f"its result cannot leave the process: {problem}")))
+        message = pickle.dumps(RankError(f"rank {rank} failed: its result cannot leave the process: {problem}", rank))
     with contextlib.suppress(OSError):
         writer.send_bytes(message)
     writer.close()
@@ -97,6 +97,11 @@ class ProcessEndpoint(Endpoint):
         self.torch_group = dist.new_group(backend="nccl", timeout=timeout) if world == "nccl" else dist.group.WORLD
         self.outboxes: dict[tuple[int, str], _Worker] = defaultdict(_Worker)
         self.inboxes: dict[tuple[int, str], _Worker] = defaultdict(_Worker)
+        if store is not None:  # a rank that ended before the others have connected would take their connections away
+            if store.add("connected", 1) == size:
+                store.set("all connected", "")
+            with self.waiting():
+                store.wait(["all connected"], timeout)
 
     def post_send(self, array: torch.Tensor, destination: int, purpose: str, channel: str) -> Request:
         """Start to send a header and the array's bytes, on a thread of the peer and channel."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlsys_lab.errors import CourseError
+from mlsys_lab.errors import CourseError, InputError
 
 
 class MessageError(CourseError):
@@ -34,7 +34,9 @@ class RankError(CourseError):
 
     @classmethod
     def of(cls, rank: int, problem: BaseException) -> RankError:
-        """The error that says which rank raised `problem`, and what that says."""
+        """The error that says what `problem` says, and which rank raised it; the rank last where input is at fault."""
+        if isinstance(problem, InputError):
+            return cls(f"{problem} (on rank {rank})", rank)
         text = str(problem) if isinstance(problem, CourseError) else f"{type(problem).__name__}: {problem}"
         return cls(f"rank {rank} failed: {text}", rank)
 

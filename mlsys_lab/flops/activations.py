@@ -14,12 +14,14 @@ What is kept of a layer, for each token, in elements of `element_bytes`; a mask 
 | post-norms: attention's and the MLP's results   | 2·D               | on every device         |
 | MLP: what goes in and out of its activation     | 2·F               | divided                 |
 | gated also:  the other factor, and the product  | 2·F               | divided                 |
+| less, fused: what comes out of the activation   | F                 | divided                 |
 | each expert's input and result                  | 2·D               | on every device         |
 
 (V_H is a value's width, H but for latent attention.) With dropout, GELU, F = 4D and H·N = D in 16 bits this is the
 paper's T·B·D·(34 + 5·N·T/D). What is divided is divided by the tensor-parallel degree; sequence parallelism divides
 the rest too. Fused attention (FlashAttention, arXiv:2205.14135) keeps one fp32 number a query and head in place of the
-scores.
+scores. A fused gated activation (Megatron-LM, core/fusions/fused_bias_swiglu.py) keeps its two factors and computes the
+activated one again in its backward pass, which multiplies no matrices.
 Left out: a norm's own statistics (8 bytes or less a token), and what routing keeps to find its tokens again.
 
 Counted by what autograd saves, `mlsys_lab.models.Transformer` in fp32 on a CPU keeps exactly this and, besides what is
@@ -64,6 +66,7 @@ def layer(
     recomputation: str = "none",
     element_bytes: float = 2,
     fused_attention: bool = False,
+    fused_activation: bool = False,
     dropout: bool = False,
     key_tokens: int | None = None,
 ) -> LayerActivations:
@@ -101,13 +104,16 @@ def layer(
         / shared,
         attention=rows * (N * config.head_dim + key_value + N * value_dim) * element_bytes / tensor,
         scores=0.0 if recomputation == "selective" else rows * N * score_bytes / tensor,
-        mlp=rows * mlp_elements(config) * element_bytes / tensor,
+        mlp=rows * mlp_elements(config, fused=fused_activation) * element_bytes / tensor,
     )
 
 
-def mlp_elements(config: TransformerConfig) -> float:
-    """Elements that the MLP keeps for a token, its input aside: 2·F, or 4·F of a gated one, over the experts in use."""
-    per_width = 4 if config.gated else 2
+def mlp_elements(config: TransformerConfig, *, fused: bool = False) -> float:
+    """Elements that the MLP keeps for a token, its input aside: 2·F, or 4·F of a gated one, over the experts in use.
+
+    A gated one with a `fused` activation keeps 3·F.
+    """
+    per_width = (3 if fused else 4) if config.gated else 2
     if (experts := config.experts) is None:
         return per_width * config.d_ff
     routed = (experts.active + experts.shared) * experts.d_ff

@@ -189,6 +189,7 @@ def _deepseek_v3(c: Fields) -> TransformerConfig:
         d_ff=c.size("moe_intermediate_size"),
         shared=c.size("n_shared_experts", default=0),
         dense_layers=c.size("first_k_dense_replace", default=0),
+        max_groups=c.size("topk_group", default=0) if c.size("n_group", default=1) > 1 else 0,
     )
     latent = LatentAttention(
         q_rank=c.size("q_lora_rank") if c.get("q_lora_rank") is not None else None,

@@ -114,19 +114,26 @@ def least_time(work: Work, on: Machine) -> LeastTime:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that one device sends in a group of devices, with the group's size, spacing and pattern."""
+    """Bytes that one device sends in a group of devices, with the group's size, spacing and pattern.
+
+    `copies` are those that an all-to-all sends to other nodes over those that it would send to each receiver alone,
+    below 1 where the receivers of a node share one copy.
+    """
 
     sent_bytes: float
     ranks: int
     stride: int
     pattern: str = "ring"  # or "all-to-all", or "neighbours" of a pipeline
+    copies: float = 1.0
 
     def split(self, node: int) -> tuple[float, float]:
         """Bytes within the node and beyond it.
 
         Of a gather of S bytes over n ranks, g in each node, a device sends (g - 1)/g · S within the node, and with its
         g - 1 neighbours fetches the other nodes' (n - g)/n · S, each a g-th part. In an all-to-all nothing is shared:
-        g - 1 of n - 1 parts stay. Between stages everything goes the way of the slowest hop.
+        g - 1 of n - 1 parts stay. With shared `copies` a device of the other node gets the one copy and passes it on,
+        so that (g - 1)/g · S go over the node's links (DeepSeek-V3, arXiv:2412.19437, §3.2.2). Between stages
+        everything goes the way of the slowest hop.
         """
         if self.ranks == 1:
             return 0.0, 0.0
@@ -135,7 +142,8 @@ class Traffic:
             return (self.sent_bytes, 0.0) if together == self.ranks else (0.0, self.sent_bytes)
         whole = self.sent_bytes * self.ranks / (self.ranks - 1)
         if self.pattern == "all-to-all":
-            return whole * (together - 1) / self.ranks, whole * (self.ranks - together) / self.ranks
+            beyond = self.copies * whole * (self.ranks - together) / self.ranks
+            return whole * (together - 1) / (self.ranks if self.copies == 1 else together), beyond
         return whole * (together - 1) / together, whole * (self.ranks - together) / self.ranks / together
 
 
@@ -147,13 +155,15 @@ def training_traffic(
     micro_batches = layout.micro_batches(batch)
     rows = micro_batches * layout.micro_batch * tokens / c
     layers, again = layout.stage_layers(config), 1 if layout.recomputation == "full" else 0
-    eb, held = BYTES[recipe.compute], shard(config, layout)
+    eb, held = recipe.sent_bytes, shard(config, layout)
+    # To experts in the format in which they multiply, back in 16 bits at least (DeepSeek-V3, §3.3.3).
+    routed_eb = (BYTES[recipe.compute] + eb) / 2
     routed_share = 1 - config.experts.dense_layers / config.n_layers if config.experts else 0
 
     def data(parameters: float, ranks: int) -> float:
         weights, gradients = recipe.weights * parameters, min(recipe.gradients, 4) * parameters
         return communication.data_parallel_bytes(
-            weights, gradients, ranks, zero_stage=layout.zero_stage, micro_batches=micro_batches
+            weights, gradients, ranks, zero_stage=layout.zero_stage, micro_batches=layout.rounds(micro_batches)
         )
 
     tensor = communication.tensor_parallel_bytes(
@@ -166,12 +176,14 @@ def training_traffic(
         recomputation=layout.recomputation,
     )
     ring = communication.context_parallel_bytes(config, rows * c, c, layers=layers, element_bytes=eb, tensor=t)
-    routed = communication.expert_parallel_bytes(config, rows / t, e, layers=layers * routed_share, element_bytes=eb)
+    routed = communication.expert_parallel_bytes(
+        config, rows / t, e, layers=layers * routed_share, element_bytes=routed_eb
+    )
     ends = max(held.embedding, held.head) if p > 1 else held.embedding + held.head
     return {
         "tensor": Traffic(tensor, t, 1),
         "context": Traffic((3 + again) * ring, c, t),
-        "expert": Traffic((2 + again) * routed, e, t * c, "all-to-all"),
+        "expert": Traffic((2 + again) * routed, e, t * c, "all-to-all", node_copies(config)),
         "data": Traffic(data(held.dense + ends, c * layout.data), c * layout.data, t),
         "experts' data": Traffic(data(held.experts, c * layout.data // e), c * layout.data // e, t * e),
         "pipeline": Traffic(
@@ -181,6 +193,15 @@ def training_traffic(
             "neighbours",
         ),
     }
+
+
+def node_copies(config: TransformerConfig) -> float:
+    """Copies of a token that experts in other nodes are sent, over those that it takes to send one to each expert.
+
+    Node-limited routing sends a token once to each of at most `Experts.max_groups` nodes.
+    """
+    experts = config.experts
+    return min(1.0, experts.max_groups / experts.active) if experts and experts.max_groups else 1.0
 
 
 def training_work(
@@ -222,7 +243,7 @@ def training_work(
 def layer_activations(
     config: TransformerConfig, layout: Layout, recipe: Recipe, *, tokens: int, recomputation: str | None = None
 ) -> activations.LayerActivations:
-    """Activations that one layer of a micro-batch keeps on a device, with fused attention and without dropout."""
+    """Activations that a layer of a micro-batch keeps: fused attention and gated activation, no dropout."""
     return activations.layer(
         config,
         layout.rank_tokens(tokens),
@@ -232,6 +253,7 @@ def layer_activations(
         recomputation=layout.recomputation if recomputation is None else recomputation,
         element_bytes=BYTES[recipe.compute],
         fused_attention=True,
+        fused_activation=True,
     )
 
 
@@ -266,7 +288,13 @@ def serving_work(
     routed_layers = config.n_layers - config.experts.dense_layers if config.experts else 0
     traffic = [
         Traffic(communication.tensor_parallel_bytes(config, rows, t, layers=config.n_layers, training=False), t, 1),
-        Traffic(communication.expert_parallel_bytes(config, rows / t, e, layers=routed_layers), e, t, "all-to-all"),
+        Traffic(
+            communication.expert_parallel_bytes(config, rows / t, e, layers=routed_layers),
+            e,
+            t,
+            "all-to-all",
+            node_copies(config),
+        ),
         Traffic((p - 1) * communication.pipeline_bytes(config, rows, tensor=t), p, t * layout.data, "neighbours"),
     ]
     inside, beyond = zip(*(one.split(node) for one in traffic), strict=True)

@@ -185,8 +185,7 @@ def expert_parallel_bytes(
     """Bytes that a device sends to take its tokens to their experts and back, forward; backward, as many again.
 
     A token is sent once for each expert that it uses, routed evenly (GShard, arXiv:2006.16668, §3), also where two of
-    these lie on one device. DeepSeek-V3 sends it once to each node that has some of them, four nodes at most, and
-    passes it on over the node's own links (arXiv:2412.19437, §3.2.2): fewer bytes between nodes than are counted here.
+    these lie on one device. What node-limited routing spares between nodes, `bounds.Traffic.split` takes off.
     `layers`: those with experts.
     """
     if config.experts is None:

@@ -38,7 +38,9 @@ class Experts:
 
     `count` experts are routed, of which a token uses `active`, and `shared` more that every token uses; all are `d_ff`
     wide. The first `dense_layers` layers keep the dense MLP, `TransformerConfig.d_ff` wide; where they lie among the
-    others, as in Llama 4, no count is another. Raises InputError for sizes that are no whole numbers in range.
+    others, as in Llama 4, no count is another. With `max_groups` the router takes a token's experts from at most so
+    many groups of neighbours, which ranks keep in one node (node-limited routing: DeepSeek-V3, arXiv:2412.19437,
+    §2.1.2); 0 leaves it free. Raises InputError for sizes that are no whole numbers in range.
     """
 
     count: int
@@ -46,10 +48,11 @@ class Experts:
     d_ff: int
     shared: int = 0
     dense_layers: int = 0
+    max_groups: int = 0
 
     def __post_init__(self) -> None:
         _require_whole(self, ("count", "active", "d_ff"), least=1)
-        _require_whole(self, ("shared", "dense_layers"), least=0)
+        _require_whole(self, ("shared", "dense_layers", "max_groups"), least=0)
         if self.active > self.count:
             raise InputError("a token uses more experts than there are", got=self.active, expected=f"1 to {self.count}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.compute import training
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.parameters import parameters
 
@@ -18,6 +17,8 @@ def training_flops(config: TransformerConfig, tokens: int) -> float:
 
     `InputError` where they make none.
     """
+    from mlsys_lab.flops.compute import training  # which lab 10 asks for, while it counts parameters with this module
+
     if tokens < config.context:
         raise InputError(
             "training needs a whole sequence", got=f"{tokens} tokens", expected=f"{config.context} or more"

@@ -13,6 +13,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.flops import activations, cache, compute, step
 from mlsys_lab.flops.bounds import LeastTime, Machine, layer_activations, least_time, serving_work, training_work
 from mlsys_lab.flops.config import TransformerConfig
+from mlsys_lab.flops.defaults import SERVING_EFFICIENCY, TRAINING_EFFICIENCY
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.memory import BYTES, Recipe, States, states
 from mlsys_lab.flops.parameters import parameters
@@ -26,7 +27,7 @@ class MemoryUse:
     gradients: float = 0.0
     master: float = 0.0
     moments: float = 0.0
-    gathered: float = 0.0  # weights of the layer that ZeRO 3 has fetched
+    gathered: float = 0.0  # weights that ZeRO 3 has fetched, gradients of a piece that ZeRO 2 has yet to divide
     activations: float = 0.0
     cache: float = 0.0
 
@@ -44,7 +45,10 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Needs of one model, layout and machine; times are lower bounds, so speeds are upper and costs lower ones."""
+    """Needs of one model, layout and machine; times are lower bounds, so speeds are upper and costs lower ones.
+
+    `expected_s` and `expected_mfu` are what a real step takes and reaches, at the efficiency of `flops.defaults`.
+    """
 
     mode: str  # "training" or "serving"
     model: str
@@ -56,9 +60,11 @@ class Estimate:
     memory: MemoryUse
     capacity_bytes: float
     bounds: dict[str, LeastTime]  # "step", or "prefill" and "decode"
+    expected_s: dict[str, float]  # of the same
     tokens_per_s: dict[str, float]  # of all devices together
     cost_per_million_tokens: dict[str, float] | None
     mfu: float | None  # highest that the bound allows; training only
+    expected_mfu: float | None
 
     @property
     def fits(self) -> bool:
@@ -79,9 +85,10 @@ class Estimate:
 
 
 def training_memory(config: TransformerConfig, layout: Layout, recipe: Recipe, *, batch: int, tokens: int) -> MemoryUse:
-    """Bytes on the fuller of the first and the last stage: one has most micro-batches in flight, the other the logits.
+    """Bytes on the fullest stage: the first has most micro-batches in flight, the second more layers, the last logits.
 
-    Fused attention, no dropout. Left out: buffers of the communication library, fragmentation, the runtime's own.
+    Fused attention and gated activation, no dropout. Left out: buffers of the communication library, fragmentation, the
+    runtime's own.
     """
     held, p, replicas = shard(config, layout), layout.pipeline, layout.replicas
     micro_batches, full = layout.micro_batches(batch), layout.stage_layers(config)
@@ -98,15 +105,19 @@ def training_memory(config: TransformerConfig, layout: Layout, recipe: Recipe, *
     # Experts that no other rank holds are whole already.
     divided = (held.dense if replicas > 1 else 0.0) + (held.experts if replicas > layout.expert else 0.0)
     gathered = recipe.weights * divided / full if layout.zero_stage == 3 else 0.0
+    if layout.interleave > 1 and layout.zero_stage >= 2:  # a whole piece, for a round of micro-batches
+        whole_bytes = recipe.gradients + (recipe.weights if layout.zero_stage == 3 else 0.0)
+        gathered = whole_bytes * divided / layout.interleave
 
     def stage(number: int) -> MemoryUse:
         first, last = number == 0, number == p - 1
         dense = states(held.at(first=first, last=last), recipe, data=replicas, zero_stage=layout.zero_stage)
         both = States(*(getattr(dense, kind.name) + getattr(experts, kind.name) for kind in fields(States)))
-        layers = activations.stack(kept, whole, layers=full, in_flight=layout.in_flight(number, micro_batches))
+        own = layout.stage_layers(config, first=first and p > 1, last=last)
+        layers = activations.stack(kept, whole, layers=own, in_flight=layout.in_flight(number, micro_batches))
         return MemoryUse(**asdict(both), gathered=gathered, activations=layers + (head if last else 0.0))
 
-    return max((stage(0), stage(p - 1)), key=lambda one: one.total)
+    return max(map(stage, sorted({0, min(1, p - 1), p - 1})), key=lambda one: one.total)
 
 
 def estimate_training(
@@ -142,9 +153,11 @@ def estimate_training(
         memory=training_memory(config, layout, recipe, batch=batch, tokens=tokens),
         capacity_bytes=machine.memory_bytes,
         bounds={"step": bound},
+        expected_s={"step": bound.in_turn_s / TRAINING_EFFICIENCY},
         tokens_per_s=speeds,
         cost_per_million_tokens=_costs(speeds, layout, price_per_hour),
         mfu=flops.model / (bound.time_s * peak),
+        expected_mfu=TRAINING_EFFICIENCY * flops.model / (bound.in_turn_s * peak),
     )
 
 
@@ -221,9 +234,11 @@ def estimate_serving(
         ),
         capacity_bytes=machine.memory_bytes,
         bounds=bounds,
+        expected_s={phase: bound.time_s / SERVING_EFFICIENCY for phase, bound in bounds.items()},
         tokens_per_s=speeds,
         cost_per_million_tokens=_costs(speeds, layout, price_per_hour),
         mfu=None,
+        expected_mfu=None,
     )
 
 

@@ -72,7 +72,9 @@ class Layout:
         for what, amount, who, ways in wants:
             if amount % ways:
                 raise InputError(f"{what} do not divide evenly", got=f"{amount} among {ways} {who}")
-        if config.n_layers < (pieces := self.pipeline * self.interleave):
+        # An interleaved model's first piece may hold the embedding alone, its last one the head (Llama 3, §3.3.2).
+        ends = 2 if self.interleave > 1 else 0
+        if config.n_layers + ends < (pieces := self.pipeline * self.interleave):
             got = f"{config.n_layers} layers for {pieces} pieces of the pipeline"
             raise InputError("a piece without a layer", got=got)
         K = config.n_kv_heads
@@ -98,18 +100,21 @@ class Layout:
             raise InputError("interleaved micro-batches are a multiple of the stages", got=got)
         return batch // once
 
-    def stage_layers(self, config: TransformerConfig, *, last: bool = False) -> int:
-        """Layers of the fullest pipeline stage, or of the `last` one, which has a layer less where some have.
+    def stage_layers(self, config: TransformerConfig, *, first: bool = False, last: bool = False) -> int:
+        """Layers of the fullest pipeline stage, or of the `first` or the `last` one.
 
-        A stage has `interleave` pieces, and no piece has more than one layer more than another.
+        A stage has `interleave` pieces, and no piece has more than one layer more than another. Where pieces have a
+        layer less, the last stage has one of them, for it has the head, and the next is the first stage's, which keeps
+        most micro-batches (Llama 3, arXiv:2407.21783, §3.3.2).
 
         >>> llama = TransformerConfig("405B", 126, 16_384, 128, 53_248, 128_256, 8192)
-        >>> Layout(pipeline=16).stage_layers(llama), Layout(pipeline=16).stage_layers(llama, last=True)
-        (8, 7)
+        >>> [Layout(pipeline=16).stage_layers(llama, **stage) for stage in ({"first": True}, {}, {"last": True})]
+        [7, 8, 7]
         """
         pieces = self.pipeline * self.interleave
         full = math.ceil(config.n_layers / pieces) * self.interleave
-        return full - (1 if last and full * self.pipeline > config.n_layers else 0)
+        lacking = full * self.pipeline - config.n_layers
+        return full - (1 if (last and lacking > 0) or (first and lacking > 1) else 0)
 
     def in_flight(self, stage: int, micro_batches: int) -> float:
         """Micro-batches whose activations a pipeline stage, counted from 0, keeps at once, with all of its layers.
@@ -130,6 +135,14 @@ class Layout:
         30720.0
         """
         return self.micro_batches(batch) * self.data * self.micro_batch * tokens / self.devices
+
+    def rounds(self, micro_batches: int) -> int:
+        """How often in a step a rank with ZeRO 2 or 3 goes through its layers: reduce-scatters and gathers are as many.
+
+        A piece of an interleaved stage has as many micro-batches in a row as there are stages, and adds up their
+        gradients first (Llama 3, arXiv:2407.21783, §3.3.2).
+        """
+        return micro_batches // self.pipeline if self.interleave > 1 else micro_batches
 
     def rank_tokens(self, tokens: int) -> int:
         """Tokens of a sequence of `tokens` that each context-parallel rank has; InputError unless they divide."""

@@ -31,7 +31,8 @@ class Recipe:
     """Bytes that training keeps for each parameter, and the format in which it multiplies.
 
     `weights` are those that the forward pass reads, `gradients` all copies of gradients, `master` the optimiser's own
-    copy of the weights, `moments` Adam's two together. Activations are kept in the format `compute`.
+    copy of the weights, `moments` Adam's two together. Activations are kept in the format `compute`, and sent in it to
+    experts; all else is sent in 16 bits at least.
     """
 
     name: str
@@ -48,6 +49,11 @@ class Recipe:
         element_bytes(self.compute)
 
     @property
+    def sent_bytes(self) -> float:
+        """Bytes of an activation that is sent: those of `compute`, or 2 where that is narrower."""
+        return max(BYTES[self.compute], 2.0)
+
+    @property
     def bytes_per_parameter(self) -> float:
         """Bytes for each parameter of weights, gradients, master copy and moments together."""
         return self.weights + self.gradients + self.master + self.moments
@@ -62,6 +68,7 @@ RECIPES = {
         Recipe("fp32", 4, 4, 0, 8, compute="fp32"),
         Recipe("adam8bit", 2, 2, 4, 2),  # moments of one byte each (Dettmers et al., arXiv:2110.02861)
         Recipe("bf16", 2, 2, 0, 4),  # nothing in fp32
+        Recipe("fp8", 1, 4, 4, 4, compute="fp8"),  # moments in bf16 (DeepSeek-V3, arXiv:2412.19437, §3.3)
     )
 }
 

@@ -34,7 +34,11 @@ class Parameters:
 
     @property
     def active(self) -> int:
-        """Parameters that one token uses: all but its unused experts. The embedding counts whole."""
+        """Parameters of all kinds but the experts that a token leaves idle; the embedding and the head count whole.
+
+        This is the convention of most publishers. DeepSeek-V3's and gpt-oss's leave out the embedding:
+        `presets.PUBLISHED_ACTIVE` has what each prints, and by which convention.
+        """
         return self.total - self.idle
 
     @property

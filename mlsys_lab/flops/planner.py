@@ -15,6 +15,7 @@ from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.flops import compute
 from mlsys_lab.flops.bounds import LeastTime, Machine, least_time, training_work
 from mlsys_lab.flops.config import TransformerConfig
+from mlsys_lab.flops.defaults import TRAINING_EFFICIENCY
 from mlsys_lab.flops.estimate import MemoryUse, check_tokens, training_memory
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import Recipe
@@ -47,6 +48,21 @@ class Plan:
         return self.bound.in_turn_s
 
     @property
+    def expected_s(self) -> float:
+        """Seconds that a real step takes, at the efficiency of published runs (`flops.defaults`)."""
+        return self.time_s / TRAINING_EFFICIENCY
+
+    @property
+    def expected_mfu(self) -> float:
+        """MFU of a step that takes `expected_s`; `mfu` is that of one that takes `time_s`."""
+        return self.mfu * TRAINING_EFFICIENCY
+
+    @property
+    def best_mfu(self) -> float:
+        """Highest MFU that the bound allows, everything overlapped."""
+        return self.mfu * self.time_s / self.bound.time_s
+
+    @property
     def missing_bytes(self) -> float:
         """Bytes by which the memory of a device is too small; 0 where the layout fits."""
         return max(0.0, self.memory.total - self.capacity_bytes)
@@ -74,8 +90,11 @@ class Plan:
             "layout": asdict(self.layout),
             "time_s": self.time_s,
             "least_s": self.bound.time_s,
+            "expected_s": self.expected_s,
             "parts_s": self.parts,
             "mfu": self.mfu,
+            "best_mfu": self.best_mfu,
+            "expected_mfu": self.expected_mfu,
             "memory": asdict(self.memory) | {"total": self.memory.total, "largest": self.memory.largest},
             "missing_bytes": self.missing_bytes,
         }
@@ -193,7 +212,7 @@ def _settings(
         if sequences % micro_batch:
             continue
         for interleave in options("interleave", *INTERLEAVES):
-            whole = p > 1 and sequences // micro_batch % p == 0 and p * interleave <= config.n_layers
+            whole = p > 1 and sequences // micro_batch % p == 0 and p * interleave <= config.n_layers + 2
             if interleave > 1 and not whole:
                 continue
             for recomputation in options("recomputation", "none", "full"):

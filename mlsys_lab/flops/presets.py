@@ -91,11 +91,10 @@ _ROWS = (
     qwen("qwen2.5-14b", 48, 5120, 40, 8, 13_824),
     qwen("qwen2.5-32b", 64, 5120, 40, 8, 27_648),
     qwen("qwen2.5-72b", 80, 8192, 64, 8, 29_568),
-    # DeepSeek-AI 2024 (arXiv:2412.19437), §4.2, without the module that predicts a second token. Trained with a token
-    # sent once to each of at most four nodes (§3.2.2), which `communication.expert_parallel_bytes` does not count.
-    deepseek("deepseek-v3", 61, 7168, 128, 18_432, 129_280, 1536, Experts(256, 8, d_ff=2048, shared=1, dense_layers=3)),
+    # DeepSeek-AI 2024 (arXiv:2412.19437), §4.2, without the module that predicts a second token.
+    deepseek("deepseek-v3", 61, 7168, 128, 18_432, 129_280, 1536, Experts(256, 8, 2048, 1, 3, max_groups=4)),
     # DeepSeek-AI 2024 (arXiv:2405.04434), §3.1.2 and appendix B, released config.json.
-    deepseek("deepseek-v2", 60, 5120, 128, 12_288, 102_400, 1536, Experts(160, 6, d_ff=1536, shared=2, dense_layers=1)),
+    deepseek("deepseek-v2", 60, 5120, 128, 12_288, 102_400, 1536, Experts(160, 6, 1536, 2, 1, max_groups=3)),
     deepseek("deepseek-v2-lite", 27, 2048, 16, 10_944, 102_400, None, Experts(64, 6, 1408, shared=2, dense_layers=1)),
     # Qwen team 2025 (arXiv:2505.09388), table 2, widths from the released config.json.
     qwen3_moe("qwen3-30b-a3b", 48, 2048, 32, 6144, 768),
@@ -144,6 +143,23 @@ _ROWS = (
 
 PRESETS = MappingProxyType({row.name: row for row in _ROWS})
 """Every published decoder that the course computes with, by name."""
+
+
+PUBLISHED_ACTIVE = MappingProxyType(
+    {
+        "mixtral-8x7b": (12.9, "all parameters", "https://mistral.ai/news/mixtral-of-experts"),
+        "mixtral-8x22b": (39.0, "all parameters", "https://mistral.ai/news/mixtral-8x22b"),
+        "qwen3-30b-a3b": (3.3, "all parameters", "arXiv:2505.09388, §2"),
+        "qwen3-235b-a22b": (22.0, "all parameters", "arXiv:2505.09388, §2"),
+        "llama4-scout": (17.0, "all parameters", "https://ai.meta.com/blog/llama-4-multimodal-intelligence/"),
+        "llama4-maverick": (17.0, "all parameters", "https://ai.meta.com/blog/llama-4-multimodal-intelligence/"),
+        "deepseek-v3": (37.0, "without the embedding", "arXiv:2412.19437, abstract; README_WEIGHTS.md: 36.6"),
+        "deepseek-v2": (21.0, "all parameters", "arXiv:2405.04434, abstract"),
+        "gpt-oss-20b": (3.61, "without the embedding", "arXiv:2508.10925, table 1"),
+        "gpt-oss-120b": (5.13, "without the embedding", "arXiv:2508.10925, table 1"),
+    }
+)
+"""Active parameters in billions as each publisher of a mixture of experts prints them: what is counted, and where."""
 
 
 WINDOWS = MappingProxyType(

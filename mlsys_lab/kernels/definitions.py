@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from mlsys_lab.kernels.aliases import LIBRARIES, find_aliases, rename_modules, use_own_names, walk_top_level
+from mlsys_lab.kernels.aliases import LIBRARIES, find_aliases, rename_modules, resolve, use_own_names, walk_top_level
 from mlsys_lab.kernels.language import NUMBERS_ONLY, KernelLanguageError, check_kernel, decorators
-from mlsys_lab.kernels.vocabulary import BUILTINS, DIALECTS, MATH, RESERVED, TYPES_OF
+from mlsys_lab.kernels.vocabulary import ANNOTATIONS, BUILTINS, DIALECTS, MATH, RESERVED, TYPE_WORD, TYPES_OF
 
 OWN = "@cuda.jit or @triton.jit"
 NEITHER = "`{}` is neither a kernel nor a number by its text"
@@ -65,7 +65,7 @@ def kernels_of(source: str, filename: str = "<kernels>", elsewhere: Elsewhere = 
         use_own_names(node, aliases)
         try:
             if is_kernel(node):
-                functions.append(_without_annotations(node))
+                functions.append(_with_plain_annotations(node, aliases))
             else:
                 plain.append((node, written))
         except KernelLanguageError as error:
@@ -103,16 +103,41 @@ def kernels_of(source: str, filename: str = "<kernels>", elsewhere: Elsewhere = 
     return Kernels(ast.Module(body, type_ignores=[]), tuple(f.name for f in kept), defined, refused)
 
 
-def _without_annotations(function: ast.FunctionDef) -> ast.FunctionDef:
-    """The kernel with no annotation but Triton's, which mean something; changes it in place.
+def _with_plain_annotations(function: ast.FunctionDef, aliases: Mapping[str, str]) -> ast.FunctionDef:
+    """The kernel with no annotation but those that mean something to Triton; changes it in place.
 
     What an annotation stores to is no variable of the kernel: for one of Numba they are gone before names are checked.
     """
-    if decorators(function)[0] == "cuda.jit":
+    is_triton = decorators(function)[0] == "triton.jit"
+    if not is_triton or (function.returns and _is_plain(_annotation_text(function.returns, aliases))):
         function.returns = None
-        for one in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs):
-            one.annotation = None
+    for one in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs):
+        one.annotation = _for_triton(one.annotation, aliases) if is_triton and one.annotation else None
     return function
+
+
+def _for_triton(node: ast.expr, aliases: Mapping[str, str]) -> ast.expr | None:
+    """A parameter's annotation in Triton's words; None for a name that says nothing to Triton, such as `torch.Tensor`.
+
+    All else stays as it is, to be refused.
+    """
+    text = _annotation_text(node, aliases)
+    if text in ANNOTATIONS:
+        written = ast.parse(text, mode="eval").body
+        for part in ast.walk(written):
+            ast.copy_location(part, node)
+        return written
+    return None if _is_plain(text) and not TYPE_WORD.search(text) else node
+
+
+def _annotation_text(node: ast.expr, aliases: Mapping[str, str]) -> str:
+    """What an annotation names, as kernels write it; one that is written as a string means what the string says."""
+    return str(node.value) if isinstance(node, ast.Constant) else resolve(node, aliases)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether an annotation is a name, or a dotted one."""
+    return all(word.isidentifier() for word in text.split("."))
 
 
 def _spread_refusals(refused: dict[str, KernelLanguageError], uses: Mapping[str, set[str]]) -> None:

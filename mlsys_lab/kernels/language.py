@@ -16,6 +16,7 @@ from types import MappingProxyType
 from mlsys_lab.errors import CourseError, did_you_mean
 from mlsys_lab.kernels.aliases import LIBDEVICE
 from mlsys_lab.kernels.vocabulary import (
+    ANNOTATIONS,
     ASKED_FOR,
     BUILTINS,
     DIALECTS,
@@ -96,10 +97,13 @@ class _Kernel:
 
     def check_annotations(self) -> None:
         for one in self.parameters:
-            if one.annotation is not None and ast.unparse(one.annotation) != "tl.constexpr":
-                self.refuse(one.annotation, "a parameter's annotation can only be `tl.constexpr`", help="that, or none")
+            if one.annotation is not None and ast.unparse(one.annotation) not in ANNOTATIONS:
+                what = "an annotation that a kernel's parameter cannot have"
+                self.refuse(one.annotation, what, help=f"none, or {', '.join(sorted(ANNOTATIONS))}")
         if self.function.returns is not None and ast.unparse(self.function.returns) != "None":
-            self.refuse(self.function.returns, "a kernel has no return annotation but `None`")
+            self.refuse(
+                self.function.returns, "a kernel's return annotation can only be a name", help="`None`, or none"
+            )
 
     def check_statement(self, node: ast.stmt) -> None:
         """Check a statement of the body, with the statements inside it."""

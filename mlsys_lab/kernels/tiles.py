@@ -2,7 +2,7 @@
 
 On a GPU, `dot` is `tl.dot`: tensor cores, sums in float32. Triton's interpreter (3.6 to 3.9) holds bfloat16 as its bits
 and would multiply those, so there the operands become float32 first; both ways the products are the same, for a product
-of two 16-bit floats is exact in float32. The interpreter also cuts float32 to bfloat16 where a GPU rounds to nearest.
+of two 16-bit floats is exact in float32.
 """
 
 from __future__ import annotations

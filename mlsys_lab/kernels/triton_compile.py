@@ -137,9 +137,21 @@ def _define(text: str, names: dict[str, Any], function: FunctionType) -> Functio
 
 def _types(signature: inspect.Signature, given: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
     """Types of a launch's arguments by Triton's names, and the values of its constants."""
-    describe = importlib.import_module("triton.runtime.jit").mangle_type
-    fixed = {name: value for name, value in given.items() if "constexpr" in str(signature.parameters[name].annotation)}
-    return {name: "constexpr" if name in fixed else describe(value) for name, value in given.items()}, fixed
+    parameters = signature.parameters
+    fixed = {name: value for name, value in given.items() if "constexpr" in str(parameters[name].annotation)}
+    types = {name: "constexpr" if name in fixed else _type(parameters[name], value) for name, value in given.items()}
+    return types, fixed
+
+
+def _type(parameter: inspect.Parameter, value: Any) -> str:
+    """Type of an argument by Triton's name: what its parameter's annotation says, which must be possible."""
+    jit = importlib.import_module("triton.runtime.jit")
+    own: str = jit.mangle_type(value)
+    annotated: str = jit.KernelParam(0, parameter, False, False).annotation_type or own
+    if annotated != own and (own.startswith("*") or (own.startswith("fp") and annotated[0] in "iu")):
+        what = f"parameter `{parameter.name}` is annotated with a type that its argument does not have"
+        raise InputError(what, got=annotated, expected=f"{own}, or no annotation")
+    return annotated
 
 
 def _compile(copies: _Copies, types: dict[str, str], fixed: dict[str, Any]) -> None:

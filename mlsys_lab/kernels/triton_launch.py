@@ -18,12 +18,15 @@ import torch
 
 from mlsys_lab.errors import CourseError, InputError
 from mlsys_lab.kernels.runtime import triton_interprets
+from mlsys_lab.kernels.triton_arithmetic import follow_compiler
 from mlsys_lab.kernels.triton_members import read_members, restore_members
 
 ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 BINARY = tuple(f"__{name}__" for name in (*ARITHMETIC, *COMPARISONS))
 """Python's names of the operators that a constant and a block may stand on two sides of."""
+RECORDER = str(Path(__file__).parent / "trace")
+"""Folder of the microscope, which looks at what kernels ask."""
 _instead: ContextVar[Callable[..., None] | None] = ContextVar("instead of launching", default=None)
 
 
@@ -82,7 +85,7 @@ def enable_interpreter() -> Iterator[None]:
     """
     interpreter = importlib.import_module("triton.runtime.interpreter")
     triton, tl = sys.modules["triton"], sys.modules["triton.language"]
-    with _patch_once(interpreter, tl), _refuse_bfloat16_arithmetic(interpreter, tl), _leave_blocks_to_tensors(tl):
+    with _patch_once(interpreter, tl), follow_compiler(interpreter), _leave_blocks_to_tensors(tl):
         if isinstance(tl.sum, interpreter.InterpretedFunction):
             yield
             return
@@ -100,8 +103,10 @@ def _truth(block: Any) -> bool:
     values = block.handle.data
     if values.size == 1:
         return bool(values.item())
-    asks = sys._getframe(1).f_code.co_filename
-    if not asks.startswith(str(Path(sys.modules["triton"].__file__ or "").parent)):
+    asks = sys._getframe(1)
+    while asks.f_back and asks.f_code.co_filename.startswith(RECORDER):
+        asks = asks.f_back
+    if not asks.f_code.co_filename.startswith(str(Path(sys.modules["triton"].__file__ or "").parent)):
         raise ValueError(f"{values.size} elements are not true or false as one: blocks take &, | and ~, or tl.where")
     return True
 
@@ -132,38 +137,6 @@ def _patch_once(interpreter: Any, tl: Any) -> Iterator[None]:
         yield
     finally:
         interpreter._patch_lang = original
-
-
-@contextmanager
-def _refuse_bfloat16_arithmetic(interpreter: Any, tl: Any) -> Iterator[None]:
-    """Refuse bfloat16 arithmetic: the interpreter (3.6 to 3.9) holds such numbers as their bits and would use those."""
-    builder, reductions = interpreter.interpreter_builder, interpreter.ReduceOps
-
-    def refuse_bfloat16(operand: Any) -> None:
-        if operand.dtype.scalar == tl.bfloat16:
-            raise InputError("the interpreter cannot calculate with bfloat16", help="x.to(tl.float32) after the load")
-
-    def guard(original: Callable[..., Any]) -> Callable[..., Any]:
-        def operate(operand: Any, *rest: Any) -> Any:
-            refuse_bfloat16(operand)
-            return original(operand, *rest)
-
-        return operate
-
-    def add_up(reduction: Any, operand: Any) -> Any:
-        refuse_bfloat16(operand)
-        return original_sum(reduction, operand)
-
-    names, original_sum = ("binary_op", "unary_op", "create_fma", "create_dot"), reductions.sum
-    for name in names:
-        setattr(builder, name, guard(getattr(builder, name)))
-    reductions.sum = add_up
-    try:
-        yield
-    finally:
-        reductions.sum = original_sum
-        for name in names:
-            delattr(builder, name)
 
 
 @contextmanager

@@ -6,6 +6,8 @@ a load, a store or a barrier.
 
 from __future__ import annotations
 
+import re
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -43,6 +45,10 @@ TRITON = _words(
     math.abs math.ceil math.cos math.div_rn math.erf math.exp math.exp2 math.fdiv math.floor math.fma math.log math.log2
     math.rsqrt math.sin math.sqrt math.sqrt_rn math.umulhi"""
 )
+ANNOTATIONS = frozenset(["tl.constexpr", "bool", "float", "int", "tl.float32", "tl.int32", "tl.int64"])
+"""Annotations of parameters that say something to Triton: a constant, or the type of a number (no narrow one)."""
+TYPE_WORD = re.compile(r"const|(?:^|\.)(?:bool|half|double|void|u?int|b?float|bf|fp|i|u)(?:\d\w*|_t)?$")
+"""What makes an annotation mean something to Triton: a constant, or one of its names of types."""
 MODULES = {"cuda": CUDA, "tl": TRITON, "math": MATH}
 DIALECTS = {"cuda.jit": ("cuda", "math"), "triton.jit": ("tl",)}
 """Modules that a kernel may name, by its decorator; they go by these names and no others."""

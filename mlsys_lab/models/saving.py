@@ -19,12 +19,19 @@ from mlsys_lab.models.transformer import Transformer
 def save(model: Transformer, folder: Path, *, dtype: torch.dtype = torch.bfloat16) -> None:
     """Write config.json and the weights of a model built like LLaMA, in `dtype`, to a folder that is made if need be.
 
-    InputError for a model that is not: rotary positions, RMS norms, SwiGLU, no biases, no experts and no window.
+    InputError for a model that is not: rotary positions, RMS norms, SwiGLU, no biases, no experts and no window; and
+    for one whose weights are not those of its config, because they were quantized, sharded or given adapters.
     """
     config = model.config
     fields = _fields(config) | {"torch_dtype": str(dtype).removeprefix("torch.")}
     if model.window is not None or read_config(fields | {"_name_or_path": config.name}) != config:
         raise InputError("only models built like LLaMA are saved", got=config.name, help="the config says what differs")
+    with torch.device("meta"):
+        expected = {name: weight.shape for name, weight in Transformer(config).named_parameters()}
+    found = {name: weight.shape for name, weight in model.named_parameters()}
+    if found != expected:
+        got = f"{len(found.items() & expected.items())} of {len(expected)} weights as its config has them"
+        raise InputError("the model is not whole", got=got, help="save it before it is quantized, sharded or adapted")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
     weights = {

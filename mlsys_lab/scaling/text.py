@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -84,12 +84,17 @@ def byte_pairs(text: str, vocabulary_size: int) -> tuple[tuple[str, ...], Tokens
     return tuple(vocabulary), ids
 
 
-def learn_merges(ids: Tokens, size: int, vocabulary_size: int) -> tuple[list[tuple[int, int]], Tokens]:
+def learn_merges(
+    ids: Tokens,
+    size: int,
+    vocabulary_size: int,
+    choose: Callable[[list[tuple[int, int]]], tuple[int, int]] = min,
+) -> tuple[list[tuple[int, int]], Tokens]:
     """Merge the most frequent pair of neighbours, again and again: the pairs in order, and the merged ids.
 
     `ids` (D,) are 0 to `size` - 1; the pair that is merged first becomes id `size`, and so on until there are
-    `vocabulary_size` ids. A negative id is a boundary, which no pair spans. Of pairs that are as frequent, the one of
-    lower ids comes first. Stops early when no pair occurs twice.
+    `vocabulary_size` ids. A negative id is a boundary, which no pair spans. Of the pairs that occur most often,
+    `choose` takes the one to merge; by default that of lowest ids. Stops early when no pair occurs twice.
 
     >>> learn_merges(np.array([0, 1, 0, 1, -1, 1, 0]), 2, 4)
     ([(0, 1)], array([ 2,  2, -1,  1,  0]))
@@ -98,9 +103,9 @@ def learn_merges(ids: Tokens, size: int, vocabulary_size: int) -> tuple[list[tup
     while size < vocabulary_size and len(ids) > 1:
         inside = (ids[:-1] >= 0) & (ids[1:] >= 0)
         counted = np.bincount((ids[:-1] * size + ids[1:])[inside], minlength=size * size)
-        left, right = divmod(int(counted.argmax()), size)
-        if counted[left * size + right] < 2:
+        if (most := counted.max()) < 2:
             break
+        left, right = choose([divmod(int(pair), size) for pair in np.flatnonzero(counted == most)])
         ids = merge(ids, left, right, new=size)
         pairs.append((left, right))
         size += 1

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 import re
 
-MARKER = re.compile(r"#+\s*[|｜]\s*export\b", re.IGNORECASE)
-"""How a line begins that marks its cell for export, however a formatter or a keyboard writes `#| export`."""
-BARE_MARKER = re.compile(r"#\s*export\s*$", re.IGNORECASE)
+MARKER = re.compile(r"#+\s*[|｜]\s*export[si]?\b", re.IGNORECASE)
+"""How a line begins that marks its cell for export, however a formatter or a keyboard writes `#| export`.
+
+nbdev's `#| exports` and `#| exporti` differ from it in what they show and list, not in what they export.
+"""
+BARE_MARKER = re.compile(r"#\s*exports?\s*$", re.IGNORECASE)
 """The mark without its bar, which counts in what a cell begins with: below, it may be a comment on what follows."""
 INVISIBLE = "\ufeff\u200b"
 """What may stand before a cell's first character and cannot be seen."""

@@ -9,7 +9,6 @@ import importlib.abc
 import importlib.util
 import inspect
 import linecache
-import re
 import sys
 import time
 import traceback
@@ -37,8 +36,6 @@ ANNOTATED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.AnnAssign)
 """Statements that may hold annotations at their top level."""
 LEAST_S = 0.05
 """Seconds of processor time that a statement has at least: most are definitions, and take microseconds."""
-NEWER = re.compile(r"\s*(?:type\s+\w+(?:\[.*)?\s*=|(?:async\s+)?def\s+\w+\[|class\s+\w+\[|except\s+[\w.]+\s*,)")
-"""How a line begins that only newer versions of Python read: `type X = …`, `def f[T]`, `except A, B`."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +54,16 @@ class ArtifactLoader(importlib.abc.InspectLoader):
     """Import machinery for an artifact, so that tracebacks and `inspect.getsource` find the learner's lines.
 
     `lost` holds the statements that failed, and the cells that are no Python. With a limit, a statement has half of the
-    processor time that is left of it: one that does not end costs what it defines, too.
+    processor time that is left of it: one that does not end costs what it defines, too. `endless` holds the numbers of
+    such statements, counted from the first cell's first; those that are known from an earlier run are skipped.
     """
 
-    def __init__(self, artifact: Artifact, limit_s: float = inf) -> None:
+    def __init__(self, artifact: Artifact, limit_s: float = inf, endless: Iterable[int] = ()) -> None:
         self.artifact = artifact
         self.filename = f"{artifact.name} (exported cells)"
         self.lost: list[Lost] = []
+        self.endless = set(endless)
+        self._count = 0
         self._end_s = time.process_time() + limit_s
         self._wait_for: Callable[[Coroutine[Any, Any, None]], None] | None = None
 
@@ -97,14 +97,15 @@ class ArtifactLoader(importlib.abc.InspectLoader):
 
         It may fail here only, where there is no Drive, no keyboard and no GPU. What is raised on purpose ends the cell.
         """
+        first, self._count = self._count, self._count + len(statements)
         for done, (statement, code) in enumerate(statements):
             try:
                 try:
-                    self._run(code, names)
+                    self._run(code, names, first + done)
                 except Exception:
-                    if not isinstance(statement, ANNOTATED):
+                    if not isinstance(statement, ANNOTATED) or first + done in self.endless:
                         raise
-                    self._run(self._compile(_leave_out_absent(statement, names), UNANNOTATED), names)
+                    self._run(self._compile(_leave_out_absent(statement, names), UNANNOTATED), names, first + done)
             except (KeyboardInterrupt, OutOfTimeError):
                 raise
             except BaseException as error:  # pytest's `skip` and `fail` are no `Exception`
@@ -114,11 +115,13 @@ class ArtifactLoader(importlib.abc.InspectLoader):
                     continue
                 is_meant = not isinstance(error, Exception) or isinstance(statement, ast.Raise)
                 left = find_names([node for node, _ in statements[done:]]) if is_meant else defined
-                self.lost.append(Lost(self._describe_stop(error), left))
+                self.lost.append(Lost(self._describe_stop(error, statement), left))
                 if is_meant:
                     return
 
-    def _run(self, code: CodeType, names: dict[str, Any]) -> None:
+    def _run(self, code: CodeType, names: dict[str, Any], number: int) -> None:
+        if number in self.endless:
+            raise TimeoutError("it did not end when it was run before")
         left_s = self._end_s - time.process_time()
         try:
             with time_limit(max(left_s / 2, LEAST_S), patience=inf) if left_s < inf else nullcontext():
@@ -128,6 +131,7 @@ class ArtifactLoader(importlib.abc.InspectLoader):
         except OutOfTimeError as error:
             if left_s == inf:  # it is not this limit that has passed
                 raise
+            self.endless.add(number)
             raise TimeoutError(str(error)).with_traceback(error.__traceback__) from None
 
     def _await(self, awaited: Coroutine[Any, Any, None]) -> None:
@@ -144,8 +148,8 @@ class ArtifactLoader(importlib.abc.InspectLoader):
             self._wait_for = lambda statement: thread.submit(runner.run, statement).result()
         self._wait_for(awaited)
 
-    def _describe_stop(self, error: BaseException) -> ArtifactError | UnfinishedError:
-        place = _find_place(error)
+    def _describe_stop(self, error: BaseException, statement: ast.stmt) -> ArtifactError | UnfinishedError:
+        place = _find_place(error) or self.artifact.where(statement.lineno)
         if isinstance(error, NotImplementedError | UnfinishedError):
             return UnfinishedError(f"a task that runs on import is not written yet: {place or self.artifact.name}")
         cause = find_cause(error)
@@ -204,6 +208,12 @@ def lost_cells(artifact: object) -> list[Lost]:
     """Statements of a loaded artifact that failed, and cells of it that are no Python."""
     loader = getattr(artifact, "__loader__", None)
     return loader.lost if isinstance(loader, ArtifactLoader) else []
+
+
+def find_endless(artifact: object) -> list[int]:
+    """Find the numbers of a loaded artifact's statements that did not end; another `ArtifactLoader` can skip them."""
+    loader = getattr(artifact, "__loader__", None)
+    return sorted(loader.endless) if isinstance(loader, ArtifactLoader) else []
 
 
 def find_lost(artifact: object, names: Iterable[str]) -> ArtifactError | UnfinishedError | None:
@@ -289,10 +299,9 @@ def _describe_unreadable(artifact: Artifact, cell: Cell, first: int, error: Exce
     place = artifact.where(line or first) or f"cell {cell.number}"
     magic = isinstance(place, Place) and place.text.lstrip().startswith("%%")
     got = error.msg if isinstance(error, SyntaxError) else describe(error)
-    help = "run the cell in the notebook and mend it"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    expected = f"a cell that parses with Python {version}, which runs the checks"
+    help = f"run the cell in the notebook; if it runs there, its Python is newer than {version}"
     if magic:
         got, help = "a command that makes the cell something else than Python", "move it to a cell without `#| export`"
-    elif isinstance(place, Place) and (NEWER.match(place.text) or got.startswith("f-string")):
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        help = f"Python {version} reads it here, which lacks what newer ones have: write it as {version} has it"
-    return ArtifactError(f"{artifact.name}: syntax error in {place}", got=got, help=help)
+    return ArtifactError(f"{artifact.name}: syntax error in {place}", got=got, expected=expected, help=help)

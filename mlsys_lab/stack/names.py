@@ -18,5 +18,5 @@ def guess_names(text: str) -> list[str]:
     ['f', 'a', 'b', 'size', 'np', 'math']
     """
     assigned = [name for pair in ASSIGNMENT.findall(text) for names in pair for name in re.findall(r"\w+", names)]
-    imported = re.findall(r"(\w+)\s*(?:,|$)", ",".join(IMPORT.findall(text)))
+    imported = re.findall(r"\b(\w+)\s*(?:,|$)", ",".join(IMPORT.findall(text)))
     return [*DEFINITION.findall(text), *assigned, *imported]

@@ -13,12 +13,15 @@ function leastTime(work, machine) {
 }
 
 // Bytes within a node of `node` devices and beyond it, of `sent` bytes among ranks that stand `stride` devices apart.
-function splitTraffic({ sent, ranks, stride, pattern = "ring" }, node) {
+// Of an all-to-all to other nodes, `copies` are sent over those that each receiver alone would take.
+function splitTraffic({ sent, ranks, stride, pattern = "ring", copies = 1 }, node) {
   if (ranks === 1) return [0, 0];
   const together = Math.min(ranks, Math.max(1, Math.floor(node / stride)));
   if (pattern === "neighbours") return together === ranks ? [sent, 0] : [0, sent];
   const whole = (sent * ranks) / (ranks - 1);
-  if (pattern === "all-to-all") return [(whole * (together - 1)) / ranks, (whole * (ranks - together)) / ranks];
+  if (pattern === "all-to-all") {
+    return [(whole * (together - 1)) / (copies === 1 ? ranks : together), (copies * whole * (ranks - together)) / ranks];
+  }
   return [(whole * (together - 1)) / together, (whole * (ranks - together)) / ranks / together];
 }
 
@@ -26,24 +29,30 @@ function splitAll(traffic, node) {
   return traffic.map((one) => splitTraffic(one, node)).reduce(([a, b], [inside, beyond]) => [a + inside, b + beyond], [0, 0]);
 }
 
+// Node-limited routing sends a token once to each node.
+function nodeCopies(c) {
+  return c.experts && c.experts.max_groups ? Math.min(1, c.experts.max_groups / c.experts.active) : 1;
+}
+
 function trainingTraffic(c, layout, recipe, batch, tokens) {
   const { tensor: t, pipeline: p, context, expert: e, data: d } = layout;
   const count = microBatches(layout, batch);
   const rows = (count * layout.micro_batch * tokens) / context;
   const [layers, again] = [stageLayers(c, layout), layout.recomputation === "full" ? 1 : 0];
-  const [elementBytes, held] = [recipe.compute_bytes, shard(c, layout)];
+  const [elementBytes, held] = [Math.max(recipe.compute_bytes, 2), shard(c, layout)];
+  const routedBytes = (recipe.compute_bytes + elementBytes) / 2;
   const routedShare = c.experts ? 1 - c.experts.dense_layers / c.n_layers : 0;
   const data = (parameters, ranks) =>
-    dataParallelBytes(recipe.weights * parameters, Math.min(recipe.gradients, 4) * parameters, ranks, layout.zero_stage, count);
+    dataParallelBytes(recipe.weights * parameters, Math.min(recipe.gradients, 4) * parameters, ranks, layout.zero_stage, roundsOf(layout, count));
   const tensor = tensorParallelBytes(c, rows, t, { layers, elementBytes, sequenceParallel: layout.sequence_parallel, recomputation: layout.recomputation });
   const ring = contextParallelBytes(c, rows * context, context, layers, elementBytes, t);
-  const routed = expertParallelBytes(c, rows / t, e, layers * routedShare, elementBytes);
+  const routed = expertParallelBytes(c, rows / t, e, layers * routedShare, routedBytes);
   const ends = p > 1 ? Math.max(held.embedding, held.head) : held.embedding + held.head;
   const [all, others] = [context * d, Math.floor((context * d) / e)];
   return [
     { sent: tensor, ranks: t, stride: 1 },
     { sent: (3 + again) * ring, ranks: context, stride: t },
-    { sent: (2 + again) * routed, ranks: e, stride: t * context, pattern: "all-to-all" },
+    { sent: (2 + again) * routed, ranks: e, stride: t * context, pattern: "all-to-all", copies: nodeCopies(c) },
     { sent: data(held.dense + ends, all), ranks: all, stride: t },
     { sent: data(held.experts, others), ranks: others, stride: t * e },
     { sent: 2 * layout.interleave * pipelineBytes(c, rows, elementBytes, t), ranks: p, stride: t * context * d, pattern: "neighbours" },
@@ -63,7 +72,7 @@ function stageFlops(c, layout, { batch, tokens, causal = true }) {
   const recomputed = { none: 0, selective: once.attention, full: once.layers }[layout.recomputation];
   const head = 3 * once.head;
   const layers = 3 * once.total + recomputed - head;
-  const [full, last] = [false, true].map((end) => stageLayers(c, layout, end) / c.n_layers);
+  const [full, last] = [false, true].map((end) => stageLayers(c, layout, { last: end }) / c.n_layers);
   const ranks = layout.data * layout.tensor * layout.context;
   const waits = bubble(layout.pipeline, microBatches(layout, batch), layout.interleave);
   const [share, ending] = last * layers + head > full * layers ? [last, head] : [full, 0];
@@ -108,7 +117,7 @@ function servingWork(c, layout, { sequences, tokens, past, weightBytes, cacheByt
   const routedLayers = c.experts ? c.n_layers - c.experts.dense_layers : 0;
   const [linkBytes, networkBytes] = splitAll([
     { sent: tensorParallelBytes(c, rows, t, { layers: c.n_layers, elementBytes: 2, training: false }), ranks: t, stride: 1 },
-    { sent: expertParallelBytes(c, rows / t, e, routedLayers, 2), ranks: e, stride: t, pattern: "all-to-all" },
+    { sent: expertParallelBytes(c, rows / t, e, routedLayers, 2), ranks: e, stride: t, pattern: "all-to-all", copies: nodeCopies(c) },
     { sent: (p - 1) * pipelineBytes(c, rows, 2, t), ranks: p, stride: t * layout.data, pattern: "neighbours" },
   ], node);
   return { flops: (stepFlops(c, tokens, past) * sequences) / t, memoryBytes: weights + cached, linkBytes, networkBytes };

@@ -14,10 +14,11 @@ function checkEven(what, value) {
 // The config with head_dim and n_kv_heads filled in.
 function completed(given) {
   const config = { ...given };
+  if (config.experts) config.experts = { max_groups: 0, ...config.experts };
   const { experts, latent } = config;
   if (experts) {
     checkWhole(experts, "Experts", ["count", "active", "d_ff"], 1);
-    checkWhole(experts, "Experts", ["shared", "dense_layers"], 0);
+    checkWhole(experts, "Experts", ["shared", "dense_layers", "max_groups"], 0);
     if (experts.active > experts.count) refuse("a token uses more experts than there are", { got: experts.active, expected: `1 to ${experts.count}` });
   }
   checkWhole(config, "TransformerConfig", ["n_layers", "d_model", "n_heads", "d_ff", "vocab_size", "context"], 1);

@@ -25,7 +25,9 @@ function memoryUse(kinds) {
   return { ...all, total, largest };
 }
 
-// Bytes on the fuller of a pipeline's first and last stage.
+const [TRAINING_EFFICIENCY, SERVING_EFFICIENCY] = [0.65, 0.6];
+
+// Bytes on the fullest of a pipeline's first, second and last stage.
 function trainingMemory(c, layout, recipe, batch, tokens) {
   const [held, p, replicas] = [shard(c, layout), layout.pipeline, layout.data * layout.context];
   const [count, full] = [microBatches(layout, batch), stageLayers(c, layout)];
@@ -34,16 +36,19 @@ function trainingMemory(c, layout, recipe, batch, tokens) {
   const experts = states(held.experts, recipe, Math.floor(replicas / layout.expert), layout.zero_stage);
   // Experts that no other rank holds are whole already.
   const divided = (replicas > 1 ? held.dense : 0) + (replicas > layout.expert ? held.experts : 0);
-  const gathered = layout.zero_stage === 3 ? (recipe.weights * divided) / full : 0;
+  let gathered = layout.zero_stage === 3 ? (recipe.weights * divided) / full : 0;
+  if (layout.interleave > 1 && layout.zero_stage >= 2) {
+    gathered = ((recipe.gradients + (layout.zero_stage === 3 ? recipe.weights : 0)) * divided) / layout.interleave;
+  }
   const stageMemory = (stage) => {
     const [first, last] = [stage === 0, stage === p - 1];
     const kinds = states(shardAt(held, first, last), recipe, replicas, layout.zero_stage);
     for (const kind of Object.keys(kinds)) kinds[kind] += experts[kind];
-    const stack = inFlight(layout, stage, count) * full * kept + (whole - kept);
+    const own = stageLayers(c, layout, { first: first && p > 1, last });
+    const stack = inFlight(layout, stage, count) * own * kept + (whole - kept);
     return memoryUse({ ...kinds, gathered, activations: stack + (last ? head : 0) });
   };
-  const [first, last] = [stageMemory(0), stageMemory(p - 1)];
-  return last.total > first.total ? last : first;
+  return [0, Math.min(1, p - 1), p - 1].map(stageMemory).reduce((most, one) => (one.total > most.total ? one : most));
 }
 
 // Bytes while `batch` sequences of `tokens` tokens are served.
@@ -74,8 +79,11 @@ function trainingFigures({ config: c, machine, layout, recipe, batch, tokens, ca
   return {
     flops: { model, hardware },
     bounds: { step: bound },
+    expected_s: { step: (bound.compute_s + bound.memory_s + bound.link_s + bound.network_s) / TRAINING_EFFICIENCY },
     tokens_per_s: { step: (batch * tokens) / bound.time_s },
     mfu: model / (bound.time_s * machine.peak_flops_per_s * deviceCount(layout)),
+    expected_mfu: (TRAINING_EFFICIENCY * model)
+      / ((bound.compute_s + bound.memory_s + bound.link_s + bound.network_s) * machine.peak_flops_per_s * deviceCount(layout)),
   };
 }
 
@@ -89,7 +97,8 @@ function servingFigures({ config: c, machine, layout, batch, tokens, weight_byte
     flops[phase] = stepFlops(c, fresh, past) * (phase === "prefill" ? layout.data * layout.micro_batch : batch);
   }
   const prompts = layout.data * p * layout.micro_batch * tokens;
-  return { flops, bounds, tokens_per_s: { prefill: prompts / bounds.prefill.time_s, decode: batch / bounds.decode.time_s }, mfu: null };
+  const expected = Object.fromEntries(Object.entries(bounds).map(([phase, bound]) => [phase, bound.time_s / SERVING_EFFICIENCY]));
+  return { flops, bounds, expected_s: expected, tokens_per_s: { prefill: prompts / bounds.prefill.time_s, decode: batch / bounds.decode.time_s }, mfu: null, expected_mfu: null };
 }
 
 // Everything for one specification: mode, config, machine, layout, batch, tokens, price_per_hour (or null); a recipe and

@@ -192,7 +192,8 @@ function render({ model, el }) {
     const words = { step: "", prefill: " in prefill", decode: " in decoding" };
     return [
       ["parameters", amount(found.parameters)], ...active, ["on the fullest device", amount(found.parameters_per_device)],
-      ...(training ? [["FLOPs of a step", power(found.flops.hardware)], ["highest MFU that the bound allows", `${rounded(100 * found.mfu)} %`]] : []),
+      ...(training ? [["FLOPs of a step", power(found.flops.hardware)], ["highest MFU that the bound allows", `${rounded(100 * found.mfu)} %`], ["MFU expected", `${rounded(100 * found.expected_mfu)} %`]] : []),
+      ...Object.entries(found.expected_s).map(([phase, time]) => [`time expected${words[phase]}`, duration(time)]),
       ...Object.entries(found.tokens_per_s).map(([phase, speed]) => [`tokens per second at most${words[phase]}`, amount(speed)]),
       ...Object.entries(found.cost_per_million_tokens ?? {}).map(([phase, cost]) => [`a million tokens${words[phase]}, at least`, `$${rounded(cost)}`]),
       ...runs,

@@ -15,6 +15,7 @@ import traitlets
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.flops.bounds import NETWORK_BYTES_PER_S, machine
+from mlsys_lab.flops.defaults import DEVICE, RECIPE, SEQUENCE_TOKENS
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import BYTES, RECIPES, Recipe, element_bytes, recipe, states
 from mlsys_lab.flops.parameters import parameters
@@ -28,11 +29,11 @@ def estimator_data(
     model: str | TransformerConfig = "llama3-8b",
     *,
     mode: str = "training",
-    device_name: str = "H100",
+    device_name: str = DEVICE,
     layout: Layout | None = None,
     batch: int = 64,
-    tokens: int = 8_192,
-    recipe_name: str = "mixed18",
+    tokens: int = SEQUENCE_TOKENS,
+    recipe_name: str = RECIPE,
     weight_format: str = "bf16",
     cache_format: str = "bf16",
     price: float | None = 2.5,

@@ -22,7 +22,8 @@ function checkDivision(c, layout) {
     if (count % ways) refuse(`${what} do not divide evenly`, { got: `${count} among ${ways} ${who}` });
   }
   const pieces = layout.pipeline * layout.interleave;
-  if (c.n_layers < pieces) refuse("a piece without a layer", { got: `${c.n_layers} layers for ${pieces} pieces of the pipeline` });
+  // An interleaved model's first piece may hold the embedding alone, its last one the head.
+  if (c.n_layers + (layout.interleave > 1 ? 2 : 0) < pieces) refuse("a piece without a layer", { got: `${c.n_layers} layers for ${pieces} pieces of the pipeline` });
   const K = c.n_kv_heads;
   if (K % layout.tensor && layout.tensor % K) refuse("key/value heads do not divide evenly", { got: `${K} among ${layout.tensor} tensor-parallel ranks` });
 }
@@ -43,10 +44,16 @@ function microBatches(layout, batch) {
   return count;
 }
 
-// Layers of the fullest stage, or of the last one, which has a layer less where some have.
-function stageLayers(c, layout, last = false) {
+// Layers of the fullest stage, or of the first or the last one, which have a layer less where some have.
+function stageLayers(c, layout, { first = false, last = false } = {}) {
   const full = Math.ceil(c.n_layers / (layout.pipeline * layout.interleave)) * layout.interleave;
-  return full - (last && full * layout.pipeline > c.n_layers ? 1 : 0);
+  const lacking = full * layout.pipeline - c.n_layers;
+  return full - ((last && lacking > 0) || (first && lacking > 1) ? 1 : 0);
+}
+
+// How often a rank with ZeRO 2 or 3 goes through its layers in a step.
+function roundsOf(layout, count) {
+  return layout.interleave > 1 ? Math.floor(count / layout.pipeline) : count;
 }
 
 // Micro-batches whose activations a stage keeps at once, with all of its layers.

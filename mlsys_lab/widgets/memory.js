@@ -12,8 +12,8 @@ function states(count, recipe, data, zeroStage) {
 }
 
 // What the MLP keeps for a token, its input aside, in elements, over the experts in use.
-function mlpElements(c) {
-  const perWidth = isGated(c) ? 4 : 2;
+function mlpElements(c, fused = false) {
+  const perWidth = isGated(c) ? (fused ? 3 : 4) : 2;
   if (!c.experts) return perWidth * c.d_ff;
   const { active, shared, d_ff: dFf, dense_layers: denseLayers } = c.experts;
   return (perWidth * (denseLayers * c.d_ff + (c.n_layers - denseLayers) * (active + shared) * dFf)) / c.n_layers;
@@ -24,7 +24,7 @@ function sentElements(c) {
   return c.experts ? (2 * c.experts.active * c.d_model * (c.n_layers - c.experts.dense_layers)) / c.n_layers : 0;
 }
 
-// Bytes that a layer keeps on each device for `batch` sequences of `tokens` tokens; fused attention, no dropout.
+// Bytes that a layer keeps on each device for `batch` sequences of `tokens` tokens; fused attention and gated activation, no dropout.
 function layerActivations(c, tokens, batch, { tensor, sequenceParallel, recomputation, elementBytes }) {
   const [rows, D, N] = [batch * tokens, c.d_model, c.n_heads];
   if (sequenceParallel && tokens % tensor) {
@@ -38,7 +38,7 @@ function layerActivations(c, tokens, batch, { tensor, sequenceParallel, recomput
   const replicated = (rows * (normed * D + sentElements(c)) * elementBytes) / shared;
   const attention = (rows * (N * c.head_dim + keyValue + N * valueDim) * elementBytes) / tensor;
   const scores = recomputation === "selective" ? 0 : (rows * N * 4) / tensor;
-  return replicated + attention + scores + (rows * mlpElements(c) * elementBytes) / tensor;
+  return replicated + attention + scores + (rows * mlpElements(c, true) * elementBytes) / tensor;
 }
 
 // Behind the last layer: input and output of the last norm, and the loss's probabilities in fp32.

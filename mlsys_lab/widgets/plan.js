@@ -42,7 +42,7 @@ function layoutSettings(grid, c, { batch, tokens, given }) {
   for (const micro of options("micro_batch", upTo(MOST_MICRO_BATCH))) {
     if (sequences % micro) continue;
     for (const interleave of options("interleave", INTERLEAVES)) {
-      const whole = p > 1 && (sequences / micro) % p === 0 && p * interleave <= c.n_layers;
+      const whole = p > 1 && (sequences / micro) % p === 0 && p * interleave <= c.n_layers + 2;
       if (interleave > 1 && !whole) continue;
       for (const recomputation of options("recomputation", ["none", "full"])) {
         for (const divided of options("sequence_parallel", grid.tensor > 1 ? [false, true] : [false])) {
@@ -75,7 +75,9 @@ function plan(spec) {
     const time = bound.compute_s + bound.memory_s + bound.link_s + bound.network_s;
     const [recomputation, waits] = [flops.recomputed / peak, flops.bubble / peak];
     return {
-      layout, memory, time_s: time, least_s: bound.time_s, mfu: model / (time * peak * devices),
+      layout, memory, time_s: time, least_s: bound.time_s, expected_s: time / TRAINING_EFFICIENCY,
+      mfu: model / (time * peak * devices), best_mfu: model / (bound.time_s * peak * devices),
+      expected_mfu: (TRAINING_EFFICIENCY * model) / (time * peak * devices),
       missing_bytes: Math.max(0, memory.total - machine.memory_bytes),
       parts_s: {
         model: bound.compute_s - recomputation - waits, recomputation, bubble: waits, memory: bound.memory_s, link: bound.link_s, network: bound.network_s,

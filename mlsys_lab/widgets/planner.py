@@ -14,6 +14,7 @@ import traitlets
 
 from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.flops.bounds import NETWORK_BYTES_PER_S, machine
+from mlsys_lab.flops.defaults import DEVICE, RECIPE, SEQUENCE_TOKENS
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import RECIPES, recipe
 from mlsys_lab.flops.planner import Given, plan
@@ -27,13 +28,13 @@ from mlsys_lab.widgets.page import table
 def planner_data(
     model: str | TransformerConfig = "llama3-70b",
     *,
-    device_name: str = "H100",
+    device_name: str = DEVICE,
     devices: int = 512,
     batch: int = 512,
-    tokens: int = 8_192,
-    recipe_name: str = "mixed18",
+    tokens: int = SEQUENCE_TOKENS,
+    recipe_name: str = RECIPE,
     network: float = NETWORK_BYTES_PER_S / 1e9,
-    reserve: float = 5.0,
+    reserve: float = 0.0,
     given: Given | None = None,
 ) -> dict[str, Any]:
     """The data of the planner, opened on these settings; `network` in GB/s for each device and direction.

@@ -71,10 +71,11 @@ def level_of(sigma: float, images: torch.Tensor) -> torch.Tensor:
 
 
 # %% [markdown]
-# **The checks' denoiser** ages. Its data are K Gaussians, one for each class, of a known `deviation`; what it gives is
-# exact but for a little that is added: `AGE` for each call before this one, and `CROWD` for each image of this call. So
-# what comes out is right only if every call is made as the task says: none too many, and of as many images. A last
-# call too many shows, too: checks ask once more when you are done.
+# **The checks' denoiser** ages, as the one below does. Its data are K Gaussians, one for each class, of a known
+# `deviation`. Its answers are exact except for a small addition: `AGE` for each call before this one, and `CROWD` for
+# each image of this call. So the result is right only if you make every call that the task asks for, no more, and with
+# the right number of images. An extra call at the end shows as well: the check calls the denoiser once more when your
+# function has returned. In hidden cases the check's denoiser adds other amounts.
 
 
 # %%

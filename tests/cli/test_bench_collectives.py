@@ -42,3 +42,13 @@ def test_mistakes_are_one_line(capsys, arguments, text):
     assert main(["bench-collectives", *arguments]) == 1
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and text in err
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_sizes_that_are_rounded_are_said(capsys, more):
+    sizes = ["--min-bytes", "1000", "--max-bytes", "8000", "--forms", "ring"]
+    assert main(["bench-collectives", "--ranks", "3", *sizes, *more]) == 0
+    said = capsys.readouterr().err
+    assert said == "sizes in whole float32 elements for each of 3 ranks, in bytes: 1000 -> 996, 8000 -> 8004\n"
+    assert main(["bench-collectives", "--ranks", "2", *sizes, *more]) == 0
+    assert capsys.readouterr().err == ""

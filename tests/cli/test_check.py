@@ -90,6 +90,15 @@ def test_importing_what_the_lab_asks_for_is_one_line(call: Call, released: Path,
     assert "cell 3 imports mlsys_lab.autograd, which this lab asks you to write" in err and err.count("\n") == 1
 
 
+def test_importing_what_is_not_there_in_grading_is_one_line(call: Call, started: Path, write: Write) -> None:
+    write(started, "from mlsys_lab.models import Transformer")
+    code, out, err = call("check", "fake")
+    assert (code, out) == (1, "")
+    assert (
+        "cell 3 imports mlsys_lab.models, which is not there where this lab is graded" in err and err.count("\n") == 1
+    )
+
+
 @pytest.mark.parametrize("name", ["fake", "07-fake", "7", "07-fake/", "07-fake/07-fake.ipynb"])
 def test_a_lab_is_named_or_pointed_at(call: Call, started: Path, write: Write, name: str) -> None:
     write(started)

@@ -93,8 +93,8 @@ def test_what_does_not_fit_comes_with_the_smallest_change_that_does(call: Call) 
     assert "no three changes of the layout make it fit" in out
     # Sequence parallelism is the first change that is tried, where the sequence divides.
     long = ("llama3-8b", "--tensor", "2", "--data", "4", "--zero", "3", "--batch", "4", "--sequence")
-    assert figures(call, *long, "20480")["fix"] == "sequence parallelism, on 8 devices"
-    assert figures(call, *long, "20481")["fix"] == "full recomputation, on 8 devices"
+    assert figures(call, *long, "22528")["fix"] == "sequence parallelism, on 8 devices"
+    assert figures(call, *long, "22529")["fix"] == "full recomputation, on 8 devices"
 
 
 def test_a_config_json_and_its_folder(call: Call, tmp_path: Path) -> None:
@@ -168,3 +168,22 @@ def test_an_unknown_architecture_is_one_line(call: Call, tmp_path: Path) -> None
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     code, _, err = call("estimate", str(tmp_path))
     assert code == 1 and "unknown architecture: got model_type 't5'" in err and err.count("\n") == 1
+
+
+def test_active_parameters_come_with_their_convention_and_the_publisher_s_own(call: Call) -> None:
+    _, out, _ = call("estimate", "deepseek-v3")
+    assert "a token uses 37.55 (embedding and head counted whole; published: 37, without the embedding)" in out
+    assert "a token uses" not in call("estimate", "llama3-8b")[1]
+
+
+def test_expected_figures_stand_next_to_the_bound(call: Call) -> None:
+    step = figures(call, "llama3-8b", "--data", "8", "--zero", "1", "--batch", "64")
+    bound = step["bounds"]["step"]
+    in_turn = sum(bound[f"{part}_s"] for part in ("compute", "memory", "link", "network"))
+    assert step["expected_s"]["step"] == pytest.approx(in_turn / 0.65)
+    assert step["expected_mfu"] == pytest.approx(step["mfu"] * bound["time_s"] * 0.65 / in_turn)
+    served = figures(call, "llama3-8b", "--serve")
+    assert served["expected_s"]["decode"] == pytest.approx(served["bounds"]["decode"]["time_s"] / 0.6)
+    _, out, _ = call("estimate", "llama3-8b", "--data", "8", "--zero", "1", "--batch", "64")
+    assert f"highest possible MFU {step['mfu']:.1%}, expected {step['expected_mfu']:.1%}" in out
+    assert "expected time" in out

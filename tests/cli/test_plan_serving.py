@@ -19,6 +19,8 @@ def test_the_table_says_what_is_needed_and_what_binds(call: Call) -> None:
         assert row.split()[:3] == [str(one[name]) for name in ("tensor", "replicas", "devices")]
         assert f"{one['replica']['ttft_s']['95'] * 1e3:.3g} ms" in row and f"{one['replica']['good']:.1%}" in row
         assert f"{one['cost_per_million_tokens']:.3g}" in row
+        share = max(one["utilisation"].values())
+        assert 0.005 < share <= 1 and f" {share:.0%}" in row
     assert "1 device as 1: steps are bound by memory bandwidth" in out.splitlines()[-1]
     assert "cost" not in call("plan-serving", *ASKED)[1]
 
@@ -32,6 +34,10 @@ def test_an_objective_out_of_reach(call: Call) -> None:
 def test_mistakes_are_one_line(call: Call) -> None:
     for options, words in (
         (("llama3-8b", "--rate", "0"), "rate must be positive: got 0.0"),
+        (("llama3-8b", "--rate", "inf"), "rate must be finite: got inf"),
+        (("llama3-8b", "--rate", "1e12"), "the load is too large: got 1e+12 requests/s, expected at most 1,"),
+        (("llama3-8b", "--rate", "1", "--prompt", "1e9"), "longer than the context: got 1e+09 + 120 tokens"),
+        (("llama3-8b", "--rate", "1", "--prompt", "8100"), "got 8100 + 120 tokens, expected up to 8192 (llama3-8b)"),
         (("llama3-8b", "--rate", "1", "--slo-ttft", "-1"), "ttft_s must be positive: got -1.0"),
         (("llama3-8b", "--rate", "1", "--prompt", "0"), "prompt must be at least 1: got 0.0"),
         (("llama3-8b", "--rate", "1", "--price", "-1"), "a price cannot be so: got -1.0"),

@@ -6,10 +6,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from mlsys_lab.inference.simulator import Arrival, write_trace
 
 Call = Callable[..., tuple[int, str, str]]
-ASKED = ("simulate-serving", "llama3-8b", "--requests", "12", "--prompt", "200", "--answer", "8")
+ASKED = ("simulate-serving", "llama3-8b", "--requests", "60", "--prompt", "200", "--answer", "8")
 
 
 def test_both_arrangements_are_shown_at_each_rate(call: Call, tmp_path: Path) -> None:
@@ -45,8 +47,24 @@ def test_mistakes_are_one_line(call: Call) -> None:
             "--readers out of range: got 1, expected at least 1, fewer than the 1 replicas",
         ),
         (("--trace", "t", "--plot", "p"), "a trace has no rates to plot"),
+        (("--rate", "inf"), "rate must be finite: got inf"),
+        (("--rate", "nan"), "rate must be positive: got nan"),
+        (("--rate", "5", "--prompt", "1e9"), "requests longer than the context: got 1e+09 + 8 tokens"),
+        (("--rate", "5", "--requests", "1000000000"), "the run cannot be so long: got 1000000000 requests"),
+        (("--rate", "5", "--burst", "1000000000"), "the run cannot be so long: got 60 requests, 1000000000 at once"),
         (("--rate", "5", "--weights", "fp32", "--device", "T4"), "llama3-8b fits on no replica: got 1 devices of"),
-        (("--rate", "5", "--replicas", "0"), "count must be at least 1: got 0"),
+        (("--rate", "5", "--replicas", "0"), "--replicas out of range: got 0, expected 1 to 4096"),
+        (("--rate", "5", "--replicas", "1000000000"), "--replicas out of range: got 1000000000"),
     ):
         code, out, err = call(*ASKED, *options)
         assert (code, out) == (1, "") and words in err and len(err.splitlines()) == 1
+
+
+def test_goodput_is_that_of_the_steady_state(call: Call) -> None:
+    """About 210 requests a second are what compute allows: 150 are served as they come, of 400 sooner or later none."""
+    code, out, err = call(*ASKED, "--rate", "150", "400")
+    assert (code, err) == (0, "") and "overloaded at 400/s, mixed: the queue grows" in out
+    served, lost = json.loads(call(*ASKED, "--rate", "150", "400", "--json")[1])["runs"]
+    assert not served["overloaded"] and served["good"] > 0.95 and 0.5 < served["utilisation"] < 1
+    assert served["goodput"] == pytest.approx(150 * served["good"])
+    assert lost["overloaded"] and lost["good"] == lost["goodput"] == 0 and lost["utilisation"] > 1

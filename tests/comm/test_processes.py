@@ -5,9 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from mlsys_lab.comm import DeadlockError, MessageError, RankError, run
 from mlsys_lab.errors import MissingToolError
@@ -63,6 +65,7 @@ def kill_rank_1(rank, x):
         (send_twelve_for_ten, 2, MessageError, r"got float32 \(12,\), expected float32 \(10,\)"),
         (send_unheard, 2, MessageError, "all ranks have ended, but rank 1 waits to send to rank 0"),
         (change_what_is_sent, 2, MessageError, "rank 1 changed an array while it was sending it to rank 0"),
+        (lambda rank, x: rank.send(x, 2), 2, RankError, r"^no such rank: got 2, expected 0 to 1 \(on rank \d\)$"),
         (lambda rank, x: lambda: x, 1, RankError, "rank 0 failed: its result cannot leave the process"),
     ],
 )
@@ -96,3 +99,18 @@ def test_nccl_carries_the_same_program():
         pytest.skip("NCCL between ranks needs two GPUs")
     inputs = [torch.tensor([float(r)], device=f"cuda:{r}") for r in range(2)]
     assert [x.item() for x, _ in run(pass_right, inputs, world="nccl").results] == [1.0, 0.0]
+
+
+def test_no_rank_runs_before_all_have_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 is slow to connect, as on a starved machine: rank 0, with nothing to do, would be gone before."""
+    connect, connected_at = dist.init_process_group, multiprocessing.RawArray("d", 1)
+
+    def connect_slowly(*args, rank, **options):
+        connect(*args, rank=rank, **options)
+        if rank == 1:
+            time.sleep(0.5)
+            connected_at[0] = time.monotonic()
+
+    monkeypatch.setattr(dist, "init_process_group", connect_slowly)
+    started = run(lambda rank, x: time.monotonic(), [0, 0], world="gloo").results
+    assert min(started) >= connected_at[0] > 0

@@ -55,6 +55,7 @@ DEEPSEEK: dict[str, Any] = {
     "max_position_embeddings": 163840,
     "moe_intermediate_size": 2048,
     "moe_layer_freq": 1,
+    "n_group": 8,
     "n_routed_experts": 256,
     "n_shared_experts": 1,
     "num_attention_heads": 128,
@@ -70,6 +71,7 @@ DEEPSEEK: dict[str, Any] = {
     "rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096},
     "rope_theta": 10000,
     "tie_word_embeddings": False,
+    "topk_group": 4,
     "v_head_dim": 128,
     "vocab_size": 129280,
 }
@@ -119,6 +121,8 @@ PHI3 = LLAMA2 | {
 }
 DEEPSEEK_V2 = DEEPSEEK | {
     "model_type": "deepseek_v2",
+    "n_group": 1,
+    "topk_group": 1,
     "first_k_dense_replace": 1,
     "hidden_size": 2048,
     "intermediate_size": 10944,

@@ -54,7 +54,7 @@ def test_a_training_step_on_one_device_by_hand():
     counts = parameters(CONFIG)
     multiplied = counts.total - counts.embedding
     # 8 micro-batches of one sequence; 16 bytes a parameter once, 14 more to and from memory for Adam.
-    layer = 8 * (4 * 16 + (16 + 2 * 8 + 16) + 8 * 2 + 4 * 24) * 2
+    layer = 8 * (4 * 16 + (16 + 2 * 8 + 16) + 8 * 2 + 3 * 24) * 2
     head = 8 * (2 * 16 * 2 + 4 * 32)
     weights = 8 * 2 * 2 * multiplied
     gradients = (2 * 8 - 1) * 2 * counts.total

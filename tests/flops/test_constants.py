@@ -31,6 +31,7 @@ CONSTANTS = {
             "fp32": {"weights": 4, "gradients": 4, "master": 0, "moments": 8},
             "adam8bit": {"weights": 2, "gradients": 2, "master": 4, "moments": 2},
             "bf16": {"weights": 2, "gradients": 2, "master": 0, "moments": 4},
+            "fp8": {"weights": 1, "gradients": 4, "master": 4, "moments": 4},  # arXiv:2412.19437, §3.3
         },
     },
     "number_formats": {  # IEEE 754; OCP's specifications of 8-bit floating point and of microscaling
@@ -83,10 +84,12 @@ llama4-maverick  8192  36 of 48
 
 ELSEWHERE = {
     "architectures": {"DEFAULTS"},  # tests/models/test_loading.py, by `transformers` itself
-    "presets": {"PRESETS", "_ROWS", "WINDOWS"},  # test_presets.py, and WINDOWS above
+    "presets": {"PRESETS", "_ROWS", "WINDOWS", "PUBLISHED_ACTIVE"},  # test_presets.py, and WINDOWS above
     "published_runs": {"PUBLISHED_RUNS", "_MIXED", "_MEGATRON", "_SELENE", "_JEAN_ZAY", "_H100", "_H800"},
 }
 SETTINGS = {
+    "defaults": {"SEQUENCE_TOKENS", "PROMPT", "TTFT_S", "SEQUENCES", "SERVING_MEMORY", "TRAINING_EFFICIENCY"}
+    | {"SERVING_EFFICIENCY"},
     "einsum": {"MOST_OPERANDS"},
     "fitting": {"MOST_CHANGES"},
     "offload": {"WORKING_LAYERS"},

@@ -53,7 +53,7 @@ def test_7b_on_one_device_is_states_and_activations_by_hand():
     assert one.memory.weights == one.memory.gradients == 2 * n
     assert (one.memory.master, one.memory.moments) == (4 * n, 8 * n)
     rows = 4096
-    layer = rows * ((4 * 4096 + 4 * 4096 + 4 * 11008) * 2 + 32 * 4)
+    layer = rows * ((4 * 4096 + 4 * 4096 + 3 * 11008) * 2 + 32 * 4)
     assert one.memory.activations == 31 * rows * 4096 * 2 + layer + rows * (2 * 4096 * 2 + 4 * 32_000)
     assert not one.fits and one.memory.largest == "moments"
 
@@ -94,14 +94,14 @@ def test_of_a_pipeline_the_fuller_end_counts():
     wide = dataclasses.replace(CONFIG, vocab_size=100_000)
     narrow = dataclasses.replace(CONFIG, vocab_size=2)
     for config, in_flight in ((narrow, 4), (wide, 1)):
-        layer = 8 * ((4 * 16 + 48 + 4 * 24) * 2 + 8 * 4)
+        layer = 8 * ((4 * 16 + 48 + 3 * 24) * 2 + 8 * 4)
         head = 8 * (2 * 16 * 2 + 4 * config.vocab_size) if in_flight == 1 else 0
         got = training_memory(config, Layout(pipeline=4), MIXED, batch=16, tokens=8)
         assert got.activations == in_flight * layer + head
     two = training_memory(narrow, Layout(pipeline=2, interleave=2), MIXED, batch=16, tokens=8)
-    assert two.activations == (2 + 1 / 2) * 2 * 8 * ((4 * 16 + 48 + 4 * 24) * 2 + 8 * 4)
+    assert two.activations == (2 + 1 / 2) * 2 * 8 * ((4 * 16 + 48 + 3 * 24) * 2 + 8 * 4)
     few = training_memory(narrow, Layout(pipeline=4), MIXED, batch=2, tokens=8)
-    assert few.activations == 2 * 8 * ((4 * 16 + 48 + 4 * 24) * 2 + 8 * 4)
+    assert few.activations == 2 * 8 * ((4 * 16 + 48 + 3 * 24) * 2 + 8 * 4)
 
 
 def test_zero_3_gathers_a_layer_at_a_time():

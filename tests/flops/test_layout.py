@@ -85,7 +85,7 @@ def test_latent_vectors_are_made_on_every_rank():
     [
         (preset("llama3-8b"), {"tensor": 3}, "query heads do not divide evenly: got 32 among 3 tensor-parallel ranks"),
         (DENSE, {"pipeline": 5}, "a piece without a layer: got 4 layers for 5 pieces of the pipeline"),
-        (DENSE, {"pipeline": 2, "interleave": 3}, "a piece without a layer: got 4 layers for 6 pieces"),
+        (DENSE, {"pipeline": 2, "interleave": 4}, "a piece without a layer: got 4 layers for 8 pieces"),
         (dataclasses.replace(DENSE, d_ff=21), {"tensor": 2}, "d_ff do not divide evenly: got 21 among 2"),
         (ROUTED, {"data": 6, "expert": 3}, "experts do not divide evenly: got 8 among 3 expert-parallel ranks"),
         (DENSE, {"data": 2, "expert": 2}, "dense has no experts to divide: got 2 expert-parallel ranks"),
@@ -134,6 +134,9 @@ def test_no_stage_is_fuller_than_one_that_has_a_layer_more_in_each_piece(layers,
     layout = Layout(pipeline=pipeline, interleave=interleave)
     config = dataclasses.replace(DENSE, n_layers=layers)
     full, last = layout.stage_layers(config), layout.stage_layers(config, last=True)
+    lacking = full * pipeline - layers
+    first = layout.stage_layers(config, first=True)
+    assert (first, last) == (full - (lacking > 1), full - (lacking > 0))
     assert full == interleave * max(pieces) >= max(stages)
     assert full - 1 <= last <= full and (last == full) == (min(pieces) == max(pieces))
 

@@ -12,7 +12,7 @@ from mlsys_lab.flops.memory import RECIPES, ZERO_STAGES, Recipe, recipe, states
 
 def test_bytes_a_parameter() -> None:
     assert {name: one.bytes_per_parameter for name, one in RECIPES.items()} == {
-        "mixed16": 16, "mixed18": 18, "mixed20": 20, "fp32": 16, "adam8bit": 10, "bf16": 8,
+        "mixed16": 16, "mixed18": 18, "mixed20": 20, "fp32": 16, "adam8bit": 10, "bf16": 8, "fp8": 13,
     }  # fmt: skip
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
+from statistics import median
 
 import pytest
 
 from mlsys_lab.flops import compute
+from mlsys_lab.flops.defaults import TRAINING_EFFICIENCY
 from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.flops.published_runs import PUBLISHED_RUNS, Comparison, PublishedRun
 
@@ -16,8 +18,6 @@ MEGATRON = [run for run in PUBLISHED_RUNS if run.name.startswith("Megatron")]
 DENSE = [run for run in PUBLISHED_RUNS if run.config.experts is None]
 FAR = {"Megatron-LM 18.4B": 1.14}
 """Planned time of the published layout over that of the best, where it is more than a tenth longer."""
-SLOWEST = 0.45
-"""Least share of its planned speed that a run has reached: small matrices leave more of the peak unused."""
 
 
 @cache
@@ -25,14 +25,43 @@ def compared(name: str) -> Comparison:
     return BY_NAME[name].compare()
 
 
-@pytest.mark.parametrize("run", DENSE, ids=lambda run: run.name)
+@pytest.mark.parametrize("run", PUBLISHED_RUNS, ids=lambda run: run.name)
 def test_their_layout_is_near_our_best_and_no_run_beats_our_time(run: PublishedRun) -> None:
     found = compared(run.name)
     assert found.theirs.layout.devices == found.best.layout.devices == run.layout.devices
     assert {name: getattr(found.theirs.layout, name) for name in run.given} == dict(run.given)
     assert found.ratio == pytest.approx(FAR[run.name], abs=0.01) if run.name in FAR else found.ratio < 1.1
-    assert SLOWEST < run.utilisation / found.utilisation < 1
-    assert (found.theirs.missing_bytes > 0) == (run in LLAMA)
+    assert found.theirs.missing_bytes == 0
+    # The bound holds; what is expected is met to a quarter, and the stated range is that of all runs.
+    overlapped = found.utilisation * found.theirs.time_s / found.theirs.bound.time_s
+    assert run.utilisation < found.utilisation <= overlapped
+    assert 0.75 < run.utilisation / (TRAINING_EFFICIENCY * found.utilisation) < 1.26
+
+
+def test_the_expected_efficiency_is_the_median_of_the_published_runs() -> None:
+    reached = sorted(run.utilisation / compared(run.name).utilisation for run in PUBLISHED_RUNS)
+    assert round(median(reached), 2) == pytest.approx(TRAINING_EFFICIENCY, abs=0.01)
+    assert (round(reached[0], 2), round(reached[-1], 2)) == (0.49, 0.81)
+
+
+def test_deepseek_v3_s_step_takes_about_as_long_as_expected() -> None:
+    """arXiv:2505.09343, table 4, prints 19.926 s."""
+    found = compared("DeepSeek-V3").theirs
+    assert found.expected_s == pytest.approx(STEP_S, rel=0.26)
+    assert found.parts["network"] < 0.45 * found.time_s
+
+
+@pytest.mark.parametrize("run", LLAMA, ids=lambda run: run.name)
+def test_llama_3_s_layouts_fit_by_what_its_paper_states(run: PublishedRun) -> None:
+    """80 GiB, bf16 weights, fp32 gradients, no recomputation; 126 layers in pieces of one, none at the two ends."""
+    theirs = compared(run.name).theirs
+    assert (theirs.layout.zero_stage, theirs.layout.interleave, theirs.layout.recomputation) == (2, 8, "none")
+    assert 0.85 * 80 * 2**30 < theirs.memory.total < 80 * 2**30
+    D, H, N, K, F, tokens = 16_384, 128, 128, 8, 53_248, 8192
+    kept = tokens / 8 * (2 * (4 * D + (2 * N + 2 * K) * H + 3 * F) + 4 * N)  # fused SwiGLU: gate, up, product
+    micro_batches = run.batch // run.layout.data
+    pieces = [(min(2 * (15 - stage) + 7 * 16 + 1, 8 * micro_batches), layers) for stage, layers in ((0, 7), (1, 8))]
+    assert theirs.memory.activations == pytest.approx(max(count * layers for count, layers in pieces) / 8 * kept)
 
 
 def test_the_largest_layouts_are_found_exactly() -> None:
@@ -45,13 +74,6 @@ def test_tensor_parallel_links_are_what_the_one_far_layout_loses_by() -> None:
     found = compared(name)
     assert found.theirs.loss(found.best)[0] == "link"
     assert found.theirs.layout.tensor > found.best.layout.tensor
-
-
-def test_deepseek_s_layout_loses_by_the_network_which_it_spares_in_ways_that_are_not_counted() -> None:
-    found = compared("DeepSeek-V3")
-    assert found.theirs.loss(found.best)[0] == "network"
-    assert found.ratio == pytest.approx(1.55, abs=0.01)
-    assert found.run.utilisation > found.utilisation
 
 
 FROM_ELSEWHERE = {
@@ -107,7 +129,7 @@ UTILISATIONS = {
     "Llama 3 405B, 8,192 GPUs, 8,192 tokens": 0.43,
     "Llama 3 405B, 16,384 GPUs, 8,192 tokens": 0.41,
     "Llama 3 405B, 16,384 GPUs, 131,072 tokens": 0.38,
-    "DeepSeek-V3": 0.437,
+    "DeepSeek-V3": 0.437 * 989.4 / 1978.9,  # of the peak in 8 bits; printed is that of 16
 }
 """TFLOP/s of each of BLOOM's 384 GPUs, of 312: bigscience's chronicle of the training, 2022-03-18, "149-150 TFLOPs per
 GPU"; of the others the model FLOPs' share of the peak, as their tables print it."""
@@ -138,7 +160,7 @@ def test_every_other_row_is_the_printed_one(name: str) -> None:
 @pytest.mark.parametrize("run", PUBLISHED_RUNS, ids=lambda run: run.name)
 def test_every_machine_has_the_printed_network(run: PublishedRun) -> None:
     assert run.machine.network_bytes_per_s == NETWORKS[run.name.replace("-", " ").split()[0]]
-    assert run.machine.node == 8 and run.recipe.bytes_per_parameter == 18
+    assert run.machine.node == 8 and run.recipe.bytes_per_parameter == (13 if "DeepSeek" in run.name else 18)
     assert run.machine.link_bytes_per_s == {"A100": 300e9, "H100": 450e9, "H800": 160e9}[CHIPS[run.name.split()[0]]]
 
 

@@ -69,3 +69,14 @@ def test_the_shares_that_are_judged_are_those_that_are_merged():
     assert f'SHARD="$SHARE/{len(shares)}"' in judged and 'OUT="shares/$SHARE"' in judged
     assert JOBS["correctness"]["strategy"]["fail-fast"] is False
     assert TEXT.count(listed) == 2, "once where performance is measured, once where shares are merged"
+
+
+def test_the_python_of_the_grader_is_set_in_one_place_for_the_workflow_and_for_each_image():
+    assert FLOW["env"]["PYTHON_VERSION"] == "${{ inputs.python || vars.GRADE_PYTHON || '3.11' }}"
+    assert "python" in TRIGGERS["workflow_dispatch"]["inputs"]
+    steps = [step for job in JOBS.values() for step in job["steps"] if "setup-python" in step.get("uses", "")]
+    assert [step["with"]["python-version"] for step in steps] == ["${{ env.PYTHON_VERSION }}"] * 2
+    for name in ("Containerfile", "Containerfile.gpu"):
+        lines = (PROJECT / "grader" / name).read_text().splitlines()
+        assert lines[lines.index("ARG PYTHON_VERSION=3.11") + 1] == "FROM python:${PYTHON_VERSION}-slim"
+    assert "--build-arg PYTHON_VERSION=$(PYTHON_VERSION)" in (PROJECT / "Makefile").read_text()

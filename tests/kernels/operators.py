@@ -38,12 +38,15 @@ def assert_like(function: Function, expected: Function, *inputs: torch.Tensor) -
 
 
 def looked_at(call: Callable[[], object]) -> list[Trace]:
-    """The traces of a call's launches; none of them touches memory out of bounds, unwritten, or in a race."""
+    """The traces of a call's launches; none of them touches memory out of bounds, unwritten, or in a race, or
+    lets an undefined lane take effect.
+    """
     with recorded() as traces:
         call()
     for trace in traces:
         wrong = [*faults(trace), *races(trace)]
         assert not wrong, wrong[0].sentence
+        assert not trace.undefined, trace.describe_undefined(trace.undefined[0])
     return traces
 
 

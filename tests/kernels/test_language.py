@@ -304,6 +304,13 @@ def test_what_a_kernel_does_not_have_is_refused_at_its_line(decorator: str, line
         "@cuda.jit\ndef kernel(x=[]): pass",
         "@cuda.jit\ndef kernel(x=open): pass",
         "@triton.jit\ndef kernel(x: print('run')): pass",
+        "@triton.jit\ndef kernel(x: [1 for eval in ()]): pass",
+        "@triton.jit\ndef kernel(x: tl.int8): pass",
+        "@triton.jit\ndef kernel(x: 'fp16'): pass",
+        "@triton.jit\ndef kernel(x: '*fp32'): pass",
+        "@triton.jit\ndef kernel(x: 'constexpr'): pass",
+        "@triton.jit\ndef kernel(x: tl.const): pass",
+        "@triton.jit\ndef kernel(x: torch.tensor[0]): pass",
         "@triton.jit\ndef kernel(x) -> print('run'): pass",
         "@triton.jit\ndef kernel(x) -> [1 for eval in ()]: pass",
         "@cuda.jit(print('run'))\ndef kernel(x): pass",
@@ -326,6 +333,26 @@ def test_annotations_of_numbas_kernels_are_left_out_unrun() -> None:
     assert ast.unparse(found.tree).endswith("def kernel(x, *, y=1):\n    pass")
     hidden = "@cuda.jit\ndef kernel(x, y: [0 for eval in ()]) -> [0 for eval in ()]:\n    x[0] = eval"
     assert "`eval` is nothing that kernel" in str(refusal(hidden))
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("x: int", "x: int"),
+        ("x: 'int' = 4", "x: int=4"),
+        ("x: bool, *, y: float = 1.0", "x: bool, *, y: float=1.0"),
+        ("x: tl.int64, y: language.float32", "x: tl.int64, y: tl.float32"),
+        ("x: torch.Tensor, y: 'Tensor', z: None", "x, y, z"),
+        ("x: 'tl.constexpr', y: constexpr, z: tl.constexpr", "x: tl.constexpr, y: tl.constexpr, z: tl.constexpr"),
+    ],
+)
+@pytest.mark.parametrize("returned", ["", " -> None", " -> int", " -> torch.Tensor", " -> 'nothing'"])
+def test_annotations_of_tritons_kernels_are_types_or_constants_or_left_out_unrun(
+    written: str, kept: str, returned: str
+) -> None:
+    imports = "from triton import language\nfrom triton.language import constexpr\n"
+    found = kernels_of(f"{imports}@triton.jit\ndef kernel({written}){returned}: pass")
+    assert "kernel" in found.kernels and ast.unparse(found.tree).endswith(f"def kernel({kept}):\n    pass")
 
 
 @pytest.mark.parametrize(

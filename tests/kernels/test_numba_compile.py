@@ -90,6 +90,18 @@ def calls_what_calls_itself(x, y):
     y[0] = factorial(3)
 
 
+@cuda.jit
+def indexes_a_type(x, y):
+    if x.size < 0:
+        y[0] = float32[0]
+
+
+@cuda.jit
+def adds_an_axis(x, y):
+    if x.size < 0:
+        y[0] = x[None][0, 0]
+
+
 @cuda.jit(device=True)
 def last_of(value):
     kept = ()
@@ -141,6 +153,14 @@ def test_the_compiler_is_there() -> None:
         (begins_with_none, "total += x[i]", "no implementation of iadd(none, float32)", "a number to begin with"),
         (has_two_types, "y[0] = 1 if best == 0 else 2", "Cannot unify float32 and Tuple(float32, int64)", "one type"),
         (lists_tuples, "pairs = [(i, x[i]) for i in range(3)]", "Unknown attribute 'append' of type list", "no list"),
+        (
+            calls_what_calls_itself,
+            "return n * factorial(n - 1) if n > 1 else 1",
+            "AttributeError: ",
+            "what the compiler",
+        ),
+        (indexes_a_type, "y[0] = float32[0]", "KeyError: 'Can only index numba types with slices", "what the compiler"),
+        (adds_an_axis, "y[0] = x[None][0, 0]", "NotImplementedError: No definition for lowering", "what the compiler"),
         (returns_a_number, "return 1", "No conversion from Literal[int](1) to none", "returns nothing"),
     ],
 )
@@ -224,13 +244,13 @@ def test_a_text_that_was_accepted_is_known_again_in_another_module(monkeypatch: 
         monkeypatch.setattr(numba_compile, "_compile", None)
 
 
-def test_where_numba_fails_in_another_way_than_by_refusing_it_is_not_the_kernels_fault(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    check_compiles(calls_what_calls_itself, *arguments())  # an AttributeError in Numba
-    assert compiler_works()
+def test_where_numba_cannot_compile_at_all_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numba_compile, "_Layout", None)
-    check_compiles(fine, *arguments(np.float16))
+    compiler_works.cache_clear()
+    try:
+        check_compiles(grows_a_tuple, *arguments(np.float16))
+    finally:
+        compiler_works.cache_clear()
 
 
 def test_a_recorded_launch_of_a_learners_kernel_is_refused_by_cells() -> None:

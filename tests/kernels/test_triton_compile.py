@@ -126,6 +126,36 @@ def test_the_types_of_the_launch_count() -> None:
         check_compiles(has_another_type, *arguments(torch.float16), BLOCK=8)
 
 
+@triton.jit
+def is_annotated(x_ptr: torch.Tensor, y_ptr: None, n: int, BLOCK: tl.constexpr = 8) -> None:
+    at = tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < n, other=0.0), mask=at < n)
+
+
+@triton.jit
+def has_an_integer_for_a_pointer(x_ptr: int, y_ptr, n, BLOCK: tl.constexpr):
+    tl.store(y_ptr + tl.arange(0, BLOCK), 1.0)
+
+
+@triton.jit
+def has_an_integer_for_a_fraction(x_ptr, y_ptr, n: tl.int32, BLOCK: tl.constexpr):
+    tl.store(y_ptr + tl.arange(0, BLOCK), n)
+
+
+def test_annotations_are_types_for_the_compiler_or_nothing() -> None:
+    x, y, n = arguments()
+    record(is_annotated, 1, x, y, n, BLOCK=8)
+    assert y.tolist() == [1.0] * 4 + [0.0] * 4
+    check_compiles(is_annotated, x, y, n, BLOCK=8)
+    check_compiles(is_annotated, x, y, n)
+    with pytest.raises(
+        InputError, match=r"parameter `x_ptr` is annotated with a type .*got i32, expected \*fp32, or no"
+    ):
+        check_compiles(has_an_integer_for_a_pointer, x, y, n, BLOCK=8)
+    with pytest.raises(InputError, match=r"`n` is annotated with a type .*got i32, expected fp32, or no"):
+        check_compiles(has_an_integer_for_a_fraction, x, y, 0.5, BLOCK=8)
+
+
 def test_a_kernel_is_interpreted_as_before_and_compiles_after_that_too() -> None:
     x, y, n = arguments()
     for _ in range(2):

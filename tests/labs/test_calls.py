@@ -31,6 +31,7 @@ ALLOWED = (
         for name in ("spec", "storage", "values", "trees", "twice", "findings", "inputs", "texts")
     ),
     "mlsys_lab.comm.rank",
+    "mlsys_lab.models.aging",
     "mlsys_lab.kernels.trace",
     "mlsys_lab.kernels.cuda_cpp",
     "mlsys_lab.kernels.triton_launch",

@@ -8,6 +8,7 @@ from transformers import LlamaForCausalLM
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import TransformerConfig
+from mlsys_lab.inference.quantize import quantize
 from mlsys_lab.models import Transformer, load
 from mlsys_lab.models.saving import save
 
@@ -47,3 +48,24 @@ def test_a_model_that_is_not_built_like_llama_is_one_line(tmp_path, change):
 def test_a_window_is_one_line(tmp_path):
     with pytest.raises(InputError, match="only models built like LLaMA are saved"):
         save(Transformer(CONFIG, window=4), tmp_path / "saved")
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int4"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_quantized_model_is_refused_in_one_line_and_nothing_is_written(tmp_path, scheme, tied):
+    model = quantize(Transformer(dataclasses.replace(CONFIG, tied=tied, d_model=64, head_dim=16, d_ff=64)), scheme)
+    with pytest.raises(InputError, match=r"the model is not whole: got \d+ of \d+ weights") as told:
+        save(model, tmp_path / "saved")
+    assert "\n" not in str(told.value) and not (tmp_path / "saved").exists()
+
+
+def test_a_model_with_a_weight_more_or_of_another_shape_is_refused(tmp_path):
+    for change in ("more", "narrower"):
+        model = Transformer(CONFIG)
+        weight = model.blocks[0].attention.query.weight if change == "narrower" else None
+        if weight is None:
+            model.extra = torch.nn.Parameter(torch.zeros(1))
+        else:
+            weight.data = weight.data[:4]
+        with pytest.raises(InputError, match="the model is not whole"):
+            save(model, tmp_path)

@@ -56,7 +56,7 @@ def test_layouts(page) -> None:
 
 def test_published_runs(page) -> None:
     assert [one.run for one in page.compared] == list(PUBLISHED_RUNS)
-    assert len(page.near) == 13
+    assert len(page.near) == 14
 
 
 def test_problems(page) -> None:

@@ -173,8 +173,8 @@ def test_the_answer(page) -> None:
     held = (MATRICES + V * D) / 8 + L * 2 * D + D
     use = page.best.memory
     assert [use.weights, use.gradients, use.master + use.moments] == exactly([2 * held, 2 * held, 12 * held / 8])
-    # A layer keeps 4D of norms, queries, keys, values and attention's result, 4F of the MLP, statistics in fp32.
-    per_token = 2 * (4 * D + 2 * N * H + 2 * K * H + 4 * F) + 4 * N
+    # A layer keeps 4D of norms, queries, keys, values and attention's result, 3F of the MLP, statistics in fp32.
+    per_token = 2 * (4 * D + 2 * N * H + 2 * K * H + 3 * F) + 4 * N
     end = T * (2 * 2 * D + 4 * V / 8)
     assert use.activations == exactly(L * T * per_token / 8 + end)
     assert page.sharded.memory.activations == exactly(L * T * per_token + T * (2 * 2 * D + 4 * V))

@@ -38,6 +38,13 @@ from mlsys_lab.stack.commands import is_exported, strip_commands
         "!pip install x\n#| export",
         "%matplotlib inline\n#| export",
         "x = 1\n#| export",
+        "#| exports",
+        "#|exports",
+        "# | exports",
+        "#exports",
+        "#| Exports mlsys",
+        "x = 1\n#|exports",
+        "#| exporti",
     ],
 )
 def test_the_mark_is_known_however_it_is_written(mark: str) -> None:
@@ -51,6 +58,9 @@ def test_the_mark_is_known_however_it_is_written(mark: str) -> None:
         "x = 1  #| export",
         "# export the results\nx = 1",
         "#| exported\n",
+        "#| exports_nothing\n",
+        "x = 1\n# exports",
+        "# exports all\nx = 1",
         "",
         "#",
         "'#| export'",

@@ -20,6 +20,7 @@ from mlsys_lab.stack.loading import (
     describe,
     find_cause,
     find_elsewhere,
+    find_endless,
     find_lost,
     load,
     lost_cells,
@@ -90,11 +91,16 @@ def test_a_cell_that_fails_costs_what_it_defines_and_is_told_by_cell_and_line(so
         "def lost[T](x): pass",
         "class lost[T]: pass",
         'lost = f"{\', \'.join(f"{1}")}"',
+        'lost = f"{"a" "b"}"',
+        "lost = f'{\n1\n}'",
+        "y = 1; type Lost = int",
+        "def lost[\n    T\n](x): pass",
     ],
 )
 def test_syntax_of_a_newer_python_is_told_as_that(line: str) -> None:
     error = find_lost(load(_artifact(f"x = 2\n{line}\nlost = 1")), ["lost"])
-    assert f"help: Python 3.{sys.version_info.minor} reads it here" in str(error)
+    expected = f"expected a cell that parses with Python 3.{sys.version_info.minor}, which runs the checks"
+    assert expected in str(error) and "if it runs there, its Python is newer" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -200,6 +206,16 @@ def test_a_line_that_does_not_end_costs_what_it_defines(line: str) -> None:
     assert module.x == 1 and len(lost_cells(module)) == 3
     error = find_lost(module, ["late"])
     assert error is not None and "TimeoutError: no answer after" in str(error) and "late = [0" in str(error)
+
+
+def test_statements_that_did_not_end_can_be_skipped() -> None:
+    artifact = _artifact("x = 1; y = [0 for _ in range(10**9)]\ndef f(z=[0 for _ in range(10**9)]):\n    pass", "z = 3")
+    first = load(artifact, loader_of=partial(ArtifactLoader, limit_s=0.2))
+    assert find_endless(first) == [1, 2]
+    module = load(artifact, loader_of=partial(ArtifactLoader, endless=find_endless(first)))
+    assert (module.x, module.z, len(lost_cells(module))) == (1, 3, 2)
+    error = find_lost(module, ["y"])
+    assert error is not None and "TimeoutError: it did not end" in str(error) and "y = [0" in str(error)
 
 
 def test_an_alarm_from_outside_ends_it_all() -> None:

@@ -71,7 +71,7 @@ def grid(layout: dict[str, Any]) -> tuple[int, ...]:
 
 
 def test_the_figure_and_python_plan_alike_and_refuse_alike(open_module) -> None:
-    rng = random.Random(33)
+    rng = random.Random(37)
     specs = [random_specification(rng) for _ in range(CASES)]
     page = open_module("planner", "plan", "lossOf")
     got = page.evaluate(

@@ -55,6 +55,7 @@ def _drawn(rng: random.Random) -> dict[str, Any]:
             "d_ff": rng.randint(1, 16_384),
             "shared": rng.choice([0, 0, 1, 2]),
             "dense_layers": rng.choice([0, 0, config["n_layers"] - 1]),
+            "max_groups": rng.choice([0, 0, 1, 4]),
         }
     if rng.random() < 0.2:
         config |= {"position": "rotary", "qkv_bias": False, "qk_norm": False, "n_kv_heads": 0, "head_dim": 0}
@@ -73,7 +74,9 @@ def spoil(rng: random.Random, config: dict[str, Any]) -> None:
     names = ["n_layers", "d_model", "n_heads", "d_ff", "vocab_size", "n_kv_heads", "head_dim"]
     config[rng.choice(names)] = rng.choice([0, -1, 5, 11])
     if config["experts"] and rng.random() < 0.5:
-        config["experts"][rng.choice(["count", "active", "d_ff", "shared", "dense_layers"])] = rng.choice([0, -3, 200])
+        config["experts"][rng.choice(["count", "active", "d_ff", "shared", "dense_layers", "max_groups"])] = rng.choice(
+            [0, -3, 200]
+        )
 
 
 def try_config(given: dict[str, Any]) -> TransformerConfig | str:

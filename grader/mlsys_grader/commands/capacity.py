@@ -14,7 +14,7 @@ import math
 import os
 from collections.abc import Sequence
 
-from mlsys_grader.commands.common import find_chosen_lab, read_records
+from mlsys_grader.commands.common import CLUSTER_WORKERS, check_workers, find_chosen_lab, read_records
 from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.gradebook.record import Record
@@ -39,8 +39,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the work of a class, its time with N workers, the queue before a deadline, and the limits."""
     from mlsys_grader.reports.capacity import Load
 
-    if args.workers < 0 or args.count < 1 or not (args.hours > 0 and math.isfinite(args.hours)):
-        raise InputError("--workers, --count and --hours have to be positive")
+    check_workers(args.workers, CLUSTER_WORKERS)
+    if args.count < 1 or not (args.hours > 0 and math.isfinite(args.hours)):
+        raise InputError("--count and --hours have to be positive")
     lab, course = find_chosen_lab(args), Course.open(args.course)
     records = read_records(course, lab)
     times = [sum(verdict.time_s for verdict in record.verdicts) for record in records]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from math import isfinite
 from pathlib import Path
@@ -18,6 +19,10 @@ from mlsys_grader.judging.options import Options
 from mlsys_grader.sandbox.backend import BACKENDS
 from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.errors import InputError
+
+WORKERS_PER_CORE = 8
+"""Most submissions at a time for each core of this machine: each holds processes, which more would only make wait."""
+CLUSTER_WORKERS = 10_000
 
 
 def find_chosen_lab(args: argparse.Namespace) -> GradedLab:
@@ -35,6 +40,12 @@ def read_records(course: Course, lab: GradedLab) -> list[Record]:
     if left_out := sorted(set(students) - {record.student for record in records}):
         print(f"mlsys-grader: left out, not graded: {', '.join(left_out)}", file=sys.stderr)
     return records
+
+
+def require_folder(path: Path | None) -> None:
+    """Raise `InputError` where the folder that a file is to be written to does not exist: a name may be misspelt."""
+    if path is not None and not path.parent.exists():
+        raise InputError(f"cannot write {path}", got="no such folder", help=f"make {path.parent}, or mend the path")
 
 
 def write_text(path: Path | None, text: str) -> None:
@@ -88,12 +99,17 @@ def add_judging_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check_workers(workers: int, most: int) -> None:
+    """Raise `InputError` for a number of workers that no machine has a use for, or memory."""
+    if not 0 <= workers <= most:
+        raise InputError("--workers cannot be that", got=workers, expected=f"1 to {most:,}, or 0: one per core")
+
+
 def read_judging_options(args: argparse.Namespace) -> Options:
     """Read what `add_judging_arguments` added, and check it; says on standard error what --unsafe gives up."""
     from mlsys_grader.sandbox.sandbox import UNSAFE
 
-    if args.workers < 0:
-        raise InputError("--workers cannot be that", got=args.workers, expected="1 or more, or 0: one per core")
+    check_workers(args.workers, CLUSTER_WORKERS if args.engine == "ray" else WORKERS_PER_CORE * (os.cpu_count() or 1))
     if not (args.time_factor > 0 and isfinite(args.time_factor)):
         raise InputError("--time-factor cannot be that", got=args.time_factor, expected="a positive number")
     if args.address and args.engine != "ray":

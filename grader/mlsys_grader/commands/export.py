@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mlsys_grader.commands.common import find_chosen_lab, read_records, write_text
+from mlsys_grader.commands.common import find_chosen_lab, read_records, require_folder, write_text
 from mlsys_grader.course.folder import Course
 
 
@@ -29,6 +29,8 @@ def run(args: argparse.Namespace) -> int:
     from mlsys_grader.reports.export import to_csv, to_json
 
     lab, course = find_chosen_lab(args), Course.open(args.course)
+    require_folder(args.csv)
+    require_folder(args.json)
     records = read_records(course, lab)
     if args.csv or not args.json:
         write_text(args.csv, to_csv(records, lab))

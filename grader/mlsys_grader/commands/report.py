@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mlsys_grader.commands.common import find_chosen_lab, read_records, write_text
+from mlsys_grader.commands.common import find_chosen_lab, read_records, require_folder, write_text
 from mlsys_grader.course.folder import Course
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from mlsys_grader.reports.summary_page import render_summary
 
     lab, course = find_chosen_lab(args), Course.open(args.course)
+    require_folder(args.json)
     summary = summarise(read_records(course, lab), lab, names=not args.no_names)
     if args.json:
         write_text(args.json, json.dumps(asdict(summary), indent=1, ensure_ascii=False) + "\n")

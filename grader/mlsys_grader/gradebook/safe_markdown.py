@@ -6,6 +6,8 @@ of Markdown in its pages is replaced by this one.
 
 from __future__ import annotations
 
+from html import escape
+
 import bleach  # type: ignore[import-untyped]
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
@@ -17,6 +19,8 @@ TAGS = {
 }
 # fmt: on
 ATTRIBUTES = {"a": ["href", "title"], "abbr": ["title"], "img": ["alt", "src", "title"], "ol": ["start"]}
+CHARACTERS = 20_000
+"""Longest text that is rendered: nbconvert takes time with the square of some, and a second for one of this length."""
 PROTOCOLS = ["data", "http", "https", "mailto"]
 
 
@@ -24,11 +28,13 @@ def render_markdown(source: str) -> str:
     """HTML of Markdown: what is not plain text markup is shown as it was typed.
 
     No scripts, no styles, no forms; no class or id, which the page's own script looks for; no pictures from elsewhere,
-    which would tell who looks.
+    which would tell who looks. A text that is too long is shown as it was typed.
 
     >>> render_markdown("*yes* <script>alert(1)</script>")
     '<p><em>yes</em> &lt;script&gt;alert(1)&lt;/script&gt;</p>'
     """
+    if len(source) > CHARACTERS:
+        return f"<pre>{escape(source)}</pre>"
     html = MarkdownWithMath(renderer=IPythonRenderer(escape=False, exclude_anchor_links=True)).render(source)
     html = bleach.clean(html, tags=TAGS, attributes=_allowed, protocols=PROTOCOLS)
     return str(html).strip()

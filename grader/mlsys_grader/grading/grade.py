@@ -35,6 +35,7 @@ from mlsys_grader.grading.entries import (
     report_disk_errors,
     write_stamp,
 )
+from mlsys_grader.intake.bounded import stop_worker
 from mlsys_grader.intake.submission import Submission, read_submission
 from mlsys_grader.judging.options import Options
 from mlsys_grader.judging.verdict import deny_all
@@ -83,6 +84,7 @@ class _Batch:
                 stack.callback(_join, threads)  # they end once the engine is closed
                 self.options = self.options.settled(self.course.root)
                 engine = stack.enter_context(open_engine(self.lab, self.options))
+                stack.callback(stop_worker)  # the thread may be waiting for it
                 stack.callback(self.stopped.set)
             with report_disk_errors():
                 back_up(self.course)

@@ -18,7 +18,16 @@ from mlsys_grader.course.folder import Course, read_stamp, write_stamp
 from mlsys_grader.course.lock import lock_course
 from mlsys_grader.intake.checkouts import look_in_checkouts
 from mlsys_grader.intake.exports import look_in_folder, look_in_zip
-from mlsys_grader.intake.hand_in import HandIn, HandIns, calls_up, compose, make_printable, name_some
+from mlsys_grader.intake.hand_in import (
+    LOOKED_INTO,
+    NOTEBOOKS,
+    HandIn,
+    HandIns,
+    calls_up,
+    compose,
+    make_printable,
+    name_some,
+)
 from mlsys_grader.intake.platforms import NOTEBOOK
 from mlsys_grader.intake.roster import assign_ids, explain_unclear, read_roster
 from mlsys_lab.errors import InputError
@@ -96,7 +105,9 @@ def _take_all(course: Course, lab: str, found: HandIns, settled: Mapping[str, st
         for name, (other, student) in sorted(assigned.unclear.items())
     ]
     for student, entries in sorted(handed_in.items()):
-        if entries:
+        if len(entries) > NOTEBOOKS:
+            result, said = Collected(student, "skipped", f"more than {NOTEBOOKS:,} notebooks: {len(entries):,}"), []
+        elif entries:
             taken = _choose(entries, lab)
             result = _take(course, lab, student, taken, time)
             others = name_some([entry.path for entry in entries if entry is not taken])
@@ -137,7 +148,7 @@ def _choose(found: list[HandIn], lab: str) -> HandIn:
 
     def rank(place: int) -> tuple[str, bool, int, bool, int, str, int]:
         entry = found[place]
-        is_called = not are_named and len(found) > 1 and calls_up(lab, entry.read)
+        is_called = not are_named and 1 < len(found) <= LOOKED_INTO and calls_up(lab, entry.read)
         named = entry.file.startswith(lab), _copy_number(entry.file, lab)
         return entry.attempt, *named, is_called, -entry.path.count("/"), entry.file, place
 
@@ -145,8 +156,11 @@ def _choose(found: list[HandIn], lab: str) -> HandIn:
 
 
 def _copy_number(file: str, lab: str) -> int:
-    """2 for `01-autograd-2.ipynb`, `01-autograd (2).ipynb`, or without the blank; 0 for the lab's own name, else -1."""
-    number = re.fullmatch(r"(?:-(\d+)| ?\((\d+)\))?\.ipynb", file.removeprefix(lab))
+    """2 for `01-autograd-2.ipynb`, `01-autograd (2).ipynb`, or without the blank; 0 for the lab's own name, else -1.
+
+    No browser counts to numbers of more than nine digits.
+    """
+    number = re.fullmatch(r"(?:-(\d{1,9})| ?\((\d{1,9})\))?\.ipynb", file.removeprefix(lab))
     return int(number[1] or number[2] or 0) if number else -1
 
 
@@ -186,10 +200,11 @@ def _stamp(folder: Path, found: HandIn, time: str, *, is_known: bool) -> str:
         return f"handed in {found.handed_in:{SHOWN}}, which is yet to come" if is_ahead else ""
     receipt = read_stamp(received) or datetime.now(UTC)
     write_stamp(received, receipt)
-    if found.committed is not None:
-        write_stamp(committed, found.committed)
-    write_stamp(stamp, found.committed if time == COMMIT and found.committed is not None else receipt)
-    claim = f"{found.committed:{SHOWN}}" if found.committed is not None else "at no time that there is"
+    claimed = found.find_commit_time()
+    if claimed is not None:
+        write_stamp(committed, claimed)
+    write_stamp(stamp, claimed if time == COMMIT and claimed is not None else receipt)
+    claim = f"{claimed:{SHOWN}}" if claimed is not None else "at no time that there is"
     return f"received {receipt:{SHOWN}}, committed {claim} by the student's clock"
 
 

@@ -8,13 +8,15 @@ import stat
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from mlsys_grader.course.folder import parse_stamp
-from mlsys_grader.intake.gradescope import METADATA_BYTES, find_metadata, read_submitted
-from mlsys_grader.intake.hand_in import HandIn, HandIns, calls_up, compose, make_printable
+from mlsys_grader.intake.bounded import run_bounded
+from mlsys_grader.intake.gradescope import METADATA_BYTES, Submitted, find_metadata, read_submitted
+from mlsys_grader.intake.hand_in import ENTRIES, LOOKED_INTO, HandIn, HandIns, calls_up, compose, make_printable
+from mlsys_grader.intake.nofollow import LINK, open_below, read_below
 from mlsys_grader.intake.platforms import (
     COPY_PREFIX,
     NOTEBOOK,
@@ -23,15 +25,15 @@ from mlsys_grader.intake.platforms import (
     identify_student,
     is_aside,
     is_left_behind,
+    is_too_long,
     name_before,
 )
 from mlsys_grader.intake.submission import FILE_BYTES
 from mlsys_lab.errors import InputError
 
-ARCHIVE_ENTRIES = 100_000
-LOOKED_INTO = 100
-"""Most notebooks that are read to find out whether they are a class's."""
 STAMP, STAMP_BYTES = "timestamp.txt", 100
+SHOWN = 100
+"""Most characters that are shown of a path that is too long."""
 UTF_8 = 0x800
 """The bit of an entry's flags that says how its name is written."""
 
@@ -57,8 +59,26 @@ def look_in_folder(source: Path, lab: str) -> HandIns:
 
 def look_in_zip(source: Path, lab: str) -> HandIns:
     """Notebooks in an archive; each is read when it is asked for. Raises `InputError` for one that cannot be read."""
+    source = source.absolute()
+    listed = run_bounded(list_archive, source)
+    return _sort(
+        [
+            _Entry(
+                PurePosixPath(compose(name).replace("\\", "/")),
+                partial(run_bounded, read_archived, source, number),
+                is_folder,
+                refusal,
+            )
+            for number, (name, is_folder, refusal) in enumerate(listed)
+        ],
+        lab,
+    )
+
+
+def list_archive(source: Path) -> list[tuple[str, bool, str]]:
+    """Name of each entry of an archive, whether it is a folder, and why it cannot be read or ""."""
     try:
-        archive = zipfile.ZipFile(source)
+        entries = _open_archive(source, source.stat().st_mtime_ns).infolist()
     except Exception as error:  # zipfile raises errors of many kinds, UnicodeDecodeError for one
         raise InputError(
             f"{source} is not a zip archive that can be read",
@@ -67,16 +87,41 @@ def look_in_zip(source: Path, lab: str) -> HandIns:
             if NOTEBOOK.search(source.name)
             else "unpack it, and give the folder",
         ) from None
-    entries = archive.infolist()
-    if len(entries) > ARCHIVE_ENTRIES:
-        raise InputError(f"{source} holds too many entries", got=len(entries), expected=f"at most {ARCHIVE_ENTRIES}")
-    return _sort([_entry_of(archive, entry) for entry in entries], lab)
+    if len(entries) > ENTRIES:
+        raise InputError(f"{source} holds too many entries", got=len(entries), expected=f"at most {ENTRIES}")
+    return [(_name_of(entry), entry.is_dir(), _refuse(entry)) for entry in entries]
+
+
+def read_archived(source: Path, number: int, size: int) -> bytes:
+    """Read at most `size` bytes of the entry of that number."""
+    archive = _open_archive(source, source.stat().st_mtime_ns)
+    entry = archive.infolist()[number]
+    try:
+        with archive.open(entry) as file:
+            return file.read(size)
+    except Exception as error:  # zlib, bz2 and lzma each raise errors of their own
+        raise InputError(
+            "an entry of the archive is damaged", got=f"{make_printable(entry.filename)} ({error})"
+        ) from None
+
+
+@lru_cache(maxsize=1)
+def _open_archive(source: Path, changed: int) -> zipfile.ZipFile:
+    """The archive at a path as it was changed last; the worker keeps it for its next entry."""
+    return zipfile.ZipFile(source)
+
+
+def _refuse(entry: zipfile.ZipInfo) -> str:
+    if stat.S_ISLNK(entry.external_attr >> 16):
+        return LINK
+    return "encrypted" if entry.flag_bits & 1 else ""
 
 
 def _sort(entries: list[_Entry], lab: str) -> HandIns:
     """Sort what a source holds by whose it is and what it is."""
-    entries = _name_submitters(entries)
-    found = HandIns(lone_folder=_find_lone_folder(entries, lab), lab_folder=_find_lab_folder(entries, lab))
+    found = HandIns()
+    entries = _name_submitters(list(_leave_out(entries, found)), found)
+    found.lone_folder, found.lab_folder = _find_lone_folder(entries, lab), _find_lab_folder(entries, lab)
     stamps = {entry.path.parent: entry for entry in entries if entry.path.name == STAMP and not entry.refusal}
     for entry in entries:
         path = entry.path
@@ -114,7 +159,18 @@ def _sort(entries: list[_Entry], lab: str) -> HandIns:
     return found
 
 
-def _name_submitters(entries: list[_Entry]) -> list[_Entry]:
+def _leave_out(entries: list[_Entry], found: HandIns) -> Iterator[_Entry]:
+    """The entries without folders that cannot be looked through, and without names that are too long."""
+    for entry in entries:
+        if entry.is_folder and entry.refusal:
+            found.left_out.append((str(entry.path), entry.refusal))
+        elif not is_too_long(entry.path):
+            yield entry
+        elif NOTEBOOK.search(entry.path.name):
+            found.left_out.append((f"{str(entry.path)[:SHOWN]}…", "its path is too long"))
+
+
+def _name_submitters(entries: list[_Entry], found: HandIns) -> list[_Entry]:
     """Entries of what Gradescope exports below the names of who handed them in, once for each; any others as they are.
 
     A notebook's time is when Gradescope received it.
@@ -123,7 +179,11 @@ def _name_submitters(entries: list[_Entry]) -> list[_Entry]:
     if metadata is None:
         return entries
     *_, file = (entry for entry in entries if entry.path == metadata)
-    submitted, home, named = read_submitted(_read_whole(file)), metadata.parent, list[_Entry]()
+    home, named, submitted = metadata.parent, list[_Entry](), dict[str, Submitted]()
+    try:
+        submitted = read_submitted(_read_whole(file))
+    except InputError as error:
+        found.left_out.append((str(metadata), str(error)))
     for entry in entries:
         inner = entry.path.relative_to(home) if entry.path.is_relative_to(home) else entry.path
         if submitted and inner.parts and inner.parts[0] in submitted:
@@ -173,27 +233,50 @@ def _find_lone_folder(entries: list[_Entry], lab: str) -> str:
 
 
 def _walk(source: Path) -> Iterator[_Entry]:
-    for folder, names, files in os.walk(source):
-        here = PurePosixPath(compose(Path(folder).relative_to(source).as_posix()))
-        names[:] = sorted(name for name in names if not is_left_behind(name))
-        yield from (_Entry(here / compose(name), lambda most: b"", is_folder=True) for name in names)
-        for name in sorted(files):
-            path = Path(folder, name)
-            is_file = stat.S_ISREG(path.lstat().st_mode)
-            yield _Entry(here / compose(name), partial(_read, path), refusal="" if is_file else "a link, not a file")
+    listed = _list_folder(source, ())
+    if len(listed) > ENTRIES:
+        raise InputError(f"{source} holds too many entries", expected=f"at most {ENTRIES}")
+    for entry, names in listed:
+        below = list(islice(_walk_below(source, names), ENTRIES + 1)) if entry.is_folder else []
+        if len(below) > ENTRIES:
+            entry, below = replace(entry, refusal=f"it holds more than {ENTRIES:,} files and folders"), []
+        yield entry
+        yield from below
 
 
-def _read(path: Path, most: int) -> bytes:
-    with path.open("rb") as file:
-        return file.read(most)
+def _walk_below(source: Path, names: tuple[str, ...]) -> Iterator[_Entry]:
+    folders = [names]
+    while folders:
+        listed = _list_folder(source, folders.pop())
+        yield from (entry for entry, _ in listed)
+        folders += [inner for entry, inner in reversed(listed) if entry.is_folder and not is_too_long(entry.path)]
 
 
-def _entry_of(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> _Entry:
-    path = PurePosixPath(compose(_name_of(entry)).replace("\\", "/"))
-    refusal = "encrypted" if entry.flag_bits & 1 else ""
-    if stat.S_ISLNK(entry.external_attr >> 16):
-        refusal = "a link, not a file"
-    return _Entry(path, partial(_read_entry, archive, entry), entry.is_dir(), refusal)
+def _list_folder(source: Path, names: tuple[str, ...]) -> list[tuple[_Entry, tuple[str, ...]]]:
+    """What lies in a folder below the source, with the names that lead there; nothing where it cannot be read.
+
+    Of more than ENTRIES one too many.
+    """
+    try:
+        descriptor = open_below(source, names, os.O_DIRECTORY)
+    except OSError:
+        return []
+    try:
+        with os.scandir(descriptor) as scan:
+            listed = sorted(
+                (one.name, one.is_dir(follow_symlinks=False), one.is_file(follow_symlinks=False))
+                for one in islice(scan, ENTRIES + 1)
+            )
+    finally:
+        os.close(descriptor)
+    found = []
+    for name, is_folder, is_file in listed:
+        if not (is_folder and is_left_behind(name)):
+            inner = (*names, name)
+            path = PurePosixPath(*map(compose, inner))
+            refusal = "" if is_folder or is_file else LINK
+            found.append((_Entry(path, partial(read_below, source, inner), is_folder, refusal), inner))
+    return found
 
 
 def _name_of(entry: zipfile.ZipInfo) -> str:
@@ -204,16 +287,6 @@ def _name_of(entry: zipfile.ZipInfo) -> str:
         return entry.filename.encode("cp437").decode()
     except UnicodeError:
         return entry.filename
-
-
-def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> bytes:
-    try:
-        with archive.open(entry) as file:
-            return file.read(most)
-    except Exception as error:  # zlib, bz2 and lzma each raise errors of their own
-        raise InputError(
-            "an entry of the archive is damaged", got=f"{make_printable(entry.filename)} ({error})"
-        ) from None
 
 
 def _read_stamp(entry: _Entry) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import PurePosixPath
 from typing import Any
 
 import yaml
+
+from mlsys_grader.intake.bounded import run_bounded
 
 METADATA = "submission_metadata.yml"
 METADATA_BYTES = 16 << 20
@@ -35,21 +37,35 @@ def find_metadata(paths: list[PurePosixPath]) -> PurePosixPath | None:
 
 
 def read_submitted(content: bytes) -> dict[str, Submitted]:
-    """Read who handed in the submission in each folder; nothing of a file that is not as Gradescope writes it."""
+    """Read who handed in the submission in each folder; nothing of a file that is not as Gradescope writes it.
+
+    Raises `InputError` for one that takes too long or too much memory: aliases can stand for more than a file holds.
+    """
+    submitted = run_bounded(parse_metadata, content)
+    return {folder: Submitted(tuple(students), time) for folder, (students, time) in submitted.items()}
+
+
+def parse_metadata(content: bytes) -> dict[str, tuple[list[str], str]]:
+    """The students and the time of the submission in each folder."""
     try:
         document = yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, ValueError, RecursionError):
         return {}
     entries = document.items() if isinstance(document, Mapping) else ()
     found = {str(folder): _read_entry(entry) for folder, entry in entries if isinstance(entry, Mapping)}
-    return {folder: entry for folder, entry in found.items() if SUBMISSION.fullmatch(folder) and entry.students}
+    return {folder: entry for folder, entry in found.items() if SUBMISSION.fullmatch(folder) and entry[0]}
 
 
-def _read_entry(entry: Mapping[Any, Any]) -> Submitted:
+def _read_entry(entry: Mapping[Any, Any]) -> tuple[list[str], str]:
     people = entry.get(":submitters")
     people = [person for person in people if isinstance(person, Mapping)] if isinstance(people, list) else []
-    students = [str(person.get(":email") or person.get(":name") or "").replace("/", "-") for person in people]
+    students = [(_text(person.get(":email")) or _text(person.get(":name"))).replace("/", "-") for person in people]
     time = entry.get(":created_at")
     if isinstance(time, datetime):
         time = (time if time.tzinfo else time.replace(tzinfo=UTC)).isoformat()
-    return Submitted(tuple(filter(None, students)), str(time or ""))
+    return [student for student in students if student], _text(time)
+
+
+def _text(value: object) -> str:
+    """A plain value as text; "" for a list or a mapping, whose aliases can make its text endless."""
+    return str(value) if isinstance(value, str | int | float | date) and value else ""

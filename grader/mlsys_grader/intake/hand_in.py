@@ -10,6 +10,13 @@ from datetime import datetime
 
 from mlsys_lab.errors import InputError
 
+ENTRIES = 100_000
+"""Most files and folders in an archive, below one folder of a folder, or in the last commit of a checkout."""
+NOTEBOOKS = 1_000
+"""Most notebooks of one student."""
+LOOKED_INTO = 100
+"""Most notebooks that are read to find out whether they are a class's, or which of them is the lab's."""
+
 
 @dataclass(frozen=True)
 class HandIn:
@@ -17,7 +24,7 @@ class HandIn:
 
     `path` is its place in the source. `attempt` tells which of several it is, as a text: later ones are greater.
     `handed_in` is a time that the platform gave, in UTC; `odd_time` what stood in its place and is none.
-    `in_checkout`: it comes out of a git checkout; `committed` is the time that the student's git claims.
+    `in_checkout`: it comes out of a git checkout; `find_commit_time` gives the time that the student's git claims.
     """
 
     student: str
@@ -27,7 +34,7 @@ class HandIn:
     attempt: str = ""
     handed_in: datetime | None = None
     in_checkout: bool = False
-    committed: datetime | None = None
+    find_commit_time: Callable[[], datetime | None] = lambda: None
     odd_time: str = ""
 
 

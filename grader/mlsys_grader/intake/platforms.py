@@ -12,6 +12,10 @@ from pathlib import PurePosixPath
 
 NOTEBOOK = re.compile(r"\.ipynb(?:\.txt|\.json)?$", re.IGNORECASE)
 """How a notebook's file name ends: some browsers and platforms add what they take it for."""
+NAME_BYTES = 255
+"""Longest name of a file or folder, as file systems have it; an archive, or a Git repository, can hold longer ones."""
+DEPTH = 100
+"""Most folders within one another."""
 COPY_PREFIX = re.compile(r"^(?:copy of|copia de|copie de|cópia de|kopie von)\s+", re.IGNORECASE)
 """What Google Drive puts before the name of a file that it copied."""
 CANVAS = re.compile(r"(?P<name>[^_/]+)_(?:LATE_)?(?P<user>\d+)_(?:\d+_(?P<file>[^/]+)|(?:text|link)\.html)$")
@@ -131,6 +135,11 @@ def is_aside(path: PurePosixPath, *, among: int | None = None) -> bool:
     """
     is_named = identify_export(path) is not None
     return any(part.startswith(".") or part == "__MACOSX" for part in path.parts[is_named:among])
+
+
+def is_too_long(path: PurePosixPath) -> bool:
+    """Whether a path has a name, or so many of them, as no file system has: nothing is made of such a text."""
+    return len(path.parts) > DEPTH or any(len(part.encode(errors="surrogatepass")) > NAME_BYTES for part in path.parts)
 
 
 def is_left_behind(name: str) -> bool:

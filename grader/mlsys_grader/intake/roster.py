@@ -5,9 +5,7 @@ The file is students.csv in the course folder, two columns `name,student`. A per
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -16,17 +14,20 @@ from types import MappingProxyType
 
 from mlsys_grader.course.files import write_atomically
 from mlsys_grader.course.folder import STUDENT, Course, check_student
+from mlsys_grader.course.tables import format_csv, parse_csv
 from mlsys_grader.intake.hand_in import compose, make_printable
 from mlsys_lab.errors import InputError
 
 FIELDS = ["name", "student"]
 NAMESAKES = 3
 """Most students of a class who share a name; of more it is none: Moodle calls all of them "Participant" when blind."""
-COPY_SUFFIX = re.compile(r"(?:\s+-\s+copy)?(?:\s*\(\d+\))?$", re.IGNORECASE)
-"""What Windows and browsers put behind a name that is there already."""
+COPY_SUFFIX = re.compile(r"(?<!\s)(?:\s+-\s+copy)?(?:\s*\(\d+\))?$", re.IGNORECASE)
+"""What Windows and browsers put behind a name that is there already. It begins at a name's end, not within blanks: a
+search that began at each of a million blanks would not end.
+"""
 
-ADDED = re.compile(r"(?<=.)(?:-(?:copy|final|fixed|late|new|resubmission|resubmitted|v\d+))+$")
-"""What students put behind their names, as `_fold` leaves it."""
+ADDED = re.compile(r"copy|final|fixed|late|new|resubmission|resubmitted|v\d+")
+"""A word that students put behind their names, as `_fold` leaves it."""
 UMLAUT = re.compile(r"([aou])e")
 """ä, ö and ü where there are none; a name with such letters of its own is only asked about once."""
 
@@ -152,7 +153,9 @@ def _keys(name: str) -> tuple[str, ...]:
     The latter two are without what follows an @, what students add to a name, and how Germans write an umlaut.
     """
     folded = _fold(name)
-    words = ADDED.sub("", _fold(name.partition("@")[0] or name)).split("-")
+    words = _fold(name.partition("@")[0] or name).split("-")
+    while len(words) > 1 and ADDED.fullmatch(words[-1]):
+        words.pop()
     words = [UMLAUT.sub(r"\1", word) for word in words]
     between = "-" if all(word.isdigit() for word in words) else ""
     return folded, f"letters {between.join(words)}", f"words {' '.join(sorted(words))}"
@@ -172,14 +175,16 @@ def read_roster(course: Course) -> dict[str, str]:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {course.roster}", got=error) from None
-    rows = csv.DictReader(io.StringIO(text, newline=""))
-    if not set(FIELDS) <= set(rows.fieldnames or []):
-        raise InputError(f"{course.roster} is damaged", got=rows.fieldnames, expected="a first line `name,student`")
+    rows = parse_csv(text)
+    _, head = next(rows, (1, []))
+    if not set(FIELDS) <= set(head):
+        raise InputError(f"{course.roster} is damaged", got=head, expected="a first line `name,student`")
+    columns = [head.index(field) for field in FIELDS]
     ids: dict[str, str] = {}
-    for row in rows:
-        name, student = row["name"], row["student"]
-        if not name or not student or not STUDENT.fullmatch(student) or ids.get(name, student) != student:
-            what = f"{course.roster}, line {rows.line_num}"
+    for line, row in rows:
+        name, student = (row[column] if column < len(row) else "" for column in columns)
+        if not name or not STUDENT.fullmatch(student) or ids.get(name, student) != student:
+            what = f"{course.roster}, line {line}"
             raise InputError(
                 what, got=f"{name},{student}", expected="a name that no other line has, and a student's id"
             )
@@ -190,7 +195,4 @@ def read_roster(course: Course) -> dict[str, str]:
 def _write(course: Course, ids: Mapping[str, str]) -> None:
     if ids == read_roster(course):
         return
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([FIELDS, *sorted(ids.items())])
-    write_atomically(course.roster, text.getvalue().encode(errors="surrogatepass"))
+    write_atomically(course.roster, format_csv([FIELDS, *sorted(ids.items())]).encode())

@@ -11,12 +11,13 @@ import json
 import os
 import re
 import stat
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from mlsys_grader.course.lab import GradedLab
-from mlsys_lab.checks.deciding.artifact import Artifact, export_cells, parse_notebook
+from mlsys_grader.intake.bounded import run_bounded
+from mlsys_lab.checks.deciding.artifact import Artifact, Cell, export_cells, parse_notebook
 from mlsys_lab.checks.learner.spec import Mismatch
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.commands import is_exported
@@ -66,6 +67,30 @@ def hash_submission(path: Path) -> str:
 
 def read_submission(path: Path, lab: GradedLab) -> Submission:
     """Read the notebook at `path` that was handed in for a lab. Never raises for what the file holds."""
+    try:
+        found = run_bounded(_read_as_fields, path.absolute(), GradedLab(lab.info))
+    except InputError as error:
+        refusal = Mismatch("the notebook takes too much to be read", _text(error.got), "a saved notebook")
+        return Submission(hash_submission(path), None, refusal)
+    refusal, artifact = found["refusal"], found["artifact"]
+    if artifact is not None:
+        cells = tuple(Cell(**cell) for cell in artifact["cells"])
+        artifact = Artifact(artifact["name"], cells, tuple((name, number) for name, number in artifact["elsewhere"]))
+    return Submission(
+        found["digest"],
+        artifact,
+        Mismatch(**refusal) if refusal is not None else None,
+        tuple(found["notes"]),
+        tuple((kind, source, grade_id) for kind, source, grade_id in found["cells"]),
+    )
+
+
+def _read_as_fields(path: Path, lab: GradedLab) -> dict[str, Any]:
+    return asdict(parse_submission(path, lab))
+
+
+def parse_submission(path: Path, lab: GradedLab) -> Submission:
+    """Read a notebook in this process, without the bounds of `read_submission`."""
     try:
         content = _read_file(path)
     except InputError as error:

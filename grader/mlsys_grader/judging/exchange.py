@@ -198,8 +198,8 @@ def _read_post(frame: wire.Frame, rank: int, size: int) -> tuple[Post, np.ndarra
 
 
 def weigh(array: np.ndarray) -> int:
-    """Bytes of an array. The shape of an empty one can say much without any: there its lengths are counted."""
-    return array.nbytes if array.size else sum(array.shape)
+    """Bytes of an array. The shape of an empty one can say much without any: there the bits of its lengths count."""
+    return array.nbytes if array.size else sum(length.bit_length() for length in array.shape) // 8
 
 
 def _no_message(got: Any) -> Mismatch:

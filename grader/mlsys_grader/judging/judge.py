@@ -2,20 +2,24 @@
 
 For each case the judge draws the inputs from a secret seed, sends those without an underscore into the sandbox,
 waits by its own clock for arrays, and compares them with an oracle that the sandbox never sees.
+
+The public cases of all checks come first, then the hidden cases of the checks that passed them. The feedback quotes
+only what a submission says in a public case, that is, before it has seen any hidden input: no channel between its
+processes can carry one into the feedback.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from mlsys_grader.judging.oracle import Fault, HeavyAnswerError, Oracle, Oracles, draw_seed
 from mlsys_grader.judging.problem import Ending, Problem
-from mlsys_grader.judging.process import Process, read_trouble
+from mlsys_grader.judging.process import Process, read_endless, read_trouble
 from mlsys_grader.judging.talk import talk
-from mlsys_grader.judging.verdict import Verdict, award, deny, deny_all
+from mlsys_grader.judging.verdict import Verdict, award, deny
 from mlsys_grader.judging.world import World
 from mlsys_grader.sandbox.inside import wire
 from mlsys_grader.sandbox.launcher import SandboxDied
@@ -30,6 +34,10 @@ DEATHS = 2
 """How often the sandbox may die, while a submission is alone in it, before that is taken for the submission's doing."""
 BUDGET_S = 120.0
 """How long a submission may be at work in all, unless its checks' time limits add up to more."""
+CEILING = 4.0
+"""Times that budget by the clock, after which a submission is ended however busy the machine is."""
+RESERVE = 0.5
+"""Fraction of budget and ceiling that is left for the hidden cases, whatever the public cases took."""
 
 
 class _CrowdedError(Exception):
@@ -64,6 +72,9 @@ class _Examination:
     A process that answered well is asked on. Whatever follows a wrong answer or an exception gets a fresh one, since
     what a failure left behind must cost no other check; a check with a memory budget has one of its own. What follows
     which ending stands in `judging.problem.CONSEQUENCES`.
+
+    Hidden cases of several checks share processes: each check draws its inputs independently, so those of one check
+    help with no other, and the author learns of each check only whether it failed.
     """
 
     def __init__(self, artifact: Artifact, sandbox: Sandbox, oracle: Oracle, time_factor: float) -> None:
@@ -72,51 +83,104 @@ class _Examination:
         self._processes: list[Process] = []  # to be asked on; rank 0 is the first, which answers other checks too
         self._ended: list[Process] = []
         self._has_loaded = False
+        self._endless: set[int] = set()  # statements of the cells that a process has found not to end, by number
+        self._texts: dict[tuple[str, ...], dict[str, str]] = {}
+        self._hidden = False  # whether hidden cases are asked by now
+        # Checks whose cases are still to be asked. Processes are ended where traced checks and others meet: those that
+        # may keep something from public cases come last, and begin the hidden ones.
+        self._left = sorted(self._checks, key=lambda check: not check.traced)
+        self._verdicts: dict[str, Verdict] = {}
+        self._time_s: defaultdict[str, float] = defaultdict(float)  # by check, as is the next
+        self._call_s: defaultdict[str, float] = defaultdict(float)
+        self._budget_s = max(BUDGET_S, sum(check.time_limit_s for check in self._checks)) * time_factor
+        self._ceiling_s = CEILING * self._budget_s
+        self._start, self._queued_s = time.monotonic(), 0.0
 
     def form_verdicts(self) -> list[Verdict]:
         """A verdict on each check. Where the sandbox died it is tried again alone; `DEATHS` times is its own doing."""
-        verdicts: list[Verdict] = []
-        deaths: Counter[int] = Counter()
+        deaths: Counter[tuple[bool, int]] = Counter()
         alone = False
         try:
-            while len(verdicts) < len(self._checks):
+            while self._is_check_left():
+                queued = time.monotonic()
                 try:
                     with self._sandbox.turns.turn(alone=alone):
-                        self._go_on(verdicts, alone=alone)
+                        self._queued_s += time.monotonic() - queued
+                        self._go_on(alone=alone)
                     alone = False
                 except _CrowdedError:
                     alone = True
                 except SandboxDied:
-                    deaths[len(verdicts)] += alone
+                    place = self._hidden, len(self._left)
+                    deaths[place] += alone
                     alone = True
-                    if deaths[len(verdicts)] == DEATHS:
+                    if deaths[place] == DEATHS:
                         why = Mismatch("it ended the whole sandbox", f"{DEATHS} times", "an answer")
-                        verdicts += deny_all(self._checks[len(verdicts) :], why)
+                        self._deny_rest(Problem(why, Ending.HOPELESS))
         finally:
             for process in self._ended:
                 process.job.close()
-        return verdicts
+        return [
+            replace(
+                self._verdicts[check.name],
+                seed=self._oracle.seeds[check.name],
+                time_s=self._time_s[check.name],
+                call_s=self._call_s[check.name],
+            )
+            for check in self._checks
+        ]
 
-    def _go_on(self, verdicts: list[Verdict], *, alone: bool) -> None:
-        """Add verdicts until there is one on every check, or, alone, one verdict: others wait."""
+    def _is_check_left(self) -> bool:
+        """Whether a check is left to be asked. After the last public case the hidden cases begin."""
+        if not self._left and not self._hidden:
+            self._hidden = True
+            undecided = (check for check in self._checks if check.name not in self._verdicts)
+            self._left = sorted(undecided, key=lambda check: check.traced)
+            self._budget_s = max(self._budget_s, self._worked_s + RESERVE * self._budget_s)
+            self._ceiling_s = max(self._ceiling_s, self._wall_s + RESERVE * self._ceiling_s)
+        return bool(self._left)
+
+    def _go_on(self, *, alone: bool) -> None:
+        """Ask check after check until none is left, or, alone, one check: others wait."""
         try:
-            while len(verdicts) < len(self._checks):
-                check = self._checks[len(verdicts)]
-                start, busy_s = time.monotonic(), self._busy_s
-                verdict, problem = self._try(check, alone=alone)
-                seed, time_s = self._oracle.seeds[check.name], time.monotonic() - start
-                verdicts.append(replace(verdict, seed=seed, time_s=time_s, call_s=self._busy_s - busy_s))
+            while self._is_check_left():
+                check, start, busy_s = self._left[0], time.monotonic(), self._busy_s
+                try:
+                    verdict, problem = self._try(check, alone=alone)
+                finally:
+                    self._time_s[check.name] += time.monotonic() - start
+                    self._call_s[check.name] += self._busy_s - busy_s
+                del self._left[0]
+                if self._hidden or not verdict.passed:
+                    self._verdicts[check.name] = verdict
                 if problem is not None and problem.consequence.ends_judging:
-                    verdicts += [deny(rest, problem) for rest in self._checks[len(verdicts) :]]
+                    self._deny_rest(problem)
                 if alone:
                     return
         finally:
             self._end(*self._processes)
 
+    def _deny_rest(self, problem: Problem) -> None:
+        """Deny the checks that are left, for one reason."""
+        self._verdicts.update((check.name, deny(check, problem)) for check in self._left)
+        self._left.clear()
+
     @property
     def _busy_s(self) -> float:
         """Seconds that the judge has waited for processes of this submission."""
         return sum(process.busy_s for process in [*self._ended, *self._processes])
+
+    @property
+    def _worked_s(self) -> float:
+        """Seconds that processes of this submission were at work, and that comparing their answers took."""
+        for process in self._processes:
+            process.settle()
+        return sum(process.worked_s for process in [*self._ended, *self._processes]) + self._oracle.busy_s
+
+    @property
+    def _wall_s(self) -> float:
+        """Seconds by the clock since judging began, without those in which other submissions had their turn."""
+        return time.monotonic() - self._start - self._queued_s
 
     def _end(self, *processes: Process) -> None:
         """Have processes killed, and go on while they die; all are dead before the verdicts are given."""
@@ -132,6 +196,8 @@ class _Examination:
 
         Raises `_CrowdedError` where the next attempt has to be made alone.
         """
+        if not self._cases(check):
+            return award(check), None
         ask = self._ask_alone if check.memory_bytes is not None else self._ask_on
         try:
             problem, tries = ask(check), 1
@@ -148,29 +214,27 @@ class _Examination:
         return deny(check, problem), problem
 
     def _find_overspent(self) -> Problem | None:
-        """The problem of a submission that has taken more time than all its checks may take, or None."""
-        limits_s = sum(check.time_limit_s for check in self._checks)
-        budget_s = max(BUDGET_S, limits_s) * self._time_factor
-        for process in self._processes:
-            process.settle()
-        spent_s = sum(process.worked_s for process in [*self._ended, *self._processes]) + self._oracle.busy_s
-        if spent_s <= budget_s:
-            return None
-        late = f"{spent_s:.0f} s for the checks until here"
-        return Problem(Mismatch("the submission takes too long", late, f"{budget_s:g} s for all"), Ending.SPENT)
+        """The problem of a submission that has taken more time than all its checks may take, or None.
+
+        It names no time that was measured: a submission could tell by it what it has seen.
+        """
+        spent = {
+            f"{self._budget_s:g} s at work": self._worked_s > self._budget_s,
+            f"{self._ceiling_s:g} s by the clock": self._wall_s > self._ceiling_s,
+        }
+        for limit, is_over in spent.items():
+            if is_over:
+                late = Mismatch("the submission takes too long", f"more than {limit}", "less for all checks together")
+                return Problem(late, Ending.SPENT)
+        return None
 
     def _ask_on(self, check: Check) -> Problem | None:
         """Ask the processes that answered the checks before, and new ones where there are too few."""
         if any((one.traced, one.texts) != (check.traced, _lent(check)) for one in self._processes):
             self._end(*self._processes)
         problem = self._ask_cases(self._processes, check, self._checks)
-        asked = list(self._processes)
-        if problem is not None and problem.is_told and any(process.has_seen_hidden for process in asked):
-            # What a process says of a case that is shown could tell a hidden one that it has seen. A fresh one says it.
-            self._end(*asked)
-            return self._ask_on(check)
         if problem is not None and not problem.consequence.keeps_process:
-            self._end(*asked)
+            self._end(*self._processes)
         return problem
 
     def _ask_alone(self, check: Check) -> Problem | None:
@@ -181,14 +245,22 @@ class _Examination:
         finally:
             self._end(*processes)
 
-    def _open(self, check: Check) -> Process:
-        job = self._sandbox.open_job(traced=check.traced)
-        return Process(job, traced=check.traced, time_factor=self._time_factor, texts=_lent(check))
+    def _open(self, *, traced: bool, texts: tuple[str, ...] = (), is_first: bool = True) -> Process:
+        return Process(
+            self._sandbox.open_job(traced=traced),
+            traced=traced,
+            time_factor=self._time_factor,
+            texts=texts,
+            deadline=time.monotonic() + self._ceiling_s - self._wall_s,
+            is_first=is_first,
+        )
 
     def _read_texts(self, check: Check) -> dict[str, str] | Problem:
-        """The texts that a traced check needs, by name, from a process that is asked for nothing else."""
+        """The texts that a traced check needs, by name, from a process that is asked, once, for nothing else."""
+        if check.texts in self._texts:
+            return self._texts[check.texts]
         case = check.cases[0]
-        process = Process(self._sandbox.open_job(), traced=False, time_factor=self._time_factor)
+        process = self._open(traced=False)
         try:
             if problem := self._load([process], check, (check,), {}):
                 return problem
@@ -197,9 +269,12 @@ class _Examination:
         finally:
             self._end(process)
         try:
-            return got if isinstance(got, Problem) else read_texts(check.texts, got)
+            texts = got if isinstance(got, Problem) else read_texts(check.texts, got)
         except InputError as error:
             return Problem(Mismatch(error.what, str(error.got or ""), str(error.expected or "")), Ending.WRONG, case)
+        if not isinstance(texts, Problem):
+            self._texts[check.texts] = texts
+        return texts
 
     def _load(
         self, processes: Sequence[Process], check: Check, checks: Sequence[Check], texts: Mapping[str, str]
@@ -207,12 +282,13 @@ class _Examination:
         """Have the artifact loaded. One that never was is hopeless; without its kernels alone it may still load."""
         try:
             for process in processes:
-                process.send_artifact(self._artifact, check, checks, texts)
+                process.send_artifact(self._artifact, check, checks, texts, self._endless)
             for process in processes:
                 reply = process.receive()
                 if reply.kind != "loaded":
                     may_load = self._has_loaded or check.traced
                     return Problem(read_trouble(reply), Ending.WRONG if may_load else Ending.HOPELESS)
+                self._endless.update(read_endless(reply))
         except wire.WireError as error:
             mismatch, ending = process.explain(error, "the exported cells")
             if ending not in (Ending.KILLED, Ending.SILENT):
@@ -221,26 +297,39 @@ class _Examination:
         self._has_loaded = True
         return None
 
+    def _cases(self, check: Check) -> tuple[Case, ...]:
+        """The cases of a check that are asked now: the public ones, or the hidden ones."""
+        return tuple(case for case in check.cases if case.hidden is self._hidden)
+
     def _ask_cases(self, processes: list[Process], check: Check, checks: Sequence[Check]) -> Problem | None:
-        """Ask case after case; the first that goes wrong, or None. Adds to `processes` what there are too few of."""
-        for case in check.cases:
+        """Ask case after case; the first that goes wrong, or None. Adds to `processes` what there are too few of.
+
+        Before the hidden cases a fresh process is asked the public ones again, so that an answer shows which a
+        submission has kept from an earlier call. Kernels that are traced keep nothing.
+        """
+        cases = self._cases(check)
+        is_fresh = not processes or check.name not in processes[0].asked
+        for case in check.cases if self._hidden and is_fresh and not check.traced else cases:
             if problem := self._find_overspent():
                 return problem
-            self._oracle.draw_ahead(check, case)
-            if not check.ranks and (problem := self._add(processes, 1, check, checks)):
-                return problem
-            inputs = self._oracle.inputs(check, case)
-            size = len(split_ranks(inputs)) if check.ranks else 1
-            if problem := self._add(processes, size, check, checks):
-                return problem
-            asked = processes[:size]
-            for process in asked:
-                process.has_seen_hidden |= case.hidden
-            seed = self._oracle.random_seed(check, case)
-            ask = self._ask_ranks if check.ranks else self._ask_case
-            if (problem := ask(asked, check, case, inputs, seed)) is not None:
-                return problem
+            if problem := self._ask(processes, check, case, checks):
+                # Once hidden cases have begun, not a word of the submission is told, of loading neither.
+                return replace(problem, case=case if case.hidden else cases[0]) if self._hidden else problem
         return None
+
+    def _ask(self, processes: list[Process], check: Check, case: Case, checks: Sequence[Check]) -> Problem | None:
+        """Ask one case; what goes wrong, or None."""
+        self._oracle.draw_ahead(check, case)
+        if not (check.ranks and self._has_loaded) and (problem := self._add(processes, 1, check, checks)):
+            return problem
+        inputs = self._oracle.inputs(check, case)
+        size = len(split_ranks(inputs)) if check.ranks else 1
+        if problem := self._add(processes, size, check, checks):
+            return problem
+        processes[0].asked.add(check.name)
+        seed = self._oracle.random_seed(check, case)
+        ask = self._ask_ranks if check.ranks else self._ask_case
+        return ask(processes[:size], check, case, inputs, seed)
 
     def _add(self, processes: list[Process], size: int, check: Check, checks: Sequence[Check]) -> Problem | None:
         """Add processes that have loaded the artifact until there are `size`."""
@@ -249,7 +338,10 @@ class _Examination:
         texts = self._read_texts(check) if _lent(check) else {}
         if isinstance(texts, Problem):
             return texts
-        new = [self._open(check) for _ in range(size - len(processes))]
+        new = [
+            self._open(traced=check.traced, texts=_lent(check), is_first=rank == 0)
+            for rank in range(len(processes), size)
+        ]
         processes += new
         return self._load(new, check, checks, texts)
 
@@ -295,11 +387,9 @@ class _Examination:
     def _go_ahead(self, check: Check, case: Case) -> None:
         """Begin to compute what is expected, and to draw what comes next, while the submission is at work."""
         self._oracle.expect_ahead(check, case)
-        if case is not check.cases[-1]:
-            self._oracle.draw_ahead(check, check.cases[check.cases.index(case) + 1])
-        elif check is not self._checks[-1]:
-            after = self._checks[self._checks.index(check) + 1]
-            self._oracle.draw_ahead(after, after.cases[0])
+        upcoming = [(one, each) for one in self._left for each in self._cases(one)]
+        if (check, case) in upcoming[:-1]:
+            self._oracle.draw_ahead(*upcoming[upcoming.index((check, case)) + 1])
 
 
 def _lent(check: Check) -> tuple[str, ...]:

@@ -26,23 +26,21 @@ class Consequence:
 
     `keeps_process`: the process may be asked the next check. `retries`: how often the same check is tried again.
     `retries_alone`: it is tried once more with no other submission beside it.
-    `ends_judging`: all checks that are left are lost for the same reason. `tells`: the reason may hold what the process
-    chose to say.
+    `ends_judging`: all checks that are left are lost for the same reason.
     """
 
     keeps_process: bool = False
     retries: int = 0
     retries_alone: bool = False
     ends_judging: bool = False
-    tells: bool = True
 
 
 CONSEQUENCES = {
     Ending.UNWRITTEN: Consequence(keeps_process=True),
     Ending.WRONG: Consequence(),
-    Ending.SILENT: Consequence(retries_alone=True, tells=False),
+    Ending.SILENT: Consequence(retries_alone=True),
     Ending.SPENT: Consequence(ends_judging=True),
-    Ending.HEAVY: Consequence(tells=False),
+    Ending.HEAVY: Consequence(),
     Ending.KILLED: Consequence(retries=3),  # what a submission did itself, it does again
     Ending.HOPELESS: Consequence(ends_judging=True),
 }
@@ -60,8 +58,3 @@ class Problem:
     def consequence(self) -> Consequence:
         """What follows from the way the attempt ended."""
         return CONSEQUENCES[self.ending]
-
-    @property
-    def is_told(self) -> bool:
-        """Whether the student sees the reason, and the process may have chosen its words."""
-        return self.consequence.tells and not (self.case and self.case.hidden)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from mlsys_grader.judging.problem import Ending
-from mlsys_grader.sandbox.inside import wire
+from mlsys_grader.sandbox.inside import watch, wire
 from mlsys_grader.sandbox.launcher import Job
 from mlsys_lab.checks.deciding.artifact import Artifact
 from mlsys_lab.checks.learner.spec import Arrays, Check, Mismatch, call_name
@@ -19,6 +20,10 @@ from mlsys_lab.checks.learner.texts import give_texts, name_texts
 
 MEMORY_BYTES = 3 << 30
 """What a submission's process may map unless a check sets a budget."""
+RANK_MEMORY_BYTES = 192 << 20
+"""What each process beyond the first may map. Eight ranks together: 4.3 GiB."""
+RANK_INHERITED_BYTES = 128 << 20
+"""What its children may unshare of the memory that it had before; of the first process's, `watch.INHERITED_BYTES`."""
 MEMORY_SLACK_BYTES = 64 << 20
 """Beyond a check's own budget, which counts tensors only: room for the interpreter, inputs and library workspaces."""
 GRACE_S = 2.0
@@ -51,27 +56,45 @@ class Process:
 
     Its limits are of time at work: seconds in which it ran, or slept, but not those in which it was ready to run and
     other work kept the machine from it. `busy_s` are the seconds, by the judge's clock, that it was waited for, and
-    `worked_s`, once it is settled, those of them at work. `has_seen_hidden` tells that it was asked a case which is not
-    shown, and so may know its inputs.
+    `worked_s`, once it is settled, those of them at work. Whatever other work there is, no answer is awaited after
+    `deadline` on the monotonic clock. `asked` are the names of the checks that it was asked. Of several processes for
+    the ranks of a program all but the first have little memory, so that the sum is bounded.
     """
 
-    def __init__(self, job: Job, *, traced: bool, time_factor: float, texts: tuple[str, ...] = ()) -> None:
-        self.job, self.traced, self.texts = job, traced, texts
-        self.has_seen_hidden = False
+    def __init__(
+        self,
+        job: Job,
+        *,
+        traced: bool,
+        time_factor: float,
+        texts: tuple[str, ...] = (),
+        deadline: float = inf,
+        is_first: bool = True,
+    ) -> None:
+        self.job, self.traced, self.texts, self.deadline = job, traced, texts, deadline
+        self.asked: set[str] = set()
         self.busy_s = self.worked_s = self._at_limit_s = 0.0
-        self._time_factor = time_factor
+        self._time_factor, self._is_first = time_factor, is_first
         self._asked_at = self._limit_s = self._spent_s = self._look_s = 0.0
         self._first_look: _Look | None = None
         self._most_bytes = 0
 
     def send_artifact(
-        self, artifact: Artifact, check: Check, checks: Sequence[Check], texts: Mapping[str, str]
+        self,
+        artifact: Artifact,
+        check: Check,
+        checks: Sequence[Check],
+        texts: Mapping[str, str],
+        endless: Collection[int],
     ) -> None:
         """Have the artifact loaded within LOADING time limits of `check`, with budgets for all of `checks`, and texts.
 
-        Nothing of it has run before the limits of its process are set. Raises `wire.WireError`.
+        Nothing of it has run before the limits of its process are set. `endless` are the numbers of statements that
+        did not end in another process, and are skipped. Raises `wire.WireError`.
         """
-        budget = MEMORY_BYTES if check.memory_bytes is None else check.memory_bytes + MEMORY_SLACK_BYTES
+        budget = MEMORY_BYTES if self._is_first else RANK_MEMORY_BYTES
+        if check.memory_bytes is not None:
+            budget = check.memory_bytes + MEMORY_SLACK_BYTES
         # CPU time is the kernel's own word on an endless loop, in case nobody is left to kill by the clock.
         limit_s = LOADING * check.time_limit_s * self._time_factor
         cpu_s = sum(one.time_limit_s * (len(one.cases) + 1) for one in checks) * self._time_factor + limit_s
@@ -82,8 +105,10 @@ class Process:
             "traced": self.traced,
             "time_limit_s": limit_s,
             "memory_bytes": budget,
+            "inherited_bytes": watch.INHERITED_BYTES if self._is_first else RANK_INHERITED_BYTES,
             "cpu_s": int(cpu_s) + 5,
             "texts": dict(texts),
+            "endless": sorted(endless),
         }
         self._send("job", order, {}, check, limit_s)
 
@@ -165,7 +190,7 @@ class Process:
 
         That is reckoned from the first look on, when as much time has passed as it may be at work.
         """
-        last_s = PATIENCE * self._limit_s + GRACE_S
+        last_s = min(PATIENCE * self._limit_s + GRACE_S, spent_s + self.deadline - time.monotonic())
         used, worked_s = self.job.time_used(), 0.0
         if used is not None:
             look = _Look(spent_s, used.cpu_s, used.waited_s + read_own_wait_s())
@@ -217,3 +242,9 @@ def read_trouble(reply: wire.Frame) -> Mismatch:
     """What the sandbox says went wrong: text from a hostile place, used as text only."""
     what, got, expected = (str(reply.meta.get(key, "")) for key in ("what", "got", "expected"))
     return Mismatch(what or "the submission gave no answer", got, expected)
+
+
+def read_endless(reply: wire.Frame) -> set[int]:
+    """Numbers of the statements that did not end, as a submission's process says: others that it loads skip them."""
+    told = reply.meta.get("endless")
+    return {number for number in told if type(number) is int} if isinstance(told, list) else set()

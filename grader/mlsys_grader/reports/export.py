@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.course.tables import format_csv
 from mlsys_grader.gradebook.record import Record
 
 
@@ -19,18 +18,16 @@ def to_csv(records: Sequence[Record], lab: GradedLab) -> str:
     """
     names = [check.name for check in lab.checks.checks]
     timed = [check.name for check in lab.checks.checks if check.performance is not None]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     head = ["student", "lab", "earned", "points", "percent", "judged_at"]
-    writer.writerow([*head, *names, *(f"{name}_performance" for name in timed)])
+    rows = [[*head, *names, *(f"{name}_performance" for name in timed)]]
     for record in records:
         marks = {verdict.check: f"{verdict.earned:g}" for verdict in record.verdicts}
         percent = f"{100 * record.earned / record.points:.1f}"
         head = [record.student, record.lab, f"{record.earned:g}", f"{record.points:g}", percent, record.judged_at]
         speed = {v.check: v.performance.earned for v in record.verdicts if v.performance and v.performance.measured}
         extra = [f"{speed[name]:g}" if name in speed else "" for name in timed]
-        writer.writerow([*head, *(marks.get(name, "") for name in names), *extra])
-    return out.getvalue()
+        rows.append([*head, *(marks.get(name, "") for name in names), *extra])
+    return format_csv(rows)
 
 
 def to_json(records: Sequence[Record]) -> str:

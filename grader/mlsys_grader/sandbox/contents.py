@@ -1,8 +1,8 @@
 """What of the project lies inside a sandbox, whichever program builds it.
 
-All of `mlsys_lab` but the modules that the lab withholds, and of `mlsys_lab.checks` only the folder
-`learner`, without other labs' calls: neither inputs nor oracles nor comparisons, of this lab or any other. Of the
-grader only what runs beside the learner's code.
+Of `mlsys_lab` the modules that the lab's checks import or that lab.toml provides to exported cells, and none that the
+lab withholds; of `mlsys_lab.checks` only the folder `learner`, without other labs' calls: neither inputs nor oracles
+nor comparisons, of this lab or any other. Of the grader only what runs beside the learner's code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.paths import INSIDE, PACKAGE
 from mlsys_lab.checks.fresh import ONE_THREAD
-from mlsys_lab.checks.sides import CHECKS, LEARNER, find_other_labs
+from mlsys_lab.checks.sides import find_provided
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.reference import labs_root
 
@@ -80,9 +80,9 @@ def refuse_readable(private: Iterable[Path]) -> None:
 
 
 def bind_project(lab: GradedLab) -> list[Bind]:
-    """Bind parts of the course and of the grader. Raises `InputError` where lab.toml withholds what there is not."""
+    """Bind parts of the course and of the grader. Raises `InputError` where lab.toml names no module of the course."""
     found = [(INSIDE, HOME / "mlsys_grader" / "sandbox" / "inside")]
-    found += [(path, HOME / path.relative_to(PACKAGE.parent)) for path in _parts(PACKAGE, _left_out(lab))]
+    found += [(path, HOME / path.relative_to(PACKAGE.parent)) for path in sorted(_find_inside(lab))]
     inside = HOME / "mlsys_lab" / "_labs"  # `mlsys_lab.stack` reads there what stands in for a topic
     found += [(path, inside / path.parent.name / path.name) for path in sorted(labs_root().glob("*/lab.toml"))]
     return [(str(source), str(target)) for source, target in [*found, *dict.fromkeys(_calls_elsewhere(lab))]]
@@ -103,26 +103,16 @@ def find_folders(binds: list[Bind]) -> list[str]:
     return sorted({str(parent) for _, target in binds for parent in Path(target).parents} - {"/"})
 
 
-def _left_out(lab: GradedLab) -> set[Path]:
-    left_out = {PACKAGE / "_labs", *CHECKS.iterdir()} - {LEARNER} | find_other_labs(LEARNER, lab.info.checks_module)
-    for module in lab.withheld:
-        path = PACKAGE.joinpath(*module.split(".")[1:])
-        there = [path for path in (path, path.with_suffix(".py")) if path.exists()]
-        if not there:
-            raise InputError(f"lab.toml of {lab.name} withholds a module that there is not", got=module)
-        left_out.update(there)
-    return left_out
-
-
-def _parts(folder: Path, left_out: set[Path]) -> Iterator[Path]:
-    """The largest files and folders below a folder that hold nothing of what is left out, nor its compiled form."""
-    for path in sorted(folder.iterdir()):
-        if path in left_out or path.name == "__pycache__":
-            continue
-        if path.is_dir() and any(other.is_relative_to(path) for other in left_out):
-            yield from _parts(path, left_out)
-        else:
-            yield path
+def _find_inside(lab: GradedLab) -> Iterator[Path]:
+    """Find the files of the package that a submission has: modules, and what lies next to them without being one."""
+    elsewhere = (path for path, _ in _calls_elsewhere(lab))
+    others = (file for path in (INSIDE, *elsewhere) for file in (path.rglob("*.py") if path.is_dir() else [path]))
+    modules = find_provided(lab.info.checks_module, lab.info.provided, lab.withheld, others)
+    yield from modules
+    for folder in {module.parent for module in modules} - {PACKAGE}:
+        for path in folder.iterdir():
+            if path.suffix != ".py" and path.name != "__pycache__" and not any(path.rglob("*.py")):
+                yield path
 
 
 def _calls_elsewhere(lab: GradedLab) -> Iterator[tuple[Path, Path]]:

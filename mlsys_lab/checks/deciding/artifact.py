@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mlsys_lab.checks.sides import HOME
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.artifact import Artifact, ArtifactError, Cell
 from mlsys_lab.stack.commands import is_exported, strip_commands
@@ -24,6 +25,7 @@ __all__ = [
     "export_cells",
     "load",
     "read_notebook",
+    "refuse_absent",
     "refuse_withheld",
 ]
 
@@ -100,17 +102,36 @@ def _find_elsewhere(notebook: Notebook) -> dict[str, int]:
 
 def refuse_withheld(artifact: Artifact, withheld: Iterable[str]) -> None:
     """Raise `InputError` where exported cells import a module that the lab asks learners to write."""
+    for cell, name in _find_imports(artifact):
+        for module in withheld:
+            if f"{name}.".startswith(f"{module}."):
+                raise InputError(
+                    f"cell {cell.number} imports {module}, which this lab asks you to write",
+                    help="take the import out of the exported cells",
+                )
+
+
+def refuse_absent(artifact: Artifact, inside: Collection[Path]) -> None:
+    """Raise `InputError` where exported cells import a module of the package that is not among the files `inside`."""
+    for cell, name in _find_imports(artifact):
+        path = HOME.joinpath(*name.split("."))
+        files = [path.with_suffix(".py"), *path.rglob("*.py")]
+        if name.startswith("mlsys_lab.") and any(map(Path.is_file, files)) and not set(files) & set(inside):
+            raise InputError(
+                f"cell {cell.number} imports {name}, which is not there where this lab is graded",
+                help="import it in a cell that is not exported",
+            )
+
+
+def _find_imports(artifact: Artifact) -> Iterator[tuple[Cell, str]]:
+    """Find what exported cells import, each with its cell; of `from a import b` both a and a.b, since either may be."""
     for cell in artifact.cells:
         for node in (inner for statement in _statements(cell.source) for inner in ast.walk(statement)):
-            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and node.module:
-                modules = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            for module in withheld:
-                if any(f"{name}.".startswith(f"{module}.") for name in modules):
-                    raise InputError(
-                        f"cell {cell.number} imports {module}, which this lab asks you to write",
-                        help="take the import out of the exported cells",
-                    )
+            if isinstance(node, ast.Import):
+                yield from ((cell, alias.name) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                yield cell, node.module
+                yield from ((cell, f"{node.module}.{alias.name}") for alias in node.names)
 
 
 def _statements(source: str) -> list[ast.stmt]:

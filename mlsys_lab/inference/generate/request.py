@@ -41,10 +41,6 @@ class Request:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{name} out of range", got=repr(value), expected="a whole number, at least 1")
-        if self.sampling.greedy and self.count > 1:
-            raise InputError(
-                "temperature 0 writes one text only", got=f"count={self.count}", help="give a temperature above 0"
-            )
 
     def _check_strings(self) -> None:
         if isinstance(self.stop_strings, str) or not all(isinstance(one, str) and one for one in self.stop_strings):

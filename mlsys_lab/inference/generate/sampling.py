@@ -21,7 +21,7 @@ class Sampling:
     `temperature` divides the logits; 0 is greedy: always the likeliest token. `top_k`, `top_p` and `min_p` leave out
     unlikely tokens, in this order, each looking at what the one before left. `repetition_penalty` above 1 makes tokens
     of the prompt and the text so far less likely, and comes first. A `seed` gives the same text every time; None draws
-    another one each time.
+    another one each time. At temperature 0 every text is the same, with a seed or without.
     """
 
     temperature: float = 1.0
@@ -43,10 +43,10 @@ class Sampling:
                 raise InputError(
                     f"{name} out of range", got=repr(value), expected=f"a whole number from {least}, or None"
                 )
-        idle = [name for name in ("top_k", "top_p", "min_p", "seed") if getattr(self, name) is not None]
+        idle = [name for name in ("top_k", "top_p", "min_p") if getattr(self, name) is not None]
         if self.greedy and idle:
             raise InputError(
-                "temperature 0 draws nothing, so there is nothing to leave out or to seed",
+                "temperature 0 always takes the likeliest token, so there is nothing to leave out",
                 got=", ".join(f"{name}={getattr(self, name)}" for name in idle),
                 help="leave these out, or give a temperature above 0",
             )

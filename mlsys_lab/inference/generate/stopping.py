@@ -21,7 +21,9 @@ class TextStream(Protocol):
 class StopStrings:
     """Search for the first of some strings in text that comes in pieces.
 
-    What may become a stop string is held back, so that text once given out is never taken back.
+    The first is the one that is complete first, as if the text came character by character; of several that end at the
+    same character, the longest. So the result does not depend on where tokens cut the text. What may become a stop
+    string is held back, so that text once given out is never taken back.
 
     >>> search = StopStrings(["###"])
     >>> search.add("one#"), search.add("#two"), search.add(" ##"), search.add("#three"), search.found
@@ -34,10 +36,10 @@ class StopStrings:
     def add(self, piece: str) -> str:
         """Text that certainly stands before any stop string, now that `piece` has come."""
         self._held += piece
-        places = [place for stop in self.stops if (place := self._held.find(stop)) >= 0]
-        self.found = bool(places)
-        certain = min(places) if places else len(self._held) - self._possible()
-        text, self._held = self._held[:certain], "" if places else self._held[certain:]
+        found = [(place + len(stop), place) for stop in self.stops if (place := self._held.find(stop)) >= 0]
+        self.found = bool(found)
+        certain = min(found)[1] if found else len(self._held) - self._possible()
+        text, self._held = self._held[:certain], "" if found else self._held[certain:]
         return text
 
     def end(self) -> str:

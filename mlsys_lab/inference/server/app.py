@@ -6,8 +6,10 @@ import hmac
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from http import HTTPStatus
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
@@ -20,19 +22,25 @@ from mlsys_lab.inference.server.errors import ApiError
 from mlsys_lab.inference.server.metrics import Metrics
 from mlsys_lab.inference.server.objects import Shape
 from mlsys_lab.inference.server.page import Page
-from mlsys_lab.inference.server.protocol import MODEL, Wanted, no_model, read_chat, read_completion
+from mlsys_lab.inference.server.protocol import MODEL, Wanted, no_model, read_chat, read_completion, shorten
 from mlsys_lab.inference.server.reply import JSON, Reply, show_error
 from mlsys_lab.inference.server.watchers import Watching
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a client may take: bytes of a body, seconds for it and for an answer; `api_key` None lets everybody in."""
+    """What a client may take: bytes of a body, seconds for it and for an answer; `api_key` None lets everybody in.
+
+    `hosts` are the names that requests may give the server, apart from those of loopback.
+    """
 
     body_bytes: int
     body_s: float
     answer_s: float
     api_key: str | None
+    hosts: frozenset[str] = frozenset()
 
 
 class Routes:
@@ -63,13 +71,14 @@ class Routes:
         return JSON(_describe(name))
 
     async def health(self, request: Request) -> Response:
-        """Say whether requests are taken: 200 or 503; with the engine's process id."""
-        status, process = self.engine.status, self.engine.process
-        code = HTTPStatus.OK if status == "ready" else HTTPStatus.SERVICE_UNAVAILABLE
-        return JSON({"status": status, "engine_pid": process.pid if process else None}, code)
+        """Say whether requests are accepted: 200 or 503."""
+        self._require_key(request)
+        status = self.engine.status
+        return JSON({"status": status}, HTTPStatus.OK if status == "ready" else HTTPStatus.SERVICE_UNAVAILABLE)
 
     async def metrics(self, request: Request) -> Response:
         """Show all metrics in Prometheus' format."""
+        self._require_key(request)
         return PlainTextResponse(self.engine.metrics.render(), media_type="text/plain; version=0.0.4")
 
     async def watch(self, request: Request) -> ASGIApp:
@@ -111,6 +120,36 @@ class CountResponses:
         await self.app(scope, receive, count)
 
 
+class RequireHost:
+    """ASGI middleware that refuses requests whose Host header names another server (421).
+
+    A page on another site can point its own name at this address (DNS rebinding). To the browser the two are then one
+    site, but the Host header still holds the page's name. Accepted are `names` and the address that the connection
+    came in at.
+    """
+
+    def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
+        self.app, self.names = app, frozenset(name.lower() for name in names)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        header = Headers(scope=scope).get("host", "")
+        address = scope["server"][0].removeprefix("::ffff:")  # how a socket for IPv6 writes an address of IPv4
+        app = self.app
+        if _host_of(header) not in self.names | {address}:
+            text = f"Host: got {shorten(header)}, which is no name of this server; --allow-host NAME adds one"
+            app = show_error(ApiError(HTTPStatus.MISDIRECTED_REQUEST, text))
+        await app(scope, receive, send)
+
+
+def _host_of(header: str) -> str:
+    """The host in a Host header, without its port; "" where there is none."""
+    try:
+        return urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return ""
+
+
 def build_app(engine: EngineProcess, bounds: Bounds) -> ASGIApp:
     """ASGI application of a server; every error, also of routes that do not exist, is in OpenAI's form."""
     routes, page = Routes(engine, bounds), Page()
@@ -128,7 +167,8 @@ def build_app(engine: EngineProcess, bounds: Bounds) -> ASGIApp:
     handlers = {ApiError: _tell, HTTPException: _tell_http, ClientDisconnect: _tell_nobody, Exception: _tell_nothing}
     app = Starlette(routes=listed, exception_handlers=handlers)  # type: ignore[arg-type]
     app.router.redirect_slashes = False
-    return CountResponses(app, engine.metrics, frozenset(route.path for route in listed))
+    guarded = RequireHost(app, bounds.hosts.union(LOOPBACK))
+    return CountResponses(guarded, engine.metrics, frozenset(route.path for route in listed))
 
 
 async def _tell(request: Request, error: ApiError) -> Response:

@@ -5,7 +5,6 @@ A field that would change the answer and is not offered is an error, never ignor
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from http import HTTPStatus
@@ -17,6 +16,8 @@ from mlsys_lab.inference.server.messages import Ask
 MODEL = "mlsys-lab-target"
 """Name of the model that is served."""
 MOST_TEXTS, MOST_STOPS, MOST_STOP_CHARACTERS, MOST_SHOWN = 8, 4, 100, 40
+MOST_TOKENS = 2**31 - 1
+"""Largest number of tokens, and largest token id, that is looked at: more digits than its are never echoed."""
 COMPLETION_TOKENS = 16
 """Tokens of a completion that names no number, as OpenAI has it; a chat takes what room there is."""
 NEUTRAL: dict[str, object] = {
@@ -56,7 +57,7 @@ class Fields:
         """Value of a field, None where it is absent; ApiError where the check says no."""
         value = self.left.pop(name, None)
         if value is not None and not check(value):
-            raise bad_request(f"{name}: got {_shorten(value)}, expected {expected}", name)
+            raise bad_request(f"{name}: got {shorten(value)}, expected {expected}", name)
         return value
 
     def need(self, name: str, check: Callable[[Any], bool], expected: str) -> Any:
@@ -70,9 +71,9 @@ class Fields:
         """Raise ApiError for a field that nobody has read, unless it asks for nothing."""
         for name, value in self.left.items():
             if name in NEUTRAL and value != NEUTRAL[name]:
-                raise bad_request(f"{name} is not offered: got {_shorten(value)}", name)
+                raise bad_request(f"{name} is not offered: got {shorten(value)}", name)
             if name not in NEUTRAL and name not in SILENT:
-                raise bad_request(f"unknown field: got {_shorten(name)}")
+                raise bad_request(f"unknown field: got {shorten(name)}")
 
 
 def read_completion(body: object, adapters: Collection[str] = ()) -> Wanted:
@@ -100,7 +101,7 @@ def read_chat(body: object, adapters: Collection[str] = ()) -> Wanted:
 def no_model(model: str, adapters: Collection[str]) -> ApiError:
     """Error 404 of a model that is neither the one that is served nor one of its adapters."""
     expected = ", ".join(ascii(name) for name in (MODEL, *adapters))
-    text = f"no such model: got {_shorten(model)}, expected {'one of ' if adapters else ''}{expected}"
+    text = f"no such model: got {shorten(model)}, expected {'one of ' if adapters else ''}{expected}"
     return ApiError(HTTPStatus.NOT_FOUND, text, param="model", code="model_not_found")
 
 
@@ -127,11 +128,11 @@ def _read_common(fields: Fields, ask: Ask, adapters: Collection[str], *, chat: b
     return Wanted(ask, chat, bool(stream), bool((options or {}).get("include_usage")))
 
 
-def _whole(least: int, most: float = math.inf) -> Callable[[Any], bool]:
+def _whole(least: int, most: int) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-_AT_LEAST_ONE = (_whole(1), "a whole number, at least 1")
+_AT_LEAST_ONE = (_whole(1, MOST_TOKENS), f"a whole number, 1 to {MOST_TOKENS}")
 
 
 def _is_number(value: object) -> bool:
@@ -143,7 +144,9 @@ def _is_flag(value: object) -> bool:
 
 
 def _is_prompt(value: object) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and bool(value) and all(map(_whole(0), value)))
+    return isinstance(value, str) or (
+        isinstance(value, list) and bool(value) and all(map(_whole(0, MOST_TOKENS), value))
+    )
 
 
 def _is_conversation(value: object) -> bool:
@@ -168,7 +171,7 @@ def _is_stream_options(value: object) -> bool:
     return isinstance(value, dict) and value.keys() <= {"include_usage"} and all(map(_is_flag, value.values()))
 
 
-def _shorten(value: object) -> str:
+def shorten(value: object) -> str:
     """What a client sent, as Python writes it, on one line and not for long."""
     text = ascii(value)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"

@@ -6,7 +6,7 @@ import asyncio
 import re
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +37,8 @@ class Settings:
     An answer may take `answer_s` seconds; a client may keep the server waiting for `client_s`, for the head of its
     request, for the body, or to read on. `port` 0 takes any that is free. With `replicas` the engine is as many, as
     deployments of Ray Serve. `scheduler` is a Python file with a `build(pages, page, limits)` of your own. `adapters`
-    are folders in PEFT's format, by names that requests give as their model.
+    are folders in PEFT's format, by names that requests give as their model. `hosts` are further names by which
+    clients may call the server, besides `host` and those of loopback.
     """
 
     host: str = "127.0.0.1"
@@ -52,6 +53,7 @@ class Settings:
     replicas: int | None = None
     scheduler: str | None = None
     adapters: Mapping[str, str] = field(default_factory=dict)
+    hosts: Collection[str] = ()
 
     def __post_init__(self) -> None:
         require_at_least_one(blocks=self.blocks, sequences=self.sequences, body_bytes=self.body_bytes)
@@ -113,7 +115,8 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     listener = _bind(settings.host, settings.port)
     metrics = Metrics(settings.blocks)
     engine = _build_engine(settings, metrics)
-    bounds = Bounds(settings.body_bytes, settings.client_s, settings.answer_s, settings.api_key)
+    hosts = frozenset([settings.host, *settings.hosts])
+    bounds = Bounds(settings.body_bytes, settings.client_s, settings.answer_s, settings.api_key, hosts)
     config = uvicorn.Config(
         build_app(engine, bounds),
         http=Connection,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Protocol
 
 from mlsys_lab.flops import communication, step
-from mlsys_lab.flops.bounds import Machine, Traffic, Work, least_time
+from mlsys_lab.flops.bounds import LeastTime, Machine, Traffic, Work, least_time, node_copies
 from mlsys_lab.flops.cache import bytes_per_token, copies, elements_per_token
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout, shard
@@ -97,7 +97,23 @@ class BoundClock:
         swap_s = moved * self.token_bytes / (t * self.expert) / HOST_BYTES_PER_S
         return bound.time_s / self.efficiency + swap_s
 
-    def _weights(self, tokens: int) -> float:
+    def demand(self, prompt: int, writes: int, *, sequences: float, tokens: float) -> LeastTime:
+        """Least seconds of the replica that one request takes, of each resource, over the efficiency.
+
+        A request is in as few steps as `tokens` tokens a step allow, and as `sequences` sequences that each get a token
+        in every step; the weights that a step reads count once for all of them.
+        """
+        devices, new = self.tensor * self.expert, prompt + writes - 1
+        past = prompt + (writes - 1) // 2
+        flops = self._part_flops((prompt, 0)) + (writes - 1) * self._part_flops((1, past))
+        read = (writes - 1) * step.cached_layers(self.config, past) + new * self.config.n_layers
+        steps = max(writes / sequences, new / tokens)
+        memory = steps * self.weight_bytes * self._weights(sequences) + self.element_bytes * read / devices
+        inside, beyond = zip(*(one.split(self.machine.node) for one in self._traffic(new / self.expert)), strict=True)
+        bound = least_time(Work(flops / devices, memory, sum(inside), sum(beyond)), self.machine)
+        return LeastTime(*(time_s / self.efficiency for time_s in astuple(bound)))
+
+    def _weights(self, tokens: float) -> float:
         """Parameters that one device reads in a step: all of its layers', of experts those in use, and of the head."""
         head = self.config.vocab_size * self.config.d_model / self.tensor
         return self._held.dense + step.experts_used(self.config, tokens) * self._held.experts + head
@@ -108,7 +124,7 @@ class BoundClock:
         sums = communication.tensor_parallel_bytes(config, rows, t, layers=config.n_layers, training=False)
         routed_layers = config.n_layers - config.experts.dense_layers if config.experts else 0
         routed = communication.expert_parallel_bytes(config, rows / t, e, layers=routed_layers)
-        return [Traffic(sums, t, 1), Traffic(routed, e, t, "all-to-all")]
+        return [Traffic(sums, t, 1), Traffic(routed, e, t, "all-to-all", node_copies(config))]
 
     def _part_flops(self, part: Part) -> float:
         if part not in self._flops:

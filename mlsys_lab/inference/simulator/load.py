@@ -25,12 +25,18 @@ class Arrival(NamedTuple):
     writes: int
 
 
-def log_normal(prompt: float, answer: float, spread: float = 0.6) -> Lengths:
-    """Log-normal lengths with these means, 1 at least; `spread` is the deviation of their logarithms."""
+def log_normal(prompt: float, answer: float, spread: float = 0.6, *, longest: float = math.inf) -> Lengths:
+    """Log-normal lengths with these means, 1 at least; `spread` is the deviation of their logarithms.
+
+    Requests of more than `longest` tokens are cut there, the prompt first: a server refuses what its context cannot
+    hold.
+    """
     require_at_least_one(prompt=prompt, answer=answer)
 
     def draw(random: Random) -> tuple[int, int]:
-        return _length(random, prompt, spread), _length(random, answer, spread)
+        tokens, writes = _length(random, prompt, spread), _length(random, answer, spread)
+        writes = int(min(writes, longest - 1))
+        return int(min(tokens, longest - writes)), writes
 
     return draw
 

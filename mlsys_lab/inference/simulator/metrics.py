@@ -56,7 +56,7 @@ class Objective:
 class Report:
     """A run in figures. Percentiles are by name, as in `ttft_s[95]`; times in seconds.
 
-    `goodput` are requests a second that meet the objective (DistServe, arXiv:2401.09670), `good` their share.
+    `goodput` are requests a second that meet the objective (DistServe, arXiv:2401.09670), `good` their fraction.
     """
 
     requests: int
@@ -69,11 +69,15 @@ class Report:
     goodput: float | None
 
 
-def report(served: Sequence[Served], objective: Objective | None = None) -> Report:
-    """Figures of answered requests, from the first arrival to the last token; InputError for no request."""
+def report(served: Sequence[Served], objective: Objective | None = None, *, time_s: float | None = None) -> Report:
+    """Figures of answered requests over `time_s` seconds, by default those from the first arrival to the last token.
+
+    InputError for no request.
+    """
     if not served:
         raise InputError("a report on no request", expected="one or more")
-    time_s = max(one.tokens_s[-1] for one in served) - min(one.arrived_s for one in served)
+    if time_s is None:
+        time_s = max(one.tokens_s[-1] for one in served) - min(one.arrived_s for one in served)
     good = None if objective is None else sum(not objective.missed(one) for one in served) / len(served)
     return Report(
         requests=len(served),

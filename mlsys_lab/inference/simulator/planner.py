@@ -1,34 +1,39 @@
 """How many devices a load needs: for each degree of tensor parallelism the fewest replicas that keep an objective.
 
-Replicas share the load evenly, each simulated with the engine's scheduler and the bounds of `mlsys_lab.flops`; what
-those leave out, the `efficiency` of the load's clock stands for.
+First comes arithmetic: what the load asks of compute, memory and links at the stated efficiency is the least number of
+replicas. From there on, replicas that share the load evenly are simulated in steady state, each with the engine's
+scheduler and the bounds of `mlsys_lab.flops`; what those leave out, the `efficiency` of the load's clock stands for.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass, replace
+from random import Random
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one, require_positive
-from mlsys_lab.flops.bounds import Machine
+from mlsys_lab.flops.amounts import require_positive
+from mlsys_lab.flops.bounds import LeastTime, Machine
 from mlsys_lab.flops.cache import bytes_per_token, copies
 from mlsys_lab.flops.config import TransformerConfig
+from mlsys_lab.flops.defaults import SERVING_EFFICIENCY, SERVING_MEMORY
 from mlsys_lab.flops.estimate import serving_memory
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.inference.engine.scheduler import Limits
 from mlsys_lab.inference.simulator.clock import BoundClock
-from mlsys_lab.inference.simulator.load import Lengths, poisson
-from mlsys_lab.inference.simulator.metrics import Objective, Report, report
+from mlsys_lab.inference.simulator.load import Arrival, Lengths, poisson
+from mlsys_lab.inference.simulator.metrics import Objective, Report, Served, report
 from mlsys_lab.inference.simulator.pools import Pool
 from mlsys_lab.inference.simulator.simulate import Simulation, simulate
+from mlsys_lab.inference.simulator.steady import REQUESTS, measure_steady_state
 
 PAGE = 16
-REQUESTS = 200
-"""Requests of a simulation."""
+DRAWS = 1000
+"""Requests over which the demand of a load is averaged."""
 GOOD = 0.95
-"""Share of the requests that must meet the objective."""
+"""Fraction of the requests that must meet the objective."""
 MOST_REPLICAS = 4096
 ALONE = 20
 """Requests of a simulation that asks whether a replica with next to no load keeps the objective."""
@@ -38,7 +43,8 @@ ALONE = 20
 class Service:
     """What is to be served: requests a second, their lengths, the objective, and how the machine is used.
 
-    `memory` is the share of a device's memory that may be used, `efficiency` the share of its peaks that steps reach.
+    `memory` is the fraction of a device's memory that may be used, `efficiency` the fraction of its peaks that steps
+    reach. Raises InputError for a rate that is not a positive finite number.
     """
 
     rate: float
@@ -46,11 +52,13 @@ class Service:
     objective: Objective
     weight_bytes: float = 2
     cache_bytes: float = 2
-    memory: float = 0.9
-    efficiency: float = 0.6
+    memory: float = SERVING_MEMORY
+    efficiency: float = SERVING_EFFICIENCY
 
     def __post_init__(self) -> None:
         require_positive(rate=self.rate, weight_bytes=self.weight_bytes, cache_bytes=self.cache_bytes)
+        if self.rate == math.inf:
+            raise InputError("rate must be finite", got=self.rate, expected="requests a second")
         for name in ("memory", "efficiency"):
             if not 0 < getattr(self, name) <= 1:
                 raise InputError(f"{name} out of range", got=getattr(self, name), expected="above 0, at most 1")
@@ -60,9 +68,12 @@ class Service:
 class ServingPlan:
     """Replicas of a layout, what one of them does, and what would go wrong with one replica less.
 
-    `pages` are those of a replica's cache, of `PAGE` tokens each. `binds` takes most of the steps' time: "compute",
-    "memory", "link" or "network"; `short` is what one replica less misses: "ttft", "tpot" or "" where there is only
-    one. `replicas` is None where no number keeps the objective; `short` then is what is missed however few come.
+    `pages` are those of a replica's cache, of `PAGE` tokens each; `report` is of the steady state. `utilisation` is the
+    fraction that the load takes of what each resource of the replicas can do at the stated efficiency: "compute",
+    "memory" (bandwidth), "link", "network", and of the "cache"'s pages. `binds` takes most of the steps' time: one of
+    the first four. `short` is what one replica less misses: "ttft", "tpot", a resource of which the load takes more
+    than there is, or "" where there is only one replica. `replicas` is None where no number keeps the objective;
+    `short` then is what is missed however few come.
     """
 
     layout: Layout
@@ -70,6 +81,7 @@ class ServingPlan:
     pages: int
     simulation: Simulation
     report: Report
+    utilisation: dict[str, float]
     binds: str
     short: str
 
@@ -123,71 +135,123 @@ def cache_pages(config: TransformerConfig, machine: Machine, service: Service, l
     return max(0, math.floor(room / page_bytes))
 
 
+def mean_demand(pool: Pool, service: Service, *, seed: int = 0) -> LeastTime:
+    """Least seconds of a replica that one request takes, of each resource, on average over the load's lengths.
+
+    No more sequences are in a step than its limits and the pages of the cache allow.
+    """
+    assert isinstance(pool.clock, BoundClock)
+    random = Random(seed)
+    drawn = [service.lengths(random) for _ in range(DRAWS)]
+    held = sum(prompt + writes / 2 for prompt, writes in drawn) / DRAWS
+    sequences = max(1.0, min(pool.limits.sequences, pool.pages * pool.page / held))
+    each = [pool.clock.demand(*lengths, sequences=sequences, tokens=pool.limits.tokens) for lengths in drawn]
+    return LeastTime(*(sum(times_s) / DRAWS for times_s in zip(*map(astuple, each), strict=True)))
+
+
 def plan_serving(
     config: TransformerConfig, machine: Machine, service: Service, *, limits: Limits, expert: int = 1, seed: int = 0
 ) -> list[ServingPlan]:
     """Plans for every degree of tensor parallelism within a node that the model fits on: fewest devices first.
 
     Experts are divided among `expert` ranks, each with as many tensor-parallel devices; `limits` are those of a rank.
-    Plans that cannot keep the objective come last. InputError where the model fits on no degree.
+    Plans that cannot keep the objective come last. InputError where the model fits on no degree, and where more than
+    `MOST_REPLICAS` replicas are needed.
     """
     if expert > 1:
         Layout(data=expert, expert=expert).check(config)
     plans, needed = [], expert * _largest_request(service, seed)
+    capacities = []
     for tensor in (2**power for power in range(machine.node.bit_length())):
         layout = Layout(data=expert, tensor=tensor, expert=expert)
         try:
             pool = build_pool(config, machine, service, limits, layout)
         except InputError:
             continue
-        if pool.pages >= needed:
-            plans.append(_plan(config, machine, service, layout=layout, limits=limits, seed=seed))
-    if not plans:
+        if pool.pages < needed:
+            continue
+        demand = mean_demand(pool, service, seed=seed)
+        capacities.append(1 / demand.time_s)
+        if service.rate * demand.time_s <= MOST_REPLICAS:
+            plans.append(_plan(pool, service, layout, demand, seed=seed))
+    if not capacities:
         raise InputError(
             f"{config.name} and the longest request fit on no replica",
             got=f"up to {expert * machine.node} devices of {machine.memory_bytes / 1e9:.0f} GB",
             help="take a larger device, narrower weights (--weights) or shorter texts",
         )
+    if not plans:
+        expected = f"at most {MOST_REPLICAS * max(capacities):,.0f}: {MOST_REPLICAS} replicas at full load"
+        raise InputError("the load is too large", got=f"{service.rate:g} requests/s", expected=expected)
     return sorted(plans, key=lambda one: (one.devices is None, one.devices or 0, one.layout.tensor))
 
 
-def _plan(
-    config: TransformerConfig, machine: Machine, service: Service, *, layout: Layout, limits: Limits, seed: int
-) -> ServingPlan:
-    def run(replicas: int, requests: int = REQUESTS) -> tuple[int, Simulation, Report, str, str]:
-        """A replica's pages and share of the load: what came of it, what took its time, what was missed most."""
-        pool = build_pool(config, machine, service, limits, layout)
-        arrivals = poisson(service.rate / replicas, requests, service.lengths, seed=seed)
-        done = simulate(arrivals, pool.clock, pages=pool.pages, page=PAGE, limits=pool.limits)
-        figures = report(done.served, service.objective)
-        missed = Counter(name for one in done.served for name in service.objective.missed(one))
-        assert figures.good is not None and isinstance(pool.clock, BoundClock)
-        short = "" if figures.good >= GOOD else missed.most_common(1)[0][0]
-        return pool.pages, done, figures, max(pool.clock.spent_s, key=pool.clock.spent_s.__getitem__), short
+def _plan(pool: Pool, service: Service, layout: Layout, demand: LeastTime, *, seed: int) -> ServingPlan:
+    """The fewest replicas that keep the objective, sought from the least number that the demand allows."""
+    least = math.ceil(service.rate * demand.time_s)
+    clock = pool.clock
+    assert isinstance(clock, BoundClock)
 
-    idle = run(MOST_REPLICAS, requests=ALONE)
-    if idle[4]:
-        return ServingPlan(layout, None, *idle)
-    too_few, short = 0, ""
-    enough, found = 1, run(1)
-    while found[4] and enough < MOST_REPLICAS:
-        too_few, short = enough, found[4]
-        enough *= 2
+    def serve(arrivals: Sequence[Arrival]) -> Simulation:
+        clock.spent_s.clear()
+        return simulate(arrivals, clock, pages=pool.pages, page=PAGE, limits=pool.limits)
+
+    def describe(replicas: int, done: Simulation, figures: Report, measured: Sequence[Served]) -> ServingPlan:
+        """The plan of these replicas; what they miss themselves is its `short`, "" where they keep the objective."""
+        missed = Counter(name for one in measured for name in service.objective.missed(one))
+        shares = {name.removesuffix("_s"): service.rate / replicas * time_s for name, time_s in asdict(demand).items()}
+        return ServingPlan(
+            layout,
+            replicas,
+            pool.pages,
+            done,
+            figures,
+            shares | {"cache": done.mean_cache},
+            max(clock.spent_s, key=clock.spent_s.__getitem__),
+            "" if figures.good and figures.good >= GOOD else (missed or Counter(["ttft"])).most_common(1)[0][0],
+        )
+
+    runs = [serve(poisson(service.rate / MOST_REPLICAS, ALONE, service.lengths, seed=seed))]
+
+    def run(replicas: int) -> ServingPlan:
+        def record(arrivals: Sequence[Arrival]) -> Sequence[Served]:
+            runs.append(serve(arrivals))
+            return runs[-1].served
+
+        steady = measure_steady_state(
+            record,
+            service.rate / replicas,
+            service.lengths,
+            service.objective,
+            slots=pool.limits.sequences,
+            requests=max(REQUESTS, len(runs[-1].served)),  # as many as the run before needed
+            seed=seed,
+            capacity=1 / demand.time_s,
+        )
+        return describe(replicas, runs[-1], steady.report, steady.measured)
+
+    alone = describe(MOST_REPLICAS, runs[0], report(runs[0].served, service.objective), runs[0].served)
+    if alone.short:
+        return replace(alone, replicas=None)
+    too_few, short = least - 1, max(asdict(demand).items(), key=lambda one: one[1])[0].removesuffix("_s")
+    enough, found = least, run(least)
+    while found.short and enough < MOST_REPLICAS:
+        too_few, short = enough, found.short
+        enough = min(MOST_REPLICAS, math.ceil(1.1 * enough))
         found = run(enough)
-    if found[4]:
-        return ServingPlan(layout, None, *found)
+    if found.short:
+        return replace(found, replicas=None)
     while enough - too_few > 1:
         middle = (enough + too_few) // 2
         tried = run(middle)
-        if tried[4]:
-            too_few, short = middle, tried[4]
+        if tried.short:
+            too_few, short = middle, tried.short
         else:
             enough, found = middle, tried
-    return ServingPlan(layout, enough, *found[:4], short)
+    return replace(found, short=short if too_few else "")
 
 
 def _largest_request(service: Service, seed: int) -> int:
-    """Pages of the longest text of the load."""
-    arrivals = poisson(service.rate, REQUESTS, service.lengths, seed=seed)
-    require_at_least_one(requests=len(arrivals))
-    return max(-(-(len(one.prompt) + one.writes) // PAGE) for one in arrivals)
+    """Pages of the longest of the load's requests."""
+    random = Random(seed)
+    return max(-(-sum(service.lengths(random)) // PAGE) for _ in range(DRAWS))

@@ -17,13 +17,17 @@ from mlsys_lab.inference.simulator.metrics import Served
 
 @dataclass(frozen=True)
 class Simulation:
-    """What came of a load: each request in the order of arrival, steps taken, means over them, and preemptions."""
+    """What came of a load: each request in the order of arrival, steps taken, means over them, and preemptions.
+
+    `mean_cache` is the fraction of the cache's pages that sequences held, on average over the busy time.
+    """
 
     served: tuple[Served, ...]
     steps: int
     busy_s: float
     mean_sequences: float
     mean_tokens: float
+    mean_cache: float
     preemptions: int
 
 
@@ -50,7 +54,7 @@ class Replica:
         self.coming = deque(sorted(arrivals, key=lambda one: one.time_s))
         self.served: dict[Running, Served] = {}
         self.busy_s, self.stepped_s = 0.0, 0.0
-        self.sequences, self.tokens, self.preemptions = 0, 0, 0
+        self.sequences, self.tokens, self.preemptions, self.held_s = 0, 0, 0, 0.0
 
     @property
     def due_s(self) -> float | None:
@@ -69,6 +73,7 @@ class Replica:
         self.stepped_s, self.busy_s = now + took_s, self.busy_s + took_s
         self.sequences, self.tokens = self.sequences + len(parts), self.tokens + batch.tokens
         self.preemptions += len(batch.preempted)
+        self.held_s += took_s * (1 - self.tables.blocks.available / len(self.tables.blocks.references))
         self.tables.commit(batch.new)
         for sequence in batch.writers:
             self.served[sequence].tokens_s.append(self.stepped_s)
@@ -86,6 +91,7 @@ class Replica:
             self.busy_s,
             self.sequences / steps,
             self.tokens / steps,
+            self.held_s / self.busy_s if self.busy_s else 0.0,
             self.preemptions,
         )
 

@@ -8,19 +8,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.scaling.text import Tokens, learn_merges, merge
 
-PIECES = re.compile(r"'(?:[sdmt]|ll|ve|re)| ?[^\W\d_]+| ?\d+| ?(?:[^\w\s]|_)+|\s+(?!\S)|\s+")
-"""Pieces that no token spans, as GPT-2 cuts them: a word, a number, signs, each with a space before it; white space."""
+SPACE = r"\t-\r\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+"""White space as Unicode has it; Python's `\\s` has four control characters more."""
+PIECES = (
+    rf"'(?:[sdmt]|ll|ve|re)| ?[^\W\d_{{numbers}}]+| ?[\d{{numbers}}]+| ?(?:[^\w{SPACE}]|_)+"
+    rf"|[{SPACE}]+(?![^{SPACE}])|[{SPACE}]+"
+)
+"""Pieces that no token spans, as GPT-2 cuts them: a word, a number, signs, each with a space before it; white space.
+
+`numbers` are those that Python's `\\d` leaves out and counts as letters, such as ² and Ⅷ.
+"""
 BYTES = 256
 BOUNDARY = -1
 
@@ -95,22 +105,53 @@ class Tokenizer:
             raise InputError(f"{path} is no tokenizer", got=got, expected="JSON with merges and special") from None
 
 
-def learn(text: str, vocab_size: int, special: Sequence[str] = ()) -> Tokenizer:
+def learn(
+    text: str,
+    vocab_size: int,
+    special: Sequence[str] = (),
+    *,
+    ties: Literal["lowest ids", "greatest bytes"] = "lowest ids",
+) -> Tokenizer:
     """Learn a tokenizer of up to `vocab_size` tokens from a text; fewer where no pair occurs twice.
 
-    InputError for a vocabulary without room for the bytes and the special tokens.
+    Of pairs that occur equally often, the one of lowest ids is merged, as the library `tokenizers` does; or the one
+    whose two tokens have the greatest bytes, left token first, as some courses ask. InputError for a vocabulary without
+    room for the bytes and the special tokens.
     """
     least = BYTES + len(special)
     if vocab_size < least:
         raise InputError("vocabulary too small", got=vocab_size, expected=f"at least {least}")
-    merges, _ = learn_merges(_split(text), BYTES, vocab_size - len(special))
+    choose = _take_greatest_bytes() if ties == "greatest bytes" else min
+    merges, _ = learn_merges(_split(text), BYTES, vocab_size - len(special), choose)
     return Tokenizer(tuple(merges), tuple(special))
+
+
+def _take_greatest_bytes() -> Callable[[list[tuple[int, int]]], tuple[int, int]]:
+    """Make a function that chooses, merge after merge, the pair of greatest bytes."""
+    table = [bytes([i]) for i in range(BYTES)]
+
+    def choose(pairs: list[tuple[int, int]]) -> tuple[int, int]:
+        left, right = max(pairs, key=lambda pair: (table[pair[0]], table[pair[1]]))
+        table.append(table[left] + table[right])
+        return left, right
+
+    return choose
+
+
+def cut(text: str) -> list[str]:
+    """Cut a text into the pieces that no token spans.
+
+    >>> cut("It's 2x² at Ⅷ.")
+    ['It', "'s", ' 2', 'x', '²', ' at', ' Ⅷ', '.']
+    """
+    numbers = sorted(c for c in set(text) if unicodedata.category(c) in ("Nl", "No"))
+    return re.findall(PIECES.format(numbers="".join(numbers)), text)
 
 
 def _split(text: str) -> Tokens:
     """Bytes of a text as ids, with a boundary after each piece."""
     try:
-        pieces = [piece.encode() for piece in PIECES.findall(text)]
+        pieces = [piece.encode() for piece in cut(text)]
     except UnicodeEncodeError as problem:
         half = problem.object[problem.start]
         raise InputError("the text holds half a character", got=ascii(half), expected="text in UTF-8") from None

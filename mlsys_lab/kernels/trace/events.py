@@ -6,6 +6,7 @@ conflicts, races …) is worked out from these rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,13 @@ from mlsys_lab.errors import InputError, did_you_mean
 
 LOAD, STORE, ATOMIC = 0, 1, 2
 """Values of the field `kind` of an access; an atomic both loads and stores."""
+
+NO_LOCK, TAKE, LET_GO = 0, 1, 2
+"""Values of the field `lock`: an atomic may take a lock, by a compare-and-swap that succeeds, or let it go, by an
+exchange; what is neither is `NO_LOCK`."""
+
+STORED, ADDRESS, MASK, BRANCH = "is stored", "is used as an address", "is used as a mask", "decides a branch"
+"""How an undefined lane takes effect."""
 
 WARP = 32
 """Threads that an NVIDIA GPU runs in step."""
@@ -30,8 +38,9 @@ ACCESS = np.dtype(
         ("phase", np.int32),  # barriers that the block had passed
         ("sync", np.int32),  # times that the thread's whole warp had met at a syncwarp
         ("offset", np.int64),  # bytes from the buffer's first element; may lie outside of it
-        ("lock", np.int32),  # number of the lock that protects the access, from 1 on; 0: none, or none is known
+        ("lock", np.int64),  # number of the lock that protects the access, from 1 on; 0: none, or none is known
         ("value", np.int64),  # of a store: equal for equal values of one type; 0: not known
+        ("role", np.int8),  # of an atomic: NO_LOCK, TAKE or LET_GO
     ]
 )
 
@@ -92,6 +101,18 @@ class Site:
         return f"line {self.line} `{self.text}`"
 
 
+@dataclass(frozen=True)
+class Undefined:
+    """An undefined lane of a masked load that takes effect: the first for its lines of source."""
+
+    load: int  # indices into Trace.sites: of the masked load,
+    reduction: int  # of the first reduction that it goes into, −1 if there is none,
+    site: int  # and of the line where it takes effect
+    effect: str  # STORED, ADDRESS, MASK or BRANCH
+    program: int
+    place: str  # what is stored to, in words
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
     """Record of one launch of one kernel: its grid, arrays, places in the source, accesses and arrivals at barriers."""
@@ -104,6 +125,18 @@ class Trace:
     accesses: np.ndarray  # (A,) of ACCESS, in order of `request`
     arrivals: np.ndarray  # (B,) of ARRIVAL
     words: tuple[str, str] = ("block", "thread")  # what the kernel's language calls them
+    undefined: tuple[Undefined, ...] = ()  # where undefined lanes take effect
+
+    def describe_undefined(self, one: Undefined, where: Callable[[Site], str] = str) -> str:
+        """One line about an undefined lane, its lines of source told by `where`."""
+        load, site = where(self.sites[one.load]), where(self.sites[one.site])
+        if one.reduction < 0:
+            reaches = f"leaves lanes undefined, and such a lane {one.effect} at {site}"
+        else:
+            reduction = where(self.sites[one.reduction])
+            reaches = f"reaches a reduction at {reduction}, and the result {one.effect} at {site}"
+        place = f", {one.place}" if one.effect == STORED else ""
+        return f"{load}: masked load without `other` {reaches} (first: {self.name_actor(one.program)}{place})"
 
     def name_actor(self, block: int | None = None, thread: int | None = None) -> str:
         """A block, a thread or both in words, by indices along x, y and z where there are several dimensions."""

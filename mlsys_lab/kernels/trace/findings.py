@@ -34,8 +34,8 @@ def findings(trace: Trace, artifact: Any = None, *, actor: str = "program") -> d
     atomic does both), and the source `lines` that ask. `busiest`: the kind of `actor` ("program" or "block"), the
     `number` of the one that asks for most bytes of global memory, and those `bytes`. `widest`: elements of the largest
     block that was loaded or stored at once. `wrong`: a line for each access out of bounds, read of what nothing has
-    written, race, barrier in a branch, and result that is not stored everywhere. `artifact`, a module of exported
-    cells, lets lines be told by cells.
+    written, undefined lane that takes effect, race, barrier in a branch, and result that is not stored everywhere.
+    `artifact`, a module of exported cells, lets lines be told by cells.
     """
     where = _where(artifact)
     rows = trace.of(space="global")
@@ -53,6 +53,7 @@ def findings(trace: Trace, artifact: Any = None, *, actor: str = "program") -> d
     most = int(np.argmax(each))
     busiest = int(rows["block"][order[starts[most]]]) if len(starts) else 0
     told = [_fault(fault, where, actor) for fault in faults(trace)]
+    told += [trace.describe_undefined(one, where) for one in trace.undefined]
     told += [_race(race, where, actor) for race in races(trace) if not race.equal]
     told += [_divergence(one, where) for one in divergences(trace)]
     told += [line for buffer in trace.buffers if (line := _find_unwritten(trace, buffer))]

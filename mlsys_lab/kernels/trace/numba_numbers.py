@@ -2,8 +2,8 @@
 
 Python raises where a GPU gives infinity or NaN (`math.exp(1000)`), and NumPy keeps a float32 where Numba widens it:
 with an integer or a float64, a float32 gives a float64. In a simulated kernel a float32 is therefore a `Float32`, every
-other float is NumPy's float64, and `math` and some builtins come from this module. `python -m tests.kernels.semantics`
-compares the results with those of compiled Numba, operation by operation.
+other float is NumPy's float64, and `math` and some builtins come from this module. The results are compared with those
+of compiled Numba, operation by operation, by `python -m tests.kernels.numba_semantics`.
 
 Integers are Python's: like Numba's they do not wrap at 8, 16 or 32 bits. Three things differ: integers do not wrap at
 64 bits either until they are stored, an integer divided by the integer 0 stops the kernel with its line, and an integer

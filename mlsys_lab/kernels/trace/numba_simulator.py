@@ -137,7 +137,7 @@ class _Recording(Launch):
         for rank, at in enumerate(sorted(self._numbers)):
             ranks[self._numbers[at]] = rank
         found = np.frombuffer(self._warp, np.int64).reshape(-1, 1 + len(NOTED))
-        rows = np.empty(len(found), ACCESS)
+        rows = np.zeros(len(found), ACCESS)
         rows["request"] = ranks[found[:, 0]] + self._requests
         for column, name in enumerate(NOTED, start=1):
             rows[name] = found[:, column]

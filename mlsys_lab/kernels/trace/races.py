@@ -5,12 +5,13 @@ lanes; without one the threads of a warp run independently since Volta. Two bloc
 do not race with loads nor atomics with atomics; an atomic races with a plain access. Lanes of one request that store to
 one element race too: one of them wins.
 
-Two accesses under one lock are in order. Where all that threads do to an element between two barriers is to store one
-equal value, nothing is left to chance, and the race says so (`equal`).
+Two accesses under one lock are in order. Numba's recorder follows the locks itself; of Triton's, a lock is taken by a
+compare-and-swap that succeeds and let go by an exchange in a later phase, since only a barrier makes sure that the
+other lanes are done. Where all that threads do to an element between two barriers is to store one equal value, nothing
+is left to chance, and the race says so (`equal`).
 
 Left out: other orders that a kernel makes itself (a `syncwarp` of some lanes, fences with flags), which are reported
-although they hold. Triton's recorder knows no locks and no values: where both sides update one word by atomics, that
-word's line is named.
+although they hold, where both sides update one word by atomics with that word's line.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from itertools import combinations
 
 import numpy as np
 
-from mlsys_lab.kernels.trace.events import ATOMIC, LOAD, STORE, WARP, Site, Trace
+from mlsys_lab.kernels.trace.events import ATOMIC, LET_GO, LOAD, STORE, TAKE, WARP, Site, Trace
 from mlsys_lab.kernels.trace.requests import VERBS
 from mlsys_lab.kernels.trace.rows import element_ids, group_rows, group_sizes, is_inside
 
@@ -77,6 +78,7 @@ def races(trace: Trace) -> tuple[Race, ...]:
     cell, warp, turn = element_ids(trace, rows), rows["thread"] // WARP, (rows["block"], rows["phase"])
     of_lanes = _find_pairs(rows, rows["thread"], cell, *turn, warp, rows["sync"])
     of_warps = _find_pairs(rows, warp, cell, *turn)
+    common["lock"] = np.maximum(common["lock"], _find_held_locks(trace, common))
     of_blocks = _find_pairs(common, common["block"], element_ids(trace, common))
     within = map(np.concatenate, zip(of_lanes, of_warps, strict=True))
     return _races(trace, *within) + _races(trace, *of_blocks)
@@ -87,7 +89,7 @@ def _find_pairs(rows: np.ndarray, actor: np.ndarray, *keys: np.ndarray) -> tuple
     order, starts = group_rows(*keys)
     rows, actor = rows[order], actor[order]
     kinds = np.bitwise_or.reduceat(1 << rows["kind"], starts)
-    several = np.maximum.reduceat(actor, starts) != np.minimum.reduceat(actor, starts)
+    several = ~_are_equal(actor, starts)
     racy = several & ((kinds & 1 << STORE != 0) | (kinds == (1 << LOAD | 1 << ATOMIC)))
     sizes = group_sizes(starts, len(rows))
     least, most = (of.reduceat(rows["lock"], starts) for of in (np.minimum, np.maximum))
@@ -96,7 +98,7 @@ def _find_pairs(rows: np.ndarray, actor: np.ndarray, *keys: np.ndarray) -> tuple
     chosen = np.repeat(racy & ~mixed, sizes)
     ones, others = _pairs(rows[chosen], actor[chosen], sizes[racy & ~mixed])
     value = rows["value"]
-    equal = (kinds == 1 << STORE) & (np.minimum.reduceat(value, starts) == np.maximum.reduceat(value, starts))
+    equal = (kinds == 1 << STORE) & _are_equal(value, starts)
     equal = (equal & (value[starts] != 0))[racy & ~mixed]
     around = [_pair_around_locks(rows, actor, at, at + n) for at, n in zip(starts[mixed], sizes[mixed], strict=True)]
     more = np.array([pair for pair in around if pair], dtype=np.int64).reshape(-1, 2)
@@ -116,6 +118,30 @@ def _pair_around_locks(rows: np.ndarray, actor: np.ndarray, start: int, end: int
             first = STORE if STORE in kinds else ATOMIC
             return (i, j) if rows["kind"][i] == first else (j, i)
     return None
+
+
+def _are_equal(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Whether all values of a group are equal, for each group."""
+    return np.asarray(np.maximum.reduceat(values, starts) == np.minimum.reduceat(values, starts))
+
+
+def _find_held_locks(trace: Trace, rows: np.ndarray) -> np.ndarray:
+    """For each row the lock that its block holds, as one more than the number of the lock's element; 0 for none.
+
+    Rows are in order of requests.
+    """
+    held = np.zeros(len(rows), dtype=np.int64)
+    locks = rows[rows["role"] != 0]
+    elements = element_ids(trace, locks) + 1
+    for number in np.flatnonzero(locks["role"] == TAKE):
+        taken = locks[number]
+        after = (locks["request"] > taken["request"]) & (locks["block"] == taken["block"])
+        let_go = locks[after & (elements == elements[number]) & (locks["role"] == LET_GO)]
+        if len(let_go):
+            inside = slice(*np.searchsorted(rows["request"], (taken["request"] + 1, let_go["request"][0])))
+            under = (rows["block"][inside] == taken["block"]) & (rows["phase"][inside] < let_go["phase"][0])
+            held[inside][under] = elements[number]
+    return held
 
 
 def _races(trace: Trace, ones: np.ndarray, others: np.ndarray, equal: np.ndarray) -> tuple[Race, ...]:

@@ -37,6 +37,7 @@ class Report(JupyterMixin):
     conflicts: tuple[Requests, ...]  # by place: passes through shared memory
     contention: tuple[Requests, ...]  # by place: turns of atomics
     faults: tuple[Fault, ...]
+    undefined: tuple[str, ...]  # a line for each place where undefined lanes take effect
     races: tuple[Race, ...]
     divergences: tuple[Divergence, ...]
     reached_by_all: bool  # every barrier, by threads that have returned too
@@ -44,8 +45,9 @@ class Report(JupyterMixin):
     @property
     def problems(self) -> tuple[str, ...]:
         """What makes the kernel wrong, one line each; empty for a correct one."""
-        found: tuple[Fault | Race | Divergence, ...] = (*self.faults, *self.races, *self.divergences)
-        return tuple(one.sentence for one in found)
+        races = (race for race in self.races if not race.equal)
+        others: tuple[Race | Divergence, ...] = (*races, *self.divergences)
+        return (*(one.sentence for one in self.faults), *self.undefined, *(one.sentence for one in others))
 
     @property
     def costs(self) -> tuple[str, ...]:
@@ -53,7 +55,9 @@ class Report(JupyterMixin):
         sectors = _wasteful(self.coalescing, "sectors")
         passes = _wasteful(self.conflicts, "passes")
         turns = _wasteful(self.contention, "turns")
-        return (*(line for one in self.traffic for line in _repeated_traffic(one)), *sectors, *passes, *turns)
+        repeated = (line for one in self.traffic for line in _repeated_traffic(one))
+        equal = (race.sentence for race in self.races if race.equal)
+        return (*repeated, *sectors, *passes, *turns, *equal)
 
     def __rich__(self) -> Group:
         return self.table()
@@ -109,6 +113,7 @@ def report(trace: Trace) -> Report:
         conflicts=conflicts(trace),
         contention=contention(trace),
         faults=faults(trace),
+        undefined=tuple(map(trace.describe_undefined, trace.undefined)),
         races=races(trace),
         divergences=divergences(trace),
         reached_by_all=is_reached_by_all(trace),

@@ -13,9 +13,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from mlsys_lab.kernels import triton_launch
-from mlsys_lab.kernels.trace.addresses import POISON, AddressSpace
-from mlsys_lab.kernels.trace.events import ACCESS, ARRIVAL, ATOMIC, LOAD, STORE, WARP, Site, Trace
+from mlsys_lab.kernels import triton_arithmetic, triton_launch
+from mlsys_lab.kernels.trace.addresses import AddressSpace
+from mlsys_lab.kernels.trace.events import (
+    ACCESS,
+    ADDRESS,
+    ARRIVAL,
+    ATOMIC,
+    LET_GO,
+    LOAD,
+    MASK,
+    NO_LOCK,
+    STORE,
+    STORED,
+    TAKE,
+    WARP,
+    Site,
+    Trace,
+)
+from mlsys_lab.kernels.trace.triton_undefined import UndefinedLanes, poison
+from mlsys_lab.kernels.triton_arithmetic import replace_members
 
 HERE = str(Path(__file__).parent)
 """Folder of the microscope's own code."""
@@ -35,6 +52,8 @@ class Recorder:
         self.filled = False  # whether the load that is under way says what lanes get that are masked off
         self.sites: dict[tuple[str, int], int] = {}
         self.rows: list[np.ndarray] = []
+        self.undefined = UndefinedLanes(builder, self._site, self._block, self._take_lock)
+        self.exchanged = False  # whether the last access was a compare-and-swap of one element, and succeeded
         self.scratch = np.zeros(16, dtype=np.uint8)
 
     @contextmanager
@@ -49,19 +68,19 @@ class Recorder:
             "create_atomic_store": self._as_atomic,
             "create_barrier": self._barrier,
         }
-        convert, semantic = interpreter._implicit_cvt, interpreter.interpreter_semantic
-        for name, hook in hooks.items():
-            if (original := getattr(self.builder, name, None)) is not None:
-                setattr(self.builder, name, _with_original(hook, original))
-        interpreter._implicit_cvt = _with_original(self._convert, convert)
-        semantic.load = _with_original(self._fill, semantic.load)
-        try:
+        semantic = interpreter.interpreter_semantic
+        members = {
+            name: _with_original(hook, getattr(self.builder, name))
+            for name, hook in hooks.items()
+            if hasattr(self.builder, name)
+        }
+        with (
+            replace_members(self.builder, members),
+            replace_members(interpreter, {"_implicit_cvt": _with_original(self._convert, interpreter._implicit_cvt)}),
+            replace_members(semantic, {"load": _with_original(self._fill, semantic.load)}),
+            self.undefined.hook_into(interpreter),
+        ):
             yield
-        finally:
-            interpreter._implicit_cvt = convert
-            del semantic.load
-            for name in hooks:
-                vars(self.builder).pop(name, None)
 
     def _convert(self, original: Callable[..., Any], argument: Any) -> Any:
         value = original(argument)
@@ -82,24 +101,55 @@ class Recorder:
     ) -> Handle:
         real, inside, outside = self._note(LOAD, ptrs, mask)
         found = original(real, inside, other, *rest)
+        off = ~(inside.data | outside)
         # What a lane that is masked off gets is undefined unless the kernel says it; the interpreter gives 0.
-        return _poison(found, outside if self.filled or other is not None else ~inside.data)
+        undefined = np.zeros_like(off) if self.filled or other is not None else off
+        self.undefined.inherit(found, other, off)
+        self.undefined.mark(found, undefined)
+        self.undefined.mark(found, outside, fault=True)
+        return poison(found, undefined | outside)
 
     def _store(self, original: Callable[..., Any], ptrs: Handle, value: Handle, mask: Handle, *rest: Any) -> None:
-        real, inside, _ = self._note(STORE, ptrs, mask)
-        original(real, value, inside, *rest)
+        real, inside, _ = self._note(STORE, ptrs, mask, value)
+        original(real, self._poison_stored(ptrs, value, inside), inside, *rest)
 
     def _update(
         self, original: Callable[..., Any], operation: Any, ptrs: Handle, value: Handle, mask: Handle, *rest: Any
     ) -> Handle:
-        real, inside, outside = self._note(ATOMIC, ptrs, mask)
-        return _poison(original(operation, real, value, inside, *rest), outside)
+        takes = LET_GO if operation.name == "XCHG" else NO_LOCK
+        real, inside, outside = self._note(ATOMIC, ptrs, mask, role=takes)
+        found = original(operation, real, self._poison_stored(ptrs, value, inside), inside, *rest)
+        self.undefined.mark(found, ~inside.data)
+        self.undefined.mark(found, outside, fault=True)
+        return poison(found, outside)
 
-    def _exchange(self, original: Callable[..., Any], ptrs: Handle, *rest: Any) -> Handle:
+    def _exchange(
+        self, original: Callable[..., Any], ptrs: Handle, compared: Handle, value: Handle, *rest: Any
+    ) -> Handle:
         everywhere = type(ptrs)(np.ones(ptrs.data.shape, dtype=bool), ptrs.dtype)
         real, inside, outside = self._note(ATOMIC, ptrs, everywhere)
         real.data = np.where(inside.data, real.data, np.uint64(self.scratch.ctypes.data))
-        return _poison(original(real, *rest), outside)
+        self._poison_stored(ptrs, compared, inside)
+        found = original(real, compared, self._poison_stored(ptrs, value, inside), *rest)
+        self.exchanged = found.data.size == 1 and bool((found.data == compared.data).all())
+        self.undefined.mark(found, outside, fault=True)
+        return poison(found, outside)
+
+    def _poison_stored(self, ptrs: Handle, value: Handle, inside: Handle) -> Handle:
+        """The value of a store with poison in the lanes that are undefined, which are noted."""
+
+        def describe(lane: int) -> str:
+            buffer, offset, *_ = self.space.find(ptrs.data.reshape(-1)[lane : lane + 1], _itemsize(ptrs))
+            target = self.space.buffers[buffer[0]]
+            return f"{target.place(int(offset[0]))} of {target.name}"
+
+        undefined = self.undefined.note(value, STORED, inside.data, describe)
+        return poison(type(value)(value.data, value.dtype), undefined)
+
+    def _take_lock(self) -> None:
+        """Count the compare-and-swap before a decision as one that takes a lock, if nothing was accessed since."""
+        if self.exchanged:
+            self.rows[-1]["role"] = TAKE
 
     def _as_atomic(self, original: Callable[..., Any], *args: Any) -> Any:
         self.kind = ATOMIC
@@ -118,12 +168,17 @@ class Recorder:
         if self.program != (now := tuple(self.builder.grid_idx)):
             self.program, self.phase = now, 0
 
-    def _note(self, kind: int, ptrs: Handle, mask: Handle) -> tuple[Handle, Handle, np.ndarray]:
+    def _note(
+        self, kind: int, ptrs: Handle, mask: Handle, value: Handle | None = None, role: int = NO_LOCK
+    ) -> tuple[Handle, Handle, np.ndarray]:
         """Record one access; returns its true pointers, the mask of lanes that exist, and those out of bounds."""
         self._follow()
-        itemsize = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
+        self.exchanged = False
+        itemsize = _itemsize(ptrs)
         buffer, offset, there, places = self.space.find(ptrs.data, itemsize)
         asked = np.broadcast_to(np.asarray(getattr(mask, "data", mask), dtype=bool), ptrs.data.shape)
+        self.undefined.note(ptrs, ADDRESS, asked)
+        self.undefined.note(mask, MASK, np.ones(asked.shape, dtype=bool))
         inside = asked & there
         order = _lanes(ptrs.data, itemsize)
         lanes = np.flatnonzero(asked.transpose(order))
@@ -136,6 +191,10 @@ class Recorder:
         rows["phase"] = self.phase
         rows["buffer"] = buffer.transpose(order).reshape(-1)[lanes]
         rows["offset"] = offset.transpose(order).reshape(-1)[lanes]
+        rows["role"] = role
+        if value is not None:
+            stored = np.broadcast_to(value.data, ptrs.data.shape).transpose(order).reshape(-1)[lanes]
+            rows["value"] = stored.view(f"i{stored.itemsize}").astype(np.int64) + 1
         self.rows.append(rows)
         self.requests += -(-asked.size // WARP)
         self.widest = max(self.widest, asked.size)
@@ -161,7 +220,8 @@ class Recorder:
         accesses = np.concatenate(self.rows) if self.rows else np.empty(0, dtype=ACCESS)
         block = (self.widest, 1, 1)
         buffers, arrivals, words = tuple(self.space.buffers), np.empty(0, dtype=ARRIVAL), ("program", "lane")
-        return Trace(kernel, grid, block, buffers, sites, accesses, arrivals, words)
+        undefined = tuple(self.undefined.effects.values())
+        return Trace(kernel, grid, block, buffers, sites, accesses, arrivals, words, undefined)
 
 
 def _with_original(hook: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
@@ -179,15 +239,12 @@ def _lanes(addresses: np.ndarray, itemsize: int) -> list[int]:
     return sorted(range(addresses.ndim), key=follow)
 
 
-def _poison(found: Handle, outside: np.ndarray) -> Handle:
-    if outside.any():
-        data = np.array(found.data).reshape(outside.shape)
-        data[outside] = np.frombuffer(bytes([POISON]) * data.itemsize, dtype=data.dtype)[0]
-        found.data = data
-    return found
+def _itemsize(ptrs: Handle) -> int:
+    """Bytes of an element that addresses point to."""
+    return max(1, int(ptrs.get_element_ty().primitive_bitwidth) // 8)
 
 
 def is_machinery(file: str) -> bool:
     """Whether a source file belongs to Triton or to the microscope rather than to a kernel."""
     triton = str(Path(sys.modules["triton"].__file__ or "").parent)
-    return file.startswith((HERE, triton)) or file == triton_launch.__file__
+    return file.startswith((HERE, triton)) or file in (triton_launch.__file__, triton_arithmetic.__file__)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import torch
 from torch import nn
 
 from mlsys_lab.comm import Rank
@@ -15,7 +18,17 @@ GRADIENTS = "gradients"
 
 def copy_from_first(module: nn.Module, group: Rank) -> None:
     """Give every rank the parameters and buffers of the group's rank 0, so that all begin with the same model."""
-    for tensor in [*module.parameters(), *module.buffers()]:
+    copy_tensors([*module.parameters(), *module.buffers()], group)
+
+
+def copy_untrained(module: nn.Module, group: Rank) -> None:
+    """Give every rank rank 0's buffers and the parameters that are not trained, which no shard and no bucket holds."""
+    copy_tensors([*(one for one in module.parameters() if not one.requires_grad), *module.buffers()], group)
+
+
+def copy_tensors(tensors: Iterable[torch.Tensor], group: Rank) -> None:
+    """Overwrite tensors with those of the group's rank 0, one after the other."""
+    for tensor in tensors:
         tensor.data.copy_(broadcast_tree(group, tensor.data))
 
 

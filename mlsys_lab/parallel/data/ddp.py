@@ -11,21 +11,22 @@ from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.all_reduce import ring_steps
 from mlsys_lab.comm.collectives.steps import InFlight
 from mlsys_lab.parallel.buckets import BucketQueue
-from mlsys_lab.parallel.data.averaging import GRADIENTS, copy_from_first
+from mlsys_lab.parallel.data.averaging import GRADIENTS, copy_from_first, copy_tensors
 from mlsys_lab.parallel.flat import assign_buckets
 
 
 class DDP(nn.Module):
     """A module whose gradients are averaged over the ranks of `group` while `backward()` works them out.
 
-    All ranks begin with rank 0's parameters and buffers. Between `backward()` and the optimiser's step call
-    `finish_gradient_synchronization()`. Gradients travel in buckets of up to `bucket_bytes`, last layers' first. In
-    torch: `DistributedDataParallel`, which waits by itself.
+    All ranks begin with rank 0's parameters and buffers. Before each forward pass of training they take its buffers
+    again, since those that change (a batch norm's running means) see other data on each rank. Between `backward()` and
+    the optimiser's step call `finish_gradient_synchronization()`. Gradients travel in buckets of up to `bucket_bytes`,
+    last layers' first. In torch: `DistributedDataParallel`, which waits by itself.
     """
 
     def __init__(self, module: nn.Module, group: Rank, bucket_bytes: float = 25 * 2**20) -> None:
         super().__init__()
-        self.module, self._size = module, group.size
+        self.module, self._group, self._size = module, group, group.size
         copy_from_first(module, group)
         buckets = assign_buckets(module.parameters(), bucket_bytes)
         self._queue = BucketQueue(
@@ -34,6 +35,8 @@ class DDP(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module on this rank's part of the batch."""
+        if self.training:
+            copy_tensors(self.module.buffers(), self._group)
         return self.module(*args, **kwargs)
 
     def no_sync(self) -> AbstractContextManager[None]:

@@ -12,7 +12,8 @@ from mlsys_lab.models.transformer import Transformer
 class Stage(nn.Module):
     """Piece `number` of the `count` of a model, which is cut down to it in place.
 
-    No piece has more than one block more than another, and the first ones have those. From ids (B, T) on the first
+    No piece has more than one block more than another, and the longer ones are spread evenly: of 6 layers, 4 pieces
+    have [2, 1, 2, 1]. From ids (B, T) on the first
     piece, from what the piece before gives on the others; to logits on the last. A tied embedding stays on both ends,
     so that their gradients have to be added up. `places` (T,): where the tokens stand. Raises InputError where a piece
     would have no block.

@@ -15,10 +15,11 @@ from mlsys_lab.comm.collectives.rooted import broadcast_tree
 from mlsys_lab.comm.collectives.scattered import all_gather_ring
 from mlsys_lab.comm.collectives.steps import InFlight
 from mlsys_lab.parallel.buckets import BucketQueue
+from mlsys_lab.parallel.data.averaging import copy_untrained
 from mlsys_lab.parallel.flat import FlatParameters
 from mlsys_lab.parallel.sharded.gradients import send_off
 from mlsys_lab.parallel.sharded.transport import Transport
-from mlsys_lab.parallel.sharded.unit import Unit, divide
+from mlsys_lab.parallel.sharded.unit import Unit, divide, find_tensors
 
 
 class FSDP(nn.Module):
@@ -26,7 +27,8 @@ class FSDP(nn.Module):
 
     `parameters()` are this rank's shards: give those to an optimiser of any kind that treats each element by itself.
     Layers are the entries of the module's ModuleLists; all else is one unit, whole during forward and during backward.
-    All ranks begin with rank 0's parameters. While a layer computes, the next one's weights are on their way.
+    All ranks begin with rank 0's parameters and buffers; buffers that change in training are each rank's own. While a
+    layer computes, the next one's weights are on their way.
 
     compute_dtype: what whole weights and their gradients are in; shards, and what they add up, keep the dtype that
     the parameters had. replicas: the ranks that keep the same shards as this one, in other groups (hybrid sharding):
@@ -36,9 +38,9 @@ class FSDP(nn.Module):
     transport: how weights and gradients travel, as they are or in 8 bits. near: neighbours, such as those of a node,
     that keep a second copy of the weights among them, from which the backward pass gathers. With both it is ZeRO++.
 
-    Modules return a tensor or several of them. Between `backward()` and the optimiser's step call
-    `finish_gradient_synchronization()`; with several micro-batches after each of them. `peak_bytes` are those of
-    weights that were whole at once. In torch: `fully_shard`; in DeepSpeed: stage 3.
+    Modules return tensors, alone or in tuples, lists, mappings and dataclasses. Between `backward()` and the
+    optimiser's step call `finish_gradient_synchronization()`; with several micro-batches after each of them.
+    `peak_bytes` are those of weights that were whole at once. In torch: `fully_shard`; in DeepSpeed: stage 3.
     """
 
     module: nn.Module
@@ -55,6 +57,8 @@ class FSDP(nn.Module):
     ) -> None:
         super().__init__()
         self._group, self._replicas, self._transport = group, replicas, transport or Transport()
+        for ranks in [group] if replicas is None else [group, replicas]:
+            copy_untrained(module, ranks)
         self._names = {id(parameter): name for name, parameter in module.named_parameters()}
         self._units = [
             Unit(owner, parameters, group, compute_dtype, self._transport, near)
@@ -109,7 +113,7 @@ class FSDP(nn.Module):
             if self._is_backward:  # recomputed: the backward pass through it comes now
                 return
             unit.free()
-            for tensor in [output] if torch.is_tensor(output) else output:
+            for tensor in find_tensors(output):
                 if tensor.requires_grad:
                     tensor.register_hook(enter_backward)
 

@@ -11,7 +11,7 @@ from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.all_reduce import ring_steps
 from mlsys_lab.comm.collectives.steps import InFlight, Steps
 from mlsys_lab.parallel.buckets import BucketQueue
-from mlsys_lab.parallel.data.averaging import GRADIENTS
+from mlsys_lab.parallel.data.averaging import GRADIENTS, copy_tensors, copy_untrained
 from mlsys_lab.parallel.flat import FlatParameters
 from mlsys_lab.parallel.sharded.optimizer import ShardedOptimizer
 from mlsys_lab.parallel.sharded.transport import Transport
@@ -20,6 +20,8 @@ from mlsys_lab.parallel.sharded.transport import Transport
 class ShardedDDP(nn.Module):
     """A module of whose mean gradients each rank keeps only those of its shards of `optimizer`.
 
+    All ranks begin with rank 0's parameters and buffers, and take its buffers again before each forward pass of
+    training.
     Between `backward()` and the optimiser's step call `finish_gradient_synchronization()`; with several micro-batches
     after each of them, since no rank has room to add up the others' gradients. Parameters' own `grad` is None
     afterwards. In fairscale: `ShardedDataParallel`; in DeepSpeed: stage 2.
@@ -27,11 +29,14 @@ class ShardedDDP(nn.Module):
 
     def __init__(self, module: nn.Module, group: Rank, optimizer: ShardedOptimizer) -> None:
         super().__init__()
-        self.module, self._size, self._optimizer = module, group.size, optimizer
+        self.module, self._group, self._size, self._optimizer = module, group, group.size, optimizer
+        copy_untrained(module, group)  # the optimizer has copied all else
         self._queue = BucketQueue([bucket for bucket, _ in optimizer.shards], lambda bucket: send_off(bucket, group))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module on this rank's part of the batch."""
+        if self.training:
+            copy_tensors(self.module.buffers(), self._group)
         return self.module(*args, **kwargs)
 
     def finish_gradient_synchronization(self) -> None:

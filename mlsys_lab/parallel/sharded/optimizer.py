@@ -17,7 +17,7 @@ from mlsys_lab.comm.collectives.all_reduce import ring
 from mlsys_lab.comm.collectives.chunks import split_chunks
 from mlsys_lab.comm.collectives.rooted import broadcast_tree
 from mlsys_lab.comm.collectives.scattered import all_gather_ring, reduce_scatter_ring
-from mlsys_lab.parallel.data.averaging import GRADIENTS
+from mlsys_lab.parallel.data.averaging import GRADIENTS, copy_tensors
 from mlsys_lab.parallel.flat import FlatParameters, assign_buckets
 
 WEIGHTS = "weights"
@@ -29,7 +29,8 @@ NORM = "norm"
 class ShardedOptimizer:
     """An optimiser whose states are divided over the ranks of `group`: of each bucket rank i has chunk i.
 
-    All ranks begin with rank 0's parameters.
+    All ranks begin with rank 0's parameters, those that are not trained among them; buffers are the module's affair
+    (`DDP`, `ShardedDDP`).
 
     params: parameters, or groups of them as torch's optimisers take ({"params": ..., "lr": ...}).
     optimizer_class: any that treats each element by itself, such as `torch.optim.AdamW`; `options` go to it.
@@ -51,6 +52,7 @@ class ShardedOptimizer:
         self.shards: list[tuple[FlatParameters, nn.Parameter]] = []
         param_groups = []
         for given in _as_groups(params):
+            copy_tensors([one for one in given["params"] if not one.requires_grad], group)
             shards = []
             for bucket in assign_buckets(given["params"], bucket_bytes):
                 bucket.write_values(broadcast_tree(group, bucket.read_values()))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -93,6 +95,7 @@ class Unit:
 def divide(module: nn.Module, alone: nn.Parameter | None = None) -> list[tuple[nn.Module, list[nn.Parameter]]]:
     """Units of a module in order of use: itself with what is left over, then each entry of its outermost ModuleLists.
 
+    Entries that are containers themselves, which nobody calls, give way to their own entries.
     A parameter that several entries use belongs to the module itself, which is whole while they are used. Parameters
     that are not trained belong to no unit. `alone`, one of the module's own, has a unit to itself. Raises InputError
     where a unit's parameters are not of one dtype.
@@ -100,7 +103,7 @@ def divide(module: nn.Module, alone: nn.Parameter | None = None) -> list[tuple[n
     layers: dict[str, nn.Module] = {}
     for name, child in module.named_modules():
         if isinstance(child, nn.ModuleList) and _layer_of(f"{name}.", layers) is None:
-            layers |= {f"{name}.{number}".lstrip("."): layer for number, layer in enumerate(child)}
+            layers |= dict(_entries(name, child))
     owners: dict[nn.Parameter, set[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if parameter.requires_grad:
@@ -115,6 +118,30 @@ def divide(module: nn.Module, alone: nn.Parameter | None = None) -> list[tuple[n
     own = units.pop("")
     parts = [("", [one for one in own if one is not alone]), ("", [one for one in own if one is alone])]
     return [(layers.get(name, module), parameters) for name, parameters in [*parts, *units.items()] if parameters]
+
+
+def find_tensors(output: Any) -> Iterator[Any]:
+    """Tensors that a module returns, in tuples, lists, mappings and dataclasses."""
+    if torch.is_tensor(output):
+        yield output
+    elif isinstance(output, Mapping):
+        for value in output.values():
+            yield from find_tensors(value)
+    elif isinstance(output, (list, tuple)):
+        for value in output:
+            yield from find_tensors(value)
+    elif is_dataclass(output):
+        yield from find_tensors(vars(output))
+
+
+def _entries(name: str, container: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Names and modules of a container's entries, and of those in containers among them."""
+    for key, entry in container.named_children():
+        path = f"{name}.{key}".lstrip(".")
+        if isinstance(entry, (nn.ModuleList, nn.ModuleDict)):
+            yield from _entries(path, entry)
+        else:
+            yield path, entry
 
 
 def _layer_of(name: str, layers: Iterable[str]) -> str | None:

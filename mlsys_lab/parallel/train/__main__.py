@@ -25,6 +25,8 @@ from mlsys_lab.comm.launched import is_launched, join_world
 from mlsys_lab.errors import CourseError, InputError, UsageError
 from mlsys_lab.flops import compute
 from mlsys_lab.flops.bounds import machine
+from mlsys_lab.flops.defaults import DEVICE, RECIPE
+from mlsys_lab.flops.estimate import training_memory
 from mlsys_lab.flops.memory import recipe
 from mlsys_lab.flops.presets import preset
 from mlsys_lab.flops.utilisation import mfu
@@ -91,10 +93,12 @@ def _run(argv: Sequence[str] | None) -> None:
 def simulate(args: argparse.Namespace) -> list[str]:
     """Lines about a step of the layout on simulated H100s: with more ranks, more of them data-parallel.
 
-    The batch grows with them. Raises InputError for a layout that does not fit the model or any number of ranks.
+    The batch grows with them. Raises InputError for a layout that does not fit the model or any number of ranks, and
+    for one that needs more memory than a device has on every number of ranks.
     """
     config = preset(args.simulate) if args.simulate else make_config(args, VOCABULARY)
-    plan, layout, h100 = make_plan(args), parse_layout(args.layout), machine(device("H100"), "bf16")
+    plan, layout, h100 = make_plan(args), parse_layout(args.layout), machine(device(DEVICE), "bf16")
+    kept = recipe(RECIPE)
     tokens = args.sequence or (min(config.context, LONGEST) if args.simulate else plan.sequence)
     replica = layout.devices // layout.data
     fitting = [ranks for ranks in SIMULATED if ranks % replica == 0]
@@ -102,17 +106,27 @@ def simulate(args: argparse.Namespace) -> list[str]:
         got = f"{replica} ranks of tensors, sequences and stages"
         raise InputError("no number of simulated ranks is a multiple of the layout's", got=got, expected=SIMULATED)
     lines = [f"{config.name}, {tokens} tokens a sequence, H100s in nodes of {h100.node}, computing at their peak"]
+    needed = []
     for ranks in fitting:
         wide = layout.replace(data=ranks // replica)
         batch = layout.micro_batches(plan.batch) * layout.micro_batch * wide.data
-        timeline = simulate_step(config, wide, h100, recipe("mixed16"), batch=batch, tokens=tokens)
+        needed.append(training_memory(config, wide, kept, batch=batch, tokens=tokens).total)
+        head = f"{ranks:4} ranks, data={wide.data:<3} batch {batch:5}: {needed[-1] / 1e9:6.1f} GB"
+        if needed[-1] > h100.memory_bytes:
+            lines.append(f"{head} on a device: does not fit in {h100.memory_bytes / 1e9:.1f}")
+            continue
+        timeline = simulate_step(config, wide, h100, kept, batch=batch, tokens=tokens)
         step_s, flops = timeline.end_s, compute.training(config, tokens, batch, causal=True).model
         share = mfu(flops, step_s, peak_flops_per_s=h100.peak_flops_per_s, devices=ranks)
         busy = timeline.busy_s(0) / step_s
         lines.append(
-            f"{ranks:4} ranks, data={wide.data:<3} batch {batch:5}: step {step_s * 1e3:10.3f} ms,"
-            f" rank 0 computes {busy:5.1%} of it, MFU {share:5.1%}, {batch * tokens / step_s:12,.0f} tokens/s"
+            f"{head}, step {step_s * 1e3:10.3f} ms, rank 0 computes {busy:5.1%} of it,"
+            f" MFU {share:5.1%} at best, {batch * tokens / step_s:12,.0f} tokens/s"
         )
+    if min(needed) > h100.memory_bytes:
+        got, expected = (f"{size / 1e9:,.1f} GB on a device" for size in (min(needed), h100.memory_bytes))
+        help_ = "divide it (tensor=, pipeline=, zero=) or recompute"
+        raise InputError(f"{config.name} does not fit", got=got, expected=f"at most {expected}", help=help_)
     return lines
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,13 @@ KINDS = ("weight", "exp_avg", "exp_avg_sq")
 MANIFEST = "manifest.json"
 KEPT = 2
 """How many checkpoints stay in a folder, the newest ones."""
+
+
+class DamagedCheckpointError(InputError):
+    """A checkpoint that is not whole."""
+
+    def __init__(self, got: str, **more: str) -> None:
+        super().__init__("no whole checkpoint", got=got, **more)
 
 
 @dataclass(frozen=True)
@@ -62,27 +70,49 @@ def save(trainer: Trainer, folder: Path) -> Path:
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
         _flush(temporary / MANIFEST)
         _flush(temporary)
-        if path.exists():  # whole, as any of this name
+        if _is_whole(path):
             shutil.rmtree(temporary)
         else:
+            shutil.rmtree(path, ignore_errors=True)
             temporary.rename(path)
             _flush(folder)
-        for old in find_all(folder)[:-KEPT]:
+        earlier = [one for one in find_all(folder) if one.name <= path.name]  # later ones are damaged
+        for old in earlier[:-KEPT]:
             shutil.rmtree(old)
     world.barrier()
     return path
 
 
 def find_all(folder: Path) -> list[Path]:
-    """Whole checkpoints in a folder, the newest last."""
+    """Checkpoints in a folder, the newest last. Each was whole when it got its name."""
     return sorted(path for path in folder.glob("step-*") if path.suffix != ".part")
+
+
+def restore_newest(trainer: Trainer, folder: Path, say: Callable[[str], object]) -> None:
+    """Let a new trainer go on from the newest whole checkpoint in a folder, if it has any; `say` gets a line for each.
+
+    A damaged one is skipped. Raises InputError for one of another model or run, and where all are damaged.
+    """
+    problem = None
+    for path in reversed(find_all(folder)):
+        try:
+            restore(trainer, path)
+        except DamagedCheckpointError as error:
+            problem = problem or error
+            say(f"skipping {path}: {error}")
+        else:
+            say(f"going on from {path}")
+            return
+    if problem:
+        raise problem
 
 
 def restore(trainer: Trainer, path: Path) -> None:
     """Let a new trainer go on from a checkpoint that a run of this model and plan wrote, in this or another layout.
 
-    In the layout of the checkpoint all that follows is as it would have been without a break, bit for bit. Raises
-    InputError for a checkpoint of another model or run, and for one that is not whole.
+    In the layout of the checkpoint all that follows is as it would have been without a break, bit for bit. A finished
+    run may go on with a plan of more steps, whose learning rates it then follows. Raises InputError for a checkpoint of
+    another model or run, and DamagedCheckpointError, before the trainer is changed, for one that is not whole.
     """
     checkpoint = Checkpoint(path)
     checkpoint.require(_describe(trainer))
@@ -107,7 +137,7 @@ def restore(trainer: Trainer, path: Path) -> None:
 
 
 class Checkpoint:
-    """A checkpoint on the disk, whose parameters can be read whole. Raises InputError for one that is not whole."""
+    """A checkpoint on the disk, whose parameters can be read whole; DamagedCheckpointError for one that is not."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -115,24 +145,25 @@ class Checkpoint:
             self.manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
             files = list(self.manifest["files"])
         except (OSError, ValueError, KeyError, TypeError) as problem:
-            raise InputError("no whole checkpoint", got=f"{path} without a readable {MANIFEST}") from problem
+            raise DamagedCheckpointError(f"{path} without a readable {MANIFEST}") from problem
         self._pieces: dict[str, list[tuple[Piece, int, int]]] = {}
         for rank, size_bytes in enumerate(files):
             file = path / _file_name(rank)
             found = file.stat().st_size if file.exists() else 0
             if found != size_bytes:
                 got = f"{found} bytes of {file}"
-                raise InputError(
-                    "no whole checkpoint", got=got, expected=f"{size_bytes} bytes", help="go on from another one"
-                )
+                raise DamagedCheckpointError(got, expected=f"{size_bytes} bytes", help="go on from another one")
             with self._open(rank) as tensors:
                 for number, piece in enumerate(json.loads(tensors.metadata()["pieces"])):
                     self._pieces.setdefault(piece["name"], []).append((Piece(**piece), rank, number))
 
     def require(self, run: dict[str, Any]) -> None:
         """Raise InputError unless the checkpoint is of this model, dtype and plan; the layout may be another."""
+        is_extended = self.manifest["done"] == self.manifest["plan"].get("steps", 0) < run["plan"]["steps"]
         for key, words in (("model", "another model"), ("plan", "another run")):
             wrong = [name for name, value in run[key].items() if self.manifest[key].get(name) != value]
+            if is_extended and key == "plan":
+                wrong.remove("steps")
             if wrong:
                 got, expected = (
                     ", ".join(f"{name}={one[key].get(name)}" for name in wrong) for one in (self.manifest, run)
@@ -166,7 +197,16 @@ class Checkpoint:
         try:
             return safe_open(file, framework="pt")
         except SafetensorError as problem:
-            raise InputError("no whole checkpoint", got=f"{file}: {problem}", help="go on from another one") from None
+            raise DamagedCheckpointError(f"{file}: {problem}", help="go on from another one") from None
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a path leads to a whole checkpoint."""
+    try:
+        Checkpoint(path)
+    except DamagedCheckpointError:
+        return False
+    return True
 
 
 def _write_pieces(trainer: Trainer, file: Path) -> None:

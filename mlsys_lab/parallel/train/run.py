@@ -24,7 +24,7 @@ from mlsys_lab.inference.pretrained import FOLDER, TOKENIZER
 from mlsys_lab.inference.text import Tokenizer
 from mlsys_lab.models import training
 from mlsys_lab.models.training import Tokens
-from mlsys_lab.parallel.train.checkpoint import find_all, restore, save
+from mlsys_lab.parallel.train.checkpoint import restore_newest, save
 from mlsys_lab.parallel.train.options import make_config, make_plan, parse_layout
 from mlsys_lab.parallel.train.traffic import count_bytes
 from mlsys_lab.parallel.train.trainer import Trainer
@@ -49,9 +49,8 @@ def run(world: Rank, args: argparse.Namespace) -> list[float]:
         ids = read_text(rank, tokenizer)
         trainer = Trainer(training.new_model(config, plan.seed), ids, plan, layout, rank)
         folder = Path(args.checkpoints) if args.checkpoints else None
-        if folder and (found := find_all(folder)):
-            restore(trainer, found[-1])
-            say(f"going on from {found[-1]}")
+        if folder:
+            restore_newest(trainer, folder, say)
         peak = measure_peak(rank)
         say(f"{parameters(config).total:,} parameters, {len(ids):,} tokens of text, {args.layout} on {rank.size} ranks")
         flops = compute.training(config, plan.sequence, plan.batch).model

@@ -11,8 +11,10 @@ from mlsys_lab.checks.deciding.artifact import (
     export_cells,
     parse_notebook,
     read_notebook,
+    refuse_absent,
     refuse_withheld,
 )
+from mlsys_lab.checks.sides import find_provided
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.loading import find_elsewhere, load
 
@@ -138,3 +140,17 @@ def test_exported_cells_may_not_import_what_the_lab_asks_for(source: str) -> Non
     with pytest.raises(InputError, match=r"cell 1 imports mlsys_lab\.autograd, which this lab asks you to write"):
         refuse_withheld(artifact, ["mlsys_lab.autograd"])
     refuse_withheld(artifact, ["mlsys_lab.auto", "mlsys_lab.autograd_next"])
+
+
+def test_exported_cells_may_not_import_what_is_not_there_in_grading() -> None:
+    inside = find_provided("", ["mlsys_lab.comm.rank"], ["mlsys_lab.comm.cost"])
+    for absent in ("import mlsys_lab.models", "from mlsys_lab import widgets", "from mlsys_lab.comm import cost"):
+        artifact = export_cells(parse_notebook(_document(_cell(f"#| export\n{absent}")), "n.ipynb"))
+        with pytest.raises(
+            InputError, match=r"cell 1 imports mlsys_lab\.[a-z.]+, which is not there where this lab is"
+        ):
+            refuse_absent(artifact, inside)
+    there = (
+        "from mlsys_lab import errors, stack\nfrom mlsys_lab.comm import Rank\nimport mlsys_lab.hardware, mlsys_labs"
+    )
+    refuse_absent(export_cells(parse_notebook(_document(_cell(f"#| export\n{there}")), "n.ipynb")), inside)

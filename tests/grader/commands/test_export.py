@@ -16,6 +16,7 @@ from tests.grader.conftest import CHECKS, PROJECT
 
 @pytest.mark.sandbox
 def test_export_writes_files_that_say_the_same(graded, call, tmp_path):
+    (tmp_path / "out").mkdir()
     assert call("export", "tiny", "--csv", "out/marks.csv", "--json", "out/verdicts.json") == (0, "", "")
     rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "marks.csv").read_text())))
     assert {row["student"]: (row["earned"], row["percent"], row["total"]) for row in rows} == {
@@ -77,6 +78,16 @@ def test_nothing_graded_yet(handed_in, call, tmp_path, command):
     [
         (("export", "tiny", "--csv", "mine/marks.csv"), "cannot write mine/marks.csv: got "),
         (("export", "tiny", "--json", "folder"), "cannot write folder: got Is a directory"),
+        (
+            ("export", "tiny", "--csv", "out/marks.csv"),
+            "cannot write out/marks.csv: got no such folder; help: make out",
+        ),
+        (("export", "tiny", "--csv", "m.csv", "--json", "out/v.json"), "cannot write out/v.json: got no such folder"),
+        (("report", "tiny", "--json", "out/v.json"), "cannot write out/v.json: got no such folder"),
+        (
+            ("capacity", "tiny", "--workers", "9" * 20),
+            f"--workers cannot be that: got {'9' * 20}, expected 1 to 10,000",
+        ),
         (("feedback", "tiny", "--to", "mine"), "cannot use mine: File exists"),
         (("feedback", "tiny", "--to", "mine/pages"), "cannot use mine/pages: Not a directory"),
     ],

@@ -9,12 +9,15 @@ import time
 import tracemalloc
 from pathlib import Path
 
+import pytest
+
 from mlsys_grader.course import notebooks
 from mlsys_grader.course.folder import STUDENT, Course
 from mlsys_grader.gradebook.record import Record, read_record
+from mlsys_grader.intake import exports, gradescope
 from mlsys_grader.intake.collect import STATUSES, collect
 from mlsys_grader.intake.sanitise import sanitise
-from mlsys_grader.intake.submission import read_submission
+from mlsys_grader.intake.submission import parse_submission
 from mlsys_grader.sandbox.inside import wire
 from mlsys_lab.errors import InputError
 
@@ -47,6 +50,15 @@ def watched():
     assert peak_bytes < MEMORY_BYTES, f"{peak_bytes:,} bytes"
 
 
+@contextlib.contextmanager
+def without_worker():
+    """Parsers run in this process, where they are watched, and not in the worker that bounds them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (exports, gradescope):
+            patch.setattr(module, "run_bounded", lambda function, *arguments: function(*arguments))
+        yield
+
+
 def frames(data: bytes) -> list[wire.Frame]:
     """Read frames until the other side is gone; a frame that came through is one that could be sent."""
     ours, theirs = socket.socketpair()
@@ -74,7 +86,7 @@ def submission(data: bytes, folder: Path, lab) -> None:
     path = folder / f"{LAB}.ipynb"
     path.write_bytes(data)
     with watched():
-        found = read_submission(path, lab)
+        found = parse_submission(path, lab)
         assert (found.artifact is None) == (found.refusal is not None)
         rebuilt = json.loads(notebooks.to_bytes(sanitise(found, lab)))
     released = {
@@ -98,7 +110,7 @@ def archive(data: bytes, folder: Path) -> None:
     path = folder / "hand-ins.zip"
     path.write_bytes(data)
     course = Course(folder / "course")
-    with watched(), contextlib.suppress(InputError):
+    with watched(), without_worker(), contextlib.suppress(InputError):
         for result in collect(course, LAB, path):
             assert result.status in STATUSES
             assert result.status in ("skipped", "unclear") or STUDENT.fullmatch(result.student)

@@ -38,6 +38,10 @@ def test_nothing_is_live(source):
     assert {name for _, attributes in found for name in attributes} <= {"alt"}
 
 
+def test_a_text_that_rendering_takes_the_square_of_is_shown_as_typed():
+    assert render_markdown("\\begin{a}<" * 100_000) == "<pre>" + "\\begin{a}&lt;" * 100_000 + "</pre>"
+
+
 def test_what_honest_authors_write_is_shown():
     assert render_markdown("# T\n*a* [b](https://b.org) `c<d`") == (
         '<h1>T</h1>\n<p><em>a</em> <a href="https://b.org">b</a> <code>c&lt;d</code></p>'

@@ -2,7 +2,10 @@
 
 import pytest
 
+from mlsys_grader.intake import collect as module
+from mlsys_grader.intake import exports
 from mlsys_grader.intake.collect import collect, count_statuses
+from mlsys_grader.intake.exports import look_in_folder
 from mlsys_lab.errors import InputError
 from tests.grader.intake.hand_ins import LAB, archive, put, said, statuses, taken, unpacked
 
@@ -189,3 +192,48 @@ def test_a_time_that_is_yet_to_come_is_told(course, source):
     put(source, "ada/01-tiny.ipynb")
     put(source, "ada/timestamp.txt", "2199-01-01 00:00:00 UTC")
     assert "yet to come" in said(course, source)["ada"].remark
+
+
+@pytest.mark.parametrize("swapped", ["work/01-tiny.ipynb", "work"])
+def test_a_link_that_comes_between_look_and_open_hands_in_no_neighbours_file(source, swapped):
+    """Each name on the way is opened in the folder above it, and none of them may be a link."""
+    put(source, "ada/01-tiny.ipynb", "ada's")
+    put(source, "mallory/work/01-tiny.ipynb", "mallory's")
+    found = {entry.student: entry for entry in look_in_folder(source, LAB).notebooks}
+    assert found["mallory"].read() == b"mallory's"
+    path = source / "mallory" / swapped
+    path.rename(source / "mallory" / "away")
+    path.symlink_to(source / "ada" / ("01-tiny.ipynb" if path.suffix else ""))
+    with pytest.raises(InputError, match="a link, not a file"):
+        found["mallory"].read()
+    assert found["ada"].read() == b"ada's"
+
+
+def test_who_hands_in_without_end_costs_one_line(course, source, monkeypatch):
+    monkeypatch.setattr(module, "NOTEBOOKS", 3)
+    monkeypatch.setattr(exports, "ENTRIES", 5)
+    for number in range(4):
+        put(source, f"ada/{number}.ipynb")
+    for number in range(6):
+        put(source, f"bob/{number}.txt")
+    put(source, "cy/x.ipynb")
+    put(source, "/".join(["dee", *"x" * 120, "x.ipynb"]))
+    results = [(r.student, r.status, r.detail) for r in collect(course, LAB, source) if r.status != "missing"]
+    assert results == [
+        ("bob", "skipped", "it holds more than 5 files and folders"),
+        ("dee", "skipped", "it holds more than 5 files and folders"),
+        ("ada", "skipped", "more than 3 notebooks: 4"),
+        ("cy", "new", "x.ipynb"),
+    ]
+    assert taken_by(course) == ["cy"]
+
+
+def taken_by(course):
+    return [student for student in course.students(LAB) if course.submission(student, LAB).exists()]
+
+
+def test_a_copys_number_that_no_counter_reaches_is_none(course, source):
+    put(source, "ada/01-tiny-2.ipynb", "two")
+    put(source, f"ada/01-tiny-{'9' * 200}.ipynb", "many")
+    collect(course, LAB, source)
+    assert taken(course) == {"ada": "two"}

@@ -1,11 +1,21 @@
 import json
 import os
+import re
 
 import nbformat
 import pytest
 
+from mlsys_grader.intake import submission as module
+from mlsys_grader.intake.bounded import Worker
 from mlsys_grader.intake.sanitise import sanitise
-from mlsys_grader.intake.submission import CELLS, FILE_BYTES, TEXT_CHARACTERS, read_submission
+from mlsys_grader.intake.submission import (
+    CELLS,
+    FILE_BYTES,
+    TEXT_CHARACTERS,
+    hash_submission,
+    parse_submission,
+    read_submission,
+)
 
 
 @pytest.fixture
@@ -206,3 +216,17 @@ def test_text_is_inert_in_what_nbgrader_gets(read, tiny, hand_in):
     assert shown[-2:] == ["< script>alert(1)< /script>", "< img src=x>"]
     assert any("# ⟨U+202E⟩" in source for source in shown)
     assert "\u202e" in submission.artifact.source, "what is judged is the text as handed in"
+
+
+def test_a_notebook_that_no_parser_comes_to_the_end_of_is_refused(tmp_path, tiny, hand_in, monkeypatch):
+    bounded = Worker(cpu_s=1)
+    path = tmp_path / "01-tiny.ipynb"
+    path.write_text(json.dumps(hand_in()))
+    whole = read_submission(path, tiny)
+    assert whole == parse_submission(path, tiny)
+    monkeypatch.setattr(module, "run_bounded", lambda *_: bounded.call(re.fullmatch, "(a+)+b", "a" * 60))
+    refused = read_submission(path, tiny)
+    assert refused.refusal.what == "the notebook takes too much to be read"
+    assert refused.refusal.got == "more than 1 s of processor time"
+    assert refused.digest == whole.digest == hash_submission(path)
+    bounded.stop()

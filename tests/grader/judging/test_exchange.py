@@ -104,7 +104,8 @@ def test_a_question_for_an_input_carries_nothing() -> None:
 
 
 def test_an_empty_array_weighs_what_its_shape_can_say() -> None:
-    assert [weigh(np.zeros(shape)) for shape in (3, 0, (0, 5), (2, 0, 9))] == [24, 0, 5, 11]
+    shapes = (3, 0, (0, 5), (2, 0, 9), (0, 70_000), (255, 0, 255))
+    assert [weigh(np.zeros(shape)) for shape in shapes] == [24, 0, 0, 0, 2, 2]
 
 
 def test_a_deadlock_is_told_when_the_last_rank_waits() -> None:

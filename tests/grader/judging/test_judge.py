@@ -6,8 +6,10 @@ import pytest
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging import oracle
 from mlsys_grader.judging import verdict as module
-from mlsys_grader.judging.judge import judge
-from mlsys_grader.judging.oracle import Oracles, draw_seed
+from mlsys_grader.judging.judge import _Examination, judge
+from mlsys_grader.judging.oracle import Oracle, Oracles, draw_seed
+from mlsys_grader.judging.problem import Problem
+from mlsys_grader.judging.process import Process
 from mlsys_grader.judging.verdict import deny_all
 from mlsys_lab.checks.learner.spec import Mismatch
 
@@ -61,6 +63,96 @@ def test_a_hidden_case_is_told_by_its_kind_only(verdicts):
     mean = verdicts(mean="def mean(x):\n    assert len(x), f'secret {x!r}'\n    return x.sum() / len(x)\n")["mean"]
     assert (mean.earned, mean.hidden, mean.case) == (0, True, "no numbers")
     assert (mean.what, mean.got, mean.expected) == ("a case that is not shown fails", "", "")
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """A list of the cases that were asked, in order: the check's name, and whether the case is hidden."""
+    found = []
+    real = Oracle.inputs
+
+    def inputs(oracle, check, case):
+        found.append((check.name, case.hidden))
+        return real(oracle, check, case)
+
+    monkeypatch.setattr(Oracle, "inputs", inputs)
+    return found
+
+
+def test_hidden_cases_come_after_the_public_cases_of_all_checks(verdicts, asked):
+    assert all(v.passed for v in verdicts().values())
+    assert asked == [("double", False), ("double", False), ("mean", False), ("total", False), ("mean", True)]
+
+
+def test_a_check_that_fails_a_public_case_is_asked_no_hidden_one(verdicts, asked):
+    assert not verdicts(mean="def mean(x):\n    return 7\n")["mean"].passed
+    assert asked == [("double", False), ("double", False), ("mean", False), ("total", False)]
+
+
+def end(job):
+    """Kill a process of a submission, and wait until it is dead."""
+    job.kill()
+    while job.life.recv(4096):
+        pass
+
+
+KEEPS = "KEPT = {}\ndef mean(x):\n    return KEPT.setdefault('first', x.sum() / max(len(x), 1))\n"
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_an_answer_kept_from_a_public_case_shows_in_the_hidden_one(verdicts, opened, monkeypatch, is_killed):
+    """In a fresh process, too: it is asked the public case before."""
+    real = Oracle.inputs
+
+    def inputs(oracle, check, case):
+        if case.hidden and is_killed:
+            end(opened[0])
+        return real(oracle, check, case)
+
+    monkeypatch.setattr(Oracle, "inputs", inputs)
+    mean = verdicts(mean=KEEPS)["mean"]
+    assert (mean.earned, mean.hidden, mean.case) == (0, True, "no numbers")
+
+
+def test_once_hidden_cases_are_asked_not_even_a_failure_to_load_is_quoted(verdicts, opened, monkeypatch):
+    real_inputs, real_load = Oracle.inputs, _Examination._load
+
+    def inputs(oracle, check, case):
+        if case.hidden:
+            end(opened[0])  # so that another process has to load the cells
+        return real_inputs(oracle, check, case)
+
+    def load(examination, *given):
+        if any(check.name == "mean" for check in examination._left) and len(opened) > 2:
+            return Problem(Mismatch("secret", "secret", "secret"))
+        return real_load(examination, *given)
+
+    monkeypatch.setattr(Oracle, "inputs", inputs)
+    monkeypatch.setattr(_Examination, "_load", load)
+    mean = verdicts()["mean"]
+    assert (mean.earned, mean.hidden, mean.case) == (0, True, "no numbers")
+    assert (mean.what, mean.got, mean.expected) == ("a case that is not shown fails", "", "")
+
+
+ENDLESS = "RAN = []\ndef never():\n    RAN.append(1)\n    while True: pass\nX = never()\n"
+
+
+def test_a_statement_that_does_not_end_is_run_in_one_process_only(verdicts, monkeypatch):
+    skipped = []
+    real = Process.send_artifact
+
+    def send_artifact(process, artifact, check, checks, texts, endless):
+        skipped.append(len(endless))
+        real(process, artifact, check, checks, texts, endless)
+
+    monkeypatch.setattr(Process, "send_artifact", send_artifact)
+    got = verdicts(
+        double=f"{ENDLESS}def double(x):\n    raise ValueError(f'ran {{len(RAN)}} times')\n",
+        mean="def mean(x):\n    raise ValueError(f'ran {len(RAN)} times: {X}')\n",
+    )
+    assert "ran 1 times" in got["double"].reason and got["total"].passed
+    assert "name 'X' is not defined (" in got["mean"].reason and "X = never()" in got["mean"].reason
+    assert skipped == [0, 1, 1]
 
 
 @pytest.mark.parametrize(

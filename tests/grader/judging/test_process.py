@@ -1,5 +1,6 @@
 import socket
 import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -70,6 +71,50 @@ def test_a_submission_that_has_taken_its_time_loses_what_is_left(verdicts, monke
     got = verdicts(double="import time\ndef double(x):\n    time.sleep(0.8)\n    return 2 * x\n")
     assert [v.earned for v in got.values()] == [1, 0, 0]
     assert got["mean"].what == got["total"].what == "the submission takes too long"
+
+
+def test_what_public_cases_took_leaves_time_for_the_hidden_ones(verdicts, monkeypatch, tiny):
+    monkeypatch.setattr(Process, "settle", lambda self: setattr(self, "worked_s", self.slept_s))
+    monkeypatch.setattr(Process, "slept_s", 0.0, raising=False)
+    real = Process.send_case
+
+    def send_case(process, check, inputs, random_seed):
+        process.slept_s += 100.0 * (check.name == "mean" and len(inputs["x"]) > 0)
+        real(process, check, inputs, random_seed)
+
+    monkeypatch.setattr(Process, "send_case", send_case)
+    monkeypatch.setattr(module_of_judge, "BUDGET_S", 90.0)
+    got = verdicts()
+    assert [v.earned for v in got.values()] == [1, 2, 0]
+    assert got["total"].reason == (
+        "the submission takes too long: got more than 90 s at work, expected less for all checks together"
+    )
+
+
+def test_a_submission_has_a_ceiling_by_the_clock(verdicts, monkeypatch, tiny):
+    """However little of its time it was at work, as far as anybody can tell."""
+    monkeypatch.setattr(Process, "settle", lambda self: None)
+    monkeypatch.setattr(module_of_judge, "BUDGET_S", 6.0)
+    monkeypatch.setattr(module_of_judge, "CEILING", 0.25)
+    got = verdicts(double="import time\ndef double(x):\n    time.sleep(1.6)\n    return 2 * x\n")
+    assert [v.earned for v in got.values()] == [0, 0, 0]
+    for verdict in got.values():
+        assert "the submission takes too long: got more than 1.5 s by the clock" in verdict.reason
+
+
+def test_nobody_waits_for_a_process_beyond_its_deadline(tiny, monkeypatch):
+    monkeypatch.setattr(module, "GRACE_S", 0.1)
+    ours, theirs = socket.socketpair()
+    starved = SimpleNamespace(
+        channel=ours, send=lambda *_, **__: None, time_used=lambda: TimeUsed(cpu_s=0.0, waited_s=time.monotonic())
+    )
+    process = Process(starved, traced=False, time_factor=1.0, deadline=time.monotonic() + 1.0)
+    check = replace(tiny.checks.checks[0], time_limit_s=0.3)
+    with ours, theirs:
+        process.send_case(check, {}, 0)
+        with pytest.raises(wire.DeadlineError, match="too long"):
+            process.receive()
+    assert 0.5 < process.busy_s < module.PATIENCE * check.time_limit_s
 
 
 FORGER = """

@@ -122,6 +122,10 @@ LOSING = {
         "import os\n\n\ndef shift(rank, x):\n    if rank.rank:\n        os._exit(0)\n    return rank.recv(1)\n",
         ("on rank 1: it ended the process instead of giving an answer", "status 0"),
     ),
+    "holds as much memory as all ranks may together": (
+        SHIFT.replace("    got", "    held = torch.ones(64 << 20)\n    got"),
+        ("on rank 1: it needs too much memory", ""),
+    ),
     "says much by the shape of nothing": (
         f"{SHIFT}\n\nplain = shift\n\n\ndef shift(rank, x):\n"
         "    assert plain(rank, torch.empty(0, 12345)).shape[1] == 12345\n    return plain(rank, x)\n",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mlsys_lab.errors import InputError
@@ -51,6 +51,21 @@ def before(text, stops):
         if places:
             return text[: min(places)]
     return None
+
+
+@given(st.lists(TEXTS, max_size=6), STOPS)
+@example(["xabcdy"], ["abcd", "bc"])
+@example(["xab", "cdy"], ["abcd", "bc"])
+@example(["abab"], ["bab", "abab", "ba"])
+def test_several_stop_strings_cut_the_text_at_one_place_wherever_tokens_do(pieces, stops):
+    search, shown = StopStrings(stops), ""
+    for piece in pieces:
+        shown += search.add(piece)
+        if search.found:
+            break
+    expected = before("".join(pieces), stops)
+    assert search.found == (expected is not None)
+    assert shown + search.end() == ("".join(pieces) if expected is None else expected)
 
 
 @given(st.lists(TEXTS, max_size=6), STOPS)

@@ -93,16 +93,22 @@ class Served:
         names = ("open_texts", "waiting_texts", "running_texts", "blocks_used")
         return self.wait(lambda found: not any(found[f"mlsys_{name}"] for name in names))
 
-    def wait_until(self, status: str) -> dict[str, Any]:
-        """What /health says, once it is so."""
-        while (health := self.ask("GET", "/health")[1])["status"] != status:
+    def wait_until(self, status: str) -> None:
+        """Return once /health says so."""
+        while self.ask("GET", "/health")[1] != {"status": status}:
             pass
-        return health
+
+    def find_engine(self, status: str = "ready") -> int:
+        """Process id of the engine, once the server has this status: of its only child."""
+        self.wait_until(status)
+        command = ["pgrep", "-P", str(self.process.pid)]
+        (pid,) = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        return int(pid)
 
     @contextmanager
     def engine_stopped(self) -> Iterator[None]:
         """An engine that does nothing for now: however fast the machine, or slow, what it is asked for must wait."""
-        engine = self.wait_until("ready")["engine_pid"]
+        engine = self.find_engine()
         os.kill(engine, signal.SIGSTOP)
         try:
             yield
@@ -137,7 +143,7 @@ class Served:
 def post(body: bytes, *headers: str, key: str = "none") -> bytes:
     """Bytes of a request for a completion, with its length unless headers say how it comes."""
     lines = headers or (f"Content-Length: {len(body)}",)
-    known = ("Host: here", "Content-Type: application/json", f"Authorization: Bearer {key}")
+    known = ("Host: localhost", "Content-Type: application/json", f"Authorization: Bearer {key}")
     head = ("POST /v1/completions HTTP/1.1", *known, *lines)
     return "\r\n".join((*head, "", "")).encode() + body
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
@@ -9,8 +10,9 @@ from random import Random
 
 import pytest
 
+from mlsys_lab.inference.server.app import RequireHost
 from mlsys_lab.inference.server.protocol import MODEL
-from tests.inference.server.serving import LONG, post, read_all
+from tests.inference.server.serving import LONG, post, read_all, serving
 from tests.sampling import sample
 
 PLAIN = {"model": MODEL, "prompt": "A cache", "max_tokens": 3}
@@ -34,11 +36,14 @@ def error_of(body):
         (b'{"model": "mlsys-lab-target", "prompt": "\\ud800"}', "the text holds half a character"),
         (b'{"model": "mlsys-lab-target", "prompt": "A", "\\ud800": 1}', "unknown field: got '\\ud800'"),
         (b'{"model": "mlsys-lab-target", "prompt": "A", "temperature": NaN}', "temperature: got nan"),
+        (b'{"model": "mlsys-lab-target", "prompt": "A", "max_tokens": ' + b"9" * 4000 + b"}", "max_tokens: got 999"),
+        (b'{"model": "mlsys-lab-target", "prompt": [' + b"9" * 4000 + b"]}", "prompt: got [999"),
     ],
 )
 def test_what_is_no_request_is_told_so(served, body, said):
     status, answer, _ = served.complete(body)
-    assert status == 400 and error_of(answer)["message"].startswith(said)
+    message = error_of(answer)["message"]
+    assert status == 400 and message.startswith(said) and len(message) < 200
 
 
 @pytest.mark.parametrize(
@@ -95,10 +100,10 @@ def fuzz(served, seed, count):
 
 @pytest.mark.parametrize("seed", sample(range(34), 34))
 def test_bad_requests_by_the_hundred_are_all_answered(served, seed):
-    pid = served.wait_until("ready")["engine_pid"]
+    pid = served.find_engine()
     fuzz(served, seed, 300)
     served.wait_until_idle()
-    assert served.wait_until("ready")["engine_pid"] == pid
+    assert served.find_engine() == pid
 
 
 def test_what_is_no_http_is_refused_and_half_a_request_keeps_nobody_waiting(served):
@@ -114,9 +119,92 @@ def test_what_is_no_http_is_refused_and_half_a_request_keeps_nobody_waiting(serv
     served.log.write_text("")  # uvicorn's own line about what was no HTTP
 
 
+GARBAGE = [b"no HTTP", b"\xff", b"WITHOUTANYENDORSPACE", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nno HTTP"]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_a_connection_that_sends_garbage_is_closed_before_the_garbage_ends(served, garbage):
+    with served.connect() as client:
+        client.sendall(garbage)
+        assert b" 400 " in read_all(client)
+
+
+ENDLESS = ["Transfer-Encoding: chunked\r\n\r\nffffffff", f"Content-Length: {2**40}\r\n"]
+
+
+@pytest.mark.parametrize("head", ENDLESS)
+@pytest.mark.parametrize(
+    "line, status", [("POST /v1/completions", 415), ("POST /v1/models", 405), ("PUT /nothing", 404)]
+)
+def test_a_body_that_is_not_read_is_not_received_for_ever(served, head, line, status):
+    with served.connect() as client:
+        client.sendall(f"{line} HTTP/1.1\r\nHost: localhost\r\n{head}\r\n".encode())
+        assert f" {status} ".encode() in client.recv(4096)
+        with pytest.raises(OSError):
+            for _ in range(1000):
+                client.sendall(bytes(65536))
+
+
+def test_a_request_that_was_refused_may_be_followed_by_another(served):
+    with served.connect() as client:
+        for _ in range(3):
+            client.sendall(f"PUT / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {40_000}\r\n\r\n".encode())
+            answer = b""
+            while b"}}" not in answer:
+                answer += client.recv(4096)
+            assert b" 405 " in answer
+            client.sendall(bytes(40_000))
+
+
+@pytest.fixture(scope="module")
+def named():
+    with serving("--allow-host", "Lab.example") as running:
+        yield running
+
+
+@pytest.mark.parametrize("host", ["localhost:1", "LOCALHOST", "127.0.0.1:8000", "[::1]:8000", "lab.example:8000"])
+def test_a_server_answers_to_the_names_of_loopback_and_to_those_it_was_given(named, host):
+    assert named.ask("GET", "/v1/models", Host=host)[0] == 200
+
+
+STRANGE = ["evil.example", "localhost.evil.example:8000", "evil.example#@localhost", "10.0.0.1", "[::1", "lab.example."]
+
+
+@pytest.mark.parametrize("host", STRANGE)
+@pytest.mark.parametrize("path", ["/v1/models", "/", "/health", "/metrics", "/nothing"])
+def test_a_name_that_leads_here_and_is_none_of_this_server_is_refused(named, host, path):
+    status, answer, _ = named.ask("GET", path, Host=host)
+    expected = f"Host: got {host!r}, which is no name of this server; --allow-host NAME adds one"
+    assert status == 421 and error_of(answer)["message"] == expected
+
+
+@pytest.mark.parametrize(
+    "local, host, passes",
+    [
+        ("192.0.2.7", "192.0.2.7:8000", True),
+        ("::ffff:192.0.2.7", "192.0.2.7", True),
+        ("2001:db8::7", "[2001:db8::7]:8000", True),
+        ("192.0.2.7", "192.0.2.8", False),
+        ("192.0.2.7", "", False),
+    ],
+)
+def test_the_address_that_a_connection_came_in_at_is_a_name_of_a_server_that_listens_at_all(local, host, passes):
+    sent = []
+
+    async def app(scope, receive, send):
+        sent.append(200)
+
+    async def send(message):
+        sent.append(message.get("status"))
+
+    scope = {"type": "http", "server": (local, 8000), "headers": [(b"host", host.encode())]}
+    asyncio.run(RequireHost(app, ["localhost", "0.0.0.0"])(scope, None, send))
+    assert sent[0] == (200 if passes else 421)
+
+
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("leave", [socket.socket.close, lambda client: client.shutdown(socket.SHUT_WR)])
-def test_who_goes_away_or_says_that_it_says_no_more_leaves_nothing_behind(served, stream, leave):
+@pytest.mark.parametrize("half_first", [False, True])
+def test_a_client_that_goes_away_leaves_nothing_behind(served, stream, half_first):
     before = served.wait_until_idle()["mlsys_generated_tokens_total"]
     if stream:
         client = served.stream(LONG)
@@ -124,10 +212,40 @@ def test_who_goes_away_or_says_that_it_says_no_more_leaves_nothing_behind(served
         client = served.connect()
         client.sendall(post(json.dumps(LONG).encode()))
     served.wait(lambda found: found["mlsys_blocks_used"] >= 8)
-    leave(client)
-    after = served.wait_until_idle()["mlsys_generated_tokens_total"]
+    if half_first:
+        client.shutdown(socket.SHUT_WR)
     client.close()
+    after = served.wait_until_idle()["mlsys_generated_tokens_total"]
     assert after - before < LONG["n"] * LONG["max_tokens"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_a_client_that_closes_its_sending_side_gets_its_answer(served, stream, version):
+    asked = PLAIN | {"max_tokens": 40, "temperature": 0}
+    text = served.complete(**asked)[1]["choices"][0]["text"]
+    with served.engine_stopped():
+        client = served.connect()
+        request = post(json.dumps(asked | {"stream": stream}).encode())
+        client.sendall(request.replace(b"HTTP/1.1", f"HTTP/{version}".encode()))
+        client.shutdown(socket.SHUT_WR)
+        served.wait(lambda found: found["mlsys_open_texts"] == 1)
+    with client:
+        answer = http.client.HTTPResponse(client)
+        answer.begin()
+        body = answer.read().decode()
+    assert answer.status == 200
+    found = [line[6:] for line in body.splitlines() if line.startswith("data: {")] if stream else [body]
+    parts = [json.loads(one) for one in found]
+    assert "".join(part["choices"][0]["text"] for part in parts) == text
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHo", post(b"{}", "Content-Length: 99")])
+def test_a_client_that_closes_its_sending_side_within_a_request_is_let_go(served, sent):
+    with served.connect() as client:
+        client.sendall(sent)
+        client.shutdown(socket.SHUT_WR)
+        assert read_all(client) == b""
 
 
 def test_who_goes_away_while_waiting_leaves_the_queue(served):

@@ -37,13 +37,15 @@ def test_a_key_is_asked_for_where_there_is_one_and_no_prompt_is_logged(strict):
             ("POST", "/v1/completions", PRIVATE),
             ("GET", "/v1/models", None),
             ("GET", "/watch", None),
+            ("GET", "/health", None),
+            ("GET", "/metrics", None),
         ):
             status, answer, _ = strict.ask(method, path, body, Authorization=given)
             assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
     with strict.client() as client:
         assert client.completions.create(**PRIVATE).usage.completion_tokens
-    for path in ("/health", "/metrics", "/"):
-        assert strict.ask("GET", path, Authorization="")[0] == 200
+    assert strict.ask("GET", "/", Authorization="")[0] == 200
+    assert strict.ask("GET", "/health")[1] == {"status": "ready"}
     assert strict.log.read_text() == ""
 
 
@@ -76,7 +78,7 @@ def test_a_full_queue_refuses_and_what_takes_too_long_is_given_up(strict):
 def test_a_second_signal_stops_at_once(strict):
     with strict.stream(LONG):
         strict.process.send_signal(signal.SIGINT)
-        engine = strict.wait_until("draining")["engine_pid"]
+        engine = strict.find_engine("draining")
         assert strict.end((signal.SIGINT,)) == 0
         with pytest.raises(ProcessLookupError):
             os.kill(engine, 0)
@@ -115,7 +117,7 @@ def test_who_stops_to_read_is_cut_off_and_keeps_no_block(hasty):
 def test_sigterm_refuses_what_is_new_and_finishes_what_runs(hasty):
     few = LONG | {"max_tokens": 120}
     idle, stream, watch = hasty.connect(), hasty.stream(few), hasty.connect()
-    watch.sendall(b"GET /watch HTTP/1.1\r\nHost: here\r\n\r\n")
+    watch.sendall(b"GET /watch HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert watch.recv(15) == b"HTTP/1.1 200 OK"
     hasty.process.send_signal(signal.SIGTERM)
     hasty.wait_until("draining")
@@ -136,7 +138,7 @@ def test_a_crash_of_the_engine_is_told_to_all_who_wait_and_mended(served):
     whole = served.connect()
     whole.sendall(post(json.dumps(LONG).encode(), *("Connection: close", f"Content-Length: {len(json.dumps(LONG))}")))
     served.wait(lambda found: found["mlsys_open_texts"] == 32)
-    crashed = served.wait_until("ready")["engine_pid"]
+    crashed = served.find_engine()
     os.kill(crashed, signal.SIGKILL)
     assert [events(stream)[-1]["error"]["code"] for stream in streams] == ["engine_crashed"] * 3
     with whole:
@@ -144,7 +146,7 @@ def test_a_crash_of_the_engine_is_told_to_all_who_wait_and_mended(served):
     assert b" 500 " in answer and b'"code":"engine_crashed"' in answer
     while (found := served.complete())[0] == 503:
         assert found[1]["error"]["code"] == "engine_starting" and found[2]["retry-after"] == "1"
-    assert found[0] == 200 and served.wait_until("ready")["engine_pid"] != crashed
+    assert found[0] == 200 and served.find_engine() != crashed
     assert served.wait_until_idle()["mlsys_engine_restarts_total"] == restarts + 1
 
 
@@ -204,7 +206,7 @@ def test_an_engine_that_cannot_start_again_is_tried_until_it_can(tmp_path):
     path = tmp_path / "own.py"
     path.write_text(OWN, encoding="utf-8")
     with serving("--scheduler", str(path)) as served:
-        engine = served.wait_until("ready")["engine_pid"]
+        engine = served.find_engine()
         path.write_text("", encoding="utf-8")
         os.kill(engine, signal.SIGKILL)
         while not (said := served.log.read_text()).endswith("\n"):

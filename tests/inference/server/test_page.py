@@ -152,7 +152,7 @@ def test_the_page_and_its_files_let_a_browser_ask_nobody_else(served):
 
 def test_watchers_see_numbers_only(served):
     with served.connect() as watcher:
-        watcher.sendall(b"GET /watch HTTP/1.1\r\nHost: here\r\n\r\n")
+        watcher.sendall(b"GET /watch HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert watcher.recv(15) == b"HTTP/1.1 200 OK"
         assert served.complete(prompt=SECRET, max_tokens=20, stop=["never"])[0] == 200
         views, rest = [], b""

@@ -56,3 +56,5 @@ def test_a_damaged_trace_is_told_in_one_line(tmp_path, line, words):
 
 def test_lengths_are_one_at_least():
     assert min(log_normal(1, 1)(Random(seed)) for seed in range(50)) == (1, 1)
+    drawn = [log_normal(90, 30, longest=100)(Random(seed)) for seed in range(200)]
+    assert max(map(sum, drawn)) == 100 and all(min(one) >= 1 for one in drawn)

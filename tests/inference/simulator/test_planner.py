@@ -19,11 +19,10 @@ from mlsys_lab.inference.simulator import (
     Service,
     log_normal,
     plan_serving,
-    poisson,
-    report,
     simulate,
 )
-from mlsys_lab.inference.simulator.planner import GOOD, PAGE, REQUESTS, cache_pages
+from mlsys_lab.inference.simulator.planner import GOOD, PAGE, cache_pages
+from mlsys_lab.inference.simulator.steady import measure_steady_state
 
 CONFIG = preset("llama3-8b")
 LIMITS = Limits(64, 512)
@@ -31,20 +30,66 @@ ONE = machine(device("H100"), "bf16", node=1)
 SERVICE = Service(12.0, log_normal(400, 40), Objective(0.4, 0.03))
 
 
-def share(replicas, pages, service=SERVICE):
+def steady(replicas, pages, service=SERVICE, requests=200):
     clock = BoundClock(CONFIG, ONE, efficiency=service.efficiency)
-    load = poisson(service.rate / replicas, REQUESTS, service.lengths)
-    return report(simulate(load, clock, pages=pages, page=PAGE, limits=LIMITS).served, service.objective)
+
+    def serve(load):
+        return simulate(load, clock, pages=pages, page=PAGE, limits=LIMITS).served
+
+    rate = service.rate / replicas
+    return measure_steady_state(
+        serve, rate, service.lengths, service.objective, slots=LIMITS.sequences, requests=requests
+    )
 
 
 def test_one_replica_less_would_miss_it():
     service = replace(SERVICE, rate=200.0)
     (found,) = plan_serving(CONFIG, ONE, service, limits=LIMITS)
     assert found.replicas > 1 and found.devices == found.replicas and found.layout.tensor == 1
-    assert share(found.replicas, found.pages, service) == found.report and found.report.good >= GOOD
-    assert share(found.replicas - 1, found.pages, service).good < GOOD and found.short in ("ttft", "tpot")
-    written = sum(len(one.tokens_s) for one in found.simulation.served) / REQUESTS
+    assert steady(found.replicas, found.pages, service).report.good >= GOOD and found.report.good >= GOOD
+    assert found.short in ("ttft", "tpot", "compute", "memory")
+    if found.short in ("ttft", "tpot"):
+        assert steady(found.replicas - 1, found.pages, service).report.good < GOOD
+    served = found.simulation.served
+    written = sum(len(one.tokens_s) for one in served) / len(served)
     assert found.cost_per_million_tokens(3.6, 200.0) == pytest.approx(found.devices * 1e-3 / (200 * written) * 1e6)
+
+
+def test_no_plan_has_fewer_devices_than_arithmetic_alone_needs():
+    """2·N·T FLOPs a request at 0.6 of the peak: at 2000 a second, runs of 200 requests said 24 devices."""
+    service = replace(SERVICE, rate=2000.0, lengths=lambda random: (1000, 20), objective=Objective(1.0, 0.1))
+    (found,) = plan_serving(CONFIG, ONE, service, limits=Limits(256, 1024))
+    multiplied = parameters(CONFIG).total - 2 * CONFIG.vocab_size * CONFIG.d_model  # no embedding, logits once a token
+    least = 2000 * 2 * multiplied * 1020 / (0.6 * 989.4e12)
+    assert least < found.devices < 1.25 * least
+    assert found.utilisation["compute"] == pytest.approx(least / found.devices, rel=0.05)
+    assert found.utilisation["compute"] < 1 and 0 < found.utilisation["cache"] < 1
+
+
+def test_a_run_is_long_enough_to_see_what_a_short_one_hides():
+    """One step a second for two sequences, eight tokens each: a request every four seconds is what it takes."""
+
+    def serve(load):
+        return simulate(load, lambda parts, moved: 1.0, pages=100, limits=Limits(2, 64)).served
+
+    def measure(rate, **options):
+        return measure_steady_state(serve, rate, lambda random: (1, 8), Objective(60.0, 2.0), slots=2, **options)
+
+    for rate, overloaded in ((0.15, False), (0.3, True), (2.0, True)):
+        found = measure(rate, requests=400)
+        assert found.overloaded == overloaded, rate
+        assert found.report.goodput == (0 if overloaded else pytest.approx(rate * found.report.good))
+    assert measure(0.15, requests=400).report.good > 0.9
+    assert measure(0.15, requests=400, capacity=0.1).overloaded
+    with pytest.raises(InputError, match="the run cannot be so long: got 10 requests"):
+        measure(0.1, requests=10)
+
+
+def test_what_no_number_of_replicas_can_serve_is_one_line():
+    with pytest.raises(InputError, match=r"the load is too large: got 1e\+09 requests/s, expected at most .* 4096"):
+        plan_serving(CONFIG, ONE, replace(SERVICE, rate=1e9), limits=LIMITS)
+    with pytest.raises(InputError, match="rate must be finite: got inf"):
+        replace(SERVICE, rate=float("inf"))
 
 
 def test_pages_fill_what_weights_leave():

@@ -1,16 +1,19 @@
 """Byte pairs: any text comes back, merges are those of the library `tokenizers`, bad files and ids are one line."""
 
+import unicodedata
+from collections import Counter
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+import regex
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 from tokenizers import models, pre_tokenizers
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.text import Tokenizer, learn
-from mlsys_lab.inference.text.tokenizer import BYTES, PIECES
+from mlsys_lab.inference.text.tokenizer import BYTES, cut
 from mlsys_lab.scaling import course_text
 
 TEXT = course_text()
@@ -43,7 +46,7 @@ def test_any_text_comes_back(text):
 
 @given(ANY)
 def test_pieces_are_the_whole_text_and_encoded_as_the_library_encodes_them(text):
-    pieces = PIECES.findall(text)
+    pieces = cut(text)
     assert "".join(pieces) == text
     assert SMALL.encode(text) == (OF_PIECES.encode(pieces, is_pretokenized=True).ids if pieces else [])
 
@@ -52,27 +55,72 @@ def test_the_book_is_cut_and_encoded_as_the_library_does_it():
     assert SMALL.encode(TEXT) == OF_TEXT.encode(TEXT).ids
 
 
-def test_merges_are_those_of_a_plain_loop():
+def greatest(words):
+    """Of the pairs of bytes that occur most often, the greatest."""
+    counted = Counter(pair for word in words for pair in pairwise(word))
+    return max(counted, key=lambda pair: (counted[pair], pair))
+
+
+def lowest_ids(ids):
+    """Of the pairs of bytes that occur most often, that of lowest ids."""
+
+    def choose(words):
+        counted = Counter(pair for word in words for pair in pairwise(word))
+        return min(counted, key=lambda pair: (-counted[pair], ids[pair[0]], ids[pair[1]]))
+
+    return choose
+
+
+@pytest.mark.parametrize("ties", ["lowest ids", "greatest bytes"])
+def test_merges_are_those_of_a_plain_loop_over_bytes(ties):
     text = TEXT[1000:2500]
-    words, merges = [list(piece.encode()) for piece in PIECES.findall(text)], []
-    while len(merges) < 25:
-        pairs = [pair for word in words for pair in pairwise(word)]
-        best = min(set(pairs), key=lambda pair: (-pairs.count(pair), pair))
-        new, merged = BYTES + len(merges), []
+    words, merges = [[bytes([b]) for b in piece.encode()] for piece in cut(text)], []
+    ids = {bytes([b]): b for b in range(BYTES)}
+    choose = greatest if ties == "greatest bytes" else lowest_ids(ids)
+    while len(merges) < 60:
+        left, right = choose(words)
+        ids[left + right] = BYTES + len(merges)
+        merges.append((ids[left], ids[right]))
+        merged = []
         for word in words:
             out, i = [], 0
             while i < len(word):
-                together = tuple(word[i : i + 2]) == best
-                out.append(new if together else word[i])
+                together = word[i : i + 2] == [left, right]
+                out.append(left + right if together else word[i])
                 i += 2 if together else 1
             merged.append(out)
-        words, merges = merged, [*merges, best]
-    assert list(learn(text, BYTES + 25).merges) == merges
+        words = merged
+    assert list(learn(text, BYTES + 60, ties=ties).merges) == merges
+
+
+def library_pieces(text):
+    """Pieces as the library cuts them, by its own places in the text."""
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    return [text[start:end] for _, (start, end) in split.pre_tokenize_str(text)]
+
+
+MARKED = "x² 10⁹ ½cup Ⅷ. ①② 3ⅻ5 ௰ 一二 e\u0301 _a_ \x1c \x1f\x1f a\x1db \x85\xa0 \u3000x \u200b'lls it's 've"
+
+
+ASSIGNED = st.characters(exclude_categories=("Cn", "Cs"))  # of others, the newer table of Unicode may know the kind
+
+
+@given(st.text(ASSIGNED, max_size=30) | st.text(MARKED, max_size=20))
+@example(MARKED)
+def test_pieces_are_those_of_gpt_2(text):
+    assert cut(text) == library_pieces(text)
+
+
+def test_every_character_is_cut_as_in_gpt_2():
+    known = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in ("Cn", "Cs")]
+    text = "".join(f"x{c}1{c}-{c} {c}" for c in known)
+    pattern = regex.compile(r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
+    assert cut(text) == pattern.findall(text)
 
 
 def test_no_token_spans_two_pieces():
     tokens = [SMALL.decode([token]) for token in range(SMALL.vocab_size)]
-    assert all(len(PIECES.findall(text)) <= 1 for text in tokens)
+    assert all(len(cut(text)) <= 1 for text in tokens)
     assert max(map(len, tokens)) > 3
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlsys_lab.kernels.trace.events import ACCESS, ARRIVAL, LOAD, WARP, Buffer, Site, Trace
+from mlsys_lab.kernels.trace.events import ACCESS, ARRIVAL, LOAD, NO_LOCK, WARP, Buffer, Site, Trace
 
 
 def array(
@@ -43,6 +43,7 @@ class Ask:
     sync: int = 0
     lock: int = 0
     value: int = 0
+    role: int = NO_LOCK
 
 
 def trace(
@@ -65,7 +66,8 @@ def trace(
         for thread, element in elements.items():
             offset = element * buffers[buffer].itemsize
             order = (ask.block, thread, ask.phase, ask.sync)
-            rows.append((request, ask.kind, buffer, lines.index(ask.line), *order, offset, ask.lock, ask.value))
+            more = (offset, ask.lock, ask.value, ask.role)
+            rows.append((request, ask.kind, buffer, lines.index(ask.line), *order, *more))
     reached = [(lines.index(line), *rest) for line, *rest in arrivals]
     return Trace(
         kernel="by_hand",

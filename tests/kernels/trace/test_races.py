@@ -5,11 +5,16 @@ from __future__ import annotations
 import dataclasses
 from itertools import combinations
 
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsys_lab.kernels.trace.events import ATOMIC, LOAD, STORE
 from mlsys_lab.kernels.trace.races import Race, races
+from mlsys_lab.kernels.trace.report import report
+from mlsys_lab.kernels.trace.triton_interpreter import record
+from mlsys_lab.kernels.triton_language import tl, triton
 from tests.kernels.trace.launches import Ask, array, shared, trace
 
 BUFFERS = [array("x", 64), shared("s", 64), array("own", 64, space="local")]
@@ -189,3 +194,37 @@ def test_which_block_does_what_changes_no_count(asks: list[Ask], blocks: list[in
     ]
     total = [sum(elements for *_, elements in some) for some in counts]
     assert total[0] == total[1]
+
+
+@triton.jit
+def locked(x_ptr, lock_ptr, BLOCK: tl.constexpr, HOW: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    if HOW == "not asked":
+        tl.atomic_cas(lock_ptr, 0, 1)
+    else:
+        while tl.atomic_cas(lock_ptr, 0, 1) == 1:
+            pass
+    tl.store(x_ptr + at, tl.load(x_ptr + at) + 1)
+    if HOW != "no barrier":
+        tl.debug_barrier()
+    tl.atomic_xchg(lock_ptr, 0)
+
+
+@pytest.mark.parametrize(("how", "number"), [("right", 0), ("no barrier", 1), ("not asked", 1)])
+def test_accesses_under_a_lock_do_not_race(how: str, number: int) -> None:
+    x, lock = torch.zeros(4), torch.zeros(1, dtype=torch.int32)
+    seen = report(record(locked, 3, x, lock, BLOCK=4, HOW=how))
+    assert len(seen.problems) == number and x.tolist() == [3, 3, 3, 3]
+
+
+@triton.jit
+def flags(one_ptr, own_ptr):
+    tl.store(one_ptr, 1.0)
+    tl.store(own_ptr, tl.program_id(0))
+
+
+def test_programs_that_store_one_equal_value_do_not_race() -> None:
+    seen = report(record(flags, 3, torch.zeros(1), torch.zeros(1)))
+    (problem,) = seen.problems
+    assert "element 0 of 1 of own_ptr" in problem and "nothing orders them" in problem
+    assert seen.costs[0].startswith("one_ptr is written more than once: 12 bytes asked for where 4 would do")

@@ -54,12 +54,30 @@ def test_a_kernel_under_an_alias_counts_in_the_notebook_and_for_the_grader(writt
     assert both_ways("silu_mul", LAB.reference.replace(HEAD, written)) == [None, None]
 
 
+PARAMETERS = "(gate_ptr, up_ptr, y_ptr, size, BLOCK: tl.constexpr):"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "(gate_ptr, up_ptr, y_ptr, size: int, BLOCK: tl.constexpr):",
+        "(gate_ptr: torch.Tensor, up_ptr: torch.Tensor, y_ptr: 'out', size: tl.int64, BLOCK: tl.constexpr) -> None:",
+    ],
+)
+def test_annotations_cost_nothing_in_the_notebook_and_for_the_grader(written: str) -> None:
+    assert LAB.reference.count(PARAMETERS) == 1
+    source = LAB.reference.replace(PARAMETERS, written).replace(HEAD, f"import torch\n{HEAD}")
+    assert both_ways("silu_mul", source) == [None, None]
+
+
 @pytest.mark.parametrize(
     ("check", "right", "wrong", "said"),
     [
         ("silu_mul", "tl.sigmoid(gate)", "TABLE[0]", "`TABLE` is nothing that kernel"),
         ("silu_mul", HEAD, "def silu_mul_kernel", "is a plain function, no kernel"),
         ("silu_mul", "tl.sigmoid(gate)", "torch.sigmoid(gate)", "`torch.sigmoid` is nothing that kernel"),
+        ("silu_mul", "size, BLOCK", "size: tl.int8, BLOCK", "annotation that a kernel's parameter cannot have"),
+        ("silu_mul", "(gate_ptr,", "(gate_ptr: int,", "annotated with a type that its argument does not have"),
     ],
 )
 def test_what_loses_for_the_grader_loses_in_the_notebook_for_the_same_cause(

@@ -13,9 +13,11 @@ from torch import nn
 from mlsys_lab.comm import Rank, RankError, run
 from mlsys_lab.comm.simulate.cluster import Cluster
 from mlsys_lab.errors import InputError
+from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.flops.communication import bubble
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.zero_bubble import split_bubble
+from mlsys_lab.models import Transformer
 from mlsys_lab.parallel.data import DDP
 from mlsys_lab.parallel.pipeline import (
     Action,
@@ -30,6 +32,7 @@ from mlsys_lab.parallel.pipeline import (
 from mlsys_lab.parallel.pipeline.execution import ACTIVATIONS, GRADIENTS
 from mlsys_lab.parallel.pipeline.late_weights import LateWeights
 from mlsys_lab.parallel.pipeline.schedules import most_kept
+from mlsys_lab.parallel.pipeline.stage import Stage
 
 ROWS, WIDTH = 3, 5
 CASES = {
@@ -224,3 +227,12 @@ def test_a_schedule_of_another_pipeline_is_told() -> None:
     for schedule in (gpipe(3, 2), gpipe(2, 3), interleaved(2, 2, 2), zero_bubble(2, 3)):
         with pytest.raises((RankError, InputError), match="the schedule is of another pipeline"):
             run(train, [schedule] * 2)
+
+
+@pytest.mark.parametrize(("layers", "sizes"), [(6, [2, 1, 2, 1]), (5, [2, 1, 1, 1]), (7, [2, 2, 2, 1]), (8, [2] * 4)])
+def test_layers_are_spread_over_stages_as_the_docstring_says(layers: int, sizes: list[int]) -> None:
+    config = TransformerConfig("deep", n_layers=layers, d_model=8, n_heads=2, d_ff=8, vocab_size=5, context=4)
+    stages = [Stage(Transformer(config), number, 4, torch.arange(4)) for number in range(4)]
+    kept = [sum(not isinstance(block, nn.Identity) for block in stage.model.blocks) for stage in stages]
+    assert kept == sizes
+    assert "of 6 layers, 4 pieces\n    have [2, 1, 2, 1]" in str(Stage.__doc__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -301,3 +302,127 @@ def test_groups_of_parameters_keep_their_options() -> None:
         return [(old - new).abs().max().item() for old, new in zip(before, model.parameters(), strict=True)]
 
     assert run(lone, [None] * 3).results == [[0.0, 1.0]] * 3
+
+
+class Normed(nn.Module):
+    """A frozen layer, a trained one, and a batch norm whose buffers change with the data."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.frozen = nn.Linear(3, 4).requires_grad_(False)
+        self.trained, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+        self.norm.running_mean += seed
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.trained(self.frozen(x)))
+
+
+def prepare_normed(rank: Rank, kind: str) -> tuple[nn.Module, nn.Module]:
+    module = Normed(rank.rank)
+    if kind == "ShardedDDP":
+        return ShardedDDP(module, rank, ShardedOptimizer(module.parameters(), torch.optim.SGD, rank, lr=0.1)), module
+    return (DDP if kind == "DDP" else FSDP)(module, rank), module
+
+
+@pytest.mark.parametrize("kind", ["DDP", "ShardedDDP", "FSDP"])
+def test_all_ranks_begin_with_rank_0_s_frozen_parameters_and_buffers(kind: str) -> None:
+    def program(rank: Rank, _: int) -> list[torch.Tensor]:
+        _, module = prepare_normed(rank, kind)
+        frozen = [one for one in module.parameters() if not one.requires_grad]
+        return [one.detach().clone() for one in (*frozen, *module.buffers())]
+
+    first, second, third = run(program, [0] * 3).results
+    ours = Normed(0)
+    for ranks in zip([*ours.frozen.parameters(), *ours.buffers()], first, second, third, strict=True):
+        assert all(torch.equal(ranks[0], one) for one in ranks[1:])
+
+
+def test_an_optimizer_alone_gives_all_ranks_rank_0_s_frozen_parameters() -> None:
+    def program(rank: Rank, _: int) -> torch.Tensor:
+        module = Normed(rank.rank)
+        ShardedOptimizer(module.parameters(), torch.optim.SGD, rank, lr=0.1)
+        return module.frozen.weight.detach().clone()
+
+    first, second = run(program, [0] * 2).results
+    assert torch.equal(first, second) and torch.equal(first, Normed(0).frozen.weight)
+
+
+@pytest.mark.parametrize("kind", ["DDP", "ShardedDDP"])
+def test_buffers_do_not_drift_apart(kind: str) -> None:
+    """Each rank trains on its own data; a forward pass on common data then starts from rank 0's running means."""
+    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(5))
+
+    def program(rank: Rank, own: torch.Tensor) -> list[torch.Tensor]:
+        model, module = prepare_normed(rank, kind)
+        for _ in range(3):
+            model(own).square().sum().backward()
+            model.finish_gradient_synchronization()
+        means = []
+        for is_training in (True, False):
+            model.train(is_training)
+            model(x)
+            means.append(module.norm.running_mean.clone())
+        return means
+
+    (first, first_after), (second, second_after) = run(program, [x, x + 5]).results
+    assert torch.equal(first, second)
+    assert torch.equal(first, first_after) and torch.equal(second, second_after)  # evaluation changes none
+
+
+class Returns(nn.Module):
+    """A layer that returns its result as `wrap` makes it."""
+
+    def __init__(self, wrap: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.linear, self.wrap = nn.Linear(4, 4), wrap
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.wrap(self.linear(x).tanh())
+
+
+class Nested(nn.Module):
+    """Lists and dictionaries of layers within a list, which are never called themselves."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        dictionary = nn.ModuleDict({"a": Returns(lambda x: {"x": x, "none": None}), "b": Returns(lambda x: (x, 3))})
+        lists = nn.ModuleList([nn.ModuleList([Returns(Boxed), Returns(lambda x: x)]), dictionary])
+        self.layers = lists
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        (first, second), named = self.layers
+        x = second(first(x).x)
+        return named["b"](named["a"](x)["x"])[0]
+
+
+@dataclass
+class Boxed:
+    """What a layer may return: a tensor in a record."""
+
+    x: torch.Tensor
+
+
+def test_nested_lists_and_layers_that_return_dicts_are_divided_like_any_other() -> None:
+    x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(6))
+
+    def program(rank: Rank, _: int) -> tuple[torch.Tensor, dict[str, torch.Tensor], list[str]]:
+        module = Nested(rank.rank)
+        model = FSDP(module, rank)
+        out = model(x[rank.rank])
+        out.square().mean().backward()
+        model.finish_gradient_synchronization()
+        with torch.no_grad():
+            for shard in model.parameters():
+                shard -= shard.grad
+        return out.detach(), model.gather_full_params(), [type(unit.module).__name__ for unit in model._units]
+
+    results = run(program, [0, 1]).results
+    alone = Nested(0)
+    for (out, _, units), part in zip(results, x, strict=True):
+        assert torch.allclose(out, alone(part).detach()) and units == ["Returns"] * 4
+    sum(alone(part).square().mean() / 2 for part in x).backward()
+    for name, parameter in alone.named_parameters():
+        for _, whole, _ in results:
+            assert torch.allclose(whole[name], (parameter - parameter.grad).detach(), atol=1e-6), name

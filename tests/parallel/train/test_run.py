@@ -6,12 +6,14 @@ import argparse
 import multiprocessing
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 from mlsys_lab import comm
+from mlsys_lab.errors import InputError
 from mlsys_lab.inference.pretrained import read_text as read_pretrained
 from mlsys_lab.parallel.train import __main__ as command
 from mlsys_lab.parallel.train import run as running
@@ -62,6 +64,45 @@ def test_the_loss_curve_is_one_process_s_and_bytes_are_the_closed_form_s(
     assert f"going on from {tmp_path}/step-00000002" in capsys.readouterr().out
 
 
+def test_a_damaged_newest_checkpoint_is_skipped_with_a_line_and_written_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("data=2", "--checkpoints", str(tmp_path), "--every", "2")
+    whole = losses(*options)
+    newest = tmp_path / "step-00000004" / "rank-1.safetensors"
+    content = newest.read_bytes()
+    newest.write_bytes(content[:-1])
+    capsys.readouterr()
+    assert losses(*options) == whole[2:]
+    said = capsys.readouterr().out.splitlines()
+    assert re.match(rf"skipping {tmp_path}/step-00000004: no whole checkpoint: got \d+ bytes of {newest}", said[0])
+    assert said[1] == f"going on from {tmp_path}/step-00000002"
+    assert newest.read_bytes() == content
+    for path in tmp_path.glob("step-*/manifest.json"):
+        path.unlink()
+    with pytest.raises((comm.RankError, InputError), match=r"no whole checkpoint: got .*step-00000004 without a"):
+        losses(*options)
+
+
+def test_a_finished_run_can_be_extended_and_no_other_run(tmp_path: Path) -> None:
+    options = ("data=2", "--checkpoints", str(tmp_path), "--every", "2")
+    assert len(losses(*options)) == 4
+    assert len(losses(*options, "--steps", "6")) == 2
+    assert len(losses("tensor=2", *options[1:], "--steps", "8")) == 2
+    with pytest.raises((comm.RankError, InputError), match="of another run: got steps=8, expected steps=4"):
+        losses(*options)
+    with pytest.raises((comm.RankError, InputError), match=r"of another run: got batch=4, expected batch=2$"):
+        losses(*options, "--steps", "9", "--batch", "2")
+
+
+def test_an_unfinished_run_keeps_its_number_of_steps(tmp_path: Path) -> None:
+    options = ("data=2", "--checkpoints", str(tmp_path), "--every", "3")
+    losses(*options)
+    shutil.rmtree(tmp_path / "step-00000004")
+    with pytest.raises((comm.RankError, InputError), match="of another run: got steps=4, expected steps=6"):
+        losses(*options, "--steps", "6")
+
+
 def launch(rank: int, size: int, port: int, layout: str, out: Path) -> None:
     """What torchrun does for a rank, in a process that is there already."""
     torch.set_num_threads(1)
@@ -106,6 +147,14 @@ def test_simulated_steps_of_8_64_and_512_ranks(capsys: pytest.CaptureFixture[str
     assert [line.split()[0] for line in said[1:]] == ["8", "64", "512"]
     step_ms = [float(re.search(r"step +([\d.]+) ms", line)[1]) for line in said[1:]]  # type: ignore[index]
     assert step_ms == sorted(step_ms)  # each rank has as much to do, and more to send
+    assert all(re.search(r" [\d.]+ GB, step .* MFU +[\d.]+% at best", line) for line in said[1:])
+
+
+def test_numbers_of_ranks_on_which_a_model_does_not_fit_are_no_speed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--layout", "tensor=8,data=1,zero=3,recompute=full", "--simulate", "llama3-70b"]) == 0
+    said = capsys.readouterr().out.splitlines()[1:]
+    assert said[0].endswith("GB on a device: does not fit in 85.9") and "MFU" not in said[0]
+    assert "at best" in said[-1]
 
 
 @pytest.mark.parametrize(
@@ -122,6 +171,7 @@ def test_simulated_steps_of_8_64_and_512_ranks(capsys: pytest.CaptureFixture[str
         (["--layout", "pipeline=3"], 1, "a piece without a layer: got 2 layers for 3 pieces of the pipeline"),
         (["--layout", "pipeline=2,interleave=2", "--layers", "4", "--simulate"], 1, "in one piece: got 4 layers"),
         (["--layout", "tensor=16", "--simulate", "llama3-8"], 1, "help: did you mean"),
+        (["--layout", "data=2", "--simulate", "llama3-70b"], 1, "llama3-70b does not fit: got 1,"),
         (["--layout", "tensor=3", "--simulate"], 1, "no number of simulated ranks is a multiple of the layout's"),
         (["--experts", "1"], 1, "a token uses more experts than there are: got 2, expected 1 to 1"),
         (["--layout", "data=2,expert=2"], 1, "has no experts to divide: got 2 expert-parallel ranks"),
@@ -131,4 +181,4 @@ def test_simulated_steps_of_8_64_and_512_ranks(capsys: pytest.CaptureFixture[str
 def test_a_mistake_is_one_line(argv: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main([*SMALL, *argv]) == code
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("train: ") and said in line
+    assert line.startswith("train: ") and said in line and " failed: " not in line

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 MEMORY, PROCESSOR, SOCKETS = "too much memory", "too much processor time", "too many sockets"
@@ -29,7 +29,7 @@ MOST_SOCKETS = 1024
 QUIET_BYTES = 32 << 20
 """While all TCP of the machine holds less than this, nobody need look whose it is."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-BUDGET = struct.Struct("=QQ")
+BUDGET = struct.Struct("=QQQ")
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -43,9 +43,9 @@ class Use:
     cpu_s: float
 
 
-def announce(pipe: int, *, memory_bytes: int, cpu_s: int) -> None:
+def announce(pipe: int, *, memory_bytes: int, cpu_s: int, inherited_bytes: int = INHERITED_BYTES) -> None:
     """Tell the attendant, from the child, what the job may take from here on; the pipe is closed."""
-    os.write(pipe, BUDGET.pack(memory_bytes, cpu_s))
+    os.write(pipe, BUDGET.pack(memory_bytes, inherited_bytes, cpu_s))
     os.close(pipe)
 
 
@@ -55,19 +55,21 @@ class Watch:
     def __init__(self, proc: int, pid: int) -> None:
         self._proc, self._pid = proc, pid
         self._start: Use | None = None
-        self._most_bytes = self._most_cpu_s = 0.0
+        self._most_bytes = self._most_inherited_bytes = self._most_cpu_s = 0.0
         self._last_s: dict[int, float] = {}  # by process, its own processor seconds when it was last looked at
         self._gone_s = 0.0
+        self._waited_s = 0.0
 
     def begin(self, pipe: int) -> None:
         """Read the budget that the child announced, and what it holds already, which is the launcher's doing."""
         told = os.read(pipe, BUDGET.size)
         if len(told) == BUDGET.size and (start := self._use(self._pid)) is not None:
-            memory_bytes, cpu_s = BUDGET.unpack(told)
+            memory_bytes, inherited_bytes, cpu_s = BUDGET.unpack(told)
             self._start = start
             # RLIMIT_DATA counts what is mapped: what was mapped but not yet touched may be used on top.
             untouched = max(0, start.data_bytes - start.memory_bytes)
             self._most_bytes = memory_bytes + untouched + SLACK_BYTES
+            self._most_inherited_bytes = start.memory_bytes + inherited_bytes
             self._most_cpu_s = start.cpu_s + CORES * cpu_s
 
     def excess(self) -> str:
@@ -81,21 +83,31 @@ class Watch:
         queued_bytes = self._sum_queues() if everybodys_bytes > QUIET_BYTES else 0
         own = queued_bytes + sum(max(0, use.memory_bytes - inherited) for use in uses)
         everything = sum(use.memory_bytes for use in uses)
-        if own > self._most_bytes or everything > self._most_bytes + inherited + INHERITED_BYTES:
+        if own > self._most_bytes or everything > self._most_bytes + self._most_inherited_bytes:
             return MEMORY
         if self._sum_cpu_s(found) > self._most_cpu_s:
             return PROCESSOR
         return SOCKETS if sockets > MOST_SOCKETS else ""
 
     def time_used(self) -> tuple[float, float]:
-        """Processor seconds of all processes, and the seconds that they were ready to run while others did.
+        """Processor seconds of all processes, and seconds that other work kept the job from the processors.
 
-        Where the kernel does not count the latter (CONFIG_SCHED_INFO) they are 0.
+        The second is the longest wait of one thread, less the time that the job's other threads ran: it may have waited
+        for these. So a job with many threads cannot make it look as if other work kept it from the processors. Where
+        the kernel does not count waits (CONFIG_SCHED_INFO) it is 0.
         """
         found = self._find_uses()
-        threads = [f"{pid}/task/{thread}" for pid in found for thread in self._threads(pid)]
-        waits = (self._read(f"{thread}/schedstat").split()[1:2] for thread in threads)
-        return self._sum_cpu_s(found), sum(int(wait[0]) for wait in waits if wait) / 1e9
+        cpu_s = self._sum_cpu_s(found)
+        threads = self._read_threads(found)
+        ran_s = max(cpu_s, sum(ran_s for ran_s, _ in threads))
+        self._waited_s = max([self._waited_s, *(waited_s - (ran_s - own_s) for own_s, waited_s in threads)])
+        return cpu_s, self._waited_s
+
+    def _read_threads(self, pids: Iterable[int]) -> list[tuple[float, float]]:
+        """For each thread of some processes the seconds that it ran, and that it was ready to run but did not."""
+        threads = [f"{pid}/task/{thread}" for pid in pids for thread in self._threads(pid)]
+        told = [self._read(f"{thread}/schedstat").split() for thread in threads]
+        return [(int(words[0]) / 1e9, int(words[1]) / 1e9) for words in told if words]
 
     def _find_uses(self) -> dict[int, Use]:
         return {pid: use for pid in self._tree() if (use := self._use(pid)) is not None}

@@ -24,7 +24,7 @@ import select
 import signal
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -39,7 +39,7 @@ from mlsys_lab.errors import CourseError, UnfinishedError
 from mlsys_lab.stack.artifact import Artifact
 from mlsys_lab.stack.kernels import import_interpreters, load_kernels
 from mlsys_lab.stack.limits import OutOfTimeError, time_limit
-from mlsys_lab.stack.loading import ArtifactLoader, describe, load
+from mlsys_lab.stack.loading import ArtifactLoader, describe, find_endless, load
 
 Answer = Callable[[Any, wire.Frame], wire.Frame]
 """What answers a question about the loaded module."""
@@ -214,11 +214,16 @@ def serve(channel: socket.socket, status: IO[str], told: int, *, jailed: bool) -
         gc.freeze()
         already = jail.read_data_bytes(status)
         status.close()
-        watch.announce(told, memory_bytes=order["memory_bytes"], cpu_s=order["cpu_s"])
+        watch.announce(
+            told,
+            memory_bytes=order["memory_bytes"],
+            cpu_s=order["cpu_s"],
+            inherited_bytes=order.get("inherited_bytes", watch.INHERITED_BYTES),
+        )
         if jailed:
             jail.cap_memory(order["memory_bytes"], already)
         artifact = Artifact.parse(order["name"], order["source"], order.get("elsewhere", ()))
-        module, reply = _load(artifact, order["time_limit_s"], traced=bool(order.get("traced")))
+        module, reply = _load(artifact, order)
         if module is not None:
             vars(module).update((name, partial(str, text)) for name, text in order.get("texts", {}).items())
         _answer(channel, order["nonce"], reply)
@@ -254,13 +259,14 @@ def _import_ahead(source: str) -> None:
                 importlib.import_module(name.split()[0])
 
 
-def _load(artifact: Artifact, limit_s: float, *, traced: bool) -> tuple[Any, wire.Frame]:
+def _load(artifact: Artifact, order: Mapping[str, Any]) -> tuple[Any, wire.Frame]:
     """The module of exported cells, or of the kernels in them, and what to tell the judge of it."""
-    loader_of = partial(ArtifactLoader, limit_s=limit_s)
+    limit_s = order["time_limit_s"]
+    loader_of = partial(ArtifactLoader, limit_s=limit_s, endless=order.get("endless", ()))
     try:
         with time_limit(limit_s, patience=inf):
-            module = load_kernels(artifact) if traced else load(artifact, loader_of=loader_of)
-            return module, wire.Frame("loaded")
+            module = load_kernels(artifact) if order.get("traced") else load(artifact, loader_of=loader_of)
+            return module, wire.Frame("loaded", {"endless": find_endless(module)})
     except OutOfTimeError:
         problem = Mismatch("the exported cells do not come to an end", f"nothing after {limit_s:g} s", "a module")
         return None, replies.describe_trouble("not loaded", problem, unfinished=False)

@@ -9,6 +9,7 @@ import numpy as np
 from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.diffusion.oracle import (
     CODE_OF_NEXT,
+    Ages,
     Aging,
     column,
     draw_denoiser,
@@ -104,12 +105,13 @@ CHECKS = (
         ),
         inputs=_draw_guided,
         run=calls.guide,
+        partner=Ages,
         expect=_expect_guided,
         compare=close,
         pointer="How many images has the one call, and which of them have no class? Which keep their first guess?",
         hint="All images with their labels, then those that are guided once more with null; what is guided begins at "
         "the guess without a class and goes scale times the difference.",
-        uses=("AgingDenoiser", "guide"),
+        uses=("guide",),
         describe=_code_of_guide,
     ),
 )

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlsys_lab.checks.learner.diffusion.denoisers import NEXT
+from mlsys_lab.checks.learner.diffusion.denoisers import CALL, LAST, NEXT
 from mlsys_lab.checks.learner.spec import Arrays, Case
+from mlsys_lab.errors import InputError
 
 AGE, CROWD = 0.05, 0.01
 """What the notebook's denoiser adds for each call before this one, and for each image of this call."""
+MOST_CALLS = 200
+"""Calls of a denoiser after which a solution counts as endless: no case needs a quarter of them."""
 SMALL = (1e-5, 5e-4)
 """Least and greatest level of cases in which a threshold would take all levels for 0."""
 
@@ -65,7 +68,38 @@ def draw_denoiser(rng: np.random.Generator, case: Case) -> Arrays:
         "centres": rng.standard_normal((K + 2, *shape)).astype(dtype),
         "spread": np.array(rng.uniform(0.3, 0.8)),
     }
-    return given if case.params.get("none") else {**given, "label": rng.integers(0, K, B)}
+    if not case.params.get("none"):
+        given["label"] = rng.integers(0, K, B)
+    return {**given, **_draw_ages(rng, case)}
+
+
+def _draw_ages(rng: np.random.Generator, case: Case) -> Arrays:
+    """What each call adds, what one call more adds after as many calls, and what each image of a call adds.
+
+    In a public case as the notebook's denoiser has it; in a hidden one nobody can know it without making the calls.
+    """
+    if case.hidden:
+        return {"_ages": rng.uniform(0, 1, (2, MOST_CALLS + 1)), "_crowd": rng.uniform(0.01, 0.1, ())}
+    return {"_ages": AGE * np.tile(np.arange(MOST_CALLS + 1), (2, 1)), "_crowd": np.array(CROWD)}
+
+
+class Ages:
+    """The partner of a denoiser: counts its calls, and says what each adds; after the last question it says no more."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        (self._ages, self._last), self._crowd = arrays["_ages"], arrays["_crowd"]
+        self.calls, self._is_over = 0, False
+
+    def __call__(self, what: str, images: int) -> float:
+        """What a call of so many images adds, or one call more would."""
+        if self._is_over or what not in (CALL, LAST):
+            raise InputError("the denoiser is called after the end", expected="calls before the function returns")
+        if what == CALL and self.calls == MOST_CALLS:
+            raise InputError("the calls of the denoiser do not come to an end", got=f"more than {MOST_CALLS}")
+        added = float((self._ages if what == CALL else self._last)[self.calls] + self._crowd * images)
+        self.calls += what == CALL
+        self._is_over = what == LAST
+        return added
 
 
 class Aging:
@@ -73,19 +107,19 @@ class Aging:
 
     def __init__(self, arrays: Arrays) -> None:
         self.centres, self.dtype = arrays["centres"].astype(np.float64), arrays["centres"].dtype
-        self.spread, self.calls = float(arrays["spread"]), 0
+        self.spread, self.ages = float(arrays["spread"]), Ages(arrays)
         self.null = null_of(arrays)
 
-    def __call__(self, x: np.ndarray, sigma: np.ndarray | float, label: np.ndarray | None) -> np.ndarray:
+    def __call__(
+        self, x: np.ndarray, sigma: np.ndarray | float, label: np.ndarray | None, what: str = CALL
+    ) -> np.ndarray:
         """Denoise x (B, ...) at levels sigma, one or (B,), of classes label (B,)."""
         level = column(np.broadcast_to(sigma, len(x)), x) ** 2
         centre = self.centres[-1] if label is None else self.centres[label]
         denoised: np.ndarray = (self.spread**2 * x + level * centre) / (self.spread**2 + level)
-        denoised += AGE * self.calls + CROWD * len(x)
-        self.calls += 1
-        return denoised
+        return denoised + self.ages(what, len(x))
 
     def next_answer(self) -> Arrays:
         """What all centres at level 1 are denoised to, in their dtype: one number alone might be near 0."""
-        answer = self(self.centres, 1.0, None)
+        answer = self(self.centres, 1.0, None, LAST)
         return {NEXT: answer.astype(self.dtype)}

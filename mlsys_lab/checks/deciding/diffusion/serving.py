@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from mlsys_lab.checks.deciding.diffusion.guidance import guided
 from mlsys_lab.checks.deciding.diffusion.oracle import (
     CODE_OF_NEXT,
     SMALL,
+    Ages,
     Aging,
     column,
     draw_denoiser,
@@ -46,7 +48,7 @@ def _draw_requests(rng: np.random.Generator, case: Case) -> Arrays:
             "i": guidance[i],
             "n": (scale, 0.0, 0.0),
         }[kind]
-    drawn = draw_denoiser(rng, Case("", {**case.params, "shape": (len(steps), *shape), "dtype": dtype}))
+    drawn = draw_denoiser(rng, replace(case, params={**case.params, "shape": (len(steps), *shape), "dtype": dtype}))
     noise = rng.standard_normal((len(steps), *shape)).astype(dtype)
     if case.params.get("unnamed"):
         drawn["label"][0] = null_of(drawn)
@@ -139,12 +141,13 @@ CHECKS = (
         ),
         inputs=_draw_requests,
         run=calls.serve,
+        partner=Ages,
         expect=_expect_images,
         compare=_compare_requests,
         pointer="Write down for each call which requests are in it, and at which of their levels each stands.",
         hint="Fill the slots, collect image, level, label, scale and interval of each request, make one call of guide, "
         "step each to its own next level, and let those leave that are at the end.",
-        uses=("AgingDenoiser", "Request", "guide", "serve"),
+        uses=("Request", "guide", "serve"),
         describe=_code_of_requests,
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +12,7 @@ from mlsys_lab.checks.deciding.compare import close
 from mlsys_lab.checks.deciding.diffusion.oracle import (
     CODE_OF_NEXT,
     SMALL,
+    Ages,
     Aging,
     column,
     draw_denoiser,
@@ -77,7 +79,7 @@ def _draw_walk(rng: np.random.Generator, case: Case) -> Arrays:
 
 
 def _draw_noisy_walk(rng: np.random.Generator, case: Case) -> Arrays:
-    return _draw_walk(rng, Case(case.name, {**case.params, "noisy": True}))
+    return _draw_walk(rng, replace(case, params={**case.params, "noisy": True}))
 
 
 def _expect_walk(arrays: Arrays) -> Arrays:
@@ -173,12 +175,13 @@ CHECKS = (
         cases=WALKS,
         inputs=_draw_walk,
         run=calls.walk_ode,
+        partner=Ages,
         expect=_expect_walk,
         compare=close,
         pointer="How often is the denoiser called, at which levels, and where does the last step end?",
         hint="From each level to the next: the slope at the level where the step begins, times the difference of "
         "levels, which is below 0.",
-        uses=("AgingDenoiser", "walk_ode", "slope"),
+        uses=("walk_ode", "slope"),
         describe=_code_of_walk,
     ),
     Check(
@@ -188,12 +191,13 @@ CHECKS = (
         cases=WALKS,
         inputs=_draw_noisy_walk,
         run=calls.walk_sde,
+        partner=Ages,
         expect=_expect_walk,
         compare=close,
         pointer="Which variance does a step take away, and which does it add? What about a last step to 0, and above?",
         hint="The score times the difference of squared levels, then noise of that variance, unless the next level "
         "is 0.",
-        uses=("AgingDenoiser", "walk_sde", "score"),
+        uses=("walk_sde", "score"),
         describe=_code_of_walk,
     ),
 )

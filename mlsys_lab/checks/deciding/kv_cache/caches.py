@@ -137,7 +137,7 @@ CACHE = (
         pointer="Which row, which layer, from which place on? And whose is the memory in which k and v came?",
         hint="New tokens go behind the length(sequence) that are kept, whatever has lain there; what comes back ends "
         "with the last new one. Copy numbers into memory of the cache.",
-        uses=("AgingModel", "Contiguous"),
+        uses=("Contiguous",),
         memory_bytes=7 << 20,
     ),
 )
@@ -188,7 +188,7 @@ RING = (
         "lie?",
         hint="The first new token sees window − 1 back, and all new ones must lie beside these. Tokens go to their "
         "position modulo the slots; what comes back begins window − 1 before the first new one.",
-        uses=("AgingModel", "SlidingWindow"),
+        uses=("SlidingWindow",),
         memory_bytes=192 << 10,
     ),
 )

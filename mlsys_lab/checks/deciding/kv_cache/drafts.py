@@ -239,6 +239,6 @@ CHECKS = (
         pointer="Which step is the first to be wrong, and what did the step before it leave in the cache?",
         hint="Feed the text's last token and all drafts: row i of the logits follows the i-th of these. The text and "
         "the drafts that stay remain in the cache; the token after them has not been fed.",
-        uses=("AgingModel", "Contiguous", "extend", "accept", "verify"),
+        uses=("Contiguous", "extend", "accept", "verify"),
     ),
 )

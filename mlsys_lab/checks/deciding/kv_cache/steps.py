@@ -10,7 +10,7 @@ from mlsys_lab.checks.learner.kv_cache import steps as calls
 from mlsys_lab.checks.learner.kv_cache.plans import follow
 from mlsys_lab.checks.learner.spec import Arrays, Case, Check
 
-USES = ("AgingModel", "Contiguous", "extend")
+USES = ("Contiguous", "extend")
 FAILING = """def fail(*given):
     raise MemoryError("a pass that fails behind its last layer")
 hook = model.norm.register_forward_pre_hook(fail)

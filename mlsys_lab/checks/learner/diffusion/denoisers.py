@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_lab.checks.learner.spec import Arrays, Ask
 from mlsys_lab.checks.learner.values import array, number, pair
 from mlsys_lab.errors import InputError
 
@@ -25,32 +25,29 @@ def label_of(arrays: Arrays) -> torch.Tensor | None:
     return torch.from_numpy(arrays["label"]) if "label" in arrays else None
 
 
-MOST_CALLS = 200
-"""Calls of a denoiser after which a solution counts as endless: no case needs a quarter of them."""
+CALL, LAST = "call", "last"
+"""What a denoiser asks the judge, with the number of images: a call's age, and after the walk that of one call more."""
 
 
 class Watched:
-    """The case's aging denoiser, not called yet.
+    """The case's aging denoiser, not called yet. The judge counts its calls and says what each of them adds.
 
-    It refuses levels of a wrong shape or precision, calls without end, and in the end answers that were written over.
+    It refuses levels of a wrong shape or precision, and in the end answers that were written over.
     """
 
-    def __init__(self, artifact: Any, arrays: Arrays) -> None:
-        self.denoiser = artifact.AgingDenoiser(torch.from_numpy(arrays["centres"]), float(arrays["spread"]))
-        self.centres, self.calls = torch.from_numpy(arrays["centres"]), 0
+    def __init__(self, ask: Ask, arrays: Arrays) -> None:
+        self.ask, self.spread = ask, float(arrays["spread"])
+        self.centres = torch.from_numpy(arrays["centres"])
         self.answers: list[tuple[torch.Tensor, np.ndarray]] = []
 
     def __call__(self, x: torch.Tensor, sigma: torch.Tensor, label: torch.Tensor | None = None) -> torch.Tensor:
         """Denoise x (B, ...) at levels sigma (B,) of classes label (B,)."""
-        self.calls += 1
-        if self.calls > MOST_CALLS:
-            raise InputError("the calls of the denoiser do not come to an end", got=f"more than {MOST_CALLS}")
         if sigma.shape != x.shape[:1]:
             got, expected = tuple(sigma.shape), tuple(x.shape[:1])
             raise InputError("the denoiser is not given a level for each image", got=got, expected=expected)
         if sigma.dtype != torch.float64:
             raise InputError("the denoiser is given rounded levels", got=str(sigma.dtype), expected="torch.float64")
-        denoised: torch.Tensor = self.denoiser(x, sigma, label)
+        denoised = self._denoise(CALL, x, sigma, label)
         self.answers.append((denoised, array("the answer", denoised.detach())))
         return denoised
 
@@ -58,7 +55,13 @@ class Watched:
         """What it says of its centres at level 1: other numbers for each call before. Comes after the walk."""
         if not all(np.array_equal(answer.detach().numpy(), said, equal_nan=True) for answer, said in self.answers):
             raise InputError("an answer of the denoiser is written over", expected="the answer as it was, and a copy")
-        return array("next answer", self(self.centres, torch.ones(len(self.centres), dtype=torch.float64)))
+        level = torch.ones(len(self.centres), dtype=torch.float64)
+        return array("next answer", self._denoise(LAST, self.centres, level, None))
+
+    def _denoise(self, what: str, x: torch.Tensor, sigma: torch.Tensor, label: torch.Tensor | None) -> torch.Tensor:
+        kept = (self.spread**2 / (self.spread**2 + sigma**2)).to(x).reshape(-1, *[1] * (x.ndim - 1))
+        centre = self.centres[-1] if label is None else self.centres[label]
+        return kept * x + (1 - kept) * centre + self.ask(what, len(x))
 
 
 OPPOSITE, ON = "x, of other images in the tensor of the call before", "x, of these from the next level on"
@@ -109,16 +112,16 @@ def directions(artifact: Any, arrays: Arrays) -> Arrays:
     return {name: tensor(name, getattr(artifact, name)(*given)) for name in ("score", "slope")}
 
 
-def walk_ode(artifact: Any, arrays: Arrays) -> Arrays:
+def walk_ode(artifact: Any, ask: Ask, arrays: Arrays) -> Arrays:
     """Call `walk_ode`: images at the end."""
-    denoiser, (x, grid) = Watched(artifact, arrays), tensors(arrays, "x", "grid")
+    denoiser, (x, grid) = Watched(ask, arrays), tensors(arrays, "x", "grid")
     end = tensor("x", artifact.walk_ode(denoiser, x, grid, label_of(arrays)))
     return {"x": end, NEXT: denoiser.next_answer()}
 
 
-def walk_sde(artifact: Any, arrays: Arrays) -> Arrays:
+def walk_sde(artifact: Any, ask: Ask, arrays: Arrays) -> Arrays:
     """Call `walk_sde`: images at the end."""
-    denoiser, (x, grid, noise) = Watched(artifact, arrays), tensors(arrays, "x", "grid", "noise")
+    denoiser, (x, grid, noise) = Watched(ask, arrays), tensors(arrays, "x", "grid", "noise")
     end = tensor("x", artifact.walk_sde(denoiser, x, grid, noise, label_of(arrays)))
     return {"x": end, NEXT: denoiser.next_answer()}
 
@@ -131,20 +134,20 @@ def posterior(artifact: Any, arrays: Arrays) -> Arrays:
     return {"mean": tensor("the mean", mean), "deviation": number("the deviation", deviation)}
 
 
-def ddim_step(artifact: Any, arrays: Arrays) -> Arrays:
+def ddim_step(artifact: Any, ask: Ask, arrays: Arrays) -> Arrays:
     """Call `ddim_step`: images at the next level."""
     x, noise = tensors(arrays, "x", "noise")
     sigma, following, eta = (float(arrays[name]) for name in ("sigma", "following", "eta"))
-    denoiser = Watched(artifact, arrays)
+    denoiser = Watched(ask, arrays)
     end = artifact.ddim_step(denoiser, x, sigma, following, noise, eta, label_of(arrays))
     return {"x": tensor("x", end), NEXT: denoiser.next_answer()}
 
 
-def heun_step(artifact: Any, arrays: Arrays) -> Arrays:
+def heun_step(artifact: Any, ask: Ask, arrays: Arrays) -> Arrays:
     """Call `heun_step`: images at the next level, and those that other images in one tensor lead to."""
     (x,) = tensors(arrays, "x")
     sigma, following, label = float(arrays["sigma"]), float(arrays["following"]), label_of(arrays)
-    denoiser = Watched(artifact, arrays)
+    denoiser = Watched(ask, arrays)
     got = {"x": tensor("x", artifact.heun_step(denoiser, x, sigma, following, label))}
     other = 2 * x
     artifact.heun_step(denoiser, other, sigma, following, label)
@@ -182,7 +185,7 @@ def convergence(artifact: Any, arrays: Arrays) -> Arrays:
     return answers
 
 
-def guide(artifact: Any, arrays: Arrays) -> Arrays:
+def guide(artifact: Any, ask: Ask, arrays: Arrays) -> Arrays:
     """Call `guide`: guided images."""
     x, sigma, label, scale = tensors(arrays, "x", "sigma", "label", "scale")
     interval = [
@@ -190,12 +193,12 @@ def guide(artifact: Any, arrays: Arrays) -> Arrays:
     ]
     if arrays["low"].ndim == 0 and interval == [0.0, math.inf]:
         interval = []  # as it is by default
-    denoiser = Watched(artifact, arrays)
+    denoiser = Watched(ask, arrays)
     got = artifact.guide(denoiser, x, sigma, label, scale, len(arrays["centres"]) - 2, *interval)
     return {"denoised": tensor("denoised", got), NEXT: denoiser.next_answer()}
 
 
-def serve(artifact: Any, arrays: Arrays) -> Arrays:
+def serve(artifact: Any, ask: Ask, arrays: Arrays) -> Arrays:
     """Call `serve` for the requests of a case, of which the first may come `twice`, last too: their images."""
     grids = torch.split(torch.from_numpy(arrays["grids"]), (arrays["steps"] + 1).tolist())
     noise, label, guidance = torch.from_numpy(arrays["noise"]), arrays["label"].tolist(), arrays["guidance"].tolist()
@@ -203,7 +206,7 @@ def serve(artifact: Any, arrays: Arrays) -> Arrays:
     asked = [artifact.Request(*one, *how) for *one, how in given]
     if "twice" in arrays:
         asked[-1] = asked[0]
-    denoiser = Watched(artifact, arrays)
+    denoiser = Watched(ask, arrays)
     got = artifact.serve(denoiser, asked, len(arrays["centres"]) - 2, int(arrays["slots"]))
     if len(asked) != len(noise):
         raise InputError("serve changes the list of requests", got=f"{len(asked)} of {len(noise)}", expected="all")

@@ -11,6 +11,7 @@ import torch
 from mlsys_lab.checks.learner.kv_cache.plans import OTHER, follow, kind_of_model, make_cache, tensors
 from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.checks.learner.values import array, parts
+from mlsys_lab.models.aging import AgingModel
 
 
 def updates(artifact: Any, arrays: Arrays) -> Arrays:
@@ -20,7 +21,7 @@ def updates(artifact: Any, arrays: Arrays) -> Arrays:
     and values is used for something else as soon as the update has given back.
     """
     k, v = tensors(arrays, "k", "v")  # (L, K, tokens, H)
-    model = artifact.AgingModel(**kind_of_model(arrays))
+    model = AgingModel(**kind_of_model(arrays))
     model = model.float() if k.dtype == torch.float32 else model
     kept = make_cache(artifact, arrays, model, int(arrays["sequences"]))
     answers: Arrays = {}

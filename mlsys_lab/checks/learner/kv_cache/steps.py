@@ -44,7 +44,7 @@ def extend(artifact: Any, arrays: Arrays) -> Arrays:
 
     The step `fails`, if there is one, is tried on a model that fails first.
     """
-    model, fed = make_model(artifact, arrays), iter(arrays["tokens"].tolist())
+    model, fed = make_model(arrays), iter(arrays["tokens"].tolist())
     kept = make_cache(artifact, arrays, model, arrays["plan"].shape[1])
     answers: Arrays = {}
     for step, counts in follow(arrays["plan"], kept):
@@ -109,7 +109,7 @@ def _left_as_it_was(model: Any, tracked: bool) -> Iterator[None]:
 
 def prefill(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `prefill` on a cache that holds the prompt's beginning: its logits, and those of one token more."""
-    model, prompt, held = make_model(artifact, arrays), arrays["prompt"].tolist(), int(arrays["held"])
+    model, prompt, held = make_model(arrays), arrays["prompt"].tolist(), int(arrays["held"])
     kept = artifact.Contiguous(model, sequences=1, capacity=len(prompt) + 1)
     sequence = kept.start()
     if held:
@@ -126,7 +126,7 @@ def prefill(artifact: Any, arrays: Arrays) -> Arrays:
 
 def generate(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `generate` for one prompt, for another and for the first again, beside sequences that stay."""
-    model, size = make_model(artifact, arrays), (int(arrays["count"]), int(arrays["chunk"]))
+    model, size = make_model(arrays), (int(arrays["count"]), int(arrays["chunk"]))
     beside = arrays["beside"]
     longest = max(len(arrays["prompt"]) + size[0], beside.shape[1])
     kind = _holding(artifact, arrays) if "beginning" in arrays else artifact.Contiguous
@@ -179,7 +179,7 @@ def _end_others(artifact: Any, model: Any, kept: Any, following: Mapping[int, li
 
 def verify(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `verify` step after step: the tokens of each, and how many are kept."""
-    model, text = make_model(artifact, arrays), arrays["text"].tolist()
+    model, text = make_model(arrays), arrays["text"].tolist()
     k = arrays["drafts"].shape[1]
     beside, longest = arrays["beside"], len(text) + len(arrays["drafts"]) * (k + 1) + k
     kept = artifact.Contiguous(model, sequences=len(beside) + 1, capacity=max(longest, beside.shape[1]))

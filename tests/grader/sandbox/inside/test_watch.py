@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -141,6 +142,28 @@ def test_a_watch_counts_memory_beyond_what_was_there_at_the_start():
     assert found.excess() == watch.MEMORY
     running.kill()
     running.communicate()
+
+
+CROWD = """\
+import os, time
+parent = os.getpid()
+for _ in range(20):
+    if os.fork() == 0:
+        while os.getppid() == parent: pass
+        os._exit(0)
+time.sleep(600)"""
+
+
+def test_threads_of_a_job_that_wait_for_each_other_do_not_add_up_to_a_busy_machine():
+    start, cpu_s = time.monotonic(), 0.0
+    found, running = watched(CROWD)
+    while cpu_s < 2.0:
+        time.sleep(0.2)
+        cpu_s, waited_s = found.time_used()
+    passed_s = time.monotonic() - start
+    running.kill()
+    running.communicate()
+    assert waited_s < passed_s
 
 
 CHAIN = """\

@@ -1,0 +1,83 @@
+"""What a lab asks for is not in its sandbox, by its own name or in a module that imports it; what it needs is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.paths import PACKAGE
+from mlsys_grader.sandbox.contents import bind_project
+from mlsys_lab.checks.deciding.artifact import Artifact, refuse_absent, refuse_withheld
+from mlsys_lab.checks.sides import CHECKS, find_module, find_provided
+from tests.labs.harness import LabUnderTest, artifact_of, labs
+
+LABS = labs()
+COUNT_TRACES = {"findings.py", "traffic.py", "report.py", "numba_simulator.py", "launches.py"}
+"""Modules that need what counts for traced kernels, and answer nothing without it."""
+each_lab = pytest.mark.parametrize("lab", LABS, ids=[lab.info.topic for lab in LABS])
+
+
+def modules_inside(lab: GradedLab) -> Iterator[Path]:
+    """The modules of a lab's sandbox, without the checks' calls and what runs next to a submission."""
+    for source in (Path(source) for source, _ in bind_project(lab)):
+        if source.suffix == ".py" and source.is_relative_to(PACKAGE) and not source.is_relative_to(CHECKS):
+            yield source
+
+
+def names_defined(source: str) -> set[str]:
+    kinds = ast.FunctionDef | ast.ClassDef
+    return {node.name for node in ast.parse(source).body if isinstance(node, kinds) and not node.name.startswith("_")}
+
+
+def imported_at_once(file: Path) -> set[Path]:
+    """The modules of the package that a module imports when it is imported itself."""
+    found = set[Path]()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                path = PACKAGE.parent.joinpath(*name.split("."))
+                found |= {one for one in (path.with_suffix(".py"), path / "__init__.py") if one.is_file()}
+    return found
+
+
+@each_lab
+def test_nothing_that_a_lab_asks_for_is_defined_in_its_sandbox(lab: LabUnderTest) -> None:
+    cells = [cell for cell in lab.reference_notebook["cells"] if cell["metadata"].get("nbgrader", {}).get("solution")]
+    asked = set().union(*(names_defined("".join(cell["source"])) for cell in cells))
+    assert len(asked) > 5
+    for seen in (GradedLab(lab.info), replace(GradedLab(lab.info), untraced=True)):
+        inside = list(modules_inside(seen))
+        assert PACKAGE / "errors.py" in inside
+        assert {
+            file: found for file in inside if (found := names_defined(file.read_text(encoding="utf-8")) & asked)
+        } == {}
+
+
+@each_lab
+def test_no_module_in_a_sandbox_would_work_once_a_withheld_one_was_replaced(lab: LabUnderTest) -> None:
+    for seen in (GradedLab(lab.info), replace(GradedLab(lab.info), untraced=True)):
+        withheld = {file for name in seen.withheld for file in find_module(name)}
+        inside = set(modules_inside(seen))
+        assert not inside & withheld
+        needy = {file for file in inside if any(one not in inside for one in imported_at_once(file))}
+        assert {file.name for file in needy} <= (COUNT_TRACES if seen.untraced and lab.info.traced else set())
+
+
+@each_lab
+def test_exported_cells_of_right_solutions_import_nothing_else(lab: LabUnderTest) -> None:
+    withheld = (*lab.info.withheld, *lab.info.traced)
+    inside = find_provided(lab.info.checks_module, lab.info.provided, withheld)
+    artifacts = [artifact_of(lab.reference_notebook, "reference.ipynb")]
+    artifacts += [Artifact.parse(path.name, lab.with_definitions(path)) for path in lab.alternatives]
+    references = {one.info.topic: one.info.reference for one in LABS}
+    for artifact in artifacts:
+        refuse_withheld(artifact, withheld)
+        refuse_absent(artifact, inside)
+        for topic in re.findall(r"""stack\.load\(["']([\w-]+)["']""", artifact.source):
+            assert set(find_module(references[topic])) & set(inside), f"{artifact.name} takes {topic} from the stack"
