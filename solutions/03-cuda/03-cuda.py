@@ -661,20 +661,22 @@ for name, x in intensity.items():
 #
 # Write both kernels as text; the course compiles it and launches it. Any sizes must come out right, also those of
 # matrices with more elements than an `unsigned` counts; and an element may be infinite, or k be 0, as in Task 7. Each
-# array begins at a multiple of 256 bytes, and its rows follow one another. Headers of the toolkit are not there to be
-# included.
+# array begins at a multiple of 256 bytes, and its rows follow one another. Of the toolkit's headers only `cuda_fp16.h`
+# and `cuda_bf16.h` can be included.
 #
 # **Checked without a GPU.** The text must compile for an H100. An *emulator* then runs it on the CPU: g++ makes a
 # program of it in which the threads of a block take turns, each up to its next barrier, first to last and then last to
-# first. A missing barrier, like any race, makes the two differ; memory that nobody has written holds NaN, and what lies
-# beyond an array is nobody's to touch. A `float4` has to begin at a multiple of its size, as on a GPU. Some blocks are
-# left out now and then, and their tiles must stay as they were: each block does its own. Variables that all blocks
-# would share (`__device__`, `static`) are refused, and so is a barrier in each of two branches: on a GPU, blocks run at
-# once, and threads meet at one barrier. It is a model of what the language promises, not of a GPU: it knows no caches,
-# no time, and no assembly (`asm`). Beside what C++ has, it knows `threadIdx`, `blockIdx`, `blockDim`, `gridDim`,
-# `dim3`, `__shared__`, `__constant__`, `__syncthreads`, `__syncwarp`, `__shfl_down_sync`, `__threadfence`, `atomicAdd`,
-# `__ldg`, `__fmaf_rn`, `min`, `max`, `float2` and `float4`, functions that are `__device__`, and what only advises a
-# compiler: `__restrict__`, `__launch_bounds__`, `#pragma unroll`.
+# first. The emulator watches each load and store. It stops at the first one that is out of bounds, that races with
+# another thread's, or that reads shared memory before any thread of the block has written it, and names the line, the
+# thread and the element. A `float4` has to begin at a multiple of its size, as on a GPU. Some blocks are left out now
+# and then, and their tiles must stay as they were: each block does its own. Variables that all blocks would share
+# (`__device__`, `static`) are refused, and so is a barrier in each of two branches: on a GPU, blocks run at once, and
+# threads meet at one barrier. It is a model of what the language promises, not of a GPU: it knows no caches, no time,
+# and no assembly (`asm`). Beside what C++ has, it knows `threadIdx`, `blockIdx`, `blockDim`, `gridDim`, `dim3`,
+# `__shared__`, `__constant__`, `__syncthreads`, `__syncwarp`, shuffles and votes (`__shfl_down_sync`, `__ballot_sync`),
+# `__threadfence`, atomics (`atomicAdd`, `atomicCAS`), `__ldg`, `__fmaf_rn`, `min`, `max`, `float2` and `float4`,
+# functions that are `__device__`, and what only advises a compiler: `__restrict__`, `__launch_bounds__`, `#pragma
+# unroll`.
 #
 # **8a.** `transpose_cpp` gives the text of
 # `extern "C" __global__ void transpose(const float* x, float* y, int rows, int columns)`, launched as in Task 6: blocks

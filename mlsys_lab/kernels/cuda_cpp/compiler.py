@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from mlsys_lab.kernels.cuda_cpp.diagnostics import compile_error
 
 HEADERS = Path(__file__).parent
 """Folder in which `#include "ptx.cuh"` is looked up."""
+
+TOOLKIT_HEADERS = Path("numba", "cuda", "include")
+"""Where numba-cuda keeps CUDA's own headers, such as `cuda_fp16.h`, by the toolkit's version."""
 
 OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--disable-warnings")
 
@@ -65,7 +69,8 @@ def compile_cuda(source: str, kernels: tuple[str, ...], *, name: str = "kernel.c
     try:
         for kernel in kernels:
             _require_success(nvrtc.nvrtcAddNameExpression(program, kernel.encode()))
-        options = [f"--gpu-architecture={arch}", f"--include-path={HEADERS}", *OPTIONS]
+        folders = [f"--include-path={folder}" for folder in (HEADERS, *_toolkit_headers(nvrtc))]
+        options = [f"--gpu-architecture={arch}", *folders, *OPTIONS]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
         log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).decode(errors="replace")
         if status == nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
@@ -92,6 +97,13 @@ def load_nvrtc() -> Any:
         got = str(error).strip().splitlines()[0]
         raise MissingToolError("compiling CUDA C++ needs NVRTC and cuda-bindings", got=got, help=HELP) from None
     return nvrtc
+
+
+def _toolkit_headers(nvrtc: Any) -> list[Path]:
+    """The folder of CUDA's own headers for this NVRTC, where numba-cuda is installed."""
+    found = find_spec("numba_cuda")
+    _, major, _ = nvrtc.nvrtcVersion()
+    return [Path(found.origin).parent / TOOLKIT_HEADERS / str(major)] if found and found.origin else []
 
 
 def _require_success(result: tuple[Any, ...]) -> Any:

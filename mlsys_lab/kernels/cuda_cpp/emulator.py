@@ -1,9 +1,10 @@
 """Kernels of CUDA C++ text run on the CPU: right or wrong, without a GPU. Needs g++ on Linux.
 
 g++ compiles the text against `emulation/cuda_on_cpu.h` into a program of its own, which shares one file with this
-process: the launch, its numbers, and its tensors with guards between them. So a kernel that runs wild, or never ends,
-takes nothing along but itself. Threads run one at a time, each up to its next barrier, in one order or in the other:
-what depends on the order is a race.
+process: the launch, its numbers and its tensors. So a kernel that runs wild, or never ends, takes nothing along but
+itself. Threads run one at a time, each up to its next barrier, in one order or in the other. g++ inserts the calls of
+its thread sanitizer at each load and store; `emulation/runtime.cpp` answers them in the sanitizer's place, and finds
+accesses out of bounds, races, and loads from shared memory that no thread of the block has written.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -26,19 +28,32 @@ from mlsys_lab.errors import InputError, MissingToolError
 from mlsys_lab.kernels.cuda_cpp.compiler import HEADERS
 from mlsys_lab.kernels.cuda_cpp.launcher import Argument, Extent, Source, check_extents, pass_arguments
 from mlsys_lab.kernels.cuda_cpp.memory import Memory, Part
+from mlsys_lab.kernels.cuda_cpp.reports import Launched
 from mlsys_lab.kernels.cuda_cpp.signature import Parameter, parameters
+from mlsys_lab.kernels.trace.events import Buffer
 
 EMULATION = Path(__file__).parent / "emulation"
-WAITING, APART, NO_ROOM = 1, 2, 3
+WAITING, APART, NO_ROOM, WRONG = 1, 2, 3, 4
 """Exit status of a program in which threads wait for others that never come, or for one another at two barriers, or
-which gets no addresses for a large array."""
-MISALIGNED = signal.SIGILL
-"""How a program ends that reads several numbers at once where these do not begin at a multiple of their size."""
-FLAGS = (
-    *("-O1", "-U_FORTIFY_SOURCE", "-std=c++17", "-pipe", "-w", "-fmax-errors=1"),
+which gets no addresses for a large array, or which reports an access that is wrong."""
+FLAGS = ("-U_FORTIFY_SOURCE", "-std=c++17", "-pipe", "-w", "-fmax-errors=1", "-fno-pie", "-fno-stack-protector")
+WATCHED = (
+    *("-O1", "-g1", "-gdwarf-4", "-fdata-sections"),
+    *("-fno-builtin-memcpy", "-fno-builtin-memmove", "-fno-builtin-memset"),
     "-fwrapv",  # a number that does not fit begins anew, as on a GPU
-    *("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"),
+    *(
+        "-fsanitize=thread,alignment",
+        "--param=tsan-instrument-func-entry-exit=0",
+    ),
 )
+GUARD_BYTES = 1 << 16
+"""Bytes before and after each shared array, so that what overruns one is not in another."""
+SHARED = re.compile(r"(\n\t\.section\t\.tbss[^\n]*(?:\n\t\.[^\n]*)*\n)([^\s:]+:)(\n\t\.zero\t\d+)")
+"""A shared array in assembly: its section, its label, its bytes."""
+COPY = re.compile(r"^(\t\w+\t)(memcpy|memmove|memset)$", re.M)
+"""A call of what copies memory, in assembly."""
+SYMBOL = re.compile(r"^(?P<offset>\w+) (?P<bytes>\w+) [bBuV] (?P<name>.+)$", re.M)
+"""A variable among a program's symbols."""
 DYNAMIC_SHARED = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?(\w+) (\w+)\[\];")
 OTHER_DYNAMIC_SHARED = re.compile(r"extern\s+__shared__[^;]*;")
 UNDEFINED = re.compile(r"undefined reference to [`‘'](?P<what>[^'’]+)['’]")
@@ -56,16 +71,21 @@ class Emulator:
 
     `reversed` runs blocks, warps and threads last to first. `blocks` are the numbers of those blocks that are run, x
     counting first, in their order; None runs all. `parts` are, in the order of the tensors, what these hold of the
-    kernel's arrays; None: all of each. Raises InputError for text that does not compile or cannot be emulated, or that
-    keeps variables which all blocks share, for threads that wait at a barrier which others never reach, or at two
-    barriers for one another, and for a kernel that writes beyond a tensor or touches memory that is nobody's;
-    MissingToolError without g++, or where addresses are too few for a part's array.
+    kernel's arrays; None: all of each.
+
+    Raises InputError for text that does not compile or cannot be emulated, or that keeps variables which all blocks
+    share; for threads that wait at a barrier which others never reach, or at two barriers for one another; and for the
+    first access that is out of bounds, races with another, or reads shared memory that no thread of the block has
+    written, with its line, thread and element. MissingToolError without g++, or where addresses are too few for a
+    part's array. `notes` are the lines of the last launch where threads store one equal value in no order, which
+    leaves nothing to chance.
     """
 
     def __init__(
         self, *, reversed: bool = False, blocks: Sequence[int] | None = None, parts: Sequence[Part] | None = None
     ) -> None:
         self.reversed, self.blocks, self.parts = reversed, blocks, parts
+        self.notes: list[str] = []
 
     def __call__(
         self, source: Source, kernel: str, grid: Extent, block: Extent, *arguments: Argument, shared_bytes: int = 0
@@ -79,35 +99,50 @@ class Emulator:
         blocks = range(math.prod(extents[:3])) if self.blocks is None else self.blocks
         launch = [*extents, shared_bytes, self.reversed, len(blocks), *blocks]
         memory = Memory(launch, arguments, values, self.parts)
-        with tempfile.NamedTemporaryFile(dir=program.parent) as file:
+        with tempfile.NamedTemporaryFile(dir=program.path.parent) as file:
             file.write(memory.given.tobytes())
             file.flush()
-            status, said = _run([str(program), file.name])
+            status, said = _run([str(program.path), file.name, *program.places])
             file.seek(0)
             left = np.frombuffer(file.read(memory.given.size), np.uint8)
+        arrays = memory.buffers([one.name for one in wanted])
+        arrays += [Buffer(program.dynamic, "shared", (shared_bytes,), 1, (1,), written=False), *program.shared]
+        launched = Launched(source, program.path, kernel, grid, block, arrays)
+        self.notes = launched.sentences(said, equal=True)
         if status == WAITING:
             raise InputError(f"{kernel}: threads wait at a barrier that others never reach")
         if status == APART:
             raise InputError(
                 f"{kernel}: threads of a block wait for one another at two barriers",
-                got=f"lines {' and '.join(said.split())}",
+                got=said.splitlines()[-1],
                 expected="each barrier where all threads of a block reach it",
             )
         if status == NO_ROOM:
             raise MissingToolError("a large array needs more addresses than a program gets here", help="ulimit -v")
-        if status == -MISALIGNED:
-            raise InputError(
-                f"{kernel} touches several numbers at once where they do not begin at a multiple of their size",
-                help="a float4 begins at 16 bytes: only where rows are whole quads is that so in each row",
-            )
+        if status == WRONG:
+            raise InputError(f"{source.name}: {launched.sentences(said, equal=False)[0]}")
         if status != 0:
             ended = signal.Signals(-status).name if status < 0 else f"status {status}"
             raise InputError(
                 f"{kernel} touches memory that is nobody's",
                 got=f"a program that ended with {ended}",
-                expected=f"reads and writes within tensors of shape {memory.shapes}",
+                expected="reads and writes within the arrays of the launch",
             )
-        memory.copy_back(kernel, left)
+        memory.copy_back(left)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled kernel, with its arrays in shared memory."""
+
+    path: Path
+    dynamic: str  # the name of shared memory without a size
+    shared: tuple[Buffer, ...]
+
+    @property
+    def places(self) -> list[str]:
+        """Where the shared arrays lie among the program's variables, as it reads it."""
+        return [f"{one.start}:{one.size_bytes}" for one in self.shared]
 
 
 def need_emulator() -> None:
@@ -117,10 +152,11 @@ def need_emulator() -> None:
 
 
 @lru_cache(maxsize=256)
-def _build(source: Source, kernel: str, wanted: tuple[Parameter, ...]) -> Path:
-    """Compile a program that runs the kernel with the parameters `wanted` on what a file holds; returns its path."""
+def _build(source: Source, kernel: str, wanted: tuple[Parameter, ...]) -> Program:
+    """Compile a program that runs the kernel with the parameters `wanted` on what a file holds."""
     need_emulator()
     _refuse_foreign(source)
+    dynamic = DYNAMIC_SHARED.search(source.text)
     text = DYNAMIC_SHARED.sub(r"\1* \2 = emulation::dynamic_shared<\1>();", source.text)
     if other := OTHER_DYNAMIC_SHARED.search(text):
         line = text.count("\n", 0, other.start()) + 1
@@ -129,31 +165,62 @@ def _build(source: Source, kernel: str, wanted: tuple[Parameter, ...]) -> Path:
             got=f"`{' '.join(other[0].split())}`",
             expected="`extern __shared__ float name[];`, or a size: `__shared__ float name[32][33];`",
         )
-    passed = (f"given.at<{one.type}{'*' if one.pointer else ''}>({place})" for place, one in enumerate(wanted))
+    types = (f"{one.type}{'*' if one.pointer else ''}" for one in wanted)
+    passed = (f"({one})given[{n}]" if one.endswith("*") else f"*({one}*)given[{n}]" for n, one in enumerate(types))
+    sizes = (f"sizeof({one.type})" if one.pointer else "0" for one in wanted)
     lines = (
         '#include "cuda_on_cpu.h"',
         f'#line 1 "{source.name}"',
         text,
-        "int main(int, char** path) {",
-        f"    emulation::Given given(path[1], {len(wanted)});",
-        f"    return emulation::launch(given, [&] {{ {kernel}({', '.join(passed)}); }});",
+        "int main(int, char** given) {",
+        f"    return emulation::launch(given, {{{', '.join(sizes)}}},",
+        f"                             [](char* const* given) {{ {kernel}({', '.join(passed)}); }});",
         "}",
     )
     folder = Path(tempfile.mkdtemp(dir=_folder().name))
     (folder / "program.cpp").write_text("\n".join(lines), encoding="utf-8")
     folders = (f"-I{EMULATION}", f"-I{HEADERS}")
-    text_compiled, program = str(folder / "program.o"), str(folder / "program")
-    status, log = _run(["g++", *FLAGS, *folders, "-c", "-o", text_compiled, str(folder / "program.cpp")])
+    assembly, compiled, program = (folder / name for name in ("program.s", "program.o", "program"))
+    status, log = _run(["g++", *FLAGS, *WATCHED, *folders, "-S", "-o", str(assembly), str(folder / "program.cpp")])
     if status == 0:
-        _refuse_common(source, text_compiled)
-        status, log = _run(["g++", *FLAGS, "-o", program, text_compiled])
+        guard = f"\t.zero\t{GUARD_BYTES}"
+        changed = SHARED.sub(rf"\1{guard}\n\2\3\n{guard}", assembly.read_text())
+        assembly.write_text(COPY.sub(r"\1emulation_\2", changed))
+        status, log = _run(["g++", "-c", "-o", str(compiled), str(assembly)])
+    if status == 0:
+        _refuse_common(source, str(compiled))
+        status, log = _run(["g++", "-no-pie", "-o", str(program), str(compiled), str(_runtime())])
     if status != 0:
         error = ERROR.search(log)
         said = f"{error['place']}: {error['what']}" if error else f"g++ ended with {status}"
         if error is None and (missing := UNDEFINED.search(log)):
             said = f"`{missing['what']}` is declared and nowhere defined"
         raise InputError(f"{source.name} cannot be emulated: {said[:400]}")
-    return folder / "program"
+    return Program(program, dynamic[2] if dynamic else "shared memory", _find_shared(compiled, program))
+
+
+def _find_shared(compiled: Path, program: Path) -> tuple[Buffer, ...]:
+    """The arrays that a text declares as shared."""
+    listed = subprocess.run(["nm", "--format=sysv", str(compiled)], capture_output=True, check=True, text=True)
+    own = {line.split("|")[0].strip() for line in listed.stdout.splitlines() if "|TLS|" in line.replace(" ", "")}
+    listed = subprocess.run(["nm", "--print-size", str(program)], capture_output=True, check=True, text=True)
+    found = [one for one in SYMBOL.finditer(listed.stdout) if one["name"] in own]
+    names = "\n".join(one["name"] for one in found)
+    demangled = subprocess.run(["c++filt"], input=names, capture_output=True, check=True, text=True).stdout
+    return tuple(
+        Buffer(name.rpartition("::")[2], "shared", (int(one["bytes"], 16),), 1, (1,), False, int(one["offset"], 16))
+        for one, name in zip(found, demangled.splitlines(), strict=True)
+    )
+
+
+@cache
+def _runtime() -> Path:
+    """What all programs share, compiled once in a process."""
+    compiled = Path(_folder().name) / "runtime.o"
+    status, log = _run(["g++", *FLAGS, "-O1", "-c", "-o", str(compiled), str(EMULATION / "runtime.cpp")])
+    if status != 0:
+        raise MissingToolError("running CUDA C++ without a GPU needs another g++", got=log[:400])
+    return compiled
 
 
 @cache
@@ -165,7 +232,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 def _refuse_foreign(source: Source) -> None:
     """Raise InputError for a text with headers that are not the course's, or with assembly: no CPU runs that."""
     text = source.text.replace("\\\n", "")
-    own = {f'"{path.name}"' for path in HEADERS.glob("*.cuh")}
+    own = {f'"{path.name}"' for path in HEADERS.glob("*.cuh")} | {"<cuda_fp16.h>", "<cuda_bf16.h>"}
     for include in INCLUDE.finditer(text):
         if include[1].strip() not in own:
             raise InputError(

@@ -1,4 +1,4 @@
-"""What an emulated launch and the program that runs it share: the launch, its numbers, its tensors between guards."""
+"""What an emulated launch and the program that runs it share: the launch, its numbers, its tensors."""
 
 from __future__ import annotations
 
@@ -11,16 +11,11 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.cuda_cpp.launcher import Argument
+from mlsys_lab.kernels.trace.events import Buffer
 
 PAGE_BYTES = 4096
-GUARD_BYTES = 4 * PAGE_BYTES
-"""Bytes and more around each tensor: pages that nobody may touch, and up to them NaN, so that a read shows there."""
-NAN, PAYLOAD = 0x7FC00000, 0x3FFFFF
-"""Each four bytes of guards hold a NaN of their own: who copies one over another is seen."""
-ALIGNED = 256
-"""Tensors begin at multiples of so many bytes, as what CUDA allocates does; the next such is where a page ends."""
-EACH = 5
-"""Words that tell where an argument lies."""
+WORDS = 6
+"""How many words tell where an argument lies."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +31,7 @@ class Part:
 
 
 class Memory:
-    """What a program shares, in bytes: what it may touch, where each argument lies, the launch, then the arguments."""
+    """What a program shares, in bytes: where each argument lies, the launch, then the arguments."""
 
     def __init__(
         self, launch: Sequence[int], arguments: Sequence[Argument], values: Sequence[Any], parts: Sequence[Part] | None
@@ -50,31 +45,26 @@ class Memory:
             _Argument(one, value, next(left, Part()) if isinstance(one, torch.Tensor) else Part())
             for one, value in zip(arguments, values, strict=True)
         ]
-        ranges = 1 + sum(not one.pitch_bytes for one in held)  # of pages: what stands here first, and the arguments
-        header_bytes = 8 * (1 + 2 * ranges + EACH * len(held) + len(launch))
-        touched = [0, _round_up(header_bytes, PAGE_BYTES)]
-        end = touched[1]
+        header_bytes = 8 * (WORDS * len(held) + len(launch))
+        end = _round_up(header_bytes, PAGE_BYTES)
         for one in held:
-            end = one.place_after(end)
-            touched += [] if one.pitch_bytes else [one.begin // PAGE_BYTES * PAGE_BYTES, end]
-        words = [ranges, *touched, *(word % (1 << 64) for one in held for word in one.words), *launch]
-        guards = np.arange((end + GUARD_BYTES) // 4, dtype=np.uint32)
-        self.given = (NAN + guards % PAYLOAD).view(np.uint8)
+            end = one.place_at(end)
+        words = [word for one in held for word in one.words] + list(launch)
+        self.given = np.zeros(end, np.uint8)
         self.given[:header_bytes] = np.array(words, np.uint64).view(np.uint8)
         for one in held:
             one.rows_in(self.given)[...] = one.rows
-        self.shapes = " and ".join(str(tuple(one.shape)) for one in arguments if isinstance(one, torch.Tensor))
         self._held = held
 
-    def copy_back(self, kernel: str, left: np.ndarray) -> None:
-        """Give tensors what a program has left of them; InputError where it wrote to anything else."""
-        outside = left != self.given
+    def buffers(self, names: Sequence[str]) -> list[Buffer]:
+        """What is there of each argument, by the parameters' `names`; a number is an array without elements."""
+        return [one.buffer(name) for one, name in zip(self._held, names, strict=True)]
+
+    def copy_back(self, left: np.ndarray) -> None:
+        """Give tensors what a program has left of them."""
         for one in self._held:
             if isinstance(one.argument, torch.Tensor):
-                one.rows_in(outside)[...] = False
                 _view_bytes(one.argument).copy_(torch.from_numpy(one.rows_in(left).flatten()))
-        if outside.any():
-            raise InputError(f"{kernel} writes beyond its tensors", expected=f"within those of shape {self.shapes}")
 
 
 class _Argument:
@@ -96,25 +86,26 @@ class _Argument:
             raise InputError("the pitch of a part", got=got, expected=f"a matrix, and a multiple of {PAGE_BYTES} bytes")
         self.rows = _view_bytes(argument).numpy().reshape(len(argument) if self.pitch_bytes else 1, -1)
 
-    def place_after(self, end: int) -> int:
-        """Take a place in the file after a guard behind `end`, where a page ends; returns where this one ends."""
-        size = int(self.rows.shape[1])
-        if self.pitch_bytes:  # each row on pages of its own, at its place in its first page
-            self.offset = self.first_bytes % PAGE_BYTES
-            self.begin, self.reach = end + GUARD_BYTES, _round_up(self.offset + size, PAGE_BYTES)
-        else:
-            self.reach = _round_up(size, ALIGNED)
-            self.begin = _round_up(end + GUARD_BYTES + self.reach, PAGE_BYTES) - self.reach
+    def buffer(self, name: str) -> Buffer:
+        """The argument as messages name it."""
+        if not isinstance(self.argument, torch.Tensor):
+            return Buffer(name, "global", (0,), 1, (1,), written=True)
+        size = self.argument.element_size()
+        strides = [stride * size for stride in self.argument.stride()]
+        strides[:1] = [self.pitch_bytes or one for one in strides[:1]]
+        return Buffer(name, "global", tuple(self.argument.shape), size, tuple(strides), written=True)
+
+    def place_at(self, start: int) -> int:
+        """Take a place in the file from `start` on; returns where it ends. Each row lies as in the array's pages."""
+        self.begin, self.offset = start, self.first_bytes % PAGE_BYTES
+        self.reach = _round_up(self.offset + self.rows.shape[1], PAGE_BYTES)
         return self.begin + len(self.rows) * self.reach
 
     @property
-    def words(self) -> list[int]:
-        """Where the file holds it, bytes from there back to the array's first, rows apart from each other, each, pitch.
-
-        The last three are 0 where rows follow one another.
-        """
-        apart = [len(self.rows), self.reach, self.pitch_bytes] if self.pitch_bytes else [0, 0, 0]
-        return [self.begin, self.first_bytes - self.offset, *apart]
+    def words(self) -> tuple[int, ...]:
+        """What `runtime.cpp` reads of an argument: where the file holds it, how its rows lie there and in the array."""
+        count, size = self.rows.shape
+        return self.begin, size, count, self.reach, self.pitch_bytes, self.first_bytes
 
     def rows_in(self, file: np.ndarray) -> np.ndarray:
         """View of its rows in the bytes of the file, or in what is known of each of these."""

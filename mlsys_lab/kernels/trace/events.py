@@ -38,8 +38,9 @@ ACCESS = np.dtype(
         ("phase", np.int32),  # barriers that the block had passed
         ("sync", np.int32),  # times that the thread's whole warp had met at a syncwarp
         ("offset", np.int64),  # bytes from the buffer's first element; may lie outside of it
-        ("value", np.int64),  # of a store: one more than the bits of its value, as an integer; 0 where unknown
-        ("lock", np.int8),  # of an atomic: NO_LOCK, TAKE or LET_GO
+        ("lock", np.int64),  # number of the lock that protects the access, from 1 on; 0: none, or none is known
+        ("value", np.int64),  # of a store: equal for equal values of one type; 0: not known
+        ("role", np.int8),  # of an atomic: NO_LOCK, TAKE or LET_GO
     ]
 )
 

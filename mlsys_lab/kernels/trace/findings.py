@@ -54,7 +54,7 @@ def findings(trace: Trace, artifact: Any = None, *, actor: str = "program") -> d
     busiest = int(rows["block"][order[starts[most]]]) if len(starts) else 0
     told = [_fault(fault, where, actor) for fault in faults(trace)]
     told += [trace.describe_undefined(one, where) for one in trace.undefined]
-    told += [_race(race, where, actor) for race in races(trace)]
+    told += [_race(race, where, actor) for race in races(trace) if not race.equal]
     told += [_divergence(one, where) for one in divergences(trace)]
     told += [line for buffer in trace.buffers if (line := _find_unwritten(trace, buffer))]
     return {

@@ -74,6 +74,12 @@ class Launch:
         """Hook called for a thread at a barrier; returns `file:line` of the barrier."""
         return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
+    def on_fence(self, *, device: bool) -> None:
+        """Hook called for a thread at a fence."""
+
+    def on_exchange(self, memory: Memory, element: int) -> None:
+        """Hook called for a thread that has exchanged an element, or compared and swapped it, for another value."""
+
     def on_warp_stop(self, warp: list[Thread]) -> None:
         """Hook called for a warp whose threads are all at their next barrier or at their end."""
 

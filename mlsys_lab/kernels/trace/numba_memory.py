@@ -64,8 +64,8 @@ class Memory:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         element = self._changed(key)
-        self._touch(STORE, self, element)
         self.store(element, value)
+        self._touch(STORE, self, element)
 
     def update(self, key: Any, change: Callable[[Any], Any]) -> Any:
         """Atomically replace an element by what `change` makes of it; returns the old value."""
@@ -78,6 +78,10 @@ class Memory:
     def load(self, element: int) -> Any:
         """Value of an element, without a record of the access."""
         return self._read(element) if 0 <= element < len(self._values) else as_numba(poison(self.dtype))
+
+    def bits(self, element: int) -> int:
+        """A number for an element's value, equal for equal values; 0 for an element that is not there."""
+        return hash(self._values[element].tobytes()) | 1 if 0 <= element < len(self._values) else 0
 
     def store(self, element: int, value: Any) -> None:
         """Set an element, without a record of the access."""

@@ -1,6 +1,6 @@
 """What a simulated kernel finds under the name `cuda`: the part of Numba's interface that kernels use.
 
-What has no effect when threads run one at a time (fences) is there and does nothing; all else is refused by name.
+Fences change nothing when threads run one at a time, but the launch is told of them; all else is refused by name.
 `syncwarp` makes the lanes of a warp wait for each other and orders what they do to memory; shuffles and votes make them
 wait and order nothing, as on the device.
 """
@@ -38,6 +38,12 @@ class Host(Protocol):
     def on_arrival(self, frame: FrameType) -> str:
         """Note that the running thread is at a barrier; returns `file:line` of the barrier."""
 
+    def on_fence(self, *, device: bool) -> None:
+        """Note that the running thread's accesses are ordered, for all threads of the `device` or for its block."""
+
+    def on_exchange(self, memory: Memory, element: int) -> None:
+        """Note that the running thread has exchanged an element, or compared and swapped it, for another value."""
+
 
 class Cuda:
     """Stand-in for the module `numba.cuda` in a simulated kernel."""
@@ -48,7 +54,7 @@ class Cuda:
         self._host = host
         self.gridDim, self.blockDim = host.grid, host.block
         self.shared, self.local = _arrays(host, "shared"), _arrays(host, "local")
-        self.atomic = Atomic()
+        self.atomic = Atomic(host)
 
     def __getattr__(self, name: str) -> NoReturn:
         raise InputError(f"cuda.{name} is not simulated")
@@ -129,9 +135,14 @@ class Cuda:
         return _with_warp("all_sync", mask, predicate)
 
     def threadfence(self) -> None:
-        """Do nothing: in the simulator stores are seen at once."""
+        """Order the thread's accesses for all threads of the device."""
+        self._host.on_fence(device=True)
 
-    threadfence_block = threadfence_system = threadfence
+    threadfence_system = threadfence
+
+    def threadfence_block(self) -> None:
+        """Order the thread's accesses for the threads of its block."""
+        self._host.on_fence(device=False)
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         """Fused multiply-add a·b + c, here rounded twice."""
@@ -160,6 +171,9 @@ class Cuda:
 
 class Atomic:
     """Stand-in for `cuda.atomic`: each method reads an element, stores a new value, and returns the old one."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
 
     def add(self, array: Memory, index: Any, value: Any) -> Any:
         """Store old + value; returns the old value."""
@@ -199,15 +213,25 @@ class Atomic:
 
     def exch(self, array: Memory, index: Any, value: Any) -> Any:
         """Store the value; returns the old value."""
-        return array.update(index, lambda old: value)
+        old = array.update(index, lambda old: value)
+        if old != value:
+            self._host.on_exchange(array, array.element(index))
+        return old
 
     def cas(self, array: Memory, index: Any, old: Any, value: Any) -> Any:
         """Store `value` if the element equals `old`; returns what was found."""
-        return array.update(index, lambda found: value if found == old else found)
+        found = array.update(index, lambda found: value if found == old else found)
+        if found == old != value:
+            self._host.on_exchange(array, array.element(index))
+        return found
 
     def compare_and_swap(self, array: Memory, old: Any, value: Any) -> Any:
         """Store `value` in the first element if that equals `old`; returns what was found."""
-        return array.update((0,) * array.ndim, lambda found: value if found == old else found)
+        index = (0,) * array.ndim
+        found = array.update(index, lambda found: value if found == old else found)
+        if found == old != value:
+            self._host.on_exchange(array, array.element(index))
+        return found
 
 
 def _axes(ndim: int, places: list[int]) -> Any:

@@ -24,14 +24,14 @@ import numpy as np
 from numpy.lib.recfunctions import unstructured_to_structured
 
 from mlsys_lab.errors import InputError, did_you_mean
-from mlsys_lab.kernels.trace.events import ACCESS, ARRIVAL, ATOMIC, Site, Trace
+from mlsys_lab.kernels.trace.events import ACCESS, ARRIVAL, ATOMIC, STORE, Site, Trace
 from mlsys_lab.kernels.trace.numba_grid import Extent, Launch
 from mlsys_lab.kernels.trace.numba_memory import Memory, poison
 from mlsys_lab.kernels.trace.numba_module import Space
-from mlsys_lab.kernels.trace.numba_threads import Block, Thread
+from mlsys_lab.kernels.trace.numba_threads import Block, Held, Thread
 
-NOTED = ("kind", "buffer", "site", "thread", "offset", "sync")
-"""Fields of an access that are noted when it happens."""
+NOTED = ("kind", "buffer", "site", "thread", "offset", "sync", "value", "lock")
+"""Fields of an access that are noted when it happens; its lock is known when that is released."""
 
 
 def run(kernel: Any, grid: Extent, block: Extent, *args: Any) -> None:
@@ -71,6 +71,7 @@ class _Recording(Launch):
         self._arrivals = array("q")
         self._rows: list[np.ndarray] = []
         self._requests = 0
+        self._locks: dict[tuple[int, ...], int] = {}
         self._begin_warp()
 
     def add(self, name: str, space: Space, values: np.ndarray, start: int = 0) -> int:
@@ -98,7 +99,30 @@ class _Recording(Launch):
             request = self._numbers[at] = len(self._numbers)
             self._site_of.append(self._site(frame))
         offset = element * memory.dtype.itemsize
-        self._warp.extend((request, kind, memory.number, self._site_of[request], thread.number, offset, thread.syncs))
+        if thread.held is not None:
+            thread.held.accesses.append(len(self._warp) + len(NOTED))
+        site, value = self._site_of[request], memory.bits(element) if kind == STORE else 0
+        self._warp.extend((request, kind, memory.number, site, thread.number, offset, thread.syncs, value, 0))
+
+    def on_fence(self, *, device: bool) -> None:
+        """Let the lock that the running thread has taken protect what it did since."""
+        if (held := self.thread.held) is not None:
+            held.device = held.device and device
+            held.protected += held.accesses
+            held.accesses.clear()
+
+    def on_exchange(self, memory: Memory, element: int) -> None:
+        """Take an element as a lock, or release it if the running thread has taken it before."""
+        block = self.block_number if self.buffers[memory.number].space == "shared" else -1
+        lock, held = (memory.number, element, block), self.thread.held
+        if held is None or held.element != lock:
+            self.thread.held = Held(lock)
+            return
+        self.thread.held = None
+        key = lock if held.device else (*lock, self.block_number)
+        number = self._locks.setdefault(key, len(self._locks) + 1)
+        for place in held.protected:
+            self._warp[place] = number
 
     def on_arrival(self, frame: FrameType) -> str:
         self._arrivals.extend((self._site(frame), self.block_number, self.thread.number, self.phase))
@@ -120,6 +144,8 @@ class _Recording(Launch):
         rows["block"], rows["phase"] = self.block_number, self.phase
         self._rows.append(rows[np.argsort(rows["request"], kind="stable")])
         self._requests += len(self._numbers)
+        for thread in warp:
+            thread.held = None  # a lock that is kept across a barrier is not followed
         self._begin_warp()
 
     def _site(self, frame: FrameType) -> int:

@@ -40,6 +40,16 @@ class Waiting:
     argument: int = 0  # the shuffles' lane, distance or lane mask
 
 
+@dataclass
+class Held:
+    """A lock that a thread has taken, and its accesses since: those before its last fence are `protected`."""
+
+    element: tuple[int, int, int]  # the lock: array, position, and block where the array is shared memory, else −1
+    device: bool = True  # whether all fences are for the whole device
+    accesses: list[int] = field(default_factory=list)
+    protected: list[int] = field(default_factory=list)
+
+
 @dataclass(eq=False)
 class Thread:
     """A thread of the running block: its index, its greenlet, and what it waits for."""
@@ -51,6 +61,7 @@ class Thread:
     waiting: Waiting | None = None
     answer: Any = None  # what it is told when it goes on
     syncs: int = 0  # times that it met all of its warp at a syncwarp
+    held: Held | None = None
     path: list[int] = field(default_factory=list)  # the calls and the turns of loops that it is in
 
     @property

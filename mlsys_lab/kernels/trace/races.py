@@ -5,19 +5,20 @@ lanes; without one the threads of a warp run independently since Volta. Two bloc
 do not race with loads nor atomics with atomics; an atomic races with a plain access. Lanes of one request that store to
 one element race too: one of them wins.
 
-Two exceptions. Where all accesses to an element are stores of one equal value, any order leaves the same, so this is
-repeated work and no race. And accesses under one lock are in order: a lock is taken by a compare-and-swap that
-succeeds and let go by an exchange in a later phase, since only a barrier makes sure that the other lanes are done.
+Two accesses under one lock are in order. Numba's recorder follows the locks itself; of Triton's, a lock is taken by a
+compare-and-swap that succeeds and let go by an exchange in a later phase, since only a barrier makes sure that the
+other lanes are done. Where all that threads do to an element between two barriers is to store one equal value, nothing
+is left to chance, and the race says so (`equal`).
 
 Left out: other orders that a kernel makes itself (a `syncwarp` of some lanes, fences with flags), which are reported
-although they hold, where both sides update one word by atomics with that word's line. Where the recorder keeps neither
-values nor compare-and-swaps (Numba's and CUDA C++'s), the exceptions do not apply.
+although they hold, where both sides update one word by atomics with that word's line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -43,7 +44,8 @@ class Race:
     other_thread: int
     who: str  # the two are, in words
     other_who: str
-    lock: Site | None  # where both update another element by atomics, which may put them in order
+    lock: Site | None = None  # where both update another element by atomics, which may put them in order
+    equal: bool = False  # whether all store one value, so that nothing is left to chance
 
     @property
     def between_blocks(self) -> bool:
@@ -57,6 +59,7 @@ class Race:
         why = "and nothing orders them" if self.between_blocks else "with no barrier between"
         what = f"{self.who} {VERBS[self.first_kind]}s {self.place} of {self.buffer}"
         what += f", {self.other_who} {VERBS[self.second_kind]}s it"
+        why = "the same value, so the order does not matter" if self.equal else why
         more = f" (and so on for {self.elements} elements)" if self.elements > 1 else ""
         return f"{where}: {what}, {why}{more}{self.describe_lock(str)}"
 
@@ -75,28 +78,46 @@ def races(trace: Trace) -> tuple[Race, ...]:
     cell, warp, turn = element_ids(trace, rows), rows["thread"] // WARP, (rows["block"], rows["phase"])
     of_lanes = _find_pairs(rows, rows["thread"], cell, *turn, warp, rows["sync"])
     of_warps = _find_pairs(rows, warp, cell, *turn)
-    of_blocks = _find_pairs(common, common["block"], element_ids(trace, common), held=_find_held_locks(trace, common))
-    return _races(trace, *map(np.concatenate, zip(of_lanes, of_warps, strict=True))) + _races(trace, *of_blocks)
+    common["lock"] = np.maximum(common["lock"], _find_held_locks(trace, common))
+    of_blocks = _find_pairs(common, common["block"], element_ids(trace, common))
+    within = map(np.concatenate, zip(of_lanes, of_warps, strict=True))
+    return _races(trace, *within) + _races(trace, *of_blocks)
 
 
-def _find_pairs(
-    rows: np.ndarray, actor: np.ndarray, *keys: np.ndarray, held: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """For each group of rows of equal `keys` in which two actors race, one row and another that races with it.
-
-    `held` is the number of the lock that each row's actor holds, 0 for none.
-    """
+def _find_pairs(rows: np.ndarray, actor: np.ndarray, *keys: np.ndarray) -> tuple[np.ndarray, ...]:
+    """For each group of rows of equal `keys` in which two actors race, one row, another, and whether it is `equal`."""
     order, starts = group_rows(*keys)
     rows, actor = rows[order], actor[order]
     kinds = np.bitwise_or.reduceat(1 << rows["kind"], starts)
     several = ~_are_equal(actor, starts)
     racy = several & ((kinds & 1 << STORE != 0) | (kinds == (1 << LOAD | 1 << ATOMIC)))
-    racy &= ~((kinds == 1 << STORE) & (rows["value"][starts] != 0) & _are_equal(rows["value"], starts))
-    if held is not None:
-        racy &= ~((held[order][starts] != 0) & _are_equal(held[order], starts))
     sizes = group_sizes(starts, len(rows))
-    chosen = np.repeat(racy, sizes)
-    return _pairs(rows[chosen], actor[chosen], sizes[racy])
+    least, most = (of.reduceat(rows["lock"], starts) for of in (np.minimum, np.maximum))
+    racy &= (least == 0) | (least != most)
+    mixed = racy & (most != 0)
+    chosen = np.repeat(racy & ~mixed, sizes)
+    ones, others = _pairs(rows[chosen], actor[chosen], sizes[racy & ~mixed])
+    value = rows["value"]
+    equal = (kinds == 1 << STORE) & _are_equal(value, starts)
+    equal = (equal & (value[starts] != 0))[racy & ~mixed]
+    around = [_pair_around_locks(rows, actor, at, at + n) for at, n in zip(starts[mixed], sizes[mixed], strict=True)]
+    more = np.array([pair for pair in around if pair], dtype=np.int64).reshape(-1, 2)
+    return (
+        np.concatenate([ones, rows[more[:, 0]]]),
+        np.concatenate([others, rows[more[:, 1]]]),
+        np.concatenate([equal, np.zeros(len(more), dtype=bool)]),
+    )
+
+
+def _pair_around_locks(rows: np.ndarray, actor: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
+    """Two racing rows that no one lock protects, the one that changes the element first; None if there are none."""
+    for i, j in combinations(range(start, end), 2):
+        kinds = {int(rows["kind"][i]), int(rows["kind"][j])}
+        apart = rows["lock"][i] == 0 or rows["lock"][i] != rows["lock"][j]
+        if apart and actor[i] != actor[j] and (STORE in kinds or kinds == {LOAD, ATOMIC}):
+            first = STORE if STORE in kinds else ATOMIC
+            return (i, j) if rows["kind"][i] == first else (j, i)
+    return None
 
 
 def _are_equal(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
@@ -110,12 +131,12 @@ def _find_held_locks(trace: Trace, rows: np.ndarray) -> np.ndarray:
     Rows are in order of requests.
     """
     held = np.zeros(len(rows), dtype=np.int64)
-    locks = rows[rows["lock"] != 0]
+    locks = rows[rows["role"] != 0]
     elements = element_ids(trace, locks) + 1
-    for number in np.flatnonzero(locks["lock"] == TAKE):
+    for number in np.flatnonzero(locks["role"] == TAKE):
         taken = locks[number]
         after = (locks["request"] > taken["request"]) & (locks["block"] == taken["block"])
-        let_go = locks[after & (elements == elements[number]) & (locks["lock"] == LET_GO)]
+        let_go = locks[after & (elements == elements[number]) & (locks["role"] == LET_GO)]
         if len(let_go):
             inside = slice(*np.searchsorted(rows["request"], (taken["request"] + 1, let_go["request"][0])))
             under = (rows["block"][inside] == taken["block"]) & (rows["phase"][inside] < let_go["phase"][0])
@@ -123,14 +144,17 @@ def _find_held_locks(trace: Trace, rows: np.ndarray) -> np.ndarray:
     return held
 
 
-def _races(trace: Trace, ones: np.ndarray, others: np.ndarray) -> tuple[Race, ...]:
+def _races(trace: Trace, ones: np.ndarray, others: np.ndarray, equal: np.ndarray) -> tuple[Race, ...]:
     """Races by place, from pairs of rows; of the pairs for one element of one block and phase the first counts."""
-    order, starts = group_rows(element_ids(trace, ones), ones["block"], ones["phase"])
-    ones, others = ones[order[starts]], others[order[starts]]
+    order, starts = group_rows(element_ids(trace, ones), equal, ones["block"], ones["phase"])
+    ones, others, equal = (of[order[starts]] for of in (ones, others, equal))
     places = [np.minimum(ones["site"], others["site"]), np.maximum(ones["site"], others["site"])]
-    order, starts = group_rows(*places, ones["buffer"], ones["kind"], others["kind"])
+    order, starts = group_rows(*places, ones["buffer"], ones["kind"], others["kind"], equal)
     elements = group_sizes(starts, len(order))
-    found = [_race(trace, ones[i], others[i], int(n)) for i, n in zip(order[starts], elements, strict=True)]
+    found = [
+        _race(trace, ones[i], others[i], int(n), equal=bool(equal[i]))
+        for i, n in zip(order[starts], elements, strict=True)
+    ]
     return tuple(sorted(found, key=lambda race: (race.first, race.second)))
 
 
@@ -154,7 +178,7 @@ def _first(which: np.ndarray, starts: np.ndarray) -> np.ndarray:
     return found
 
 
-def _race(trace: Trace, one: np.void, other: np.void, elements: int) -> Race:
+def _race(trace: Trace, one: np.void, other: np.void, elements: int, *, equal: bool) -> Race:
     buffer = trace.buffers[one["buffer"]]
     return Race(
         buffer=buffer.name,
@@ -172,7 +196,8 @@ def _race(trace: Trace, one: np.void, other: np.void, elements: int) -> Race:
         other_who=trace.name_actor(
             None if other["block"] == one["block"] else int(other["block"]), int(other["thread"])
         ),
-        lock=_find_lock(trace, one, other),
+        lock=_find_lock(trace, one, other) if trace.words[0] == "program" else None,
+        equal=equal,
     )
 
 

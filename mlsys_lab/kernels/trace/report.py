@@ -45,7 +45,8 @@ class Report(JupyterMixin):
     @property
     def problems(self) -> tuple[str, ...]:
         """What makes the kernel wrong, one line each; empty for a correct one."""
-        others: tuple[Race | Divergence, ...] = (*self.races, *self.divergences)
+        races = (race for race in self.races if not race.equal)
+        others: tuple[Race | Divergence, ...] = (*races, *self.divergences)
         return (*(one.sentence for one in self.faults), *self.undefined, *(one.sentence for one in others))
 
     @property
@@ -54,7 +55,9 @@ class Report(JupyterMixin):
         sectors = _wasteful(self.coalescing, "sectors")
         passes = _wasteful(self.conflicts, "passes")
         turns = _wasteful(self.contention, "turns")
-        return (*(line for one in self.traffic for line in _repeated_traffic(one)), *sectors, *passes, *turns)
+        repeated = (line for one in self.traffic for line in _repeated_traffic(one))
+        equal = (race.sentence for race in self.races if race.equal)
+        return (*repeated, *sectors, *passes, *turns, *equal)
 
     def __rich__(self) -> Group:
         return self.table()

@@ -117,7 +117,7 @@ class Recorder:
         self, original: Callable[..., Any], operation: Any, ptrs: Handle, value: Handle, mask: Handle, *rest: Any
     ) -> Handle:
         takes = LET_GO if operation.name == "XCHG" else NO_LOCK
-        real, inside, outside = self._note(ATOMIC, ptrs, mask, lock=takes)
+        real, inside, outside = self._note(ATOMIC, ptrs, mask, role=takes)
         found = original(operation, real, self._poison_stored(ptrs, value, inside), inside, *rest)
         self.undefined.mark(found, ~inside.data)
         self.undefined.mark(found, outside, fault=True)
@@ -149,7 +149,7 @@ class Recorder:
     def _take_lock(self) -> None:
         """Count the compare-and-swap before a decision as one that takes a lock, if nothing was accessed since."""
         if self.exchanged:
-            self.rows[-1]["lock"] = TAKE
+            self.rows[-1]["role"] = TAKE
 
     def _as_atomic(self, original: Callable[..., Any], *args: Any) -> Any:
         self.kind = ATOMIC
@@ -169,7 +169,7 @@ class Recorder:
             self.program, self.phase = now, 0
 
     def _note(
-        self, kind: int, ptrs: Handle, mask: Handle, value: Handle | None = None, lock: int = NO_LOCK
+        self, kind: int, ptrs: Handle, mask: Handle, value: Handle | None = None, role: int = NO_LOCK
     ) -> tuple[Handle, Handle, np.ndarray]:
         """Record one access; returns its true pointers, the mask of lanes that exist, and those out of bounds."""
         self._follow()
@@ -191,7 +191,7 @@ class Recorder:
         rows["phase"] = self.phase
         rows["buffer"] = buffer.transpose(order).reshape(-1)[lanes]
         rows["offset"] = offset.transpose(order).reshape(-1)[lanes]
-        rows["lock"] = lock
+        rows["role"] = role
         if value is not None:
             stored = np.broadcast_to(value.data, ptrs.data.shape).transpose(order).reshape(-1)[lanes]
             rows["value"] = stored.view(f"i{stored.itemsize}").astype(np.int64) + 1

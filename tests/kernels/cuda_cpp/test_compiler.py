@@ -130,3 +130,11 @@ def test_without_the_bindings_it_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     with pytest.raises(MissingToolError, match=r"needs NVRTC and cuda-bindings: .*; help: pip install"):
         compiler.load_nvrtc()
+
+
+def test_cudas_headers_of_sixteen_bit_numbers_can_be_included() -> None:
+    pytest.importorskip("numba_cuda")
+    text = """#include <cuda_fp16.h>
+    #include <cuda_bf16.h>
+    __global__ void f(__half* x, __nv_bfloat16* y) { x[0] = __hfma(x[0], x[1], x[2]), y[0] = __float2bfloat16(1); }"""
+    assert cuda_cpp.compile_cuda(text, ("f",)).resources["f"].registers > 0

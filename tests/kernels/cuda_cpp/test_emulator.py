@@ -20,7 +20,7 @@ pytestmark = needs_gxx
 
 
 class Spoilt:
-    """Runs a source with one text in the place of another, in both orders; `wrong` if the result is in either."""
+    """Runs a source with one text in the place of another, in both orders; `wrong` if either is refused or differs."""
 
     def __init__(self, before: str, after: str) -> None:
         self.before, self.after, self.changed = before, after, False
@@ -35,9 +35,12 @@ class Spoilt:
         return launch
 
     def wrong(self, call, expected: torch.Tensor) -> bool:
-        found = [call(self.launcher(order)) for order in (False, True)]
+        try:
+            right = all(torch.equal(call(self.launcher(order)), expected) for order in (False, True))
+        except InputError:
+            right = False
         assert self.changed, "the text to spoil is not in the source"
-        return not all(torch.equal(one, expected) for one in found)
+        return not right
 
 
 @pytest.mark.parametrize(
@@ -89,7 +92,8 @@ def test_of_matmul(step, before, after):
 
 def test_a_store_beyond_the_end_is_told():
     source = cuda_cpp.Source("__global__ void f(float* x, int n) { x[threadIdx.x] = 1.0f; }")
-    with pytest.raises(InputError, match=r"^f writes beyond its tensors: expected within those of shape \(7,\)$"):
+    told = r"^kernel.cu: line 1 `.*`: block 0 thread 7 writes element 7 of 7 of x, beyond the end of the array$"
+    with pytest.raises(InputError, match=told):
         Emulator()(source, "f", (1,), (8,), torch.zeros(7), 7)
 
 
@@ -122,7 +126,9 @@ def test_what_all_blocks_share_is_told(text):
 
 
 def test_blocks_are_run_in_the_order_that_is_asked_for():
-    source = cuda_cpp.Source("__global__ void f(int* order, int* at) { order[(*at)++] = blockIdx.x + 3 * blockIdx.y; }")
+    source = cuda_cpp.Source(
+        "__global__ void f(int* order, int* at) {\norder[atomicAdd(at, 1)] = blockIdx.x + 3 * blockIdx.y; }"
+    )
     order = torch.full((4,), -1, dtype=torch.int32)
     Emulator(blocks=(4, 0, 5))(source, "f", (3, 2), (1,), order, torch.zeros(1, dtype=torch.int32))
     assert order.tolist() == [4, 0, 5, -1]
@@ -135,7 +141,7 @@ def test_a_part_of_a_large_array_lies_where_the_kernel_looks_for_it():
     run = Emulator(parts=[cuda_cpp.Part(row * row)] * 2)
     run(cuda_cpp.Source(text % "i"), "f", (1,), (3,), x, y, row)
     assert torch.equal(x, y)
-    with pytest.raises(InputError, match=r"^f touches memory that is nobody's"):
+    with pytest.raises(InputError, match=r"reads element -4294967296 of 3 of x, before the start of the array$"):
         run(cuda_cpp.Source(text % "row * row + threadIdx.x"), "f", (1,), (3,), x, y, row)
 
 
@@ -148,9 +154,9 @@ def test_rows_of_a_part_lie_as_far_apart_as_those_of_the_array():
     run(cuda_cpp.Source(text % ("i", "i")), "f", (1,), (3, 4), x, y, columns)
     assert torch.equal(x, y)
     for place in ("(unsigned)i", "(int)i", "i + 1"):
-        with pytest.raises(InputError, match=r"^f touches memory that is nobody's"):
+        with pytest.raises(InputError, match=r"reads element .* of x, (beyond the end|before the start) of the array$"):
             run(cuda_cpp.Source(text % ("i", place)), "f", (1,), (3, 4), x, y, columns)
-    with pytest.raises(InputError, match=r"^f writes beyond its tensors"):
+    with pytest.raises(InputError, match=r"writes element .* of y, before the start of the array$"):
         run(cuda_cpp.Source(text % ("i - 1", "i")), "f", (1,), (3, 4), x, y, columns)
     with pytest.raises(MissingToolError, match=r"^a large array needs more addresses"):
         Emulator(parts=[cuda_cpp.Part(pitch=2**45)])(cuda_cpp.Source(text % (0, 0)), "f", (1,), (1,), x, y, 0)
@@ -161,30 +167,18 @@ def test_rows_of_a_part_lie_as_far_apart_as_those_of_the_array():
 def test_small_words_of_the_language_are_there():
     text = """__constant__ float half = 0.5f; __constant__ const float unused = 0;
     __device__ __noinline__ float2 pair(dim3 at) { return make_float2(at.y, __fmaf_rn(at.x, half, at.z)); }
-    __global__ void f(float* x) { const dim3 at(4, threadIdx.x + 1); *(float2*)x = pair(at); }"""
+    __global__ void f(float* x) { const dim3 at(4, threadIdx.x + 1);
+    if (threadIdx.x == 6) *(float2*)x = pair(at); }"""
     x = torch.zeros(2)
     Emulator()(cuda_cpp.Source(text), "f", (1,), (7,), x)
     assert x.tolist() == [7, 3]
 
 
-def test_shared_memory_holds_no_numbers_when_a_block_begins():
-    text = """__global__ void f(float* x) {
-        __shared__ float fixed[2];
-        extern __shared__ float asked[];
-        x[2 * blockIdx.x] = fixed[1], x[2 * blockIdx.x + 1] = asked[1];
-        fixed[1] = asked[1] = 1;
-    }"""
-    x = torch.zeros(4)
-    Emulator()(cuda_cpp.Source(text), "f", (2,), (1,), x, shared_bytes=8)
-    assert x.isnan().all()
-
-
 @pytest.mark.parametrize(
     ("body", "told"),
     (
-        ("x[1 << 28] = 1;", "f touches memory that is nobody's: got a program that ended with SIGSEGV"),
-        ("x[0] = x[64] > 0;", r"f touches memory that is nobody's: .*, expected reads and writes within .* \(1,\)$"),
-        ("x[0] = ((float4*)(x + 1))->x;", "f touches several numbers at once where they do not begin at a multiple"),
+        ("*(float*)64 = 1;", "f touches memory that is nobody's: got a program that ended with SIGSEGV"),
+        ("x[0] = ((float4*)(x + 1))->x;", "kernel.cu: line 1 .* touches several numbers at once where they do not"),
         ("x[0] = thread;", r"kernel.cu cannot be emulated: kernel.cu:1: .thread. was not declared in this scope"),
         ('asm("nop;");', "kernel.cu has assembly in it, which runs on a GPU only"),
         (
@@ -228,11 +222,3 @@ def test_without_a_compiler_it_says_so(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(MissingToolError, match=r"^running CUDA C\+\+ without a GPU needs g\+\+; help: apt install"):
         Emulator()(cuda_cpp.Source("__global__ void f(int n) {}"), "f", (1,), (1,), 3)
-
-
-@pytest.mark.parametrize("start", (0, 1))
-def test_what_lies_beyond_one_tensor_copied_beyond_another_is_told(start):
-    source = cuda_cpp.Source("__global__ void f(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }")
-    x = torch.zeros(9)[start:]
-    with pytest.raises(InputError, match=r"^f writes beyond its tensors"):
-        Emulator()(source, "f", (1,), (10,), x, torch.zeros(9))

@@ -41,8 +41,9 @@ class Ask:
     block: int = 0
     phase: int = 0
     sync: int = 0
-    value: int = 0  # of the stored values' bits one more, 0 where unknown
-    lock: int = NO_LOCK
+    lock: int = 0
+    value: int = 0
+    role: int = NO_LOCK
 
 
 def trace(
@@ -52,6 +53,7 @@ def trace(
     arrivals: Iterable[tuple[int, int, int, int]] = (),
     grid: tuple[int, int, int] = (1, 1, 1),
     block: tuple[int, int, int] = (WARP, 1, 1),
+    words: tuple[str, str] = ("block", "thread"),
 ) -> Trace:
     """A launch that made these requests, one after the other; arrivals are (line, block, thread, phase)."""
     asks, arrivals = list(asks), list(arrivals)
@@ -62,9 +64,10 @@ def trace(
         buffer = names.index(ask.buffer)
         elements = ask.elements if isinstance(ask.elements, Mapping) else dict(enumerate(ask.elements))
         for thread, element in elements.items():
-            offset, line = element * buffers[buffer].itemsize, lines.index(ask.line)
-            where = (request, ask.kind, buffer, line, ask.block, thread, ask.phase, ask.sync, offset)
-            rows.append((*where, ask.value, ask.lock))
+            offset = element * buffers[buffer].itemsize
+            order = (ask.block, thread, ask.phase, ask.sync)
+            more = (offset, ask.lock, ask.value, ask.role)
+            rows.append((request, ask.kind, buffer, lines.index(ask.line), *order, *more))
     reached = [(lines.index(line), *rest) for line, *rest in arrivals]
     return Trace(
         kernel="by_hand",
@@ -74,4 +77,5 @@ def trace(
         sites=tuple(Site("kernel.py", line, f"source of line {line}") for line in lines),
         accesses=np.array(rows, dtype=ACCESS),
         arrivals=np.array(reached, dtype=ARRIVAL),
+        words=words,
     )

@@ -163,15 +163,15 @@ def test_rows_that_lie_apart() -> None:
 
 
 def test_threads_of_several_dimensions_are_named_by_all_of_them() -> None:
-    fault, race = seen(rows_and_columns, (2, 2), (4, 8), np.zeros((8, 15), np.float32), outputs=()).problems
+    found = seen(rows_and_columns, (2, 2), (4, 8), np.zeros((8, 15), np.float32), outputs=())
+    (fault,) = found.problems
     # Column 15 of row 7 lies behind the array, that of a row before is the next row's first element.
     assert fault == (
         f"{line(rows_and_columns, 'the store')}: 1 of 128 threads write beyond the end of x "
         "(first: block (1, 1) thread (3, 7), element (8, 0) of (8, 15))"
     )
-    assert (
-        "block (0, 0) thread (1, 0) writes element (1, 0) of (8, 15) of x, block (0, 1) thread (0, 7) writes it" in race
-    )
+    written = "block (0, 0) thread (1, 0) writes element (1, 0) of (8, 15) of x, block (0, 1) thread (0, 7) writes it"
+    assert any(f"{written}, the same value" in one for one in found.costs)
 
 
 def test_triton_has_programs_and_lanes() -> None:

@@ -7,10 +7,12 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from mlsys_lab.kernels.numba_language import cuda, float32
 from mlsys_lab.kernels.trace.events import LOAD, STORE
 from mlsys_lab.kernels.trace.numba_simulator import record, run
+from mlsys_lab.kernels.trace.races import races
 from tests.kernels.trace.numba_kernels import add, columns, floats
 
 
@@ -154,3 +156,103 @@ print(type(doubled).__name__, x.dtype, len(record(doubled, 1, 1, x).accesses), x
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["CUDADispatcher", "float32", "4", "2.0"]
+
+
+@cuda.jit
+def under_a_lock(x, y, lock):
+    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+        pass
+    cuda.threadfence()
+    y[0] += x[cuda.threadIdx.x]
+    cuda.threadfence()
+    cuda.atomic.exch(lock, 0, 0)
+
+
+@cuda.jit
+def under_a_lock_of_two_arguments(x, y, lock):
+    while cuda.atomic.compare_and_swap(lock, 0, 1) != 0:
+        pass
+    cuda.threadfence()
+    y[0] += x[cuda.threadIdx.x]
+    cuda.threadfence()
+    cuda.atomic.exch(lock, 0, 0)
+
+
+@cuda.jit
+def for_a_block(x, y, lock):
+    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+        pass
+    cuda.threadfence_block()
+    y[0] += x[cuda.threadIdx.x]
+    cuda.threadfence_block()
+    cuda.atomic.exch(lock, 0, 0)
+
+
+@cuda.jit
+def no_fence_when_released(x, y, lock):
+    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+        pass
+    cuda.threadfence()
+    y[0] += x[cuda.threadIdx.x]
+    cuda.atomic.exch(lock, 0, 0)
+
+
+@cuda.jit
+def no_fence_when_taken(x, y, lock):
+    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+        pass
+    y[0] += x[cuda.threadIdx.x]
+    cuda.threadfence()
+    cuda.atomic.exch(lock, 0, 0)
+
+
+@cuda.jit
+def released_by_a_store(x, y, lock):
+    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+        pass
+    cuda.threadfence()
+    y[0] += x[cuda.threadIdx.x]
+    cuda.threadfence()
+    lock[0] = 0
+
+
+@cuda.jit
+def work_outside(x, y, lock):
+    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+        pass
+    cuda.threadfence()
+    y[0] += x[cuda.threadIdx.x]
+    cuda.threadfence()
+    cuda.atomic.exch(lock, 0, 0)
+    y[0] += 1
+
+
+@pytest.mark.parametrize(
+    ("kernel", "blocks", "raced"),
+    (
+        (under_a_lock, 2, set()),
+        (under_a_lock_of_two_arguments, 2, set()),
+        (for_a_block, 1, set()),
+        (for_a_block, 2, {"y"}),
+        (no_fence_when_released, 1, {"y"}),
+        (no_fence_when_taken, 2, set()),
+        (released_by_a_store, 1, {"y", "lock"}),
+        (work_outside, 1, {"y"}),
+    ),
+)
+def test_a_lock_orders_what_it_protects(kernel, blocks, raced):
+    trace = record(kernel, blocks, 40, np.ones(40, np.float32), floats(0), np.zeros(1, np.int32))
+    found = races(trace)
+    assert {race.buffer for race in found} == raced
+    assert all(race.between_blocks for race in found) or kernel is not for_a_block
+
+
+@cuda.jit
+def all_store(x, y):
+    y[0] = 3
+    y[1] = x[cuda.threadIdx.x]
+
+
+def test_stores_of_one_equal_value_leave_nothing_to_chance():
+    trace = record(all_store, 2, 40, floats(*range(40)), floats(0, 0))
+    assert {(race.equal, race.place) for race in races(trace)} == {(True, "element 0 of 2"), (False, "element 1 of 2")}

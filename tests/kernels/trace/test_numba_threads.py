@@ -74,17 +74,3 @@ def test_two_warps_are_in_no_order_whatever_their_syncwarps():
         out[t + 64] = out[63 - t]
 
     assert raced(both, 64, floats(*[0] * 128)) == [("out[t] = t", "out[t + 64] = out[63 - t]")]
-
-
-def test_a_lock_made_of_atomics_is_named_beside_the_race_that_it_may_prevent():
-    @cuda.jit
-    def locked(out, lock):
-        while cuda.atomic.cas(lock, 0, 0, 1) != 0:
-            pass
-        out[0] += 1
-        cuda.threadfence()
-        cuda.atomic.exch(lock, 0, 0)
-
-    (race,) = races(record(locked, 1, 4, out := floats(0), floats(0)))
-    assert out[0] == 4
-    assert race.lock is not None and race.lock.text.startswith("while cuda.atomic.cas")

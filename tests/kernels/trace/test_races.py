@@ -57,17 +57,43 @@ def test_what_may_be_a_lock_is_named() -> None:
             Ask("x", {thread: 5}, STORE, line=2, block=block),
         ]
 
-    sentences = [race.sentence for race in found(*in_turn(0, 0), *in_turn(1, 0), *in_turn(0, 1))]
+    def of_triton(*asks: Ask) -> tuple[Race, ...]:
+        return races(trace(asks, buffers=BUFFERS, grid=(4, 1, 1), words=("program", "lane")))
+
+    sentences = [race.sentence for race in of_triton(*in_turn(0, 0), *in_turn(1, 0), *in_turn(0, 1))]
     assert sentences == [
-        "line 2 `source of line 2`: block 0 thread 0 writes element 5 of 64 of x, thread 1 reads it, "
+        "line 2 `source of line 2`: program 0 lane 0 writes element 5 of 64 of x, lane 1 reads it, "
         "with no barrier between, unless line 1 `source of line 1` is a lock that does",
-        "line 2 `source of line 2`: block 0 thread 0 writes element 5 of 64 of x, block 1 thread 0 reads it, "
+        "line 2 `source of line 2`: program 0 lane 0 writes element 5 of 64 of x, program 1 lane 0 reads it, "
         "and nothing orders them, unless line 1 `source of line 1` is a lock that does",
     ]
-    (race,) = found(*in_turn(0, 0), *in_turn(1, 0)[1:])  # thread 1 does not take the lock
+    (race,) = of_triton(*in_turn(0, 0), *in_turn(1, 0)[1:])  # thread 1 does not take the lock
     assert race.lock is None
-    (race,) = found(*(Ask("x", {thread: 5}, kind, line=3) for thread in (0, 1) for kind in (ATOMIC, LOAD, STORE)))
+    (race,) = of_triton(*(Ask("x", {thread: 5}, kind, line=3) for thread in (0, 1) for kind in (ATOMIC, LOAD, STORE)))
     assert race.lock is None  # what they race for is no lock
+
+
+def test_accesses_under_one_lock_are_in_order() -> None:
+    def update(thread: int, lock: int, block: int = 0) -> list[Ask]:
+        return [Ask("x", {thread: 5}, kind, line=2, block=block, lock=lock) for kind in (LOAD, STORE)]
+
+    assert found(*update(0, 1), *update(1, 1), *update(40, 1), *update(0, 1, block=1)) == ()
+    for other in (0, 2):  # no lock, another lock
+        kinds = {(race.first_kind, race.second_kind) for race in found(*update(0, 1), *update(1, other))}
+        assert kinds == {(STORE, LOAD)}
+    (race,) = found(*update(0, 1), *update(1, 1), Ask("x", {1: 5}, line=3))
+    assert (race.first.line, race.thread, race.second.line, race.other_thread) == (2, 0, 3, 1)
+
+
+def test_stores_of_one_equal_value_are_told_as_such() -> None:
+    (race,) = found(Ask("x", [5, 5, 5], STORE, line=4, value=7))
+    assert race.equal and race.sentence == (
+        "line 4 `source of line 4`: block 0 thread 0 writes element 5 of 64 of x, thread 1 writes it, "
+        "the same value, so the order does not matter"
+    )
+    assert not found(Ask("x", {0: 5}, STORE, value=7), Ask("x", {1: 5}, STORE, value=8))[0].equal
+    assert not found(Ask("x", [5, 5], STORE, value=7), Ask("x", {3: 5}, value=7))[0].equal  # one reads
+    assert not found(Ask("x", [5, 5], STORE))[0].equal  # nothing is known of the values
 
 
 def test_lanes_of_one_request_that_store_to_one_element() -> None:

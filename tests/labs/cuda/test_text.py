@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from mlsys_lab.checks.deciding.cuda.shared import TREE_REQUESTS
 from mlsys_lab.checks.deciding.cuda.speed import MATMUL, TRANSPOSE
 from mlsys_lab.checks.learner.cuda.launches import THREADS
-from mlsys_lab.kernels.cuda_cpp.memory import ALIGNED
 from mlsys_lab.kernels.trace.banks import BANKS
 from mlsys_lab.kernels.trace.events import WARP
 from mlsys_lab.kernels.trace.sectors import SECTOR_BYTES
@@ -16,6 +15,8 @@ from tests.labs.figures import assert_held
 from tests.labs.harness import labs, module_of
 
 CUDA = next(lab for lab in labs() if lab.info.topic == "cuda")
+ALIGNED = 256
+"""Bytes of which the address of what CUDA allocates is a multiple."""
 NUMBER = 4
 """Bytes of a number in fp32."""
 WORDS = {8: "eight", 16: "sixteen"}

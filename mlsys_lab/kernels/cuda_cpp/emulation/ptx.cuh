@@ -4,45 +4,40 @@
 
 typedef unsigned short bf16;
 
-// A copy arrives no sooner than its group is waited for: who forgets to wait reads what was there before.
-inline void cp_async(void* shared, const void* global, bool valid) {
-    emulation::current->started.push_back({shared, global, valid});
+EMULATION_TELLS inline void cp_async(void* shared, const void* global, bool valid) {
+    emulation::start_copy(shared, global, valid, EMULATION_CALLER);
 }
-
-inline void cp_async_commit() {
-    emulation::current->groups.push_back(emulation::current->started);
-    emulation::current->started.clear();
-}
-
+inline void cp_async_commit() { emulation::close_copies(); }
 template <int PENDING>
 void cp_async_wait() {
-    auto& groups = emulation::current->groups;
-    while (groups.size() > PENDING) {
-        for (const emulation::Copy& copy : groups.front()) {
-            if (copy.valid) std::memcpy(copy.to, copy.from, 16);
-            else std::memset(copy.to, 0, 16);
-        }
-        groups.erase(groups.begin());
-    }
+    emulation::finish_copies(PENDING);
 }
 
 inline unsigned pair_of(bf16 low, bf16 high) { return low | unsigned(high) << 16; }
 
-inline void ldmatrix(unsigned (&words)[4], const void* row, bool transposed) {
-    emulation::show(row);
+__attribute__((no_sanitize("thread"))) inline void ldmatrix(unsigned (&words)[4], const void* row, const void* from, bool transposed) {
+    emulation::touch(emulation::LOAD, row, 16, from);
+    struct Row {
+        bf16 elements[8];
+    };
+    Row own;
+    std::memcpy(&own, row, sizeof own);
+    emulation::show(own);
     unsigned outer = emulation::lane() / 4, inner = emulation::lane() % 4 * 2;
     for (unsigned i = 0; i < 4; i++) {
-        auto element = [&](unsigned r, unsigned c) {
-            return static_cast<const bf16*>(emulation::shown_by<const void*>(8 * i + r))[c];
-        };
+        auto element = [&](unsigned r, unsigned c) { return emulation::shown_by<Row>(8 * i + r).elements[c]; };
         words[i] = transposed ? pair_of(element(inner, outer), element(inner + 1, outer))
                               : pair_of(element(outer, inner), element(outer, inner + 1));
     }
-    __syncwarp();
+    emulation::wait_for_warp(false);
 }
 
-inline void ldmatrix_x4(unsigned (&words)[4], const void* row) { ldmatrix(words, row, false); }
-inline void ldmatrix_x4_transposed(unsigned (&words)[4], const void* row) { ldmatrix(words, row, true); }
+EMULATION_TELLS inline void ldmatrix_x4(unsigned (&words)[4], const void* row) {
+    ldmatrix(words, row, EMULATION_CALLER, false);
+}
+EMULATION_TELLS inline void ldmatrix_x4_transposed(unsigned (&words)[4], const void* row) {
+    ldmatrix(words, row, EMULATION_CALLER, true);
+}
 
 inline float half_of(unsigned word, unsigned upper) {
     unsigned bits = (upper ? word >> 16 : word & 0xffff) << 16;
@@ -68,7 +63,7 @@ inline void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, uns
         unsigned row = emulation::lane() / 4 + i / 2 * 8, column = emulation::lane() % 4 * 2 + i % 2;
         for (unsigned k = 0; k < 16; k++) d[i] += a_at(row, k) * b_at(k, column);
     }
-    __syncwarp();
+    emulation::wait_for_warp(false);
 }
 
 inline bf16 rounded(float value) {
