@@ -391,6 +391,7 @@ def test_a_constant_is_made_of_numbers(line: str) -> None:
         "E: tl.constexpr = 5",
         "E: print('run') = max(5, int(math.log2(16)))",
         "T = 2\nE = tl.constexpr(T + 3)",
+        "E = 2\nE += 3",
     ],
 )
 def test_a_constant_may_be_written_as_tritons_compiler_asks(line: str) -> None:

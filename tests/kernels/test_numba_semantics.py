@@ -71,6 +71,9 @@ def test_a_float32_is_widened_by_a_float64_as_in_compiled_code():
 LOWERED = """
 import importlib, sys
 from mlsys_lab.kernels import numba_compile
+from mlsys_lab.kernels.runtime import load_numba
+
+load_numba()
 
 def both(x, y):
     y[0] = max(x[0], x[1])

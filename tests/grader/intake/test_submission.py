@@ -207,6 +207,14 @@ def test_a_notebook_that_would_take_nbgrader_for_ever_is_refused(read, hand_in):
     assert right.refusal is None
 
 
+def test_commas_in_the_text_of_an_output_are_no_values(read, hand_in):
+    """Plotly's own code, which notebooks embed with each plot, has 300,000 of them."""
+    notebook = hand_in()
+    plots = {"output_type": "display_data", "metadata": {}, "data": {"text/html": '<script>"[{,"</script>' * 600_000}}
+    notebook["cells"][1]["outputs"] = [plots]
+    assert read(notebook).artifact is not None
+
+
 def test_text_is_inert_in_what_nbgrader_gets(read, tiny, hand_in):
     notebook = hand_in(double="def double(x):\n    return 2 * x  # \u202e")
     notebook["cells"].append({"cell_type": "markdown", "metadata": {}, "source": "<script>alert(1)</script>"})
