@@ -227,6 +227,7 @@ def _plan(pool: Pool, service: Service, layout: Layout, demand: LeastTime, *, se
             requests=max(REQUESTS, len(runs[-1].served)),  # as many as the run before needed
             seed=seed,
             capacity=1 / demand.time_s,
+            least_good=GOOD,
         )
         return describe(replicas, runs[-1], steady.report, steady.measured)
 

@@ -54,18 +54,20 @@ def measure_steady_state(
     burst: int = 1,
     seed: int = 0,
     capacity: float = math.inf,
+    least_good: float = 0.0,
 ) -> Steady:
     """Serve `rate` requests a second for long enough, and measure those in the middle of the run.
 
     `requests` and `BURSTS` bursts are the shortest run. No run has many more requests than the `slots` sequences that
     are served at once: where requests stay so long that it would, or `rate` is above the known `capacity`, the load is
-    too large. InputError for a number of requests out of range.
+    too large. A run in which fewer than `least_good` meet the objective is not repeated for longer. InputError for a
+    number of requests out of range.
     """
     if not LEAST_REQUESTS <= requests <= MOST_REQUESTS or burst > MOST_REQUESTS / BURSTS:
         expected = f"{LEAST_REQUESTS} to {MOST_REQUESTS:,} requests, {BURSTS} bursts among them"
         raise InputError("the run cannot be so long", got=f"{requests} requests, {burst} at once", expected=expected)
     count = max(requests, BURSTS * burst) if burst > 1 else requests
-    most = max(count, 2 * LATENCIES * slots)
+    most = max(count, LATENCIES * slots)
     while True:
         served = sorted(serve(bursts(rate, count, lengths, size=burst, seed=seed)), key=lambda one: one.arrived_s)
         latency_s = sum(one.tokens_s[-1] - one.arrived_s for one in served) / count
@@ -74,7 +76,8 @@ def measure_steady_state(
         start_s, time_s = measured[0].arrived_s, len(measured) / rate
         wanted = math.ceil(LATENCIES * latency_s * rate)
         growing = wanted > count or _grows(measured)
-        if not growing or count == most or rate > capacity:
+        good = sum(not objective.missed(one) for one in measured) / len(measured)
+        if not growing or count == most or rate > capacity or good < least_good:
             break
         count = min(most, max(2 * count, wanted))  # a queue that only fluctuates does not grow in a longer run
     tokens = sum(start_s <= token_s < start_s + time_s for one in served for token_s in one.tokens_s)
