@@ -88,12 +88,12 @@ HOSTILE = {
     "assembly for the emulator": (on_cpu('#define DO asm volatile("syscall")'), "assembly"),
     "assembly that reads a file": (on_cpu('asm(".incbin \\"/etc/ld.so.cache\\"");\n#define DO'), "assembly"),
     "a program is started": (
-        on_cpu('#define DO execl("/bin/true", "true", (char*)0)'),
+        on_cpu('extern "C" int execl(const char*, const char*, ...);\n#define DO execl("/bin/true", "true", (char*)0)'),
         "`y`",
     ),
-    "processes without end": (on_cpu("#define DO while (true) fork()"), ""),
+    "processes without end": (on_cpu('extern "C" int fork();\n#define DO while (true) fork()'), ""),
     "the shared file is cut": (
-        on_cpu("#define DO ftruncate(3, 0)"),
+        on_cpu('extern "C" int ftruncate(int, long);\n#define DO ftruncate(3, 0)'),
         "",
     ),
     "memory without end": (on_cpu("#define DO while (true) *new char[1 << 20] = 1"), ""),
