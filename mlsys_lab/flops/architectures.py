@@ -183,13 +183,14 @@ def _deepseek_v3(c: Fields) -> TransformerConfig:
     c.refuse("moe_layer_freq", unless=1, default=1)
     c.refuse("attention_bias", unless=False, default=False)
     c.refuse("index_topk", unless=None, default=None)  # V3.2 chooses keys by an indexer with weights of its own
+    groups, max_groups = (8, 4) if c.get("model_type") == "deepseek_v3" else (1, 0)  # as transformers fills them in
     experts = Experts(
         count=c.size("n_routed_experts"),
         active=c.size("num_experts_per_tok"),
         d_ff=c.size("moe_intermediate_size"),
         shared=c.size("n_shared_experts", default=0),
         dense_layers=c.size("first_k_dense_replace", default=0),
-        max_groups=c.size("topk_group", default=0) if c.size("n_group", default=1) > 1 else 0,
+        max_groups=c.size("topk_group", default=max_groups) if c.size("n_group", default=groups) > 1 else 0,
     )
     latent = LatentAttention(
         q_rank=c.size("q_lora_rank") if c.get("q_lora_rank") is not None else None,
