@@ -1,4 +1,4 @@
-"""What the command line, the site's figures and the chapters take where nobody says otherwise: one set for all."""
+"""Default values of the command line, the site's figures and the chapters: one set for all."""
 
 from __future__ import annotations
 

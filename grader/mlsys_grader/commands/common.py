@@ -45,7 +45,7 @@ def read_records(course: Course, lab: GradedLab) -> list[Record]:
 def require_folder(path: Path | None) -> None:
     """Raise `InputError` where the folder that a file is to be written to does not exist: a name may be misspelt."""
     if path is not None and not path.parent.exists():
-        raise InputError(f"cannot write {path}", got="no such folder", help=f"make {path.parent}, or mend the path")
+        raise InputError(f"cannot write {path}", got="no such folder", help=f"make {path.parent}, or correct the path")
 
 
 def write_text(path: Path | None, text: str) -> None:

@@ -51,7 +51,7 @@ def _name_student(checkout: Path) -> str:
 
 
 def _find_commit_time(checkout: Path, path: str) -> datetime | None:
-    """When the notebook was last committed, as the student's git has it; None where that cannot be told."""
+    """When the notebook was last committed, as the student's git has it; None where it is not known."""
     from mlsys_grader.intake import repository
 
     try:

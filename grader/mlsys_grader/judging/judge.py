@@ -313,7 +313,7 @@ class _Examination:
             if problem := self._find_overspent():
                 return problem
             if problem := self._ask(processes, check, case, checks):
-                # Once hidden cases have begun, not a word of the submission is told, of loading neither.
+                # Once hidden cases have begun, feedback quotes nothing of the submission, not even why loading failed.
                 return replace(problem, case=case if case.hidden else cases[0]) if self._hidden else problem
         return None
 

@@ -31,7 +31,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a client may take: bytes of a body, seconds for it and for an answer; `api_key` None lets everybody in.
+    """What a client may take: bytes of a body, seconds for it and for an answer; `api_key` None asks for no key.
 
     `hosts` are the names that requests may give the server, apart from those of loopback.
     """

@@ -56,7 +56,7 @@ def test_the_log_of_the_reference_is_valid(replayed):
         ("fed", lambda array: array[::-1], "`fed` of the log goes back in time"),
         ("fed", again, "request 0 is named twice in `fed`"),
         ("fed", lambda array: array.astype(float), "the log has no `fed`"),
-        ("fed", lambda array: array[array[:, 0] != 1], "a step of the log feeds nobody"),
+        ("fed", lambda array: array[array[:, 0] != 1], "a step of the log feeds no request"),
         ("held", put(0, 2, 400), "`held` of the log names a block that there cannot be"),
         ("held", put(0, 1, -1), "`held` of the log names a request that there cannot be"),
         ("writers", again, "is named twice in `writers`"),

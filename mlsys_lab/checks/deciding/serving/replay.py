@@ -90,7 +90,7 @@ class Replay:
         blocks = {"block": range(len(self.pool.references))}
         require_rows(got, "fed", steps, requests | sizes)
         if len(set(got["fed"][:, 0].tolist())) < steps:
-            raise BrokenRuleError("a step of the log feeds nobody", expected="at least one request in each step")
+            raise BrokenRuleError("a step of the log feeds no request", expected="at least one request in each step")
         require_rows(got, "held", steps, requests | blocks, is_event=False)
         for name in ("writers", "preempted"):
             require_rows(got, name, steps, requests)
