@@ -25,7 +25,8 @@ function memoryUse(kinds) {
   return { ...all, total, largest };
 }
 
-const [TRAINING_EFFICIENCY, SERVING_EFFICIENCY] = [0.65, 0.6];
+const TRAINING_EFFICIENCY = 0.65;
+const SERVING_EFFICIENCY = 0.6;
 
 // Bytes on the fullest of a pipeline's first, second and last stage.
 function trainingMemory(c, layout, recipe, batch, tokens) {

@@ -49,5 +49,5 @@ def test_serving() -> None:
 
 def test_the_figures_expect_as_much() -> None:
     source = (Path(mlsys_lab.__file__).parent / "widgets" / "estimate.js").read_text("utf-8")
-    expected = f"[{defaults.TRAINING_EFFICIENCY}, {defaults.SERVING_EFFICIENCY}]"
-    assert f"const [TRAINING_EFFICIENCY, SERVING_EFFICIENCY] = {expected};" in source
+    for name in ("TRAINING_EFFICIENCY", "SERVING_EFFICIENCY"):
+        assert f"const {name} = {getattr(defaults, name)};" in source
