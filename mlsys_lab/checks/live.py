@@ -1,4 +1,8 @@
-"""`check("name")` in a live notebook: try the public cases on what the notebook defines now."""
+"""`check("name")` in a live notebook: try the public cases on what the notebook defines now.
+
+Where a check traces kernels, it runs on what the grader loads of the exported cells that have run so far, in the order
+they ran in: what one refuses, so does the other, in the same words.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,15 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from mlsys_lab.checks.deciding.artifact import Notebook
 from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
-from mlsys_lab.checks.learner.spec import Arrays, Lab
+from mlsys_lab.checks.learner.spec import Arrays, Check, Lab
+from mlsys_lab.checks.learner.texts import lend_texts
 from mlsys_lab.checks.render import show
 from mlsys_lab.checks.runner import PUBLIC_SEED, CheckFailed, Report, run_check
 from mlsys_lab.errors import CourseError, InputError
-from mlsys_lab.stack.kernels import refuse_beyond_kernels
+from mlsys_lab.stack.artifact import Cell, ExecutionCount
+from mlsys_lab.stack.kernels import load_kernels
 from mlsys_lab.stack.workspace import Workspace
 
 
@@ -29,7 +36,7 @@ class LiveChecks:
     """The checks of one lab, bound to a notebook: call it with a check's name."""
 
     def __init__(self, lab: Lab, names: dict[str, Any]) -> None:
-        self.lab, self._names, self._artifact = lab, names, LiveNamespace(names)
+        self.lab, self._names = lab, names
         self._passed: set[str] = set()
         self._failures: Counter[str] = Counter()
 
@@ -40,9 +47,7 @@ class LiveChecks:
     def __call__(self, name: str) -> None:
         """Show how the check went and note it in the workspace; raise `CheckFailed` unless it passed."""
         check = self.lab[name]
-        if check.traced:
-            refuse_beyond_kernels(self._names, [name for name in check.uses if name not in check.texts])
-        report = replace(run_check(check, self._artifact), failures=self._failures[name])
+        report = replace(run_check(check, self._load(check)), failures=self._failures[name])
         self._failures[name] += bool(report.hint)
         (self._passed.add if report.passed else self._passed.discard)(name)
         show(report, self._tally() + _recorded(self.lab, report))
@@ -61,7 +66,17 @@ class LiveChecks:
         """Print how fast the check's code is beside the library's on this machine's GPU, if there is one."""
         from mlsys_lab.checks.speed import speed_of
 
-        print(speed_of(self.lab[name], self._artifact))
+        print(speed_of(self.lab[name], self._load(self.lab[name])))
+
+    def _load(self, check: Check) -> Any:
+        """What the check runs on: the notebook's names, or its kernels alone."""
+        live = LiveNamespace(self._names)
+        if not check.traced:
+            return live
+        cells = tuple(Cell(ExecutionCount(n), one) for n, one in enumerate(self._names.get("In", [])))
+        kernels = load_kernels(Notebook("the notebook", cells).artifact)
+        lend_texts(kernels, live, check.texts)
+        return kernels
 
     def _tally(self) -> str:
         points = sum(self.lab[name].points for name in self._passed)

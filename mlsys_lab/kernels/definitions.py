@@ -7,11 +7,11 @@ import copy
 import textwrap
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mlsys_lab.kernels.aliases import LIBRARIES, find_aliases, rename_modules, resolve, use_own_names, walk_top_level
 from mlsys_lab.kernels.language import NUMBERS_ONLY, KernelLanguageError, check_kernel, decorators
-from mlsys_lab.kernels.vocabulary import ANNOTATIONS, BUILTINS, DIALECTS, MATH, RESERVED, TYPE_WORD, TYPES_OF
+from mlsys_lab.kernels.vocabulary import ANNOTATIONS, DIALECTS, MATH, RESERVED, TYPE_WORD, TYPES_OF
 
 OWN = "@cuda.jit or @triton.jit"
 NEITHER = "`{}` is neither a kernel nor a number by its text"
@@ -36,27 +36,15 @@ class Kernels:
     refused: Mapping[str, KernelLanguageError]
 
 
-@dataclass(frozen=True)
-class Elsewhere:
-    """What stands in other texts than the one that is checked.
-
-    known: kernels and constants; aliases: names of what is imported, by dotted paths as kernels write them; others:
-    names that no kernel can use, each with what it is.
-    """
-
-    known: frozenset[str] = frozenset()
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    others: Mapping[str, str] = field(default_factory=dict)
-
-
-def kernels_of(source: str, filename: str = "<kernels>", elsewhere: Elsewhere = Elsewhere()) -> Kernels:
+def kernels_of(source: str, filename: str = "<kernels>", others: Mapping[str, str] | None = None) -> Kernels:
     """Find the kernels and number constants of a module's text and check every one; all else is left out, unrun.
 
     Of kernels with one name the last counts, and constants take one value after the other, as in all of Python. What
-    makes a kernel may go by any name that an import gives it. Raises SyntaxError where the text is no Python.
+    makes a kernel may go by any name that an import gives it. `others` are names of other texts that no kernel can use,
+    each with what it is. Raises SyntaxError where the text is no Python.
     """
     tree = ast.parse(source, filename)
-    aliases = {**elsewhere.aliases, **find_aliases(tree.body)}
+    aliases = find_aliases(tree.body)
     refused: dict[str, KernelLanguageError] = {}
     functions: list[ast.FunctionDef] = []
     plain: list[tuple[ast.FunctionDef, str]] = []
@@ -80,11 +68,11 @@ def kernels_of(source: str, filename: str = "<kernels>", elsewhere: Elsewhere = 
             what = f"`{name}` has a meaning of its own"
             refused[name] = KernelLanguageError(_last(tree, name), what, help="take another name")
     for node, written in plain:
-        if node.name not in elsewhere.known.union(names):
+        if node.name not in names:
             refused.setdefault(node.name, _no_kernel(node, written, aliases))
-    known = elsewhere.known.union(names, refused)
+    known = frozenset({*names, *refused})
     bound = {name: node for name, node in _bindings(tree.body) if name not in known}
-    others = {**elsewhere.others, **{name: _describe(node) for name, node in bound.items()}}
+    others = {**(others or {}), **{name: _describe(node) for name, node in bound.items()}}
     uses: dict[str, set[str]] = {name: set() for name in names}
     for name, given in constants:
         uses[name] |= {part.id for part in ast.walk(given.value) if isinstance(part, ast.Name)}
@@ -164,19 +152,6 @@ def _no_kernel(function: ast.FunctionDef, written: str, aliases: Mapping[str, st
     for_cpu = decorators(function)[0].startswith("numba.")
     why = "compiles for a CPU" if for_cpu else "is none of the decorators that make one"
     return KernelLanguageError(line, f"`{name}` is no kernel: `@{written}` {why}", help=OWN)
-
-
-def find_calls(tree: ast.AST) -> set[str]:
-    """The names, without a dot, by which a text calls what is no function of Python's."""
-    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return {function.id for function in calls if isinstance(function, ast.Name)} - BUILTINS
-
-
-def find_others(source: str) -> dict[str, str]:
-    """Names that a text binds, outside of functions, to no number by its text; each with the statement that does."""
-    body = ast.parse(source).body
-    numbers = {name for name, _ in _constants(body)}
-    return {name: _describe(node) for name, node in _bindings(body) if name not in numbers}
 
 
 def is_kernel(function: ast.FunctionDef) -> bool:

@@ -19,6 +19,13 @@ class ArtifactError(CourseError):
     """An exported cell cannot be run: it is no Python, raised an exception, or is a kernel that may not be traced."""
 
 
+class ExecutionCount(int):
+    """Number of a cell in a running notebook, which messages show as the notebook does: "In[3]"."""
+
+    def __str__(self) -> str:
+        return f"In[{int(self)}]"
+
+
 @dataclass(frozen=True)
 class Cell:
     """One exported cell: its number in the notebook, counted from 1 over cells of every kind, and its text."""

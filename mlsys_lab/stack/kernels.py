@@ -11,30 +11,24 @@ import builtins
 import contextlib
 import copy
 import importlib
-import inspect
 import linecache
 import math
 import os
-import sys
-import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
-from mlsys_lab.errors import InputError, MissingToolError
+from mlsys_lab.errors import MissingToolError
 from mlsys_lab.kernels import triton_compile
-from mlsys_lab.kernels.aliases import call_by_own_name
-from mlsys_lab.kernels.definitions import NEITHER, WHAT_COUNTS, Elsewhere, Kernels, find_calls, find_others, kernels_of
-from mlsys_lab.kernels.language import KernelLanguageError
+from mlsys_lab.kernels.definitions import Kernels, kernels_of
 from mlsys_lab.kernels.numba_compile import compiler_works
 from mlsys_lab.kernels.runtime import load_numba, load_triton, triton_interprets
 from mlsys_lab.kernels.trace import numba_turns
 from mlsys_lab.kernels.trace.numba_functions import python_function
 from mlsys_lab.kernels.vocabulary import BUILTINS, NUMBER_TYPES, TYPES_OF
 from mlsys_lab.stack.artifact import Artifact, ArtifactError
-from mlsys_lab.stack.commands import strip_commands
-from mlsys_lab.stack.loading import ArtifactLoader, load, name_cell
+from mlsys_lab.stack.loading import ArtifactLoader, load
 
 MAKERS = {"cuda.jit": ("numba.cuda", "jit"), "triton.jit": ("triton", "jit")}
 """What makes a kernel, by its dotted name: its module, and its name there."""
@@ -49,9 +43,9 @@ class KernelLoader(ArtifactLoader):
         for cell, first in self.artifact.placed_cells():
             self.read_cell(cell, first)
         others = {name: NOT_EXPORTED.format(cell) for name, cell in self.artifact.elsewhere}
-        kernels = kernels_of(self.get_source(module.__name__), self.filename, Elsewhere(others=others))
+        kernels = kernels_of(self.get_source(module.__name__), self.filename, others)
         vars(module).update(_names(kernels), __getattr__=partial(self._raise_missing, kernels))
-        exec(compile(kernels.tree, self.filename, "exec"), vars(module))
+        self._run_cell([(node, self._compile(node)) for node in kernels.tree.body], vars(module))
         linecache.lazycache(self.filename, vars(module))  # who tells of a line finds its text
         for kernel, checked in _kernels(module, kernels.tree):
             if not _is_triton(kernel):
@@ -92,92 +86,6 @@ def load_kernels(artifact: Artifact) -> ModuleType:
     return load(artifact, "learner_kernels", KernelLoader)
 
 
-def refuse_beyond_kernels(names: Mapping[str, Any], used: Iterable[str]) -> None:
-    """Raise `InputError` where a kernel that is already defined uses what it may not where it is traced for marks.
-
-    `names` are a notebook's definitions, `used` those of them that are launched; what these call is held to it too.
-    """
-    functions = {name: function for name, value in names.items() if (function := _function_of(value)) is not None}
-    home = names.get("__name__", "__main__")
-    plain = {name: one for name, one in names.items() if isinstance(one, FunctionType) and one.__module__ == home}
-    written = find_others(_cells_text(names))
-    numbers = {name for name, value in names.items() if _is_constant(value) and name not in written}
-    known = frozenset(functions) | numbers
-    aliases = {name: path for name, value in names.items() if (path := _path_of(value))}
-    others = {name: written.get(name) or _kind(value) for name, value in names.items()}
-    others = {name: what for name, what in others.items() if name not in {*known, *aliases, *plain}}
-    waiting = [*(used := tuple(used))]
-    while waiting:
-        name = waiting.pop(0)
-        function = functions.pop(name, None) or plain.pop(name, None)
-        if function is None:
-            if name in used and name in others:
-                raise InputError(NEITHER.format(name), got=others[name], help=WHAT_COUNTS)
-            continue
-        _refuse_elsewhere(name, function, home)
-        source = textwrap.dedent(inspect.getsource(function))
-        called = find_calls(ast.parse(source)) & plain.keys()
-        around = Elsewhere((known | called) - {name}, aliases, others)
-        for error in kernels_of(source, elsewhere=around).refused.values():
-            raise _refusal(error, function, source)
-        waiting += [*called, *functions.keys() & set(function.__code__.co_names)]
-
-
-def _refuse_elsewhere(name: str, function: FunctionType, home: str) -> None:
-    """Raise `InputError` for a kernel that the notebook has under another name, or not at the left margin of a cell."""
-    if function.__module__ != home:
-        what = f"`{name}` is imported from {function.__module__}"
-        raise InputError(what, help="write it in an exported cell")
-    if function.__name__ == "<lambda>":
-        raise InputError(NEITHER.format(name), got="a lambda", help=WHAT_COUNTS)
-    if function.__name__ != name:
-        what = f"`{name}` is another name of `{function.__name__}`"
-        raise InputError(what, help=f"define the kernel itself as `{name}`")
-    if inspect.getsource(function)[0].isspace():
-        raise InputError(
-            f"`{name}` is defined inside of another statement", help="define kernels at the left margin of a cell"
-        )
-
-
-def _cells_text(names: Mapping[str, Any]) -> str:
-    """The text of all cells that a notebook has run, in their order, where it keeps them; no Python is left out."""
-    run = names.get("In")
-    return "\n".join(_readable(one) for one in run if isinstance(one, str)) if isinstance(run, list) else ""
-
-
-def _readable(source: str) -> str:
-    text = strip_commands(source)
-    try:
-        ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ""
-    return text
-
-
-def _path_of(value: Any) -> str:
-    """The dotted path, as kernels write it, of a module, or of a decorator or another function of one; "" else."""
-    for dotted, (module, name) in MAKERS.items():
-        if value is not None and value is getattr(sys.modules.get(module), name, None):
-            return dotted
-    if isinstance(value, ModuleType):
-        return call_by_own_name(value.__name__)
-    return f"{value.__module__}.{value.__qualname__}" if isinstance(value, FunctionType) else ""
-
-
-def _kind(value: Any) -> str:
-    kind = type(value).__name__
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
-
-
-def _refusal(error: KernelLanguageError, function: FunctionType, source: str) -> InputError:
-    """The error for a notebook, with the line of the function's text, and its cell where the notebook tells it."""
-    text = source.splitlines()[error.line - 1].strip()
-    cell = name_cell(function.__code__.co_filename)
-    line = error.line - 1 + function.__code__.co_firstlineno if cell else error.line
-    at = f"{cell}, line {line}" if cell else f"line {line}"
-    return InputError(f"{error.what} ({at}: `{text}`)", got=error.got, help=error.help)
-
-
 def _function_of(value: Any) -> FunctionType | None:
     """The Python function inside what `@cuda.jit`, `@triton.jit` or a decorator above it returned; else None."""
     inner = value
@@ -209,13 +117,6 @@ def _compile(kernel: Any, checked: ast.FunctionDef, module: ModuleType, constant
     for name in {node.id for node in ast.walk(checked) if isinstance(node, ast.Name)}.intersection(constants):
         if not isinstance(vars(module)[name], constexpr):
             vars(module)[name] = constexpr(vars(module)[name])
-
-
-def _is_constant(value: Any) -> bool:
-    if type(value).__name__ == "constexpr":
-        value = value.value
-    parts = value if isinstance(value, tuple) else (value,)
-    return all(type(part) in (int, float, bool) for part in parts)  # no NumPy's, which no text makes
 
 
 def import_interpreters() -> None:

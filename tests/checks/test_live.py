@@ -131,6 +131,32 @@ def test_a_notebook_shows_a_card_and_one_line(fakes: ModuleType, shell: Interact
     assert result.success and "passed" in outputs[0].data["text/html"]
 
 
+def test_kernels_are_checked_as_the_grader_loads_the_cells_that_ran(shell: InteractiveShell) -> None:
+    """What was put right since does not count, and what is not exported does not either."""
+    loop = "for i in range(cuda.grid(1), x.size, cuda.gridsize(1))"
+    axpy = f"@cuda.jit\ndef axpy(a, x, y):\n    {loop}:\n        y[i] += {{}} * x[i]\n"
+    _cell(
+        shell,
+        "from mlsys_lab.checks import lab\nfrom mlsys_lab.kernels.numba_language import cuda\ncheck = lab('cuda')",
+    )
+    for wrong in ("ONE = 1 / 0", axpy.format("print(a)"), "ONE = 1\nif (TWO := 2"):
+        _cell(shell, "#| export\n" + wrong)
+
+    def said() -> str:
+        result, _ = _cell(shell, "check('axpy')")
+        return "" if result.success else f"{result.error_in_exec}"
+
+    ran = shell.execution_count - 2
+    assert f"`print` is nothing that kernel `axpy` can use (cell In[{ran}] (begins `@cuda.jit`), line 5: " in said()
+    _cell(shell, "#| export\nONE = 1\n" + axpy.format("ONE * a"))
+    assert said() == ""
+    _cell(shell, "#| export\nif (ONE := 1):\n    pass\nfor TWO in [1]:\n    pass\n" + axpy.format("TWO * a"))
+    assert "`TWO` is nothing that kernel `axpy` can use" in said()
+    _cell(shell, "#| export\n" + axpy.format("helper(a)"))
+    _cell(shell, "@cuda.jit(device=True)\ndef helper(a):\n    return a")
+    assert "`helper` is nothing that kernel `axpy` can use" in said()
+
+
 def _report(fakes: ModuleType, mismatch: Mismatch | None, **changes: Any) -> Report:
     case = fakes.ADD_ONE.cases[0] if mismatch else None
     return Report(fakes.ADD_ONE, mismatch is None, case, mismatch, 0.0123, cases=1, **changes)

@@ -1,4 +1,4 @@
-"""A notebook and the grader load kernels in different ways: what one accepts, the other accepts too."""
+"""Kernels in a notebook are checked as the grader loads them: what one accepts, the other accepts too."""
 
 from __future__ import annotations
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 import numpy as np
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 
-from mlsys_lab.errors import InputError
 from mlsys_lab.stack.artifact import Artifact, ArtifactError, Cell
-from mlsys_lab.stack.kernels import load_kernels, refuse_beyond_kernels
+from mlsys_lab.stack.kernels import load_kernels
 from mlsys_lab.stack.loading import find_lost
 from tests.kernels.compiled import compiled
 
@@ -120,68 +117,6 @@ def test_of_what_is_defined_again_the_last_counts_as_in_the_notebook() -> None:
     assert (module.BLOCK, module.WIDE) == (64, 128)
     assert "x[0] = BLOCK + WIDE" in inspect.getsource(module.scale.py_func)
     assert callable(load_kernels(artifact(SCALE, SCALE)).scale)
-
-
-def live(*cells: str) -> dict[str, Any]:
-    """What a notebook defines after these cells."""
-    shell = InteractiveShell.instance()
-    for cell in cells:
-        shell.run_cell(cell).raise_error()
-    return dict(shell.user_ns)
-
-
-def test_a_notebooks_own_kernel_is_held_to_the_language_too() -> None:
-    names = live("from numba import cuda\nT = 4", "@cuda.jit(device=True)\ndef twice(x):\n    return 2 * x")
-    names = live("@cuda.jit\ndef good(x):\n    x[0] = twice(x[0]) * T", "seen = {}")
-    names = live("@cuda.jit\ndef bad(x):\n    x[0] = 1\n    seen[0] = x[0]")
-    refuse_beyond_kernels(names, ("good", "absent"))
-    refuse_beyond_kernels(names | {"x": 3}, ("good",))  # a number elsewhere that is named as a parameter is
-    with pytest.raises(
-        InputError, match=r"`seen` is nothing that kernel `bad` can use \(cell In\[\d+\], line 4: `seen\[0\] = x\[0\]`"
-    ):
-        refuse_beyond_kernels(names, ("good", "bad"))
-
-
-def test_what_a_notebooks_kernel_calls_is_held_to_the_language_too() -> None:
-    names = live("from numba import cuda", "@cuda.jit(device=True)\ndef shout(x):\n    print(x)\n    return x")
-    names = live("@cuda.jit\ndef loud(x):\n    x[0] = shout(x[0])")
-    with pytest.raises(InputError, match="`print` is nothing that kernel `shout` can use"):
-        refuse_beyond_kernels(names, ("loud",))
-
-
-def test_a_notebooks_function_that_lost_its_decorator_is_told_at_its_line() -> None:
-    names = live("from numba import cuda", "def half(x):\n    return x / 2")
-    names = live("@cuda.jit\ndef halved(x):\n    x[0] = half(x[0])", "def plain(x):\n    x[0] = 1")
-    for name, culprit in (("plain", "plain"), ("halved", "half")):
-        with pytest.raises(
-            InputError,
-            match=rf"`{culprit}` is a plain function, no kernel \(cell In\[\d+\], line 1: `def {culprit}\(x\)",
-        ):
-            refuse_beyond_kernels(names, (name,))
-
-
-@pytest.mark.parametrize(("name", "arguments"), [("autotune", "configs=[], key=[]"), ("heuristics", "{}")])
-def test_a_notebooks_kernel_with_another_decorator_is_told_for_it(name: str, arguments: str) -> None:
-    names = live(
-        "from mlsys_lab.kernels.triton_language import tl, triton",
-        f"@triton.{name}({arguments})\n@triton.jit\ndef tuned(x_ptr):\n    tl.store(x_ptr, 1.0)",
-    )
-    with pytest.raises(
-        InputError, match=rf"`tuned` has a decorator beside .* \(cell In\[\d+\], line 1: .*got @triton\.{name}"
-    ):
-        refuse_beyond_kernels(names, ("tuned",))
-
-
-def test_a_notebooks_constant_may_be_marked_for_the_compiler() -> None:
-    names = live(
-        "from mlsys_lab.kernels.triton_language import tl, triton",
-        "TWO = tl.constexpr(2)\nNAME = tl.constexpr('two')",
-        "@triton.jit\ndef twice(x_ptr):\n    tl.store(x_ptr, TWO * tl.load(x_ptr))",
-        "@triton.jit\ndef named(x_ptr):\n    tl.store(x_ptr, NAME)",
-    )
-    refuse_beyond_kernels(names, ("twice",))
-    with pytest.raises(InputError, match="`NAME` is nothing that kernel `named` can use"):
-        refuse_beyond_kernels(names, ("named",))
 
 
 COPY = """\

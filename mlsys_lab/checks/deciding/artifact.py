@@ -46,6 +46,12 @@ class Notebook:
         """Topics of this course whose checks the notebook calls up, by its `lab("…")` lines."""
         return tuple(dict.fromkeys(topic for cell in self.code for topic in LAB_CALL.findall(cell.source)))
 
+    @property
+    def artifact(self) -> Artifact:
+        """The exported cells, of which there may be none."""
+        cells = tuple(cell for cell in self.code if is_exported(cell.source))
+        return Artifact(self.name, cells, tuple(_find_elsewhere(self).items()))
+
 
 def read_notebook(path: Path) -> Notebook:
     """Read a saved notebook; `InputError` says in one line why a file is none."""
@@ -79,14 +85,14 @@ def export_cells(notebook: Path | Notebook) -> Artifact:
     """The artifact of a notebook; `InputError` when the file is none or no cell is marked for export."""
     if isinstance(notebook, Path):
         notebook = read_notebook(notebook)
-    cells = tuple(cell for cell in notebook.code if is_exported(cell.source))
-    if not cells:
+    artifact = notebook.artifact
+    if not artifact.cells:
         raise InputError(
             f"{notebook.name} exports nothing",
             expected="cells whose first line is `#| export`",
             help="put the marker back, or take the notebook from `mlsys-lab start`",
         )
-    return Artifact(notebook.name, cells, tuple(_find_elsewhere(notebook).items()))
+    return artifact
 
 
 def _find_elsewhere(notebook: Notebook) -> dict[str, int]:
