@@ -111,9 +111,8 @@ def test_in_a_terminal_a_bar_shows_number_time_gone_and_time_left(folder):
     assert re.search(rf"{LAB} .*[012]/2 \d:\d\d:\d\d (-:--:--|\d:\d\d:\d\d)", shown), shown
 
 
-def test_it_is_brief_and_its_links_lead_somewhere():
+def test_its_links_lead_somewhere():
     text = MANUAL.read_text(encoding="utf-8")
-    assert text.count("\n") <= 265
     for target in re.findall(r"\]\(([^)]+)\)", text):
         if target.startswith("#"):
             titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
