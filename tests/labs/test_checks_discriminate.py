@@ -20,6 +20,7 @@ from mlsys_lab.checks.learner.spec import Check
 from mlsys_lab.checks.runner import PUBLIC_SEED
 from mlsys_lab.checks.sides import DECIDING, LEARNER, find_files
 from tests.labs.harness import LabUnderTest, artifact_of, labs, released_notebook
+from tests.sampling import sample
 
 pytestmark = pytest.mark.slow
 LABS = labs()
@@ -32,21 +33,17 @@ once a week, of the alternatives too.
 NO_ANSWER = "did not come to an end"
 ONLY_HIDDEN = {"a delta that was not shown is taken for another"}
 """Mutants that public cases are not to find."""
+EVERY = 8
 HANG_S, ELSEWHERE_S = 1.0, 0.25
 """Time limit of checks that a variant hangs in, and of those that wait twenty times as long for another process."""
 
 
-INTERPRETED = ("cuda", "triton")
-"""Labs whose kernels are interpreted, which is slow: of their variants a sample runs always, the others once a week."""
-
-
-def over(what: str, every: int = 1) -> pytest.MarkDecorator:
-    """Parametrise a test over the variants of all labs; of those that are interpreted, each `every`-th runs always."""
+def over(what: str) -> pytest.MarkDecorator:
+    """Parametrise a test over variants: each `EVERY`-th of a lab runs always, the others once a week."""
     cases = []
     for lab in LABS:
         for number, variant in enumerate(getattr(lab, what)):
-            rest = lab.info.topic in INTERPRETED and number % every > 0
-            marks = [pytest.mark.weekly] if rest else []
+            marks = [pytest.mark.weekly] if number % EVERY else []
             cases.append(pytest.param(lab, variant, id=f"{lab.info.topic}: {variant.name}", marks=marks))
     return pytest.mark.parametrize(("lab", "variant"), cases)
 
@@ -110,7 +107,7 @@ def test_every_variant_changes_what_the_reference_holds(lab: LabUnderTest) -> No
 ALTERNATIVES = {f"{lab.info.topic}: {path.stem}": (lab, path) for lab in LABS for path in lab.alternatives}
 
 
-@pytest.mark.parametrize("name", ALTERNATIVES)
+@pytest.mark.parametrize("name", sample([*ALTERNATIVES], 4))
 def test_an_alternative_passes_everything(name: str) -> None:
     lab, path = ALTERNATIVES[name]
     found = proved(lab.checks.checks, try_alternative(lab, path))
@@ -141,7 +138,7 @@ def hold_to_caught(found: Proved, variant: Variant) -> None:
         assert (NO_ANSWER in message) == variant.hangs, message
 
 
-@over("mutants", every=3)
+@over("mutants")
 @pytest.mark.usefixtures("no_collection")
 def test_a_mutant_can_be_found_before_handing_in(lab: LabUnderTest, variant: Variant) -> None:
     checks = named(lab, variant)
