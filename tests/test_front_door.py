@@ -23,10 +23,9 @@ FLOW = yaml.safe_load((GITHUB / "workflows/ci.yml").read_text(encoding="utf-8"))
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 
-def test_the_first_screen_has_what_it_is_the_site_one_button_the_licences_and_the_state() -> None:
+def test_the_readme_opens_with_the_site_one_button_the_licences_and_the_state() -> None:
     first = README[: README.index("<!-- labs: begin -->")]
     address = read_address()
-    assert len(first.splitlines()) <= 16
     lab = released_labs(ROOT / "labs")[0]
     assert address.site in first and first.count("colab-badge") == 1
     assert address.colab(f"labs/{lab.name}/{lab.notebook.name}") in first
@@ -100,29 +99,10 @@ def test_a_template_is_one(path: Path) -> None:
     assert "contact_links" in form or (form["name"] and form["description"] and form["body"])
 
 
-def test_ci_tests_every_python_that_the_package_names_and_lints_apart() -> None:
+def test_ci_tests_every_python_that_the_package_names() -> None:
     named = {entry.rpartition(" ")[2] for entry in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", entry)}
     assert set(FLOW["jobs"]["test"]["strategy"]["matrix"]["python"]) == named
-    runs = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in FLOW["jobs"].items()}
-    assert runs == {"lint": ["make lint"], "test": ["make allow-sandbox", "make packages", "make tests"]}
     assert FLOW["permissions"] == {"contents": "read"}
-    assert FLOW["concurrency"]["cancel-in-progress"] is True and "github.ref" in FLOW["concurrency"]["group"]
-
-
-def test_dependencies_of_every_kind_are_kept_up_to_date() -> None:
-    updates = yaml.safe_load((GITHUB / "dependabot.yml").read_text(encoding="utf-8"))["updates"]
-    assert {(entry["package-ecosystem"], entry["directory"]) for entry in updates} == {
-        ("pip", "/"),
-        ("npm", "/.ci/javascript"),
-        ("github-actions", "/"),
-    }
-
-
-def test_hooks_before_a_commit_are_our_own_tools() -> None:
-    (repo,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
-    assert repo["repo"] == "local"
-    tools = {hook["entry"].split()[0]: hook for hook in repo["hooks"]}
-    assert all((ROOT / tool).is_file() and hook["language"] == "system" for tool, hook in tools.items())
 
 
 def test_the_javascript_linter_is_pinned_and_comes_from_the_public_registry() -> None:
