@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = (ROOT / "mlsys_lab", ROOT / "grader" / "mlsys_grader")
+PACKAGES = (ROOT / "mlsys_lab", ROOT / "grader" / "mlsys_checks", ROOT / "grader" / "mlsys_grader")
 FOLDERS = sorted(
     {str(path.parent.relative_to(ROOT)) for package in PACKAGES for path in package.rglob("*.py")}
     | {"book", "book/_ext"}
