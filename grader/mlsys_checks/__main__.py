@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from mlsys_checks.runner import run_check
+from mlsys_checks.sandboxed.kernels.loading import load_kernels
 from mlsys_checks.sandboxed.texts import lend_texts
 from mlsys_checks.trusted.artifact import export_cells, load
 from mlsys_lab.errors import CourseError, UnfinishedError
-from mlsys_lab.stack.kernels import load_kernels
 from mlsys_lab.stack.limits import OutOfTimeError, time_limit
 from mlsys_lab.stack.loading import ArtifactLoader, find_elsewhere
 

@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 
 from mlsys_checks.render import show
 from mlsys_checks.runner import PUBLIC_SEED, CheckFailed, Report, run_check
+from mlsys_checks.sandboxed.kernels.loading import refuse_beyond_kernels
 from mlsys_checks.sandboxed.spec import Arrays, Lab
 from mlsys_checks.trusted.verdict import draw_inputs, public_inputs
 from mlsys_lab.errors import CourseError, InputError
-from mlsys_lab.stack.kernels import refuse_beyond_kernels
 from mlsys_lab.stack.workspace import Workspace
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mlsys_checks.sandboxed.spec import call_name, find_call
-from mlsys_checks.sides import SANDBOXED, find_files, find_other_labs
+from mlsys_checks.sides import SANDBOXED, find_files
 from mlsys_checks.trusted.verdict import draw_inputs, public_inputs
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.sandbox import contents
@@ -38,8 +38,8 @@ ALLOWED = (
     "mlsys_lab.kernels.triton_compile",
 )
 """What a module of calls may import besides the standard library and its own lab's calls."""
-SHARED = sorted(set(SANDBOXED.glob("*.py")) - find_other_labs(SANDBOXED, "none of the course"))
-"""What serves every lab on the learner's side."""
+SHARED = find_files(SANDBOXED, "none of the course")
+"""What serves every lab on the sandboxed side."""
 DIFFERENTIATES = ("autograd", "func", "nn", "optim", "special", "linalg")
 """Parts of torch that could compute what a learner is to compute."""
 TOPICS = [lab.info.topic for lab in labs()]
@@ -168,5 +168,6 @@ assert all(Path(origin).is_relative_to({str(tmp_path)!r}) for origin in origins)
     )
     assert ran.returncode == 0, ran.stderr
     own = f"mlsys_checks.sandboxed.{lab.topic.replace('-', '_')}"
-    known = {"mlsys_checks.sandboxed", own, *(f"mlsys_checks.sandboxed.{path.stem}" for path in SHARED)}
+    shared = (".".join(path.relative_to(SANDBOXED.parents[1]).with_suffix("").parts) for path in SHARED)
+    known = {own, *(name.removesuffix(".__init__") for name in shared)}
     assert [name for name in ran.stdout.split() if name not in known and not name.startswith(f"{own}.")] == []

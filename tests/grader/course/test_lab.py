@@ -42,7 +42,7 @@ def test_each_file_that_decides_changes_the_version(info: LabInfo, monkeypatch: 
     decide = {*own_parts(info), *INSIDE.glob("*.py"), info.folder / "lab.toml", info.notebook}
     assert decide <= set(lab.verdict_files)
     assert {TRUSTED / "traced.py", TRUSTED / "answers.py", SANDBOXED / "attempt.py"} <= decide
-    assert {PACKAGE / "stack" / "artifact.py", PACKAGE / "stack" / "kernels.py"} <= set(lab.verdict_files)
+    assert {PACKAGE / "stack" / "artifact.py", SANDBOXED / "kernels" / "loading.py"} <= set(lab.verdict_files)
     for file in lab.verdict_files:
         assert version_with(file, lab, monkeypatch) != lab.version, file
 

@@ -55,7 +55,7 @@ SOURCE = {SOURCE!r}
 import torch
 from mlsys_checks.sandboxed.triton import timed
 from mlsys_lab.stack.artifact import Artifact
-from mlsys_lab.stack.kernels import load_kernels
+from mlsys_checks.sandboxed.kernels.loading import load_kernels
 
 artifact = load_kernels(Artifact.parse("lab.ipynb", SOURCE))
 half = dict(dtype=torch.float16, device="meta")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
+from mlsys_checks.sandboxed.kernels.loading import load_kernels, refuse_beyond_kernels
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.artifact import Artifact, ArtifactError, Cell
-from mlsys_lab.stack.kernels import load_kernels, refuse_beyond_kernels
 from mlsys_lab.stack.loading import find_lost
 from tests.kernels.compiled import compiled
 
@@ -199,7 +199,7 @@ LAUNCHES = """
 import torch
 from mlsys_lab.kernels.triton_launch import launch
 from mlsys_lab.stack.artifact import Artifact
-from mlsys_lab.stack.kernels import load_kernels
+from mlsys_checks.sandboxed.kernels.loading import load_kernels
 
 x = torch.empty(64, device="meta")
 for source in {sources!r}:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 
-from mlsys_lab.kernels.vocabulary import MODULES
+from mlsys_checks.sandboxed.kernels.vocabulary import MODULES
 
 OWN_NAMES = {
     "mlsys_lab.kernels.numba_language.cuda": "cuda",

@@ -13,9 +13,8 @@ import builtins
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from mlsys_lab.errors import CourseError, did_you_mean
-from mlsys_lab.kernels.aliases import LIBDEVICE
-from mlsys_lab.kernels.vocabulary import (
+from mlsys_checks.sandboxed.kernels.aliases import LIBDEVICE
+from mlsys_checks.sandboxed.kernels.vocabulary import (
     ANNOTATIONS,
     ASKED_FOR,
     BUILTINS,
@@ -27,6 +26,7 @@ from mlsys_lab.kernels.vocabulary import (
     RESERVED,
     TYPES_OF,
 )
+from mlsys_lab.errors import CourseError, did_you_mean
 
 SIMPLE = (ast.Pass, ast.Break, ast.Continue)
 COMPOUND = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Tuple, ast.Slice)

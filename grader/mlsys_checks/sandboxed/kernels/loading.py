@@ -1,4 +1,4 @@
-"""A learner's kernels by themselves: of the exported cells only what `mlsys_lab.kernels.definitions` lets pass is run.
+"""A learner's kernels alone: of the exported cells, only what `kernels.definitions` accepts is run.
 
 Where the microscope counts for marks, or a clock does, nothing else of a submission may have run in the process, or it
 could have rewritten the microscope, or had a library do the work that is timed.
@@ -22,16 +22,24 @@ from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
+from mlsys_checks.sandboxed.kernels.aliases import call_by_own_name
+from mlsys_checks.sandboxed.kernels.definitions import (
+    NEITHER,
+    WHAT_COUNTS,
+    Elsewhere,
+    Kernels,
+    find_calls,
+    find_others,
+    kernels_of,
+)
+from mlsys_checks.sandboxed.kernels.language import KernelLanguageError
+from mlsys_checks.sandboxed.kernels.vocabulary import BUILTINS, NUMBER_TYPES, TYPES_OF
 from mlsys_lab.errors import InputError, MissingToolError
 from mlsys_lab.kernels import triton_compile
-from mlsys_lab.kernels.aliases import call_by_own_name
-from mlsys_lab.kernels.definitions import NEITHER, WHAT_COUNTS, Elsewhere, Kernels, find_calls, find_others, kernels_of
-from mlsys_lab.kernels.language import KernelLanguageError
 from mlsys_lab.kernels.numba_compile import compiler_works
 from mlsys_lab.kernels.runtime import load_numba, load_triton, triton_interprets
 from mlsys_lab.kernels.trace import numba_turns
 from mlsys_lab.kernels.trace.numba_functions import python_function
-from mlsys_lab.kernels.vocabulary import BUILTINS, NUMBER_TYPES, TYPES_OF
 from mlsys_lab.stack.artifact import Artifact, ArtifactError
 from mlsys_lab.stack.commands import strip_commands
 from mlsys_lab.stack.loading import ArtifactLoader, load, name_cell

@@ -9,9 +9,24 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from mlsys_lab.kernels.aliases import LIBRARIES, find_aliases, rename_modules, resolve, use_own_names, walk_top_level
-from mlsys_lab.kernels.language import NUMBERS_ONLY, KernelLanguageError, check_kernel, decorators
-from mlsys_lab.kernels.vocabulary import ANNOTATIONS, BUILTINS, DIALECTS, MATH, RESERVED, TYPE_WORD, TYPES_OF
+from mlsys_checks.sandboxed.kernels.aliases import (
+    LIBRARIES,
+    find_aliases,
+    rename_modules,
+    resolve,
+    use_own_names,
+    walk_top_level,
+)
+from mlsys_checks.sandboxed.kernels.language import NUMBERS_ONLY, KernelLanguageError, check_kernel, decorators
+from mlsys_checks.sandboxed.kernels.vocabulary import (
+    ANNOTATIONS,
+    BUILTINS,
+    DIALECTS,
+    MATH,
+    RESERVED,
+    TYPE_WORD,
+    TYPES_OF,
+)
 
 OWN = "@cuda.jit or @triton.jit"
 NEITHER = "`{}` is neither a kernel nor a number by its text"

@@ -1,4 +1,4 @@
-"""The words that a kernel may use besides its own, which `mlsys_lab.kernels.language` lets pass.
+"""The words that a kernel may use besides its own, which `mlsys_checks.sandboxed.kernels.language` lets pass.
 
 Left out of what Numba and Triton offer: printing, assembly, pointers made of numbers, and whatever is not arithmetic,
 a load, a store or a barrier.

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlsys_lab.kernels.definitions import kernels_of
-from mlsys_lab.kernels.language import KernelLanguageError
+from mlsys_checks.sandboxed.kernels.definitions import kernels_of
+from mlsys_checks.sandboxed.kernels.language import KernelLanguageError
 
 TRITON = SimpleNamespace(jit=lambda function: function)
 MODULE = """
