@@ -17,6 +17,7 @@ from mlsys_checks.sandboxed.spec import call_name, find_call
 from mlsys_checks.sides import SANDBOXED, find_files
 from mlsys_checks.trusted.verdict import draw_inputs, public_inputs
 from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.paths import IMPORT_PATH
 from mlsys_grader.sandbox import contents
 from mlsys_lab.stack.labinfo import read_lab
 from tests.labs.harness import PROJECT, labs
@@ -151,7 +152,7 @@ def test_a_sandboxs_files_are_enough_to_call_and_not_enough_to_decide(lab: Grade
     uses = [check.uses for check in lab.checks.checks]
     program = f"""
 import sys, types
-sys.path[:0] = [{str(tmp_path)!r}]
+sys.path[:] = [{str(tmp_path)!r}, *(path for path in sys.path if path not in {IMPORT_PATH!r})]
 from mlsys_checks.sandboxed.attempt import attempt
 from mlsys_checks.sandboxed.spec import Call, find_call
 for name, uses in zip({names!r}, {uses!r}):
@@ -160,7 +161,8 @@ for name in {timed!r}:
     find_call(name)
 print(*sorted(name for name in sys.modules if name.startswith("mlsys_checks.")))
 from pathlib import Path
-origins = [m.__file__ for n, m in sys.modules.items() if n.startswith("mlsys_lab.") and getattr(m, "__file__", None)]
+ours = [module for name, module in sys.modules.items() if name.startswith(("mlsys_lab.", "mlsys_checks."))]
+origins = [module.__file__ for module in ours if getattr(module, "__file__", None)]
 assert all(Path(origin).is_relative_to({str(tmp_path)!r}) for origin in origins), origins
 """
     ran = subprocess.run(
