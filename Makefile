@@ -5,7 +5,7 @@ READY := .venv/.ready
 PYTEST_ARGS ?=
 # Tests of what hooks into Triton and Numba, and the labs that do.
 KERNEL_LABS = $(shell grep -l '^extras = .*"kernels"' solutions/*/lab.toml | sed 's:.*/[0-9]*-::; s:/.*::')
-KERNEL_TESTS = tests/kernels $(foreach lab,$(KERNEL_LABS),$(wildcard tests/labs/$(subst -,_,$(lab))/test_*.py) \
+KERNEL_TESTS = tests/kernels tests/checks/sandboxed/kernels $(foreach lab,$(KERNEL_LABS),$(wildcard tests/labs/$(subst -,_,$(lab))/test_*.py) \
 	'tests/labs/test_checks_discriminate.py::test_the_reference_passes_everything[$(lab)]')
 # Of each layer what is fast, and of the grader a few verdicts, from a sandbox.
 QUICK_TESTS = tests/test_docstrings.py tests/test_errors.py tests/test_imports.py tests/autograd tests/flops \

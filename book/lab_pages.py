@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from book.files import remove_others, write_if_changed
-from mlsys_lab.checks.labinfo import released_labs
 from mlsys_lab.errors import InputError
+from mlsys_lab.stack.labinfo import released_labs
 
 
 def stage(labs: Path, target: Path) -> None:

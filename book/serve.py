@@ -19,9 +19,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from book.project import BOOK, BUILD, LABS, ROOT
-from mlsys_lab.checks.labinfo import released_labs
 from mlsys_lab.cli.start import copy_lab
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
+from mlsys_lab.stack.labinfo import released_labs
 from mlsys_lab.stack.workspace import Workspace
 
 HOST = "127.0.0.1"

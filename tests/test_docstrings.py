@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = (ROOT / "mlsys_lab", ROOT / "grader" / "mlsys_grader")
+PACKAGES = (ROOT / "mlsys_lab", ROOT / "grader" / "mlsys_checks", ROOT / "grader" / "mlsys_grader")
 MODULES = sorted(
     ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
     for package in PACKAGES

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from book.project import read_address
-from mlsys_lab.checks.labinfo import released_labs
+from mlsys_lab.stack.labinfo import released_labs
 
 ROOT = Path(__file__).parents[1]
 GITHUB = ROOT / ".github"

@@ -18,8 +18,8 @@ from sphinx.util.docutils import SphinxDirective
 from book.drawings import draw
 from book.project import BOOK, LABS
 from mlsys_lab import hardware
-from mlsys_lab.checks.labinfo import released_labs
 from mlsys_lab.flops.roofline import Bound, bound
+from mlsys_lab.stack.labinfo import released_labs
 
 TEMPLATES = Path(__file__).parent / "front"
 PARAMETERS = 8e9  # the front page's example model

@@ -13,7 +13,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 
 from book.project import LABS, Address, read_address
-from mlsys_lab.checks.labinfo import LabInfo, read_lab
+from mlsys_lab.stack.labinfo import LabInfo, read_lab
 
 
 def duration(minutes: int) -> str:

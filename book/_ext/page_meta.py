@@ -18,7 +18,7 @@ from sphinx.application import Sphinx
 
 from book.files import write_if_changed
 from book.project import LABS
-from mlsys_lab.checks.labinfo import read_lab
+from mlsys_lab.stack.labinfo import read_lab
 
 CARD = "_static/screenshots/front-light.png"
 """Picture of the site's cards."""

@@ -16,8 +16,8 @@ from pathlib import Path
 from course_yaml import Record, part, records
 
 from book.project import LABS
-from mlsys_lab.checks.labinfo import LabInfo, released_labs
 from mlsys_lab.errors import InputError, did_you_mean
+from mlsys_lab.stack.labinfo import LabInfo, released_labs
 
 DATA = Path(__file__).parent.parent / "data"
 READINGS = DATA / "readings.yml"

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from mlsys_lab.cli.shell import run
 
-COMMANDS = {
+COMMANDS: dict[str, str | None] = {
     "list": "mlsys_lab.cli.listing",
     "start": "mlsys_lab.cli.start",
-    "check": "mlsys_lab.cli.check",
+    "check": None,
     "progress": "mlsys_lab.cli.progress",
     "estimate": "mlsys_lab.cli.estimate",
     "plan": "mlsys_lab.cli.plan",
@@ -21,7 +21,7 @@ COMMANDS = {
     "sample-digits": "mlsys_lab.cli.sample_digits",
     "doctor": "mlsys_lab.cli.doctor",
 }
-"""Each command's module."""
+"""Each command's module; None for the command whose module `mlsys_checks` declares as an entry point."""
 EXTRAS = {"starlette": "serve", "uvicorn": "serve"}
 """Packages that a command needs and not everybody has, with the extra of mlsys-lab that installs each."""
 DESCRIPTION = """\
@@ -73,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(arguments: Sequence[str]) -> int:
+    from mlsys_lab.checks import find
     from mlsys_lab.cli.grammar import Grammar
 
-    return Grammar("mlsys-lab", DESCRIPTION, EXAMPLES, COMMANDS).run(arguments)
+    modules = {name: module or find("command").module for name, module in COMMANDS.items()}
+    return Grammar("mlsys-lab", DESCRIPTION, EXAMPLES, modules).run(arguments)

@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mlsys_lab.checks.labinfo import released_labs
 from mlsys_lab.kernels.runtime import INSTALL
+from mlsys_lab.stack.labinfo import released_labs
 from mlsys_lab.stack.reference import labs_root
 
 OLDEST_PYTHON = (3, 11)

@@ -11,7 +11,7 @@ import argparse
 from rich.console import Console
 from rich.table import Table
 
-from mlsys_lab.checks.labinfo import LabInfo, require_labs
+from mlsys_lab.stack.labinfo import LabInfo, require_labs
 from mlsys_lab.stack.workspace import Workspace
 
 

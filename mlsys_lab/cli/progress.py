@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mlsys_lab.checks.labinfo import LabInfo, require_labs
 from mlsys_lab.errors import InputError
+from mlsys_lab.stack.labinfo import LabInfo, require_labs
 from mlsys_lab.stack.workspace import Workspace
 
 BAR = 20

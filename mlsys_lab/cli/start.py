@@ -17,8 +17,8 @@ import stat
 import tempfile
 from pathlib import Path
 
-from mlsys_lab.checks.labinfo import LabInfo, find_lab
 from mlsys_lab.errors import InputError
+from mlsys_lab.stack.labinfo import LabInfo, find_lab
 from mlsys_lab.stack.workspace import Workspace
 
 

@@ -25,7 +25,7 @@ from rich.table import Table
 
 from mlsys_grader.course.lab import GradedLab
 from mlsys_lab.benchmark import Record, new_record
-from mlsys_lab.checks.labinfo import find_lab
+from mlsys_lab.stack.labinfo import find_lab
 from tests.bench.judging import ours, readme, stock, submissions
 from tests.grader import classroom
 

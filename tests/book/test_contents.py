@@ -11,7 +11,7 @@ sys.path.insert(0, str(BOOK / "_ext"))
 import contents  # noqa: E402  # modules of the book's extension folder
 import readings  # noqa: E402
 
-from mlsys_lab.checks.labinfo import LabInfo  # noqa: E402
+from mlsys_lab.stack.labinfo import LabInfo  # noqa: E402
 
 
 def pages(toc: dict) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ import pytest
 
 from book.project import BOOK, LABS
 from mlsys_lab import hardware
-from mlsys_lab.checks.labinfo import released_labs
+from mlsys_lab.stack.labinfo import released_labs
 
 
 @pytest.fixture(scope="module")

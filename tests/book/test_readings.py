@@ -15,8 +15,8 @@ import pytest
 import yaml
 from pybtex.database import parse_file
 
-from mlsys_lab.checks.labinfo import LabInfo
 from mlsys_lab.errors import CourseError
+from mlsys_lab.stack.labinfo import LabInfo
 
 BOOK = Path(__file__).parents[2] / "book"
 SEEDS = Path(__file__).parent / "seeds"

@@ -13,8 +13,8 @@ import pytest
 
 from book import serve
 from book.serve import HOST, free_port, prepare_workspace, site_server, start_jupyterlab, stop
-from mlsys_lab.checks.labinfo import released_labs
 from mlsys_lab.errors import InputError, MissingToolError
+from mlsys_lab.stack.labinfo import released_labs
 from tests.ports import held_port
 
 

@@ -17,5 +17,5 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(FAKES))
     monkeypatch.setenv("PYTHONPATH", str(FAKES))  # for child processes
     module = importlib.import_module("fake_checks")
-    monkeypatch.setitem(sys.modules, "mlsys_lab.checks.deciding.fake", module)
+    monkeypatch.setitem(sys.modules, "mlsys_checks.trusted.fake", module)
     return module

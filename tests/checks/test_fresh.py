@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from mlsys_lab.checks import fresh
-from mlsys_lab.checks.fresh import ChecksBrokenError, SavedReport, check_saved
+from mlsys_checks import fresh
+from mlsys_checks.fresh import ChecksBrokenError, SavedReport, check_saved
 
 RIGHT = "def add_one(x):\n    return x + 1\ndef twice(x):\n    return x + x"
 

@@ -13,10 +13,10 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
-from mlsys_lab.checks import lab, labs, render, sides, topics
-from mlsys_lab.checks.learner.spec import Lab, Mismatch
-from mlsys_lab.checks.live import LiveChecks
-from mlsys_lab.checks.runner import CheckFailed, Report
+from mlsys_checks import lab, render
+from mlsys_checks.live import LiveChecks
+from mlsys_checks.runner import CheckFailed, Report
+from mlsys_checks.sandboxed.spec import Lab, Mismatch
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.workspace import Workspace
 
@@ -216,17 +216,3 @@ def test_the_inputs_of_a_public_case_stand_below_its_name(fakes: ModuleType) -> 
     ]
     assert "x = [1]\ny = &#x27;&lt;b&gt;&#x27;" in render.html(report)
     assert "given" not in render.text(_report(fakes, Mismatch("w"), given="x = [1]", unfinished=True))
-
-
-def test_registry_finds_modules_and_packages_that_define_a_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "__init__.py").touch()
-    (tmp_path / "one_topic.py").write_text("LAB = 1\n")
-    (tmp_path / "two.py").write_text("x = 'LAB = 1'\nLABEL = 2\n")
-    (tmp_path / "three").mkdir()
-    (tmp_path / "three" / "__init__.py").write_text("LAB: Lab = 1\n")
-    monkeypatch.setattr(sides, "DECIDING", tmp_path)
-    assert topics() == ("one-topic", "three")
-
-
-def test_every_topic_that_is_found_loads() -> None:
-    assert {topic: found.topic for topic, found in labs().items()} == {topic: topic for topic in topics()}

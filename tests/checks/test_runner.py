@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlsys_lab.checks.deciding.verdict import draw_inputs, judge_case, public_inputs
-from mlsys_lab.checks.learner.attempt import attempt
-from mlsys_lab.checks.learner.spec import Call, Case, Check, Lab, Mismatch, call_name, find_call
-from mlsys_lab.checks.runner import Report, run_check
+from mlsys_checks.runner import Report, run_check
+from mlsys_checks.sandboxed.attempt import attempt
+from mlsys_checks.sandboxed.spec import Call, Case, Check, Lab, Mismatch, call_name, find_call
+from mlsys_checks.trusted.verdict import draw_inputs, judge_case, public_inputs
 from mlsys_lab.errors import InputError, UnfinishedError
 from mlsys_lab.stack.artifact import Artifact, Cell
 from mlsys_lab.stack.loading import load

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mlsys_lab.checks import sides
-from mlsys_lab.checks.sides import DECIDING, LEARNER, add_imports, find_files, find_other_labs
+from mlsys_checks import sides
+from mlsys_checks.sides import SANDBOXED, TRUSTED, add_imports, find_files, find_other_labs
 
-CUDA = "mlsys_lab.checks.deciding.cuda"
+CUDA = "mlsys_checks.trusted.cuda"
 
 
 def test_a_side_has_what_serves_every_lab_and_a_labs_own_part() -> None:
-    files = find_files(LEARNER, CUDA)
-    assert {LEARNER / "spec.py", LEARNER / "cuda" / "timed.py"} <= set(files)
+    files = find_files(SANDBOXED, CUDA)
+    assert {SANDBOXED / "spec.py", SANDBOXED / "cuda" / "timed.py"} <= set(files)
     assert not [file for file in files if file.stem == "scaling_laws" or file.parent.name == "triton"]
-    assert find_other_labs(LEARNER, CUDA) >= {LEARNER / "scaling_laws.py", LEARNER / "triton"}
-    assert LEARNER / "cuda" not in find_other_labs(LEARNER, CUDA)
-    others = find_other_labs(DECIDING, "an instructor's")
-    assert find_files(DECIDING, "an instructor's") == sorted(set(DECIDING.glob("*.py")) - others)
+    assert find_other_labs(SANDBOXED, CUDA) >= {SANDBOXED / "scaling_laws.py", SANDBOXED / "triton"}
+    assert SANDBOXED / "cuda" not in find_other_labs(SANDBOXED, CUDA)
+    others = find_other_labs(TRUSTED, "an instructor's")
+    assert find_files(TRUSTED, "an instructor's") == sorted(set(TRUSTED.glob("*.py")) - others)
 
 
 def test_an_import_counts_wherever_it_stands_and_the_packages_above_it_do_not(tmp_path: Path) -> None:

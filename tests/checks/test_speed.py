@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from mlsys_lab.checks import lab
-from mlsys_lab.checks.learner.performance import Performance
-from mlsys_lab.checks.learner.spec import Check
-from mlsys_lab.checks.speed import speed_of
+from mlsys_checks import lab
+from mlsys_checks.sandboxed.performance import Performance
+from mlsys_checks.sandboxed.spec import Check
+from mlsys_checks.speed import speed_of
 from mlsys_lab.errors import InputError
 from tests.checks.fakes import timed_calls
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mlsys_lab.checks import labinfo
 from mlsys_lab.cli import main
+from mlsys_lab.stack import labinfo
 
 FAKES = Path(__file__).parents[1] / "checks" / "fakes"
 STUB = "#| export\ndef add_one(x):\n    raise NotImplementedError\n\ndef twice(x):\n    raise NotImplementedError\n"

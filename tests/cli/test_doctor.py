@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from mlsys_lab.checks import labinfo
 from mlsys_lab.cli import doctor
+from mlsys_lab.stack import labinfo
 
 Call = Callable[..., tuple[int, str, str]]
 

@@ -16,8 +16,8 @@ from playwright.sync_api import Page, expect
 
 from book import serve
 from book.project import ROOT
+from mlsys_checks import load_lab
 from mlsys_grader.cli import main as grader
-from mlsys_lab.checks import load_lab
 from tests.ports import held_port
 
 LAB = "01-autograd"

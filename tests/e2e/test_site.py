@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from book.linkcheck import internal_problems, pages, read_page
 from book.project import LABS, read_address
 from book.serve import HOST, site_server
-from mlsys_lab.checks.labinfo import released_labs
+from mlsys_lab.stack.labinfo import released_labs
 from tests.e2e.conftest import STAYS
 from tests.pages import PATIENCE_MS, settle
 from tests.sampling import sample

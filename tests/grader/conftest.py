@@ -10,6 +10,7 @@ FIXTURES = Path(__file__).parent / "fixtures"
 CHECKS = FIXTURES / "checks"
 sys.path.insert(0, str(CHECKS))
 
+from mlsys_checks.fresh import ONE_THREAD  # noqa: E402
 from mlsys_grader.cli import main  # noqa: E402
 from mlsys_grader.course.folder import Course  # noqa: E402
 from mlsys_grader.course.lab import GradedLab  # noqa: E402
@@ -20,8 +21,7 @@ from mlsys_grader.release.build import Released, release  # noqa: E402
 from mlsys_grader.sandbox import backend  # noqa: E402
 from mlsys_grader.sandbox import sandbox as sandbox_module  # noqa: E402
 from mlsys_grader.sandbox.sandbox import Sandbox  # noqa: E402
-from mlsys_lab.checks.fresh import ONE_THREAD  # noqa: E402
-from mlsys_lab.checks.labinfo import find_lab  # noqa: E402
+from mlsys_lab.stack.labinfo import find_lab  # noqa: E402
 from tests.grader.command_line import LAB  # noqa: E402
 from tests.grader.warm.launchers import Launchers  # noqa: E402
 from tests.warm.forks import ForkServer  # noqa: E402

@@ -177,7 +177,7 @@ from pathlib import Path
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.sandbox import launcher
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_lab.checks.labinfo import find_lab
+from mlsys_lab.stack.labinfo import find_lab
 launcher.ENTRY = {entry!r}
 sandbox = Sandbox(GradedLab(find_lab("tiny", Path({labs!r}))), spares=3, unsafe={unsafe})
 job = sandbox.open_job()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mlsys_lab.checks.deciding.compare import tolerance
+from mlsys_checks.trusted.compare import tolerance
 
 
 def assert_near(got: torch.Tensor, expected: torch.Tensor, *, scale: float = 1.0) -> None:

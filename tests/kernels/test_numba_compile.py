@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+from mlsys_checks.sandboxed.kernels.loading import load_kernels
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import numba_compile
 from mlsys_lab.kernels.numba_compile import check_compiles, compiler_works
@@ -19,7 +20,6 @@ from mlsys_lab.kernels.runtime import load_numba, numba_simulates
 from mlsys_lab.kernels.trace.launches import record_launch
 from mlsys_lab.kernels.trace.numba_simulator import record
 from mlsys_lab.stack.artifact import Artifact, Cell
-from mlsys_lab.stack.kernels import load_kernels
 
 SCALE = 3
 SIDES = (2, 4)

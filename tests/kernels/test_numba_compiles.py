@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from mlsys_lab.kernels.definitions import kernels_of
+from mlsys_checks.sandboxed.kernels.definitions import kernels_of
 
 PROGRAM = """
 import importlib, json, sys

@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 
+from mlsys_checks.sandboxed.kernels.loading import load_kernels
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import triton_compile
 from mlsys_lab.kernels.softmax.triton_kernels import one_pass_kernel
@@ -16,7 +17,6 @@ from mlsys_lab.kernels.trace.triton_interpreter import record
 from mlsys_lab.kernels.triton_compile import check_compiles
 from mlsys_lab.kernels.triton_language import tl, triton
 from mlsys_lab.stack.artifact import Artifact, Cell
-from mlsys_lab.stack.kernels import load_kernels
 
 SCALE = 3
 MARKED = tl.constexpr(4)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from mlsys_lab.checks.labinfo import find_lab
+from mlsys_lab.stack.labinfo import find_lab
 from tests.labs.harness import PROJECT
 
-HOMES = ("solutions", "mlsys_lab/checks/deciding", "mlsys_lab/checks/learner", "tests/labs")
+HOMES = ("solutions", "grader/mlsys_checks/trusted", "grader/mlsys_checks/sandboxed", "tests/labs")
 
 
 def files_of(topic: str) -> list[Path]:

@@ -9,12 +9,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from mlsys_checks import load_checks
+from mlsys_checks.sandboxed.spec import Lab
+from mlsys_checks.trusted.artifact import Artifact, export_cells, parse_notebook
 from mlsys_grader.proving import in_process
 from mlsys_grader.proving.variants import VariantsOf
 from mlsys_grader.release.build import release
-from mlsys_lab.checks.deciding.artifact import Artifact, export_cells, parse_notebook
-from mlsys_lab.checks.labinfo import read_lab
-from mlsys_lab.checks.learner.spec import Lab
+from mlsys_lab.stack.labinfo import read_lab
 from mlsys_lab.stack.loading import ArtifactLoader
 
 PROJECT = Path(__file__).parents[2]
@@ -28,7 +29,7 @@ class LabUnderTest(VariantsOf):
 
     @property
     def checks(self) -> Lab:
-        return self.info.load_checks()
+        return load_checks(self.info)
 
 
 def labs() -> list[LabUnderTest]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_lab.checks.runner import run_check
+from mlsys_checks.runner import run_check
 from mlsys_lab.stack.artifact import Artifact
 from mlsys_lab.stack.loading import load
 from tests.labs.harness import LabUnderTest, labs

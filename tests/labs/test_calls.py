@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from mlsys_checks.sandboxed.spec import call_name, find_call
+from mlsys_checks.sides import SANDBOXED, find_files
+from mlsys_checks.trusted.verdict import draw_inputs, public_inputs
 from mlsys_grader.course.lab import GradedLab
+from mlsys_grader.paths import IMPORT_PATH
 from mlsys_grader.sandbox import contents
-from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
-from mlsys_lab.checks.labinfo import read_lab
-from mlsys_lab.checks.learner.spec import call_name, find_call
-from mlsys_lab.checks.sides import LEARNER, find_files, find_other_labs
+from mlsys_lab.stack.labinfo import read_lab
 from tests.labs.harness import PROJECT, labs
 
 FIXTURES = PROJECT / "tests" / "grader" / "fixtures"
@@ -27,7 +28,7 @@ ALLOWED = (
     "torch",
     "mlsys_lab.errors",
     *(
-        f"mlsys_lab.checks.learner.{name}"
+        f"mlsys_checks.sandboxed.{name}"
         for name in ("spec", "storage", "values", "trees", "twice", "findings", "inputs", "texts")
     ),
     "mlsys_lab.comm.rank",
@@ -38,8 +39,8 @@ ALLOWED = (
     "mlsys_lab.kernels.triton_compile",
 )
 """What a module of calls may import besides the standard library and its own lab's calls."""
-SHARED = sorted(set(LEARNER.glob("*.py")) - find_other_labs(LEARNER, "none of the course"))
-"""What serves every lab on the learner's side."""
+SHARED = find_files(SANDBOXED, "none of the course")
+"""What serves every lab on the sandboxed side."""
 DIFFERENTIATES = ("autograd", "func", "nn", "optim", "special", "linalg")
 """Parts of torch that could compute what a learner is to compute."""
 TOPICS = [lab.info.topic for lab in labs()]
@@ -55,7 +56,7 @@ def lab(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Grad
 
 def files_of_calls(lab: GradedLab) -> list[Path]:
     files = [Path(str(sys.modules[name].__file__)) for name in lab.checks.call_modules]
-    ours = find_files(LEARNER, lab.info.checks_module) if lab.foreign_path is None else []
+    ours = find_files(SANDBOXED, lab.info.checks_module) if lab.foreign_path is None else []
     return sorted({*files, *(file for file in ours if file not in SHARED)})
 
 
@@ -82,20 +83,20 @@ def faults(source: str, own: str) -> Iterator[str]:
 def test_calls_import_nothing_that_decides_and_differentiate_nothing(lab: GradedLab) -> None:
     assert files_of_calls(lab)
     for file in files_of_calls(lab):
-        own = f"mlsys_lab.checks.learner.{lab.topic.replace('-', '_')}" if file.is_relative_to(LEARNER) else file.stem
+        own = f"mlsys_checks.sandboxed.{lab.topic.replace('-', '_')}" if file.is_relative_to(SANDBOXED) else file.stem
         assert list(faults(file.read_text(encoding="utf-8"), own)) == [], file.name
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "from mlsys_lab.checks.deciding.compare import close",
-        "from mlsys_lab.checks.deciding import compare",
-        "from mlsys_lab.checks import deciding",
-        "import mlsys_lab.checks.deciding.autograd",
-        "from mlsys_lab.checks.learner import cuda",
-        "from mlsys_lab.checks.deciding.autograd.scalar import CHECKS",
-        "from mlsys_lab.checks.learner.cuda import launch",
+        "from mlsys_checks.trusted.compare import close",
+        "from mlsys_checks.trusted import compare",
+        "from mlsys_checks import trusted",
+        "import mlsys_checks.trusted.autograd",
+        "from mlsys_checks.sandboxed import cuda",
+        "from mlsys_checks.trusted.autograd.scalar import CHECKS",
+        "from mlsys_checks.sandboxed.cuda import launch",
         "from mlsys_lab.autograd import Tensor",
         "from ..scalar import CHECKS",
         "from . import oracle",
@@ -110,7 +111,7 @@ def test_calls_import_nothing_that_decides_and_differentiate_nothing(lab: Graded
     ],
 )
 def test_a_module_of_calls_that_could_decide_is_found(line: str) -> None:
-    own = "mlsys_lab.checks.learner.autograd"
+    own = "mlsys_checks.sandboxed.autograd"
     good = f"import math\nimport torch\nfrom {own}.engine import inputs_of\nx = torch.zeros(2)\n"
     assert list(faults(good, own)) == []
     assert list(faults(good + line, own)) != []
@@ -151,22 +152,24 @@ def test_a_sandboxs_files_are_enough_to_call_and_not_enough_to_decide(lab: Grade
     uses = [check.uses for check in lab.checks.checks]
     program = f"""
 import sys, types
-sys.path[:0] = [{str(tmp_path)!r}]
-from mlsys_lab.checks.learner.attempt import attempt
-from mlsys_lab.checks.learner.spec import Call, find_call
+sys.path[:] = [{str(tmp_path)!r}, *(path for path in sys.path if path not in {IMPORT_PATH!r})]
+from mlsys_checks.sandboxed.attempt import attempt
+from mlsys_checks.sandboxed.spec import Call, find_call
 for name, uses in zip({names!r}, {uses!r}):
     assert attempt(Call(find_call(name), uses), types.SimpleNamespace(), {{}}).unfinished, name
 for name in {timed!r}:
     find_call(name)
-print(*sorted(name for name in sys.modules if name.startswith("mlsys_lab.checks.")))
+print(*sorted(name for name in sys.modules if name.startswith("mlsys_checks.")))
 from pathlib import Path
-origins = [m.__file__ for n, m in sys.modules.items() if n.startswith("mlsys_lab.") and getattr(m, "__file__", None)]
+ours = [module for name, module in sys.modules.items() if name.startswith(("mlsys_lab.", "mlsys_checks."))]
+origins = [module.__file__ for module in ours if getattr(module, "__file__", None)]
 assert all(Path(origin).is_relative_to({str(tmp_path)!r}) for origin in origins), origins
 """
     ran = subprocess.run(
         [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=400, check=False
     )
     assert ran.returncode == 0, ran.stderr
-    own = f"mlsys_lab.checks.learner.{lab.topic.replace('-', '_')}"
-    known = {"mlsys_lab.checks.learner", own, *(f"mlsys_lab.checks.learner.{path.stem}" for path in SHARED)}
+    own = f"mlsys_checks.sandboxed.{lab.topic.replace('-', '_')}"
+    shared = (".".join(path.relative_to(SANDBOXED.parents[1]).with_suffix("").parts) for path in SHARED)
+    known = {own, *(name.removesuffix(".__init__") for name in shared)}
     assert [name for name in ran.stdout.split() if name not in known and not name.startswith(f"{own}.")] == []

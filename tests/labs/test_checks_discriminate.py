@@ -10,15 +10,15 @@ from functools import cache
 
 import pytest
 
+from mlsys_checks.runner import PUBLIC_SEED
+from mlsys_checks.sandboxed.spec import Check
+from mlsys_checks.sides import SANDBOXED, TRUSTED, find_files
 from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.proving.draws import try_draws
 from mlsys_grader.proving.in_process import InProcess
 from mlsys_grader.proving.proof import Proved, prove
 from mlsys_grader.proving.trials import Trial, try_alternative, try_blank, try_mishap, try_mutant, try_reference
 from mlsys_grader.proving.variants import Variant
-from mlsys_lab.checks.learner.spec import Check
-from mlsys_lab.checks.runner import PUBLIC_SEED
-from mlsys_lab.checks.sides import DECIDING, LEARNER, find_files
 from tests.labs.harness import LabUnderTest, artifact_of, labs, released_notebook
 from tests.sampling import sample
 
@@ -48,7 +48,7 @@ def over(what: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("lab", "variant"), cases)
 
 
-OWN = re.compile(r"mlsys_lab\.checks\.(learner|deciding)\.autograd")
+OWN = re.compile(r"mlsys_checks\.(sandboxed|trusted)\.autograd")
 each_lab = pytest.mark.parametrize("lab", LABS, ids=[lab.info.topic for lab in LABS])
 CHECKS = [(lab, check) for lab in LABS for check in lab.checks.checks]
 each_check = pytest.mark.parametrize(("lab", "check"), CHECKS, ids=[f"{lab.info.topic}: {c.name}" for lab, c in CHECKS])
@@ -176,8 +176,8 @@ def test_every_check_is_failed_by_a_mutant_of_its_own_tasks(lab: LabUnderTest) -
 
 @each_lab
 def test_neither_artifact_nor_checks_lean_on_what_the_lab_withholds(lab: LabUnderTest) -> None:
-    shared = {file for side in (LEARNER, DECIDING) for file in find_files(side, "")}
-    files = {file for side in (LEARNER, DECIDING) for file in find_files(side, lab.info.checks_module)} - shared
+    shared = {file for side in (SANDBOXED, TRUSTED) for file in find_files(side, "")}
+    files = {file for side in (SANDBOXED, TRUSTED) for file in find_files(side, lab.info.checks_module)} - shared
     assert len(files) >= 2
     for text in [lab.reference, *(f.read_text(encoding="utf-8") for f in files)]:
         for module in lab.info.withheld:

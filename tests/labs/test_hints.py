@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from mlsys_lab.checks.learner.spec import Check
+from mlsys_checks.sandboxed.spec import Check
 from tests.labs.harness import LabUnderTest, labs
 
 LABS = labs()

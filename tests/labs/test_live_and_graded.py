@@ -6,11 +6,11 @@ import re
 
 import pytest
 
+from mlsys_checks.live import LiveChecks
+from mlsys_checks.runner import run_check
+from mlsys_checks.sandboxed.spec import Check
+from mlsys_checks.trusted.artifact import Artifact
 from mlsys_grader.proving.in_process import load_for_check
-from mlsys_lab.checks.deciding.artifact import Artifact
-from mlsys_lab.checks.learner.spec import Check
-from mlsys_lab.checks.live import LiveChecks
-from mlsys_lab.checks.runner import run_check
 from mlsys_lab.errors import CourseError
 from tests.labs.harness import LabUnderTest, labs, live_names
 from tests.sampling import sample

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from mlsys_checks.sides import find_module, find_provided
+from mlsys_checks.trusted.artifact import Artifact, refuse_absent, refuse_withheld
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.paths import PACKAGE
 from mlsys_grader.sandbox.contents import bind_project
-from mlsys_lab.checks.deciding.artifact import Artifact, refuse_absent, refuse_withheld
-from mlsys_lab.checks.sides import CHECKS, find_module, find_provided
 from tests.labs.harness import LabUnderTest, artifact_of, labs
 
 LABS = labs()
@@ -26,7 +26,7 @@ each_lab = pytest.mark.parametrize("lab", LABS, ids=[lab.info.topic for lab in L
 def modules_inside(lab: GradedLab) -> Iterator[Path]:
     """The modules of a lab's sandbox, without the checks' calls and what runs next to a submission."""
     for source in (Path(source) for source, _ in bind_project(lab)):
-        if source.suffix == ".py" and source.is_relative_to(PACKAGE) and not source.is_relative_to(CHECKS):
+        if source.suffix == ".py" and source.is_relative_to(PACKAGE):
             yield source
 
 

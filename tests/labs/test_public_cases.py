@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlsys_lab.checks.runner import run_check
+from mlsys_checks.runner import run_check
 from tests.labs.harness import kernels_of, labs, module_of
 
 LABS = {lab.info.topic: lab for lab in labs()}

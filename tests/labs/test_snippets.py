@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from mlsys_lab.checks.deciding.snippet import write_snippet
-from mlsys_lab.checks.deciding.verdict import bind_call, draw_inputs, public_inputs, shown_inputs
-from mlsys_lab.checks.learner.ranks import run_on_threads
-from mlsys_lab.checks.learner.spec import Arrays, Check
-from mlsys_lab.checks.learner.values import decode_text
-from mlsys_lab.checks.live import LiveChecks
-from mlsys_lab.checks.runner import PUBLIC_SEED
+from mlsys_checks.live import LiveChecks
+from mlsys_checks.runner import PUBLIC_SEED
+from mlsys_checks.sandboxed.ranks import run_on_threads
+from mlsys_checks.sandboxed.spec import Arrays, Check
+from mlsys_checks.sandboxed.values import decode_text
+from mlsys_checks.trusted.snippet import write_snippet
+from mlsys_checks.trusted.verdict import bind_call, draw_inputs, public_inputs, shown_inputs
 from mlsys_lab.comm import Run
 from tests.labs.harness import LabUnderTest, labs, module_of
 

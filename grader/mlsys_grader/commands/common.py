@@ -17,8 +17,8 @@ from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.gradebook.record import Record, read_record
 from mlsys_grader.judging.options import Options
 from mlsys_grader.sandbox.backend import BACKENDS
-from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.errors import InputError
+from mlsys_lab.stack.labinfo import find_lab
 
 WORKERS_PER_CORE = 8
 """Most submissions at a time for each core of this machine: each holds processes, which more would only make wait."""

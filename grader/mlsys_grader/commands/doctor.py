@@ -67,7 +67,7 @@ def _look(name: str, purpose: str, probe: Callable[[], str]) -> Finding:
 
 
 def _find_labs(folder: Path | None) -> str:
-    from mlsys_lab.checks.labinfo import require_labs
+    from mlsys_lab.stack.labinfo import require_labs
 
     return ", ".join(lab.name for lab in require_labs(folder))
 
@@ -90,7 +90,7 @@ def _start_job(labs: Path | None) -> str:
     from mlsys_grader.course.lab import GradedLab
     from mlsys_grader.sandbox.gpu import find_gpu
     from mlsys_grader.sandbox.sandbox import Sandbox
-    from mlsys_lab.checks.labinfo import require_labs
+    from mlsys_lab.stack.labinfo import require_labs
 
     gpu = find_gpu()
     device = gpu if gpu.nodes() else None

@@ -5,7 +5,7 @@ examples:
   mlsys-grader new-lab paged-cache --title "A paged KV cache" --chapter 13-serving
 
 In a checkout of the course it writes the lab's notebook and lab.toml (solutions/), both sides of its checks
-(mlsys_lab/checks/), what they are proved on (tests/labs/), and a line of the changelog. Syllabus, table of contents,
+(grader/mlsys_checks/), what they are proved on (tests/labs/), and a line of the changelog. Syllabus, table of contents,
 front page and the README's table follow from lab.toml. The tests of tests/labs name what is still due.
 """
 

@@ -37,8 +37,8 @@ from rich.text import Text
 
 from mlsys_grader.commands.common import add_judging_arguments, find_chosen_lab, make_progress_bar, read_judging_options
 from mlsys_grader.course.lab import GradedLab
-from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.errors import InputError
+from mlsys_lab.stack.labinfo import read_lab
 
 if TYPE_CHECKING:
     from mlsys_grader.proving.proof import Proved

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from mlsys_grader.course.files import write_atomically
 from mlsys_grader.release.table import replace_table, write_table
-from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.errors import InputError
+from mlsys_lab.stack.labinfo import read_lab
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,7 +18,7 @@ from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.gradebook.record import Record
 from mlsys_grader.reports.status import MEANINGS, Standing, find_standings
-from mlsys_lab.checks.labinfo import find_lab, require_labs
+from mlsys_lab.stack.labinfo import find_lab, require_labs
 
 URGENCY = ("fault", "waiting", "changed", "judged", "graded")
 """The order of states in the table."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from mlsys_checks import load_checks
+from mlsys_checks.sandboxed.spec import Lab
+from mlsys_checks.sides import HOMES, SANDBOXED, TRUSTED, add_imports, find_files
 from mlsys_grader.paths import INSIDE
-from mlsys_lab.checks.labinfo import LabInfo
-from mlsys_lab.checks.learner.spec import Lab
-from mlsys_lab.checks.sides import DECIDING, HOME, LEARNER, add_imports, find_files
+from mlsys_lab.stack.labinfo import LabInfo
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class GradedLab:
     @cached_property
     def checks(self) -> Lab:
         """The lab's checks, imported at first use."""
-        return self.info.load_checks()
+        return load_checks(self.info)
 
     @property
     def withheld(self) -> tuple[str, ...]:
@@ -60,27 +61,27 @@ class GradedLab:
     @property
     def foreign_path(self) -> str | None:
         """The folder to import the checks from when they are not part of the course package."""
-        return None if self.info.checks_module.startswith("mlsys_lab.") else str(self.checks_files[0].parent)
+        return None if self.info.checks_module.startswith("mlsys_checks.") else str(self.checks_files[0].parent)
 
     @cached_property
-    def deciding_files(self) -> list[Path]:
+    def verdict_files(self) -> list[Path]:
         """The files that a verdict depends on, by path: all that could make an answer right or wrong.
 
-        These are both sides of the checks (`mlsys_lab.checks.sides`) without other labs' parts, what runs beside a
-        submission, all that these import of the course (what a traced check counts with, say), lab.toml and the
-        released notebook.
+        These are both sides of the checks (`mlsys_checks.sides`) without other labs' parts, what runs next to a
+        submission, every module of the course that these import (what a traced check counts with, for example),
+        lab.toml and the released notebook.
         """
-        files = [file for side in (LEARNER, DECIDING) for file in find_files(side, self.info.checks_module)]
+        files = [file for side in (SANDBOXED, TRUSTED) for file in find_files(side, self.info.checks_module)]
         files += sorted(INSIDE.glob("*.py"))
-        folders = [HOME]
+        folders = [*HOMES]
         if self.foreign_path is not None:
-            files, folders = [*files, *self.checks_files], [HOME, Path(self.foreign_path)]
+            files, folders = [*files, *self.checks_files], [*HOMES, Path(self.foreign_path)]
         return [*add_imports(files, folders), self.info.folder / "lab.toml", self.info.notebook]
 
     @cached_property
     def version(self) -> str:
-        """Hash of `deciding_files`, the same wherever they lie: 16 hex digits."""
+        """Hash of `verdict_files`, the same wherever they lie: 16 hex digits."""
         digest = hashlib.sha256()
-        for name, content in sorted((path.name, path.read_bytes()) for path in self.deciding_files):
+        for name, content in sorted((path.name, path.read_bytes()) for path in self.verdict_files):
             digest.update(f"{name} {len(content)}\n".encode() + content)
         return digest.hexdigest()[:16]

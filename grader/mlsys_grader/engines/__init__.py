@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from mlsys_checks.trusted.artifact import Artifact
 from mlsys_grader.judging.verdict import Verdict
-from mlsys_lab.checks.deciding.artifact import Artifact
 
 
 @dataclass(frozen=True)

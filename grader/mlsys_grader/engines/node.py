@@ -12,6 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from mlsys_checks import load_checks
+from mlsys_checks.sandboxed.spec import Lab
+from mlsys_checks.trusted.artifact import Artifact
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import Task
 from mlsys_grader.engines.local import LocalEngine
@@ -22,10 +25,8 @@ from mlsys_grader.speed.bench import Bench
 from mlsys_grader.speed.devices import needs_gpu, open_benches
 from mlsys_grader.speed.measure import find_unmeasured, make_opener
 from mlsys_grader.speed.rounds import Effort
-from mlsys_lab.checks.deciding.artifact import Artifact
-from mlsys_lab.checks.labinfo import find_lab
-from mlsys_lab.checks.learner.spec import Lab
 from mlsys_lab.errors import CourseError
+from mlsys_lab.stack.labinfo import find_lab
 
 ROOMS = ("course", "intake", "sandbox", "judging", "speed", "engines")
 """What of the grader must be alike on all nodes: what forms verdicts, and what carries them."""
@@ -40,7 +41,7 @@ class PartOfLab(GradedLab):
     @cached_property
     def checks(self) -> Lab:
         """The checks of the lab whose names are among `names`."""
-        whole = self.info.load_checks()
+        whole = load_checks(self.info)
         return Lab(whole.topic, tuple(check for check in whole.checks if check.name in self.names))
 
 

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from mlsys_checks.sandboxed.spec import Check
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import Result, Task, cluster
 from mlsys_grader.engines.node import Judge, compute_fingerprint
 from mlsys_grader.judging.performance import PerformanceVerdict
 from mlsys_grader.judging.verdict import Verdict
-from mlsys_lab.checks.learner.spec import Check
 from mlsys_lab.errors import CourseError
 from mlsys_lab.stack.reference import labs_root
 

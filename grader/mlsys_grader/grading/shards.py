@@ -17,6 +17,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from mlsys_checks.sandboxed.spec import Check
 from mlsys_grader.course import notebooks
 from mlsys_grader.course.files import write_atomically
 from mlsys_grader.course.folder import Course, check_student
@@ -38,7 +39,6 @@ from mlsys_grader.reports.feedback import render_feedback
 from mlsys_grader.sandbox.backend import BACKENDS
 from mlsys_grader.speed.measure import measure_all
 from mlsys_grader.speed.rounds import Effort
-from mlsys_lab.checks.learner.spec import Check
 from mlsys_lab.errors import CourseError, InputError
 
 MERGED = "merged"

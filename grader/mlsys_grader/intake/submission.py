@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from mlsys_checks.sandboxed.spec import Mismatch
+from mlsys_checks.trusted.artifact import Artifact, Cell, export_cells, parse_notebook
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.intake.bounded import run_bounded
-from mlsys_lab.checks.deciding.artifact import Artifact, Cell, export_cells, parse_notebook
-from mlsys_lab.checks.learner.spec import Mismatch
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.commands import is_exported
 

@@ -24,9 +24,9 @@ from collections.abc import Callable
 from math import ceil
 from typing import Any, NoReturn
 
+from mlsys_checks.sandboxed.spec import Arrays, Ask, Case, Check, Lab, Mismatch
+from mlsys_checks.trusted.verdict import draw_inputs, public_inputs
 from mlsys_grader.sandbox.inside import jail, wire
-from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
-from mlsys_lab.checks.learner.spec import Arrays, Ask, Case, Check, Lab, Mismatch
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.limits import OutOfTimeError, time_limit
 

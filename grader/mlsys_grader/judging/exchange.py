@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from mlsys_checks.sandboxed.ranks import describe_deadlock, name_rank
+from mlsys_checks.sandboxed.spec import Mismatch
 from mlsys_grader.judging.problem import Ending
 from mlsys_grader.sandbox.inside import wire
-from mlsys_lab.checks.learner.ranks import describe_deadlock, name_rank
-from mlsys_lab.checks.learner.spec import Mismatch
 from mlsys_lab.comm.ledger import Finish, Link, Log, Post
 
 MOST_POSTS = 4096

@@ -15,6 +15,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from mlsys_checks.sandboxed.ranks import split_ranks
+from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Mismatch
+from mlsys_checks.sandboxed.texts import read_texts
+from mlsys_checks.trusted.artifact import Artifact
 from mlsys_grader.judging.oracle import Fault, HeavyAnswerError, Oracle, Oracles, draw_seed
 from mlsys_grader.judging.problem import Ending, Problem
 from mlsys_grader.judging.process import Process, read_endless, read_trouble
@@ -24,10 +28,6 @@ from mlsys_grader.judging.world import World
 from mlsys_grader.sandbox.inside import wire
 from mlsys_grader.sandbox.launcher import SandboxDied
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_lab.checks.deciding.artifact import Artifact
-from mlsys_lab.checks.learner.ranks import split_ranks
-from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
-from mlsys_lab.checks.learner.texts import read_texts
 from mlsys_lab.errors import InputError
 
 DEATHS = 2

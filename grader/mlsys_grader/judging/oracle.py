@@ -22,12 +22,12 @@ from threading import Lock
 from types import TracebackType
 from typing import NoReturn, TypeVar
 
+from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Mismatch
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging.deciding import PATIENCE
 from mlsys_grader.paths import IMPORT_PATH
 from mlsys_grader.sandbox.contents import make_environment
 from mlsys_grader.sandbox.inside import wire
-from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 from mlsys_lab.errors import CourseError
 
 T = TypeVar("T")

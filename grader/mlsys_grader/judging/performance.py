@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mlsys_checks.sandboxed.performance import Performance
 from mlsys_grader.sandbox.gpu import Gpu
-from mlsys_lab.checks.learner.performance import Performance
 
 NO_CUDA = "no CUDA device here"
 NOT_YET = "not measured yet"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from mlsys_lab.checks.learner.spec import Case, Mismatch
+from mlsys_checks.sandboxed.spec import Case, Mismatch
 
 
 class Ending(Enum):

@@ -11,12 +11,12 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from mlsys_checks.sandboxed.spec import Arrays, Check, Mismatch, call_name
+from mlsys_checks.sandboxed.texts import give_texts, name_texts
+from mlsys_checks.trusted.artifact import Artifact
 from mlsys_grader.judging.problem import Ending
 from mlsys_grader.sandbox.inside import watch, wire
 from mlsys_grader.sandbox.launcher import Job
-from mlsys_lab.checks.deciding.artifact import Artifact
-from mlsys_lab.checks.learner.spec import Arrays, Check, Mismatch, call_name
-from mlsys_lab.checks.learner.texts import give_texts, name_texts
 
 MEMORY_BYTES = 3 << 30
 """What a submission's process may map unless a check sets a budget."""

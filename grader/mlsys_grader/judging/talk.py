@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from mlsys_checks.sandboxed.spec import Case, Check
 from mlsys_grader.judging.oracle import Oracle
 from mlsys_grader.judging.process import Process
 from mlsys_grader.sandbox.inside import wire
-from mlsys_lab.checks.learner.spec import Case, Check
 
 QUESTIONS = 4096
 """How many questions one case may put."""

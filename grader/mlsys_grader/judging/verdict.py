@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mlsys_checks.sandboxed.spec import Check, Mismatch
 from mlsys_grader.judging.performance import PerformanceVerdict, await_measurement
 from mlsys_grader.judging.problem import Ending, Problem
-from mlsys_lab.checks.learner.spec import Check, Mismatch
 
 TEXT = 400
 """Longest text that is taken over from a sandbox, in characters."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from mlsys_checks.sandboxed.ranks import hold_back, join_ranks, split_ranks
+from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Mismatch
 from mlsys_grader.judging.exchange import Exchange, OverError, RefusedError
 from mlsys_grader.judging.problem import Ending, Problem
 from mlsys_grader.judging.process import Process, read_trouble
 from mlsys_grader.sandbox.inside import wire
-from mlsys_lab.checks.learner.ranks import hold_back, join_ranks, split_ranks
-from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Mismatch
 from mlsys_lab.errors import InputError
 
 

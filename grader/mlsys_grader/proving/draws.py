@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from mlsys_checks.sandboxed.spec import Check
+from mlsys_checks.trusted.compare import record_shares
 from mlsys_grader.proving.in_process import InProcess
 from mlsys_grader.proving.proof import Proved, prove
 from mlsys_grader.proving.trials import Trial
-from mlsys_lab.checks.deciding.compare import record_shares
-from mlsys_lab.checks.learner.spec import Check
 
 LOSSES = 1e-3
 """Share of draws that may cost a right solution a point."""

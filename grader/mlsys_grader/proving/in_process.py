@@ -18,15 +18,15 @@ import scipy.linalg
 import torch
 from threadpoolctl import threadpool_limits
 
+from mlsys_checks.runner import run_check
+from mlsys_checks.sandboxed.kernels.loading import load_kernels
+from mlsys_checks.sandboxed.spec import Arrays, Check, Mismatch
+from mlsys_checks.sandboxed.texts import lend_texts
+from mlsys_checks.trusted.artifact import Artifact, load
 from mlsys_grader.engines import Result, Task
 from mlsys_grader.judging.process import PATIENCE
 from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.sandbox.inside.wire import WireError, require_listable
-from mlsys_lab.checks.deciding.artifact import Artifact, load
-from mlsys_lab.checks.learner.spec import Arrays, Check, Mismatch
-from mlsys_lab.checks.learner.texts import lend_texts
-from mlsys_lab.checks.runner import run_check
-from mlsys_lab.stack.kernels import load_kernels
 
 torch.set_num_threads(1)  # as the grader's workers do
 assert scipy.linalg  # brings a BLAS of its own, which has to be there to be told

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mlsys_checks.trusted.artifact import Artifact
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.proving.variants import Variant, VariantsOf, read_blank
-from mlsys_lab.checks.deciding.artifact import Artifact
 from mlsys_lab.errors import InputError, did_you_mean
 
 

@@ -30,10 +30,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mlsys_lab.checks.deciding.artifact import Artifact, export_cells, parse_notebook, read_notebook
-from mlsys_lab.checks.labinfo import LabInfo
+from mlsys_checks.sandboxed.kernels.definitions import is_kernel
+from mlsys_checks.trusted.artifact import Artifact, export_cells, parse_notebook, read_notebook
 from mlsys_lab.errors import InputError
-from mlsys_lab.kernels.definitions import is_kernel
+from mlsys_lab.stack.labinfo import LabInfo
 
 
 @dataclass(frozen=True)

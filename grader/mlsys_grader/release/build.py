@@ -21,8 +21,8 @@ from mlsys_grader.course.files import write_atomically
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.course.notebooks import Notebook
 from mlsys_grader.release.leaks import find_leak
-from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.errors import CourseError, InputError, did_you_mean
+from mlsys_lab.stack.labinfo import read_lab
 
 NBGRADER_FIELDS = {"grade": False, "solution": False, "locked": False, "task": False, "schema_version": 3}
 KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}

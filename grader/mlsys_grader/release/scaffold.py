@@ -11,12 +11,19 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from mlsys_grader.course.files import write_atomically
-from mlsys_lab.checks.labinfo import FOLDER
 from mlsys_lab.errors import InputError
+from mlsys_lab.stack.labinfo import FOLDER
 
 TEMPLATES = Path(__file__).parent / "templates"
 CHANGELOG, SYLLABUS = Path("book/changelog.md"), Path("book/data/syllabus.yml")
-NEEDED = (Path("solutions"), Path("mlsys_lab/checks"), Path("tests/labs"), Path("book/chapters"), CHANGELOG, SYLLABUS)
+NEEDED = (
+    Path("solutions"),
+    Path("grader/mlsys_checks"),
+    Path("tests/labs"),
+    Path("book/chapters"),
+    CHANGELOG,
+    SYLLABUS,
+)
 """What a checkout of the course has."""
 ENTRY = "- Lab "
 """How the changelog's line of a lab begins."""
@@ -40,12 +47,12 @@ class NewLab:
     def files(self) -> dict[Path, str]:
         """The template of each file, by the file's place in the checkout."""
         module = self.topic.replace("-", "_")
-        checks, tests = Path("mlsys_lab/checks"), Path("tests/labs", module)
+        checks, tests = Path("grader/mlsys_checks"), Path("tests/labs", module)
         return {
             Path("solutions", self.name, f"{self.name}.py"): "notebook.py",
             Path("solutions", self.name, "lab.toml"): "lab.toml",
-            checks / "learner" / f"{module}.py": "learner.py",
-            checks / "deciding" / f"{module}.py": "deciding.py",
+            checks / "sandboxed" / f"{module}.py": "sandboxed.py",
+            checks / "trusted" / f"{module}.py": "trusted.py",
             tests / "variants.diff": "variants.diff",
             tests / "alternatives" / "plain_python.py": "alternative.py",
             tests / "test_text.py": "test_text.py",

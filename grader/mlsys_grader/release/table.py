@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mlsys_lab.checks.labinfo import LabInfo
 from mlsys_lab.errors import InputError
+from mlsys_lab.stack.labinfo import LabInfo
 
 BEGIN, END = "<!-- labs: begin -->", "<!-- labs: end -->"
 

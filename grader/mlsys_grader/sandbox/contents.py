@@ -1,8 +1,8 @@
 """What of the project lies inside a sandbox, whichever program builds it.
 
 Of `mlsys_lab` the modules that the lab's checks import or that lab.toml provides to exported cells, and none that the
-lab withholds; of `mlsys_lab.checks` only the folder `learner`, without other labs' calls: neither inputs nor oracles
-nor comparisons, of this lab or any other. Of the grader only what runs beside the learner's code.
+lab withholds; of `mlsys_checks` only the folder `sandboxed`, without other labs' calls: neither inputs nor oracles
+nor comparisons, of this lab or any other. Of the grader only what runs next to the submission.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from mlsys_checks.fresh import ONE_THREAD
+from mlsys_checks.sides import find_provided
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.paths import INSIDE, PACKAGE
-from mlsys_lab.checks.fresh import ONE_THREAD
-from mlsys_lab.checks.sides import find_provided
+from mlsys_grader.paths import CHECKS, INSIDE, PACKAGE
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.reference import labs_root
 
 HOME = Path("/course")
 """Where the project lies inside the sandbox."""
-PARTS = ("mlsys_lab", "mlsys_grader")
+PARTS = ("mlsys_lab", "mlsys_checks", "mlsys_grader")
 SYSTEM = (
     *(
         f"/usr/{name}"
@@ -61,11 +61,11 @@ def bind_system() -> list[Bind]:
 
 
 def find_private() -> list[Path]:
-    """Find what of this checkout or installation no submission may read: both packages, and the labs' solutions.
+    """Find what of this checkout or installation no submission may read: its packages, and the labs' solutions.
 
     An installed package has no solutions beside it.
     """
-    return [path for path in (PACKAGE, INSIDE.parents[1], PACKAGE.parent / "solutions") if path.exists()]
+    return [path for path in (PACKAGE, CHECKS, INSIDE.parents[1], PACKAGE.parent / "solutions") if path.exists()]
 
 
 def refuse_readable(private: Iterable[Path]) -> None:
@@ -82,7 +82,9 @@ def refuse_readable(private: Iterable[Path]) -> None:
 def bind_project(lab: GradedLab) -> list[Bind]:
     """Bind parts of the course and of the grader. Raises `InputError` where lab.toml names no module of the course."""
     found = [(INSIDE, HOME / "mlsys_grader" / "sandbox" / "inside")]
-    found += [(path, HOME / path.relative_to(PACKAGE.parent)) for path in sorted(_find_inside(lab))]
+    for path in sorted(_find_inside(lab)):
+        package = PACKAGE if path.is_relative_to(PACKAGE) else CHECKS
+        found.append((path, HOME / path.relative_to(package.parent)))
     inside = HOME / "mlsys_lab" / "_labs"  # `mlsys_lab.stack` reads there what stands in for a topic
     found += [(path, inside / path.parent.name / path.name) for path in sorted(labs_root().glob("*/lab.toml"))]
     return [(str(source), str(target)) for source, target in [*found, *dict.fromkeys(_calls_elsewhere(lab))]]
@@ -104,7 +106,7 @@ def find_folders(binds: list[Bind]) -> list[str]:
 
 
 def _find_inside(lab: GradedLab) -> Iterator[Path]:
-    """Find the files of the package that a submission has: modules, and what lies next to them without being one."""
+    """Find the files of both packages that a submission has: modules, and what lies next to them without being one."""
     elsewhere = (path for path, _ in _calls_elsewhere(lab))
     others = (file for path in (INSIDE, *elsewhere) for file in (path.rglob("*.py") if path.is_dir() else [path]))
     modules = find_provided(lab.info.checks_module, lab.info.provided, lab.withheld, others)

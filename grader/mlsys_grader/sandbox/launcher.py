@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
+from mlsys_checks.sandboxed.spec import Arrays
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.paths import IMPORT_PATH
 from mlsys_grader.sandbox.bubblewrap import bubblewrap
@@ -21,7 +22,6 @@ from mlsys_grader.sandbox.contents import HOME, make_environment
 from mlsys_grader.sandbox.device import Device
 from mlsys_grader.sandbox.inside import wire
 from mlsys_grader.sandbox.inside.jail import SCRATCH
-from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.errors import CourseError, MissingToolError
 
 START_S = 180.0

@@ -15,7 +15,7 @@ from mlsys_grader.sandbox.inside import wire
 from mlsys_grader.sandbox.inside.timed import Player, Tensors, as_tensors, make_answer, project, to_arrays
 
 if TYPE_CHECKING:
-    from mlsys_lab.checks.learner.performance import Performance, Work
+    from mlsys_checks.sandboxed.performance import Performance, Work
 
 
 class Library(Player):
@@ -32,7 +32,7 @@ class Library(Player):
             return wire.Frame("size", {"bytes": sum(t.numel() * t.element_size() for t in self.outputs[0])})
         if question.kind != "expect":
             return super().answer(question)
-        from mlsys_lab.checks.deciding.compare import tolerance  # decides, so a sandbox does not have it
+        from mlsys_checks.trusted.compare import tolerance  # decides, so a sandbox does not have it
 
         numbers, norms, again = [], [], []
         allowed: list[float] = []

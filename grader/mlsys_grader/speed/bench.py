@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
+from mlsys_checks.sandboxed.performance import Performance
 from mlsys_grader.judging.performance import NO_CUDA, REASON, PerformanceVerdict, has_device, leave_unmeasured
 from mlsys_grader.paths import IMPORT_PATH
 from mlsys_grader.sandbox.contents import make_environment
 from mlsys_grader.sandbox.gpu import Gpu
 from mlsys_grader.speed.rounds import Broken, Cheated, Effort, Match, Opener, Party, TooSlow
 from mlsys_grader.speed.times import Interval, Times
-from mlsys_lab.checks.learner.performance import Performance
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 from mlsys_lab.hardware import device as device_named
 

@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from mlsys_checks.sandboxed.spec import Check
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging.performance import has_device
 from mlsys_grader.sandbox.gpu import Gpu
 from mlsys_grader.speed.bench import Bench
 from mlsys_grader.speed.rounds import Effort
-from mlsys_lab.checks.learner.spec import Check
 from mlsys_lab.errors import CourseError, MissingToolError
 
 

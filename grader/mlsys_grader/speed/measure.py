@@ -12,6 +12,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from mlsys_checks.sandboxed.spec import Check, call_name
+from mlsys_checks.sandboxed.texts import give_texts, name_texts, read_texts
+from mlsys_checks.trusted.artifact import Artifact
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging.options import Options
 from mlsys_grader.judging.verdict import Verdict
@@ -21,9 +24,6 @@ from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_grader.speed.bench import Bench
 from mlsys_grader.speed.devices import needs_gpu, open_benches
 from mlsys_grader.speed.rounds import Broken, Effort, Party
-from mlsys_lab.checks.deciding.artifact import Artifact
-from mlsys_lab.checks.learner.spec import Check, call_name
-from mlsys_lab.checks.learner.texts import give_texts, name_texts, read_texts
 from mlsys_lab.errors import InputError
 
 MEMORY_BYTES = {"cpu": 3 << 30, "cuda": HOST_MEMORY_BYTES}

@@ -25,12 +25,12 @@ from typing import Any
 
 import numpy as np
 
+from mlsys_checks.sandboxed.performance import Performance
+from mlsys_checks.sandboxed.spec import Arrays
+from mlsys_checks.trusted.compare import close, tolerance
 from mlsys_grader.sandbox.inside import wire
 from mlsys_grader.sandbox.inside.timed import LIMITS, derive_seed
 from mlsys_grader.speed.times import Interval, Times
-from mlsys_lab.checks.deciding.compare import close, tolerance
-from mlsys_lab.checks.learner.performance import Performance
-from mlsys_lab.checks.learner.spec import Arrays
 from mlsys_lab.errors import CourseError
 
 MOST_OUTPUTS = 64

@@ -1,6 +1,6 @@
 """What a check takes from a trace to whoever decides: counts, and what is wrong in lines of text.
 
-`mlsys_lab.checks.deciding.traced` reads them.
+`mlsys_checks.trusted.traced` reads them.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ join base_cell on grade.cell_id = base_cell.id
 """
 TEST = """\
 import sys as _sys
-from mlsys_lab.checks.deciding.autograd import LAB as _LAB
-from mlsys_lab.checks.runner import run_check as _run_check
+from mlsys_checks.trusted.autograd import LAB as _LAB
+from mlsys_checks.runner import run_check as _run_check
 _report = _run_check(_LAB["{check}"], _sys.modules["__main__"], seed={seed}, hidden=True)
 assert _report.passed, _report.line"""
 """The check of a grade cell as an instructor would write it for nbgrader: the same cases, hidden ones too."""

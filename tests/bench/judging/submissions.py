@@ -12,7 +12,7 @@ from typing import Any
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.proving.variants import Variant
 from mlsys_grader.release.build import release
-from mlsys_lab.checks.labinfo import find_lab
+from mlsys_lab.stack.labinfo import find_lab
 from tests.grader import classroom
 from tests.labs.harness import labs
 

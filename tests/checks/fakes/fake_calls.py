@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_lab.checks.learner.spec import Arrays
+from mlsys_checks.sandboxed.spec import Arrays
 
 
 def add_one(artifact: Any, arrays: Arrays) -> Arrays:

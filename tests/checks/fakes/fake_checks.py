@@ -5,8 +5,8 @@ from __future__ import annotations
 import fake_calls
 import numpy as np
 
-from mlsys_lab.checks.deciding.compare import close
-from mlsys_lab.checks.learner.spec import Arrays, Case, Check, Lab
+from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Lab
+from mlsys_checks.trusted.compare import close
 
 
 def _inputs(rng: np.random.Generator, case: Case) -> Arrays:

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from mlsys_checks import topics
+from mlsys_checks.sides import CHECKS, PACKAGE, SANDBOXED, TRUSTED
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.paths import INSIDE
-from mlsys_lab.checks import topics
-from mlsys_lab.checks.labinfo import LabInfo, find_lab
-from mlsys_lab.checks.sides import CHECKS, DECIDING, HOME, LEARNER
+from mlsys_lab.stack.labinfo import LabInfo, find_lab
 
-PACKAGE = HOME / "mlsys_lab"
 TOPICS = sorted(topics())
 
 
@@ -25,7 +24,7 @@ def version_with(changed: Path, lab: GradedLab, monkeypatch: pytest.MonkeyPatch)
     """The version of a lab in a checkout whose file `changed` has one line more: the files that decide are the same."""
     read = Path.read_bytes
     there = GradedLab(lab.info)
-    vars(there)["deciding_files"] = lab.deciding_files
+    vars(there)["verdict_files"] = lab.verdict_files
     with monkeypatch.context() as patched:
         patched.setattr(Path, "read_bytes", lambda path: read(path) + (b"\n# changed\n" if path == changed else b""))
         return there.version
@@ -34,17 +33,17 @@ def version_with(changed: Path, lab: GradedLab, monkeypatch: pytest.MonkeyPatch)
 def own_parts(info: LabInfo) -> set[Path]:
     """Every Python file of both sides that does not lie in the folder or module of another lab."""
     others = {topic.replace("-", "_") for topic in TOPICS} - {info.topic.replace("-", "_")}
-    files = [(side, file) for side in (LEARNER, DECIDING) for file in side.rglob("*.py")]
+    files = [(side, file) for side in (SANDBOXED, TRUSTED) for file in side.rglob("*.py")]
     return {file for side, file in files if file.relative_to(side).parts[0].removesuffix(".py") not in others}
 
 
 def test_each_file_that_decides_changes_the_version(info: LabInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = GradedLab(info)
     decide = {*own_parts(info), *INSIDE.glob("*.py"), info.folder / "lab.toml", info.notebook}
-    assert decide <= set(lab.deciding_files)
-    assert {DECIDING / "traced.py", DECIDING / "answers.py", LEARNER / "attempt.py"} <= decide
-    assert {PACKAGE / "stack" / "artifact.py", PACKAGE / "stack" / "kernels.py"} <= set(lab.deciding_files)
-    for file in lab.deciding_files:
+    assert decide <= set(lab.verdict_files)
+    assert {TRUSTED / "traced.py", TRUSTED / "answers.py", SANDBOXED / "attempt.py"} <= decide
+    assert {PACKAGE / "stack" / "artifact.py", SANDBOXED / "kernels" / "loading.py"} <= set(lab.verdict_files)
+    for file in lab.verdict_files:
         assert version_with(file, lab, monkeypatch) != lab.version, file
 
 
@@ -52,7 +51,7 @@ def test_each_file_that_decides_changes_the_version(info: LabInfo, monkeypatch: 
 def test_what_counts_for_a_traced_check_decides(topic: str) -> None:
     trace = PACKAGE / "kernels" / "trace"
     assert {trace / "events.py", trace / "requests.py", trace / "findings.py"} <= set(
-        GradedLab(find_lab(topic)).deciding_files
+        GradedLab(find_lab(topic)).verdict_files
     )
 
 
@@ -61,8 +60,8 @@ def test_what_only_shows_and_what_is_another_labs_leaves_the_version_alone(
 ) -> None:
     lab = GradedLab(info)
     other = next(topic.replace("-", "_") for topic in TOPICS if topic != info.topic)
-    shown = [CHECKS / f"{name}.py" for name in ("live", "render", "fresh", "labinfo")]
-    elsewhere = [*(DECIDING / other).glob("*.py"), *(PACKAGE / "widgets").glob("*.py"), PACKAGE / "cli" / "check.py"]
+    shown = [CHECKS / f"{name}.py" for name in ("live", "render", "fresh", "command")]
+    elsewhere = [*(TRUSTED / other).glob("*.py"), *(PACKAGE / "widgets").glob("*.py"), PACKAGE / "stack" / "labinfo.py"]
     for file in [*shown, *elsewhere]:
         assert file.is_file() and version_with(file, lab, monkeypatch) == lab.version, file
 
@@ -70,7 +69,7 @@ def test_what_only_shows_and_what_is_another_labs_leaves_the_version_alone(
 def test_the_version_of_an_instructors_lab_changes_with_its_own_modules(
     tiny: GradedLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = {file.name for file in tiny.deciding_files}
+    names = {file.name for file in tiny.verdict_files}
     assert {"tiny_checks.py", "tiny_calls.py", "compare.py", "attempt.py", "lab.toml"} <= names
-    for file in tiny.deciding_files:
+    for file in tiny.verdict_files:
         assert version_with(file, tiny, monkeypatch) != tiny.version, file

@@ -10,7 +10,7 @@ from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import node
 from mlsys_grader.judging.verdict import award
 from mlsys_grader.sandbox.gpu import Gpu
-from mlsys_lab.checks.labinfo import read_lab
+from mlsys_lab.stack.labinfo import read_lab
 from tests.grader.conftest import FIXTURES
 
 INFO = read_lab(FIXTURES / "solutions" / "03-kernel")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from mlsys_checks.trusted.artifact import Artifact, Cell, export_cells, parse_notebook
 from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import Task, cluster
@@ -23,9 +24,8 @@ from mlsys_grader.grading.grade import grade
 from mlsys_grader.intake.collect import collect
 from mlsys_grader.judging.options import Options
 from mlsys_grader.judging.performance import NOT_YET
-from mlsys_lab.checks.deciding.artifact import Artifact, Cell, export_cells, parse_notebook
-from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
+from mlsys_lab.stack.labinfo import find_lab
 from tests.grader.processes import descendants
 
 pytestmark = pytest.mark.sandbox
@@ -213,8 +213,8 @@ import sys
 from mlsys_grader.engines import Task
 from mlsys_grader.engines.ray import RayEngine
 from mlsys_grader.course.lab import GradedLab
-from mlsys_lab.checks.deciding.artifact import Artifact, Cell
-from mlsys_lab.checks.labinfo import find_lab
+from mlsys_checks.trusted.artifact import Artifact, Cell
+from mlsys_lab.stack.labinfo import find_lab
 from pathlib import Path
 address, labs, checks = sys.argv[1:]
 sys.path.append(checks)

@@ -16,7 +16,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.release.build import release
-from mlsys_lab.checks.labinfo import find_lab
+from mlsys_lab.stack.labinfo import find_lab
 from tests.grader.fuzz import corpus, strategies, targets
 
 TARGETS: dict[str, Callable] = {

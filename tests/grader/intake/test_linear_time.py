@@ -5,13 +5,13 @@ from pathlib import PurePosixPath
 
 import pytest
 
+from mlsys_checks.trusted.artifact import Notebook
 from mlsys_grader.course.folder import parse_stamp
 from mlsys_grader.course.tables import format_csv
 from mlsys_grader.intake.escaping import defuse_markdown
 from mlsys_grader.intake.hand_in import calls_up
 from mlsys_grader.intake.platforms import identify_student
 from mlsys_grader.intake.roster import explain_unclear
-from mlsys_lab.checks.deciding.artifact import Notebook
 from mlsys_lab.stack.artifact import Artifact, Cell
 from mlsys_lab.stack.commands import is_exported
 from mlsys_lab.stack.names import guess_names

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from mlsys_checks.sandboxed.spec import Mismatch
 from mlsys_grader.judging.exchange import Exchange, OverError, RefusedError, weigh
 from mlsys_grader.judging.problem import Ending
 from mlsys_grader.sandbox.inside.wire import Frame
-from mlsys_lab.checks.learner.spec import Mismatch
 
 
 def send(peer=1, array=(1.0,), **meta) -> Frame:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from mlsys_checks.trusted.verdict import draw_inputs
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging.oracle import Oracle, Oracles
-from mlsys_lab.checks.deciding.verdict import draw_inputs
 from tests.labs.harness import labs
 from tests.sampling import sample
 

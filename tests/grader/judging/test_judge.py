@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 
+from mlsys_checks.sandboxed.spec import Mismatch
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging import oracle
 from mlsys_grader.judging import verdict as module
@@ -11,7 +12,6 @@ from mlsys_grader.judging.oracle import Oracle, Oracles, draw_seed
 from mlsys_grader.judging.problem import Problem
 from mlsys_grader.judging.process import Process
 from mlsys_grader.judging.verdict import deny_all
-from mlsys_lab.checks.learner.spec import Mismatch
 
 pytestmark = pytest.mark.sandbox
 

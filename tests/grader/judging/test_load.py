@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
+from mlsys_checks.trusted.artifact import Artifact
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import Task
 from mlsys_grader.engines.local import LocalEngine
 from mlsys_grader.intake.submission import read_submission
 from mlsys_grader.judging.judge import judge
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_lab.checks.deciding.artifact import Artifact
 from tests.labs.harness import labs
 from tests.sampling import keep
 

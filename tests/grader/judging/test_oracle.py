@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mlsys_checks.trusted.verdict import draw_inputs, public_inputs
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging import oracle as module
 from mlsys_grader.judging.oracle import Fault, HeavyAnswerError, Oracle, Oracles
-from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
 from mlsys_lab.errors import CourseError
 from tests.grader.processes import descendants, gone
 

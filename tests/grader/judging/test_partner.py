@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import dial_checks
 import pytest
 
+from mlsys_checks.runner import run_check
+from mlsys_checks.trusted.artifact import Artifact, Cell
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging import talk
 from mlsys_grader.judging.judge import judge
 from mlsys_grader.judging.oracle import Fault, Oracle, Oracles
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_lab.checks.deciding.artifact import Artifact, Cell
-from mlsys_lab.checks.labinfo import LabInfo
-from mlsys_lab.checks.runner import run_check
+from mlsys_lab.stack.labinfo import LabInfo
 
 RIGHT = "def total(read, turns):\n    return sum(read() for _ in range(turns))\n"
 ENDLESS = """\

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from mlsys_checks.trusted.artifact import Artifact
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging.judge import judge
 from mlsys_grader.judging.oracle import Oracles
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_lab.checks.deciding.artifact import Artifact
 from tests.labs.harness import labs
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(900)]

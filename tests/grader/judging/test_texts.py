@@ -9,8 +9,8 @@ from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging.judge import judge
 from mlsys_grader.judging.oracle import Oracles
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_lab.checks.labinfo import LabInfo
 from mlsys_lab.stack.artifact import Artifact, Cell
+from mlsys_lab.stack.labinfo import LabInfo
 from tests.kernels.cuda_cpp.tools import needs_gxx
 
 pytestmark = [pytest.mark.sandbox, needs_gxx]
@@ -70,7 +70,7 @@ def test_what_runs_a_text_cannot_be_replaced(verdicts, when):
         "def double_cpp():\n    return WRONG\n"
         "def forge():\n"
         "    from mlsys_lab.kernels.cuda_cpp import Emulator\n"
-        "    import mlsys_lab.checks.learner.texts as texts\n"
+        "    import mlsys_checks.sandboxed.texts as texts\n"
         "    Emulator.__call__ = lambda self, source, kernel, grid, block, x, y, n: y.copy_(2 * x)\n"
         "forge()\n"
     )

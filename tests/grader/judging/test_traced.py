@@ -11,8 +11,8 @@ from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging.judge import judge
 from mlsys_grader.judging.oracle import Oracles
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_lab.checks.labinfo import LabInfo
 from mlsys_lab.stack.artifact import Artifact, Cell
+from mlsys_lab.stack.labinfo import LabInfo
 
 pytestmark = pytest.mark.sandbox
 

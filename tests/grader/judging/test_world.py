@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import ring_checks
 
+from mlsys_checks.sandboxed.attempt import attempt
+from mlsys_checks.sandboxed.ranks import LOGS, join_ranks
+from mlsys_checks.trusted.artifact import Artifact, Cell
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging import exchange
 from mlsys_grader.judging.judge import judge
 from mlsys_grader.judging.oracle import Oracles
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_lab.checks.deciding.artifact import Artifact, Cell
-from mlsys_lab.checks.labinfo import LabInfo
-from mlsys_lab.checks.learner.attempt import attempt
-from mlsys_lab.checks.learner.ranks import LOGS, join_ranks
+from mlsys_lab.stack.labinfo import LabInfo
 
 pytestmark = pytest.mark.sandbox
 

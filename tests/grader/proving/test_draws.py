@@ -10,7 +10,7 @@ from mlsys_grader.cli import main
 from mlsys_grader.proving.draws import MUTANT_DRAWS, Draws, MutantDraws, try_draws, try_mutants
 from mlsys_grader.proving.trials import list_trials
 from mlsys_grader.proving.variants import VariantsOf
-from mlsys_lab.checks.labinfo import read_lab
+from mlsys_lab.stack.labinfo import read_lab
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 VARIANTS = FIXTURES / "variants" / "tiny"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mlsys_checks.trusted.artifact import Artifact, Cell
 from mlsys_grader.proving.in_process import InProcess, load_module
-from mlsys_lab.checks.deciding.artifact import Artifact, Cell
 
 
 def test_what_an_artifact_prints_as_it_is_loaded_is_not_shown(capsys):

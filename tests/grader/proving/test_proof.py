@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from mlsys_checks.trusted.artifact import Artifact
 from mlsys_grader.cli import main
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import Result
@@ -12,9 +13,8 @@ from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.proving.proof import count_caught, read_result
 from mlsys_grader.proving.trials import Trial, list_trials
 from mlsys_grader.proving.variants import Variant, VariantsOf
-from mlsys_lab.checks.deciding.artifact import Artifact
-from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.errors import InputError
+from mlsys_lab.stack.labinfo import read_lab
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 SOLUTION = FIXTURES / "solutions" / "01-tiny"

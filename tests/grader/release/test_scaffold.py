@@ -143,7 +143,7 @@ def test_what_cannot_be_written_is_told_in_one_line(
 def test_a_lab_that_the_syllabus_plans_takes_its_number_and_chapter(tmp_path: Path) -> None:
     """In a checkout in which no lab is written yet."""
     (tmp_path / "book").symlink_to(PROJECT / "book")
-    for empty in ("solutions", "mlsys_lab/checks", "tests/labs"):
+    for empty in ("solutions", "grader/mlsys_checks", "tests/labs"):
         (tmp_path / empty).mkdir(parents=True)
     lab = plan_lab(tmp_path, "diffusion")
     assert (lab.number, lab.chapter) == (12, "14-diffusion")

@@ -8,8 +8,8 @@ import pytest
 
 from mlsys_grader.cli import main
 from mlsys_grader.release.table import BEGIN, END, replace_table, write_table
-from mlsys_lab.checks.labinfo import LabInfo, released_labs
 from mlsys_lab.errors import InputError
+from mlsys_lab.stack.labinfo import LabInfo, released_labs
 
 PROJECT = Path(__file__).parents[3]
 

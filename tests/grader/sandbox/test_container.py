@@ -3,12 +3,12 @@ import sys
 
 import pytest
 
+from mlsys_checks.sides import SANDBOXED, find_files
 from mlsys_grader.intake.submission import read_submission
 from mlsys_grader.judging.judge import judge
 from mlsys_grader.sandbox import backend, container, contents
 from mlsys_grader.sandbox.inside import seccomp, wire
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_lab.checks.sides import LEARNER, find_files
 from mlsys_lab.errors import InputError, MissingToolError
 from tests.grader.conftest import FIXTURES
 from tests.grader.inside import answer, ask, named, nobody_is_left
@@ -56,11 +56,11 @@ def test_a_class_is_judged_in_containers(program, tiny, oracles, hand_in, tmp_pa
 
 
 def test_the_container_holds_no_oracle(program, tiny):
-    ours = "f.endswith('.py') and ('/checks' in at or 'tiny' in f)"
+    ours = "f.endswith('.py') and ('mlsys_checks' in at or 'tiny' in f)"
     walk = f"sorted(f for at, _, files in os.walk(root) for f in files if {ours})"
     with Sandbox(tiny) as sandbox:
         before = "import sys\nroot = next(p for p in sys.path if p.endswith('/course'))"
-        learners = [path.name for path in find_files(LEARNER, "")]
+        learners = [path.name for path in find_files(SANDBOXED, "")]
         assert answer(sandbox, walk, before=before) == sorted([*learners, "tiny_calls.py"])
         assert "No module named" in ask(sandbox, "import mlsys_lab.autograd").meta["got"]
 

@@ -5,10 +5,10 @@ import time
 import numpy as np
 import pytest
 
+from mlsys_checks.trusted.artifact import export_cells, parse_notebook
 from mlsys_grader.sandbox.container import make_flags
 from mlsys_grader.sandbox.gpu import Gpu, find_gpu
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_lab.checks.deciding.artifact import export_cells, parse_notebook
 from mlsys_lab.errors import InputError
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from mlsys_checks.sides import SANDBOXED, find_files
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging.options import Options
 from mlsys_grader.sandbox import contents
 from mlsys_grader.sandbox.bubblewrap import bubblewrap
 from mlsys_grader.sandbox.inside import jail, wire
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_lab.checks.labinfo import find_lab
-from mlsys_lab.checks.sides import LEARNER, find_files
 from mlsys_lab.errors import InputError, MissingToolError
+from mlsys_lab.stack.labinfo import find_lab
 from tests.grader.inside import MEBIBYTE, answer, ask, begin, named, nobody_is_left
 
 pytestmark = pytest.mark.sandbox
@@ -56,14 +56,17 @@ def test_withheld_modules_are_not_there(sandbox):
     assert "No module named 'mlsys_lab.autograd'" in ask(sandbox, "import mlsys_lab.autograd").meta["got"]
 
 
-def test_of_the_checks_only_the_learners_side_is_there(sandbox):
-    here = "/course/mlsys_lab/checks"
-    walk = (
-        f"sorted(os.path.join(at, f)[{len(here)}:] for at, _, fs in os.walk('/course') for f in fs if 'checks' in at)"
-    )
-    checks = [f"/learner/{path.name}" for path in find_files(LEARNER, "")]
-    assert answer(sandbox, walk) == checks
-    assert answer(sandbox, "sorted(os.listdir('/course'))") == ["mlsys_grader", "mlsys_lab", "tiny_calls.py"]
+def test_of_the_checks_only_the_sandboxed_side_is_there(sandbox):
+    assert answer(sandbox, "os.listdir('/course/mlsys_checks')") == ["sandboxed"]
+    here = "/course/mlsys_checks/sandboxed/"
+    walk = f"sorted(os.path.join(at, f)[{len(here)}:] for at, _, fs in os.walk('{here}') for f in fs)"
+    assert answer(sandbox, walk) == [str(path.relative_to(SANDBOXED)) for path in find_files(SANDBOXED, "")]
+    assert answer(sandbox, "sorted(os.listdir('/course'))") == [
+        "mlsys_checks",
+        "mlsys_grader",
+        "mlsys_lab",
+        "tiny_calls.py",
+    ]
     assert answer(sandbox, "os.listdir('/course/mlsys_grader') + os.listdir('/course/mlsys_grader/sandbox')") == [
         "sandbox",
         "inside",
@@ -73,23 +76,23 @@ def test_of_the_checks_only_the_learners_side_is_there(sandbox):
 def test_a_lab_of_the_course_brings_its_calls_and_no_oracle():
     source = """
 import importlib, os
-here = "/course/mlsys_lab/checks"
+here = "/course/mlsys_checks"
 seen = sorted(os.path.relpath(at, here) for at, _, files in os.walk(here) if files and not at.endswith("__pycache__"))
-decides = [f"deciding.{name}" for name in ("autograd", "autograd.scalar", "autograd.oracle", "verdict", "compare")]
-for module in (*decides, "deciding", "runner", "labinfo", "learner.triton"):
+decides = [f"trusted.{name}" for name in ("autograd", "autograd.scalar", "autograd.oracle", "verdict", "compare")]
+for module in (*decides, "trusted", "runner", "sides", "sandboxed.triton"):
     try:
-        seen.append(importlib.import_module(f"mlsys_lab.checks.{module}").__name__)
+        seen.append(importlib.import_module(f"mlsys_checks.{module}").__name__)
     except ModuleNotFoundError:
         pass
 raise ValueError(seen)
 Value = None
 """
     order = {"name": "t", "source": source, "time_limit_s": 20.0, "memory_bytes": 1 << 30, "cpu_s": 60}
-    call = {"call": "mlsys_lab.checks.learner.autograd.scalar:arithmetic", "uses": ["Value"], "memory_bytes": None}
+    call = {"call": "mlsys_checks.sandboxed.autograd.scalar:arithmetic", "uses": ["Value"], "memory_bytes": None}
     with Sandbox(GradedLab(find_lab("autograd"))) as running, running.job() as job:
         job.ask("job", order, deadline=time.monotonic() + 60)
         told = job.ask("case", {**call, "time_limit_s": 20.0, "random_seed": 1}, deadline=time.monotonic() + 60)
-    assert "['learner', 'learner/autograd']" in str(told.meta), told
+    assert "['sandboxed', 'sandboxed/autograd']" in str(told.meta), told
 
 
 def test_an_earlier_labs_reference_is_found_under_the_name_that_its_lab_gives(tiny):
@@ -139,13 +142,15 @@ def test_a_course_beside_an_environment_is_not_seen(tmp_path):
 def environment(tmp_path, monkeypatch):
     """An environment that has the course installed as a package, with `lib64` a second name of `lib`."""
     packages = tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
-    (packages / "mlsys_lab" / "checks").mkdir(parents=True)
+    (packages / "mlsys_lab").mkdir(parents=True)
+    (packages / "mlsys_checks").mkdir()
     (packages / "mlsys_grader" / "sandbox" / "inside").mkdir(parents=True)
     (packages / "torch").mkdir()
     (tmp_path / "venv" / "lib64").symlink_to("lib")
     binds = [(f"{tmp_path}/venv/{name}", f"{tmp_path}/venv/{name}") for name in ("lib", "lib64")]
     monkeypatch.setattr(contents, "bind_system", lambda: binds)
     monkeypatch.setattr(contents, "PACKAGE", packages / "mlsys_lab")
+    monkeypatch.setattr(contents, "CHECKS", packages / "mlsys_checks")
     monkeypatch.setattr(contents, "INSIDE", packages / "mlsys_grader" / "sandbox" / "inside")
     return packages
 
@@ -299,7 +304,7 @@ def test_bubblewrap_that_may_not_work_is_told_in_one_line(tiny, monkeypatch, tmp
 def test_a_withheld_module_that_does_not_exist_is_refused(tiny_labs, tmp_path):
     import shutil
 
-    from mlsys_lab.checks.labinfo import read_lab
+    from mlsys_lab.stack.labinfo import read_lab
 
     shutil.copytree(tiny_labs / "01-tiny", tmp_path / "01-tiny")
     toml = tmp_path / "01-tiny" / "lab.toml"

@@ -12,7 +12,7 @@ import tiny_checks
 
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_lab.checks.labinfo import LabInfo
+from mlsys_lab.stack.labinfo import LabInfo
 from tests.grader.inside import ask
 
 HIDDEN = "mlsys_lab.kernels.trace.sectors"

@@ -20,12 +20,12 @@ import timed_calls
 import timed_checks
 import torch
 
+from mlsys_checks.sandboxed.performance import Performance, Work
 from mlsys_grader.sandbox.inside import timed, wire
 from mlsys_grader.speed import bench as module
 from mlsys_grader.speed.bench import Bench, least_call_s
 from mlsys_grader.speed.rounds import Effort, Party
 from mlsys_grader.speed.times import Interval, Times
-from mlsys_lab.checks.learner.performance import Performance, Work
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 from tests.grader.timed_submissions import CHEATS, HONEST, OTHER_HONEST, PATCHED_CLOCK, SLOW, TAKES_OVER
 

@@ -8,14 +8,14 @@ from functools import cached_property
 import pytest
 import timed_checks
 
+from mlsys_checks.sandboxed.spec import Lab
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.sandbox.gpu import Gpu
 from mlsys_grader.speed import devices as module
 from mlsys_grader.speed.devices import find_measurable, hold_device, needs_gpu, open_benches
 from mlsys_grader.speed.rounds import Effort
-from mlsys_lab.checks.labinfo import read_lab
-from mlsys_lab.checks.learner.spec import Lab
 from mlsys_lab.errors import MissingToolError
+from mlsys_lab.stack.labinfo import read_lab
 from tests.grader.conftest import FIXTURES, PROJECT
 
 HOLD = """

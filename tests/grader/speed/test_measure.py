@@ -26,8 +26,8 @@ from mlsys_grader.release.build import release
 from mlsys_grader.reports.export import to_csv
 from mlsys_grader.speed import devices as benches
 from mlsys_grader.speed.rounds import Effort
-from mlsys_lab.checks.labinfo import find_lab
 from mlsys_lab.errors import InputError
+from mlsys_lab.stack.labinfo import find_lab
 from tests.grader.conftest import FIXTURES, PROJECT
 
 pytestmark = pytest.mark.alone

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from mlsys_checks.sandboxed.kernels.loading import load_kernels
 from mlsys_lab.kernels.trace.events import ATOMIC, STORE
 from mlsys_lab.kernels.trace.findings import findings
 from mlsys_lab.stack.artifact import Artifact
-from mlsys_lab.stack.kernels import load_kernels
 from tests.kernels.trace.launches import Ask, array, shared, trace
 
 BUFFERS = [array("x", 8), array("y", (2, 4), itemsize=2, written=False), shared("s", 32)]

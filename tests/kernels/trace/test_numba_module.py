@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mlsys_checks.sandboxed.kernels.vocabulary import CUDA
 from mlsys_lab.kernels.numba_language import cuda
 from mlsys_lab.kernels.trace.events import ATOMIC
 from mlsys_lab.kernels.trace.numba_simulator import record, run
-from mlsys_lab.kernels.vocabulary import CUDA
 
 
 def test_atomics():

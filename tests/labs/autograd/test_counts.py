@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlsys_checks.sandboxed.spec import Arrays
+from mlsys_checks.trusted.artifact import Artifact
+from mlsys_checks.trusted.autograd import LAB
+from mlsys_checks.trusted.compare import close
+from mlsys_checks.trusted.verdict import draw_inputs, public_inputs
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging.judge import judge
 from mlsys_grader.judging.oracle import Oracles
 from mlsys_grader.sandbox.sandbox import Sandbox
-from mlsys_lab.checks.deciding.artifact import Artifact
-from mlsys_lab.checks.deciding.autograd import LAB
-from mlsys_lab.checks.deciding.compare import close
-from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
-from mlsys_lab.checks.learner.spec import Arrays
 from tests.labs.harness import labs, module_of
 
 AUTOGRAD = next(lab for lab in labs() if lab.info.topic == "autograd")
@@ -75,8 +75,8 @@ def test_a_layer_that_runs_a_third_time_spoils_the_gradients() -> None:
 
 
 UNCOUNTED = """
-import mlsys_lab.checks.learner.attempt
-mlsys_lab.checks.learner.attempt._over_budget = lambda check, peak_bytes: None
+import mlsys_checks.sandboxed.attempt
+mlsys_checks.sandboxed.attempt._over_budget = lambda check, peak_bytes: None
 def checkpoint_sequential(layers, x, segments):
     return run_layers(layers, x)
 """

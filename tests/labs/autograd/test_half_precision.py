@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from mlsys_checks.trusted.compare import close
 from mlsys_grader.proving.draws import try_draws
 from mlsys_grader.proving.trials import try_reference
-from mlsys_lab.checks.deciding.compare import close
 from tests.labs.harness import labs
 
 CANCELS = (5453, 29179)

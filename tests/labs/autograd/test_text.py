@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from mlsys_lab.checks.deciding.autograd import LAB
-from mlsys_lab.checks.deciding.autograd.classifier import TARGET, least_accuracy
-from mlsys_lab.checks.deciding.verdict import draw_inputs
+from mlsys_checks.trusted.autograd import LAB
+from mlsys_checks.trusted.autograd.classifier import TARGET, least_accuracy
+from mlsys_checks.trusted.verdict import draw_inputs
 from tests.labs.figures import assert_held
 from tests.labs.harness import labs, module_of
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlsys_lab.checks.deciding.cuda.comparison import MOST, WRONG, agree, limits
-from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
-from mlsys_lab.checks.learner.spec import Arrays, Case, Check
-from mlsys_lab.checks.learner.trees import Tree, flatten, nest
-from mlsys_lab.checks.live import LiveChecks
-from mlsys_lab.checks.runner import PUBLIC_SEED, run_check
+from mlsys_checks.live import LiveChecks
+from mlsys_checks.runner import PUBLIC_SEED, run_check
+from mlsys_checks.sandboxed.spec import Arrays, Case, Check
+from mlsys_checks.sandboxed.trees import Tree, flatten, nest
+from mlsys_checks.trusted.cuda.comparison import MOST, WRONG, agree, limits
+from mlsys_checks.trusted.verdict import draw_inputs, public_inputs
 from mlsys_lab.errors import CourseError
 from mlsys_lab.kernels.trace import launches
 from mlsys_lab.kernels.trace.numba_simulator import record

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from mlsys_lab.checks.deciding.cuda.shared import TREE_REQUESTS
-from mlsys_lab.checks.deciding.cuda.speed import MATMUL, TRANSPOSE
-from mlsys_lab.checks.learner.cuda.launches import THREADS
+from mlsys_checks.sandboxed.cuda.launches import THREADS
+from mlsys_checks.trusted.cuda.shared import TREE_REQUESTS
+from mlsys_checks.trusted.cuda.speed import MATMUL, TRANSPOSE
 from mlsys_lab.kernels.trace.banks import BANKS
 from mlsys_lab.kernels.trace.events import WARP
 from mlsys_lab.kernels.trace.sectors import SECTOR_BYTES

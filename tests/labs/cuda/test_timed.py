@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from mlsys_lab.checks.deciding.compare import tolerance
-from mlsys_lab.checks.deciding.cuda import LAB
-from mlsys_lab.checks.learner.cuda import timed
-from mlsys_lab.checks.learner.performance import Performance
+from mlsys_checks.sandboxed.cuda import timed
+from mlsys_checks.sandboxed.performance import Performance
+from mlsys_checks.trusted.compare import tolerance
+from mlsys_checks.trusted.cuda import LAB
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.cuda_cpp import compile_cuda
 from mlsys_lab.kernels.cuda_cpp.emulator import Emulator

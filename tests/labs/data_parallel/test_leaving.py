@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlsys_lab.checks.deciding.data_parallel.leaving import compare_leaving, expect_leaving, find_leaving
-from mlsys_lab.checks.deciding.traffic import expect_ranks
-from mlsys_lab.checks.learner.ranks import join_ranks
+from mlsys_checks.sandboxed.ranks import join_ranks
+from mlsys_checks.trusted.data_parallel.leaving import compare_leaving, expect_leaving, find_leaving
+from mlsys_checks.trusted.traffic import expect_ranks
 from mlsys_lab.comm.ledger import Finish, Post
 
 GRADIENT = {"w0.grad": np.ones(4)}

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs, shown_inputs
-from mlsys_lab.checks.learner.spec import Check
-from mlsys_lab.checks.runner import run_check
+from mlsys_checks.runner import run_check
+from mlsys_checks.sandboxed.spec import Check
+from mlsys_checks.trusted.verdict import draw_inputs, public_inputs, shown_inputs
 from tests.labs.harness import kernels_of, labs, module_of
 
 (LAB,) = (lab for lab in labs() if lab.info.topic == "gpu-model")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mlsys_lab.checks.deciding.gpu_model.requests import BANKS, SECTOR, WARP, WORD
-from mlsys_lab.checks.deciding.gpu_model.residency import OWN_SHARED, REGISTERS_AT_ONCE, SHARED_AT_ONCE
+from mlsys_checks.trusted.gpu_model.requests import BANKS, SECTOR, WARP, WORD
+from mlsys_checks.trusted.gpu_model.residency import OWN_SHARED, REGISTERS_AT_ONCE, SHARED_AT_ONCE
 from mlsys_lab.hardware import device
 from tests.labs.figures import assert_held
 from tests.labs.harness import labs

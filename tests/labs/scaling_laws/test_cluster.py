@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.optimize import least_squares
 
-from mlsys_lab.checks.deciding.scaling_laws import planning
-from mlsys_lab.checks.deciding.scaling_laws.law import Truth, huber, refit, residuals
-from mlsys_lab.checks.deciding.scaling_laws.runs import (
+from mlsys_checks.trusted.scaling_laws import planning
+from mlsys_checks.trusted.scaling_laws.law import Truth, huber, refit, residuals
+from mlsys_checks.trusted.scaling_laws.runs import (
     LARGE,
     NOISE,
     RUNS,

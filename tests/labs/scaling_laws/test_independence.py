@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mlsys_lab.checks.learner import scaling_laws as calls
-from mlsys_lab.checks.live import LiveNamespace
-from mlsys_lab.checks.runner import run_check
+from mlsys_checks.live import LiveNamespace
+from mlsys_checks.runner import run_check
+from mlsys_checks.sandboxed import scaling_laws as calls
 from tests.labs.slips import double, failed, lab_of, leave_unwritten, load_reference
 
 LAB = lab_of("scaling-laws")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_lab.checks.deciding.scaling_laws import planning, runs
+from mlsys_checks.trusted.scaling_laws import planning, runs
 from mlsys_lab.scaling import World
 from mlsys_lab.scaling.runs import PLAN, SEQUENCE, tokens_for
 from mlsys_lab.scaling.text import read_corpus

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlsys_lab.checks.deciding.verdict import draw_inputs
-from mlsys_lab.checks.learner.serving.schedulers import schedule
+from mlsys_checks.sandboxed.serving.schedulers import schedule
+from mlsys_checks.trusted.verdict import draw_inputs
 from tests.labs.harness import labs, module_of
 
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from mlsys_lab.checks.live import LiveNamespace
-from mlsys_lab.checks.runner import run_check
+from mlsys_checks.live import LiveNamespace
+from mlsys_checks.runner import run_check
 from tests.labs.slips import double, failed, lab_of, leave_unwritten, load_reference
 
 LAB = lab_of("transformer-arithmetic")

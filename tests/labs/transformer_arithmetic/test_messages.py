@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from mlsys_lab.checks.deciding.verdict import draw_inputs, public_inputs
-from mlsys_lab.checks.learner.spec import Case, Check
-from mlsys_lab.checks.learner.transformer_arithmetic.models import fields_of
-from mlsys_lab.checks.learner.values import decode_text
-from mlsys_lab.checks.runner import PUBLIC_SEED
+from mlsys_checks.runner import PUBLIC_SEED
+from mlsys_checks.sandboxed.spec import Case, Check
+from mlsys_checks.sandboxed.transformer_arithmetic.models import fields_of
+from mlsys_checks.sandboxed.values import decode_text
+from mlsys_checks.trusted.verdict import draw_inputs, public_inputs
 from tests.labs.harness import labs, module_of
 
 LAB = next(lab for lab in labs() if lab.info.topic == "transformer-arithmetic")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlsys_lab.checks.deciding.transformer_arithmetic import counts, einsum, memory
-from mlsys_lab.checks.deciding.transformer_arithmetic.given import sum_products
-from mlsys_lab.checks.deciding.transformer_arithmetic.oracle import draw_model, products_of
+from mlsys_checks.trusted.transformer_arithmetic import counts, einsum, memory
+from mlsys_checks.trusted.transformer_arithmetic.given import sum_products
+from mlsys_checks.trusted.transformer_arithmetic.oracle import draw_model, products_of
 
 
 @pytest.fixture

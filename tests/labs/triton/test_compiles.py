@@ -20,7 +20,7 @@ KERNELS = [
 LAUNCHES = """
 import torch
 from mlsys_lab.stack.artifact import Artifact
-from mlsys_lab.stack.kernels import load_kernels
+from mlsys_checks.sandboxed.kernels.loading import load_kernels
 
 k = load_kernels(Artifact.parse("lab.ipynb", SOURCE))
 h, f = (dict(dtype=kind) for kind in (torch.bfloat16, torch.float32))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mlsys_lab.checks.learner.spec import Mismatch
-from mlsys_lab.checks.live import LiveChecks
-from mlsys_lab.checks.runner import run_check
+from mlsys_checks.live import LiveChecks
+from mlsys_checks.runner import run_check
+from mlsys_checks.sandboxed.spec import Mismatch
 from mlsys_lab.errors import CourseError
 from tests.labs.harness import kernels_of, labs, live_names, module_of
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from mlsys_lab.checks.deciding.traced import SLACK
-from mlsys_lab.checks.deciding.triton.speed import FLASH, MATMUL, SOFTMAX
-from mlsys_lab.checks.learner.triton import timed
+from mlsys_checks.sandboxed.triton import timed
+from mlsys_checks.trusted.traced import SLACK
+from mlsys_checks.trusted.triton.speed import FLASH, MATMUL, SOFTMAX
 from mlsys_lab.kernels.trace.sectors import SECTOR_BYTES
 from tests.labs.figures import assert_held
 from tests.labs.harness import labs

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mlsys_lab.checks.deciding.compare import tolerance
-from mlsys_lab.checks.deciding.triton import LAB, speed
-from mlsys_lab.checks.learner.performance import Performance
-from mlsys_lab.checks.learner.triton import timed
+from mlsys_checks.sandboxed.performance import Performance
+from mlsys_checks.sandboxed.triton import timed
+from mlsys_checks.trusted.compare import tolerance
+from mlsys_checks.trusted.triton import LAB, speed
 from tests.kernels.compiled import compiled
 from tests.labs.harness import labs, module_of
 
@@ -53,9 +53,9 @@ def test_launches_at_full_size_compile_for_an_h100_and_fit_small_gpus() -> None:
     program = f"""
 SOURCE = {SOURCE!r}
 import torch
-from mlsys_lab.checks.learner.triton import timed
+from mlsys_checks.sandboxed.triton import timed
 from mlsys_lab.stack.artifact import Artifact
-from mlsys_lab.stack.kernels import load_kernels
+from mlsys_checks.sandboxed.kernels.loading import load_kernels
 
 artifact = load_kernels(Artifact.parse("lab.ipynb", SOURCE))
 half = dict(dtype=torch.float16, device="meta")

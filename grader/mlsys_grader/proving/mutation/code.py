@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from mlsys_lab.kernels.definitions import is_kernel
+from mlsys_checks.sandboxed.kernels.definitions import is_kernel
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 

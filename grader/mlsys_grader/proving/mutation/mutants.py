@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from mlsys_checks.sandboxed.spec import Lab
 from mlsys_grader.proving.mutation.code import Code, Function, Operator, read_appended_code, read_solved_code
 from mlsys_grader.proving.mutation.cuda import change_cuda_text
 from mlsys_grader.proving.mutation.expressions import EXPRESSIONS
 from mlsys_grader.proving.mutation.shown import find_shown
 from mlsys_grader.proving.mutation.statements import STATEMENTS, know_only, remember_results
 from mlsys_grader.proving.variants import VariantsOf
-from mlsys_lab.checks.learner.spec import Lab
 
 LONG, CONTEXT = 100, 25
 """Characters from which on a statement is shortened in a name, and what is left beside the difference."""

@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from mlsys_checks.sandboxed.spec import Check, Lab
+from mlsys_checks.trusted.artifact import Artifact
 from mlsys_grader.engines import Task
 from mlsys_grader.proving.in_process import SEED, InProcess
 from mlsys_grader.proving.mutation.mutants import Mutant
-from mlsys_lab.checks.deciding.artifact import Artifact
-from mlsys_lab.checks.learner.spec import Check, Lab
 from mlsys_lab.errors import CourseError, InputError
 
 DRAWS = 3

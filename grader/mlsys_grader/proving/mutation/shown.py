@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from mlsys_checks.runner import PUBLIC_SEED
+from mlsys_checks.sandboxed.attempt import attempt
+from mlsys_checks.sandboxed.spec import Lab
+from mlsys_checks.trusted.artifact import Artifact
+from mlsys_checks.trusted.verdict import bind_call, draw_inputs, public_inputs
 from mlsys_grader.proving.in_process import load_for_check
 from mlsys_grader.proving.mutation.code import Code
-from mlsys_lab.checks.deciding.artifact import Artifact
-from mlsys_lab.checks.deciding.verdict import bind_call, draw_inputs, public_inputs
-from mlsys_lab.checks.learner.attempt import attempt
-from mlsys_lab.checks.learner.spec import Lab
-from mlsys_lab.checks.runner import PUBLIC_SEED
 
 MOST_VALUES = 8
 """Values of an argument that are kept: one that has more is a draw, which nobody writes down."""

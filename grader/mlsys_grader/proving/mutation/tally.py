@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mlsys_checks.sandboxed.spec import Lab
 from mlsys_grader.proving.mutation.equivalent import FEWEST, Reasons, read_equivalent
 from mlsys_grader.proving.mutation.mutants import find_mutants
 from mlsys_grader.proving.mutation.run import DRAWS, Outcome, judge_mutants, sample_mutants
 from mlsys_grader.proving.variants import VariantsOf
-from mlsys_lab.checks.learner.spec import Lab
 
 
 @dataclass(frozen=True)

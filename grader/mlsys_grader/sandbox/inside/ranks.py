@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from mlsys_checks.sandboxed.ranks import bind_rank
+from mlsys_checks.sandboxed.spec import Call
 from mlsys_grader.sandbox.inside import replies, wire
-from mlsys_lab.checks.learner.ranks import bind_rank
-from mlsys_lab.checks.learner.spec import Call
 from mlsys_lab.comm.rank import Endpoint, Rank, Request, Snapshot, require_alike
 from mlsys_lab.comm.trouble import MessageError
 from mlsys_lab.errors import InputError

@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+from mlsys_checks.sandboxed.attempt import attempt
+from mlsys_checks.sandboxed.spec import Arrays, Call, Mismatch
 from mlsys_grader.sandbox.inside import wire
-from mlsys_lab.checks.learner.attempt import attempt
-from mlsys_lab.checks.learner.spec import Arrays, Call, Mismatch
 
 OUT_OF_MEMORY = ("MemoryError", "can't allocate memory")
 """How NumPy and torch say that the kernel refused them memory."""

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlsys_checks.sandboxed.spec import find_call
 from mlsys_grader.sandbox.inside import wire
-from mlsys_lab.checks.learner.spec import find_call
 
 if TYPE_CHECKING:
     from torch import Tensor

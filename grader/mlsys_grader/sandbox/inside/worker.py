@@ -30,14 +30,14 @@ from functools import partial
 from math import inf
 from typing import IO, Any, NoReturn
 
+from mlsys_checks.sandboxed.kernels.loading import import_interpreters, load_kernels
+from mlsys_checks.sandboxed.spec import Call, Mismatch, bind_partner, find_call
 from mlsys_grader.sandbox.inside import jail, replies, watch, wire
 from mlsys_grader.sandbox.inside.compiler import leave_out_compiler
 from mlsys_grader.sandbox.inside.line import Line
 from mlsys_grader.sandbox.inside.timed import answer_timed
-from mlsys_lab.checks.learner.spec import Call, Mismatch, bind_partner, find_call
 from mlsys_lab.errors import CourseError, UnfinishedError
 from mlsys_lab.stack.artifact import Artifact
-from mlsys_lab.stack.kernels import import_interpreters, load_kernels
 from mlsys_lab.stack.limits import OutOfTimeError, time_limit
 from mlsys_lab.stack.loading import ArtifactLoader, describe, find_endless, load
 

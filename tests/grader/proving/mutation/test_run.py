@@ -11,8 +11,8 @@ from mlsys_grader.proving.mutation.mutants import Mutant, find_mutants, mutate
 from mlsys_grader.proving.mutation.run import BY_CLOCK, Outcome, judge_mutants, sample_mutants
 from mlsys_grader.proving.mutation.tally import Tally
 from mlsys_grader.proving.variants import VariantsOf
-from mlsys_lab.checks.labinfo import read_lab
 from mlsys_lab.errors import InputError
+from mlsys_lab.stack.labinfo import read_lab
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 VARIANTS = VariantsOf(read_lab(FIXTURES / "solutions" / "01-tiny"), FIXTURES / "variants" / "tiny")

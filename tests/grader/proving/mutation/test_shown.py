@@ -11,7 +11,7 @@ from mlsys_grader.proving.mutation.run import judge_mutants
 from mlsys_grader.proving.mutation.shown import find_shown
 from mlsys_grader.proving.mutation.statements import know_only
 from mlsys_grader.proving.variants import VariantsOf
-from mlsys_lab.checks.labinfo import read_lab
+from mlsys_lab.stack.labinfo import read_lab
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 TEXT = VariantsOf(read_lab(FIXTURES / "solutions" / "01-tiny"), FIXTURES / "variants" / "tiny").reference

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from mlsys_checks.sandboxed.attempt import DTYPES, MOST_ARRAYS
 from mlsys_grader.sandbox.inside import wire
-from mlsys_lab.checks.learner.attempt import DTYPES, MOST_ARRAYS
 from tests.grader.processes import soon
 
 

@@ -1,0 +1,96 @@
+"""`check("name")` in a live notebook: try the public cases on what the notebook defines now.
+
+Where a check traces kernels, it runs on what the grader loads of the exported cells that have run so far, in the order
+they ran in: what one refuses, so does the other, in the same words.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from mlsys_checks.render import show
+from mlsys_checks.runner import PUBLIC_SEED, CheckFailed, Report, run_check
+from mlsys_checks.sandboxed.kernels.loading import load_kernels
+from mlsys_checks.sandboxed.spec import Arrays, Check, Lab
+from mlsys_checks.sandboxed.texts import lend_texts
+from mlsys_checks.trusted.artifact import Notebook
+from mlsys_checks.trusted.verdict import draw_inputs, public_inputs
+from mlsys_lab.errors import CourseError, InputError
+from mlsys_lab.stack.artifact import Cell, ExecutionCount
+from mlsys_lab.stack.workspace import Workspace
+
+
+class LiveNamespace:
+    """A notebook's definitions as attributes, as a module of exported cells would have them."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.__dict__ = names  # so that `vars` gives what the definitions see of each other, as of a module
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"the notebook does not define {name!r}")
+
+
+class LiveChecks:
+    """The checks of one lab, bound to a notebook: call it with a check's name."""
+
+    def __init__(self, lab: Lab, names: dict[str, Any]) -> None:
+        self.lab, self._names = lab, names
+        self._passed: set[str] = set()
+        self._failures: Counter[str] = Counter()
+
+    def __repr__(self) -> str:
+        names = "\n".join(f"  check({c.name!r})  {c.title} ({c.points:g} points)" for c in self.lab.checks)
+        return f"checks of lab {self.lab.topic!r}, {self.lab.points:g} points:\n{names}"
+
+    def __call__(self, name: str) -> None:
+        """Show how the check went and note it in the workspace; raise `CheckFailed` unless it passed."""
+        check = self.lab[name]
+        report = replace(run_check(check, self._load(check)), failures=self._failures[name])
+        self._failures[name] += bool(report.hint)
+        (self._passed.add if report.passed else self._passed.discard)(name)
+        show(report, self._tally() + _recorded(self.lab, report))
+        if not report.passed:
+            raise CheckFailed(report.line)
+
+    def inputs(self, name: str, case: str) -> Arrays:
+        """The inputs of a check's public case, by name, as the messages of the check show them."""
+        check = self.lab[name]
+        public = {one.name: one for one in check.cases if not one.hidden}
+        if case not in public:
+            raise InputError(f"check {name!r} has no such case", got=repr(case), expected=f"one of {', '.join(public)}")
+        return public_inputs(draw_inputs(check, public[case], PUBLIC_SEED))
+
+    def speed(self, name: str) -> None:
+        """Print how fast the check's code is beside the library's on this machine's GPU, if there is one."""
+        from mlsys_checks.speed import speed_of
+
+        print(speed_of(self.lab[name], self._load(self.lab[name])))
+
+    def _load(self, check: Check) -> Any:
+        """What the check runs on: the notebook's names, or its kernels alone."""
+        live = LiveNamespace(self._names)
+        if not check.traced:
+            return live
+        cells = tuple(Cell(ExecutionCount(n), one) for n, one in enumerate(self._names.get("In", [])))
+        kernels = load_kernels(Notebook("the notebook", cells).artifact)
+        lend_texts(kernels, live, check.texts)
+        return kernels
+
+    def _tally(self) -> str:
+        points = sum(self.lab[name].points for name in self._passed)
+        return (
+            f"{len(self._passed)} of {len(self.lab.checks)} checks passed in this session, "
+            f"{points:g} of {self.lab.points:g} points"
+        )
+
+
+def _recorded(lab: Lab, report: Report) -> str:
+    """Note the outcome where there is a workspace; "" or why that could not be done (a verdict is shown either way)."""
+    try:
+        if (workspace := Workspace.find()) is not None:
+            workspace.record(lab.topic, {report.check.name: report.points})
+    except CourseError as error:
+        return f" · progress not noted: {error}"
+    return ""

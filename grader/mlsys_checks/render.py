@@ -1,0 +1,88 @@
+"""Outcomes for people: a card in a notebook, legible in light and dark themes, and plain text in a terminal."""
+
+from __future__ import annotations
+
+import sys
+from html import escape
+
+from mlsys_checks.runner import Report
+
+# Colours that have a contrast of at least 3:1 on white and on JupyterLab's dark #111111; text keeps the theme's own.
+PASSED, UNFINISHED, WRONG = "#2e9e5b", "#b7791f", "#e0524a"
+MONO = "font-family:ui-monospace,monospace;font-size:0.92em;white-space:pre-wrap;overflow-wrap:anywhere;margin:0"
+
+
+def _verdict(report: Report) -> tuple[str, str, str]:
+    """How an outcome looks: its sign, its word and its colour."""
+    if report.passed:
+        return "✓", "passed", PASSED
+    return ("○", "still to do", UNFINISHED) if report.unfinished else ("✗", "not right yet", WRONG)
+
+
+def _facts(report: Report) -> list[tuple[str, str, bool]]:
+    """Label, text and whether it is code, for what a learner has to know beside the verdict."""
+    if report.mismatch is None:
+        return []
+    facts = [("what", report.mismatch.what, False)]
+    if report.case is not None and not report.unfinished:
+        given = [("given", report.given, True)] if report.given else []
+        facts = [("case", report.case.name, False), *given, *facts]
+    values = (("got", report.mismatch.got), ("expected", report.mismatch.expected))
+    facts += [(label, value, True) for label, value in values if value]
+    return [*facts, ("hint", report.hint, False)] if report.hint else facts
+
+
+def _tally(report: Report) -> str:
+    points = f"{report.points:g} of {report.check.points:g} points"
+    if report.unfinished:
+        return points
+    cases = "1 case" if report.cases == 1 else f"{report.cases} cases"
+    return f"{points} · {cases} · {report.time_s * 1e3:.0f} ms"
+
+
+def html(report: Report, footer: str = "") -> str:
+    """A self-contained card. Everything that came from the learner's code is escaped."""
+    sign, word, colour = _verdict(report)
+    rows = "".join(
+        f'<div style="display:contents"><span style="opacity:.7">{label}</span>'
+        + (f'<pre style="{MONO};background:none">{escape(text)}</pre>' if code else f"<span>{_inline(text)}</span>")
+        + "</div>"
+        for label, text, code in _facts(report)
+    )
+    grid = f'<div style="display:grid;grid-template-columns:max-content 1fr;gap:2px 12px;margin-top:6px">{rows}</div>'
+    foot = f'<div style="opacity:.7;margin-top:6px">{escape(footer)}</div>' if footer else ""
+    return (
+        f'<div role="status" style="border-left:4px solid {colour};padding:6px 12px;margin:4px 0;line-height:1.45;'
+        f'color:var(--jp-ui-font-color1,inherit);background:rgba(127,127,127,.10);border-radius:3px">'
+        f'<span style="color:{colour};font-weight:700">{sign} {word}</span> '
+        f"<strong>{escape(report.check.title)}</strong> "
+        f'<span style="opacity:.7">{_tally(report)}</span>{grid if rows else ""}{foot}</div>'
+    )
+
+
+def _inline(text: str) -> str:
+    """Escaped prose in which `…` is set as code."""
+    parts = escape(text).split("`")
+    if len(parts) % 2 == 0:  # an odd backtick: show the text as it is
+        return escape(text)
+    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
+
+
+def text(report: Report, footer: str = "") -> str:
+    """An outcome as plain lines of text, for a terminal."""
+    sign, word, _ = _verdict(report)
+    lines = [f"{sign} {word}: {report.check.title} ({_tally(report)})"]
+    for label, said, _ in _facts(report):
+        lines += [f"  {label + ':':<9} " + said.replace("\n", "\n" + " " * 12)]
+    return "\n".join(lines + ([f"  {footer}"] if footer else []))
+
+
+def show(report: Report, footer: str = "") -> None:
+    """Display the card where there is a notebook, else print the text."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is None:
+        print(text(report, footer))
+        return
+    from IPython.display import display
+
+    display({"text/html": html(report, footer), "text/plain": text(report, footer)}, raw=True)  # type: ignore[no-untyped-call]

@@ -1,0 +1,155 @@
+"""The learner's side of a check: call the learner's code under limits, and put what goes wrong into words.
+
+Nothing here decides whether an answer is right, so this is all that a grader's sandbox needs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mlsys_checks.sandboxed.exceptions import describe_raised, describe_unwritten
+from mlsys_checks.sandboxed.spec import Arrays, Call, Check, Mismatch
+from mlsys_lab.errors import UnfinishedError
+from mlsys_lab.stack.artifact import ArtifactError
+from mlsys_lab.stack.limits import OutOfTimeError, time_limit
+from mlsys_lab.stack.loading import find_elsewhere, find_lost
+
+DTYPES = frozenset(
+    {"bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64"},
+)
+"""What may cross between the learner's side and whoever decides."""
+MOST_ARRAYS = 256
+"""How many arrays may cross in one answer: a notebook asks for no more than what a grader can read."""
+
+
+class ProblemError(Exception):
+    """What stands in the way of an answer, already in words; `unfinished` tells a task that has not been written."""
+
+    def __init__(self, problem: Mismatch, unfinished: bool = False) -> None:
+        super().__init__(problem.what)
+        self.problem, self.unfinished = problem, unfinished
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What calling the learner's code gave: arrays, or the problem that stood in the way.
+
+    `unfinished` tells a task that has not been written from one that is wrong. `peak_bytes` is None unless the check
+    has a memory budget.
+    """
+
+    arrays: Arrays | None
+    problem: Mismatch | None
+    unfinished: bool
+    time_s: float
+    peak_bytes: int | None = None
+
+
+def missing_names(check: Call | Check, artifact: Any) -> Mismatch | None:
+    """The problem of an artifact that does not define what the check uses, or None.
+
+    Raises `ArtifactError` where it defines a kernel that may not be run, or lost the cell that would define the name;
+    `UnfinishedError` where that cell ran into a task that has not been written.
+    """
+    missing = [name for name in check.uses if not hasattr(artifact, name)]
+    if not missing:
+        return None
+    if (error := find_lost(artifact, missing)) is not None:
+        raise error
+    names = ", ".join(f"`{name}`" for name in missing)
+    cells = sorted(set(find_elsewhere(artifact, missing).values()))
+    got = f"one in cell {', '.join(map(str, cells))}, which is not exported" if cells else ""
+    return Mismatch(f"{names} is not defined", got, "a definition in a cell that begins with `#| export`")
+
+
+def attempt(check: Call | Check, artifact: Any, inputs: Arrays, patience: float = 1.0) -> Attempt:
+    """Call `check.run` on a copy of `inputs` under the check's time and memory limits; `patience` as in `time_limit`.
+
+    `inputs` must be public already (`mlsys_checks.trusted.verdict.public_inputs`). Only KeyboardInterrupt passes
+    through.
+    """
+    try:
+        problem = missing_names(check, artifact)
+    except (ArtifactError, UnfinishedError) as error:
+        got, expected = str(error.got or ""), str(error.expected or error.help)
+        return Attempt(None, Mismatch(error.what, got, expected), isinstance(error, UnfinishedError), time_s=0.0)
+    if problem is not None:
+        return Attempt(None, problem, unfinished=True, time_s=0.0)
+    arrays: Arrays | None = None
+    unfinished, tracker = False, None
+    fed = {name: array.copy() for name, array in inputs.items()}
+    limit_s = check.time_limit_s * (2 if check.ranks else 1)  # a rank that loops is told, with its number, before
+    start = time.perf_counter()
+    try:
+        with _memory_tracker(check) as tracker, time_limit(limit_s, patience):
+            arrays = _run(check, artifact, dict(fed))
+    except KeyboardInterrupt:
+        raise
+    except ProblemError as error:
+        problem, unfinished = error.problem, error.unfinished
+    except OutOfTimeError:
+        problem = describe_time_out(limit_s)
+    except (NotImplementedError, UnfinishedError) as error:
+        problem, unfinished = describe_unwritten(error), True
+    except BaseException as error:  # a learner's code may raise anything, SystemExit included
+        problem = describe_raised(error)
+    time_s = time.perf_counter() - start
+    peak_bytes = tracker.peak_bytes if tracker is not None else None
+    if problem is None:
+        problem = _not_arrays(arrays) or _over_budget(check, peak_bytes) or _changed(fed, inputs)
+    return Attempt(None if problem else arrays, problem, unfinished, time_s, peak_bytes)
+
+
+def describe_time_out(limit_s: float) -> Mismatch:
+    """Put into words that there was no answer within a limit in seconds."""
+    return Mismatch("it did not come to an end", f"no answer after {limit_s:g} s", f"an answer within {limit_s:g} s")
+
+
+def _run(check: Call | Check, artifact: Any, arrays: Arrays) -> Arrays:
+    if not check.ranks:
+        return check.run(artifact, arrays)
+    from mlsys_checks.sandboxed.ranks import run_on_threads
+
+    return run_on_threads(check, artifact, arrays)
+
+
+def _memory_tracker(check: Call | Check) -> Any:
+    if check.memory_bytes is None:
+        return nullcontext()
+    from mlsys_lab.benchmark.memory import track_memory  # imports torch
+
+    return nullcontext() if check.ranks else track_memory()  # each rank counts its own
+
+
+def _changed(fed: Arrays, inputs: Arrays) -> Mismatch | None:
+    """The problem of code that worked in an array which it was given, where the caller still needs it."""
+    for name, given in inputs.items():
+        if not np.array_equal(fed[name], given, equal_nan=given.dtype.kind == "f"):
+            return Mismatch(f"your code changes its input `{name}`", "other values after the call", "those of before")
+    return None
+
+
+def _over_budget(check: Call | Check, peak_bytes: int | None) -> Mismatch | None:
+    if check.memory_bytes is None or peak_bytes is None or peak_bytes <= check.memory_bytes:
+        return None
+    return Mismatch("it holds too much memory", f"{peak_bytes:,} bytes", f"at most {check.memory_bytes:,} bytes")
+
+
+def _not_arrays(arrays: object) -> Mismatch | None:
+    expected = "arrays of bool, int, uint8 or float"
+    if not isinstance(arrays, Mapping):
+        return Mismatch("the answer is not a set of named arrays", type(arrays).__name__, expected)
+    if len(arrays) > MOST_ARRAYS:
+        return Mismatch("the answer has too many parts", f"{len(arrays)} arrays", f"at most {MOST_ARRAYS}")
+    for name, array in arrays.items():
+        if type(array) is not np.ndarray:
+            return Mismatch(f"`{name}` is not an array", type(array).__name__, expected)
+        if array.dtype.name not in DTYPES:
+            return Mismatch(f"`{name}` does not hold numbers", f"dtype {array.dtype.name}", expected)
+    return None

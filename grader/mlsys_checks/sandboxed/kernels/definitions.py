@@ -1,0 +1,287 @@
+"""The kernels and constants in a module's text, separated from everything else in it."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import textwrap
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from mlsys_checks.sandboxed.kernels.aliases import (
+    LIBRARIES,
+    find_aliases,
+    rename_modules,
+    resolve,
+    use_own_names,
+    walk_top_level,
+)
+from mlsys_checks.sandboxed.kernels.language import NUMBERS_ONLY, KernelLanguageError, check_kernel, decorators
+from mlsys_checks.sandboxed.kernels.vocabulary import ANNOTATIONS, DIALECTS, MATH, RESERVED, TYPE_WORD, TYPES_OF
+
+OWN = "@cuda.jit or @triton.jit"
+NEITHER = "`{}` is neither a kernel nor a number by its text"
+WHAT_COUNTS = f"a kernel is a `def` under {OWN}; {NUMBERS_ONLY}"
+CONSTEXPR = "tl.constexpr"
+MAKERS = ("int", "float", "abs", "min", "max")
+"""Python's own functions that a module may make a constant with."""
+LONGEST = 80
+"""Characters of a statement that a message shows."""
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The part of a module that is kernels: a syntax tree to compile, and the names that it defines.
+
+    `refused` are names that it does not define, because they, or what they use, may not be run: each with the reason.
+    """
+
+    tree: ast.Module
+    kernels: tuple[str, ...]
+    constants: tuple[str, ...]
+    refused: Mapping[str, KernelLanguageError]
+
+
+def kernels_of(source: str, filename: str = "<kernels>", others: Mapping[str, str] | None = None) -> Kernels:
+    """Find the kernels and number constants of a module's text and check every one; all else is left out, unrun.
+
+    Of kernels with one name the last counts, and constants take one value after the other, as in all of Python. What
+    makes a kernel may go by any name that an import gives it. `others` are names of other texts that no kernel can use,
+    each with what it is. Raises SyntaxError where the text is no Python.
+    """
+    tree = ast.parse(source, filename)
+    aliases = find_aliases(tree.body)
+    refused: dict[str, KernelLanguageError] = {}
+    functions: list[ast.FunctionDef] = []
+    plain: list[tuple[ast.FunctionDef, str]] = []
+    for node in {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}.values():
+        written = (decorators(node) or [""])[0]
+        use_own_names(node, aliases)
+        try:
+            if is_kernel(node):
+                functions.append(_with_plain_annotations(node, aliases))
+            else:
+                plain.append((node, written))
+        except KernelLanguageError as error:
+            refused[node.name] = error
+    constants = list(_constants(tree.body))
+    names = [*(node.name for node in functions), *dict.fromkeys(name for name, _ in constants)]
+    for name, times in Counter(names).items():
+        if times > 1:
+            what = f"`{name}` is a kernel and a number"
+            refused[name] = KernelLanguageError(_last(tree, name), what, help="keep one of them")
+        elif name in RESERVED or name.startswith("__"):
+            what = f"`{name}` has a meaning of its own"
+            refused[name] = KernelLanguageError(_last(tree, name), what, help="take another name")
+    for node, written in plain:
+        if node.name not in names:
+            refused.setdefault(node.name, _no_kernel(node, written, aliases))
+    known = frozenset({*names, *refused})
+    bound = {name: node for name, node in _bindings(tree.body) if name not in known}
+    others = {**(others or {}), **{name: _describe(node) for name, node in bound.items()}}
+    uses: dict[str, set[str]] = {name: set() for name in names}
+    for name, given in constants:
+        uses[name] |= {part.id for part in ast.walk(given.value) if isinstance(part, ast.Name)}
+    for function in functions:
+        try:
+            uses[function.name] = check_kernel(function, known, others)
+        except KernelLanguageError as error:
+            refused.setdefault(function.name, error)
+    _spread_refusals(refused, uses)
+    numbers = [(name, node) for name, node in constants if name not in refused]
+    kept = [node for node in functions if node.name not in refused]
+    body: list[ast.stmt] = [*(node for _, node in numbers), *kept]
+    defined = tuple(dict.fromkeys(name for name, _ in numbers))
+    for name, statement in bound.items():
+        refused.setdefault(name, _not_for_kernels(name, statement))
+    return Kernels(ast.Module(body, type_ignores=[]), tuple(f.name for f in kept), defined, refused)
+
+
+def _with_plain_annotations(function: ast.FunctionDef, aliases: Mapping[str, str]) -> ast.FunctionDef:
+    """The kernel with no annotation but those that mean something to Triton; changes it in place.
+
+    What an annotation stores to is no variable of the kernel: for one of Numba they are gone before names are checked.
+    """
+    is_triton = decorators(function)[0] == "triton.jit"
+    if not is_triton or (function.returns and _is_plain(_annotation_text(function.returns, aliases))):
+        function.returns = None
+    for one in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs):
+        one.annotation = _for_triton(one.annotation, aliases) if is_triton and one.annotation else None
+    return function
+
+
+def _for_triton(node: ast.expr, aliases: Mapping[str, str]) -> ast.expr | None:
+    """A parameter's annotation in Triton's words; None for a name that says nothing to Triton, such as `torch.Tensor`.
+
+    All else stays as it is, to be refused.
+    """
+    text = _annotation_text(node, aliases)
+    if text in ANNOTATIONS:
+        written = ast.parse(text, mode="eval").body
+        for part in ast.walk(written):
+            ast.copy_location(part, node)
+        return written
+    return None if _is_plain(text) and not TYPE_WORD.search(text) else node
+
+
+def _annotation_text(node: ast.expr, aliases: Mapping[str, str]) -> str:
+    """What an annotation names, as kernels write it; one that is written as a string means what the string says."""
+    return str(node.value) if isinstance(node, ast.Constant) else resolve(node, aliases)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether an annotation is a name, or a dotted one."""
+    return all(word.isidentifier() for word in text.split("."))
+
+
+def _spread_refusals(refused: dict[str, KernelLanguageError], uses: Mapping[str, set[str]]) -> None:
+    """Refuse every kernel that uses a refused one, for the reason of that one; changes `refused` in place."""
+    left = {name: used for name, used in uses.items() if name not in refused}
+    while spoilt := [name for name, used in left.items() if used & refused.keys()]:
+        refused.update({name: refused[min(left.pop(name) & refused.keys())] for name in spoilt})
+
+
+def _no_kernel(function: ast.FunctionDef, written: str, aliases: Mapping[str, str]) -> KernelLanguageError:
+    """The error for a function that a launch or a kernel names and that no decorator makes a kernel.
+
+    written: its decorator as the text has it, "" for none; `aliases` are names of what is imported: a decorator whose
+    name is not among them is told for that.
+    """
+    name = function.name
+    if not written:
+        what = f"`{name}` is a plain function, no kernel"
+        return KernelLanguageError(function.lineno, what, help=f"{OWN} in the line above it")
+    line, root = function.decorator_list[0].lineno, written.partition(".")[0]
+    if written.endswith("jit") and root not in aliases and root not in LIBRARIES:
+        what = f"no exported cell imports `{root}`, by which `{name}` is to be a kernel"
+        return KernelLanguageError(line, what, got=f"@{written}", help=f"import it there, or {OWN}")
+    for_cpu = decorators(function)[0].startswith("numba.")
+    why = "compiles for a CPU" if for_cpu else "is none of the decorators that make one"
+    return KernelLanguageError(line, f"`{name}` is no kernel: `@{written}` {why}", help=OWN)
+
+
+def is_kernel(function: ast.FunctionDef) -> bool:
+    """Whether a decorator makes the function a kernel; raises KernelLanguageError if it has other decorators too."""
+    dotted = decorators(function)
+    if not any(name in DIALECTS for name in dotted):
+        if strange := [name for name in dotted if name.startswith("triton.")]:
+            what = f"`{function.name}` is no kernel without `@triton.jit`"
+            raise KernelLanguageError(function.lineno, what, got=f"@{strange[0]}", help=f"{OWN} alone")
+        return False
+    if len(dotted) > 1:
+        named = zip(dotted, function.decorator_list, strict=True)
+        name, other = next(((name, one) for name, one in named if name not in DIALECTS), (dotted[1], function))
+        what = f"`{function.name}` has a decorator beside the one that makes it a kernel"
+        raise KernelLanguageError(other.lineno, what, got=f"@{name}", help=f"{OWN} alone: a check gives all constants")
+    decorator = function.decorator_list[0]
+    if isinstance(decorator, ast.Call) and not all(
+        isinstance(value, ast.Constant) for value in [*decorator.args, *(k.value for k in decorator.keywords)]
+    ):
+        what = f"the decorator of `{function.name}` may hold constants only"
+        raise KernelLanguageError(function.lineno, what, help=f"@{dotted[0]} alone, for instance")
+    return True
+
+
+def _bindings(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
+    """Yield each name that a text binds outside of functions, and the statement that does: of a name the last counts.
+
+    Functions at the top level and imported modules are left out.
+    """
+    top = list(body)
+    for node in walk_top_level(top):
+        match node:
+            case ast.FunctionDef(name=name) if node not in top:
+                yield name, node
+            case ast.ClassDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name, node
+            case ast.ImportFrom(names=names):
+                called = (one.asname or one.name for one in names)
+                yield from ((name, node) for name in called if name not in LIBRARIES and name not in TYPES_OF)
+            case ast.Assign(targets=targets):
+                stored = (part for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
+                yield from ((part.id, node) for part in stored if isinstance(part.ctx, ast.Store))
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+                yield name, node
+
+
+def _describe(node: ast.stmt) -> str:
+    """The statement that gives a name its meaning, in one line between backticks."""
+    return f"`{textwrap.shorten(ast.unparse(node).splitlines()[0], LONGEST, placeholder=' …')}`"
+
+
+def _not_for_kernels(name: str, node: ast.stmt) -> KernelLanguageError:
+    """The error for a name that a launch asks for and that is bound to something else than a kernel or a number."""
+    match node:
+        case ast.FunctionDef():
+            what, help = (
+                f"`{name}` is defined inside of another statement",
+                "define kernels at the left margin of a cell",
+            )
+        case ast.Assign(value=ast.Name(id=other)):
+            what, help = f"`{name}` is another name of `{other}`", f"define the kernel itself as `{name}`"
+        case ast.ImportFrom():
+            what, help = f"`{name}` is imported", "write it in an exported cell"
+        case ast.Assign() | ast.AnnAssign():
+            what, help = NEITHER.format(name), WHAT_COUNTS
+        case _:
+            what, help = f"`{name}` is no kernel", f"a kernel is a `def` under {OWN}"
+    return KernelLanguageError(node.lineno, what, help=help)
+
+
+def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.Assign]]:
+    """Yield (name, assignment) of `NAME = number`, and of what `_is_number` takes for one.
+
+    Annotations are left out. `tl.constexpr(number)`, which Triton's compiler asks of a module's constants, is given as
+    the number, and `math` may go by any name.
+    """
+    statements = list(body)
+    aliases, known = find_aliases(statements), set[str]()
+    for node in statements:
+        match node:
+            case ast.Assign(targets=[ast.Name() as target], value=value):
+                pass
+            case ast.AnnAssign(target=ast.Name() as target, value=ast.expr() as value):
+                pass
+            case ast.AugAssign(target=ast.Name(id=name) as target, op=op, value=right):
+                value = ast.copy_location(ast.BinOp(ast.Name(name, ast.Load()), op, right), node)
+                ast.fix_missing_locations(value)
+            case _:
+                continue
+        match value:
+            case ast.Call(func=function, args=[inner], keywords=[]) if ast.unparse(function) == CONSTEXPR:
+                value = inner
+        value = copy.deepcopy(value)
+        rename_modules(value, aliases)
+        if _is_number(value, known):
+            known.add(target.id)
+            yield target.id, ast.copy_location(ast.Assign([target], value), node)
+
+
+def _is_number(node: ast.expr, known: Container[str]) -> bool:
+    """Whether an expression is a number, or a tuple of them, by its text alone; `known` are names of such."""
+    match node:
+        case ast.Constant(value=value):
+            return isinstance(value, int | float)
+        case ast.Name(id=name):
+            return name in known
+        case ast.Attribute(value=ast.Name("math"), attr="e" | "inf" | "nan" | "pi"):
+            return True
+        case ast.Call(func=ast.Name("float"), args=[ast.Constant("inf" | "-inf" | "nan")], keywords=[]):
+            return True
+        case ast.Call(func=ast.Name(name), args=args, keywords=[]):
+            return name in MAKERS and all(_is_number(part, known) for part in args)
+        case ast.Call(func=ast.Attribute(value=ast.Name("math"), attr=name), args=args, keywords=[]):
+            return name in MATH and all(_is_number(part, known) for part in args)
+        case ast.BinOp(left=left, right=right):
+            return _is_number(left, known) and _is_number(right, known)
+        case ast.UnaryOp(operand=operand):
+            return _is_number(operand, known)
+        case ast.Tuple(elts=parts):
+            return all(_is_number(part, known) for part in parts)
+    return False
+
+
+def _last(tree: ast.Module, name: str) -> int:
+    lines = [node.lineno for node in tree.body for part in ast.walk(node) if getattr(part, "name", None) == name]
+    return max([*lines, *(node.lineno for constant, node in _constants(tree.body) if constant == name)])

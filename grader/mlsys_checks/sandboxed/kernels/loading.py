@@ -1,0 +1,144 @@
+"""A learner's kernels alone: of the exported cells, only what `kernels.definitions` accepts is run.
+
+Where the microscope counts for marks, or a clock does, nothing else of a submission may have run in the process, or it
+could have rewritten the microscope, or had a library do the work that is timed.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import copy
+import importlib
+import linecache
+import math
+import os
+from collections.abc import Iterable, Iterator
+from functools import partial
+from types import FunctionType, ModuleType
+from typing import Any, NoReturn
+
+from mlsys_checks.sandboxed.kernels.definitions import Kernels, kernels_of
+from mlsys_checks.sandboxed.kernels.vocabulary import BUILTINS, NUMBER_TYPES, TYPES_OF
+from mlsys_lab.errors import MissingToolError
+from mlsys_lab.kernels import triton_compile
+from mlsys_lab.kernels.numba_compile import compiler_works
+from mlsys_lab.kernels.runtime import load_numba, load_triton, triton_interprets
+from mlsys_lab.kernels.trace import numba_turns
+from mlsys_lab.kernels.trace.numba_functions import python_function
+from mlsys_lab.stack.artifact import Artifact, ArtifactError
+from mlsys_lab.stack.loading import ArtifactLoader, load
+
+NOT_EXPORTED = "cell {} defines it and does not begin with `#| export`"
+
+
+class KernelLoader(ArtifactLoader):
+    """Loader that runs an artifact's kernels and number constants, and leaves out all of its other code."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the checked definitions in a module that has only the names that kernels may use."""
+        for cell, first in self.artifact.placed_cells():
+            self.read_cell(cell, first)
+        others = {name: NOT_EXPORTED.format(cell) for name, cell in self.artifact.elsewhere}
+        kernels = kernels_of(self.get_source(module.__name__), self.filename, others)
+        vars(module).update(_names(kernels), __getattr__=partial(self._raise_missing, kernels))
+        self._run_cell([(node, self._compile(node)) for node in kernels.tree.body], vars(module))
+        linecache.lazycache(self.filename, vars(module))  # who tells of a line finds its text
+        for kernel, checked in _kernels(module, kernels.tree):
+            if not _is_triton(kernel):
+                numba_turns.set_tree(python_function(kernel), checked)
+                continue
+            triton_compile.set_tree(kernel, checked)
+            if triton_interprets():
+                self._interpret(kernel, checked)
+            else:
+                _compile(kernel, checked, module, kernels.constants)
+
+    def _interpret(self, kernel: Any, checked: ast.FunctionDef) -> None:
+        """Make Triton's interpreter run exactly the text that was checked.
+
+        It compiles a kernel anew from lines that it looks up by their number, which may show it another text: that of a
+        docstring, or of a line above one that only some count.
+        """
+        interpreter = importlib.import_module("triton.runtime.interpreter")
+        if (function := _function_of(kernel)) is not None:
+            rewriter = interpreter.FunctionRewriter(function)
+            rewriter.filename = self.filename
+            text = ast.fix_missing_locations(rewriter.ast_transformer.visit(ast.Module([checked], [])))
+            interpreter.InterpretedFunction.rewritten_fn[function] = rewriter._compile_and_exec(text)
+
+    def _raise_missing(self, kernels: Kernels, name: str) -> NoReturn:
+        """Raise the error for a missing name: ArtifactError if it is a kernel that was refused, else AttributeError."""
+        if (error := kernels.refused.get(name)) is None:
+            raise AttributeError(f"{self.artifact.name} does not define {name!r}")
+        raise ArtifactError(f"{error.what} ({self.artifact.where(error.line)})", got=error.got, help=error.help)
+
+
+def load_kernels(artifact: Artifact) -> ModuleType:
+    """The artifact's kernels and number constants as a module; nothing else of it runs.
+
+    A cell with a syntax error is lost (`loading.find_lost`). The module raises `ArtifactError` naming cell and line
+    when asked for a kernel that uses what is no part of the kernels' language, or that calls such a kernel.
+    """
+    return load(artifact, "learner_kernels", KernelLoader)
+
+
+def _function_of(value: Any) -> FunctionType | None:
+    """The Python function inside what `@cuda.jit`, `@triton.jit` or a decorator above it returned; else None."""
+    inner = value
+    while type(inner).__module__.partition(".")[0] in ("numba", "numba_cuda", "triton"):
+        inner = getattr(inner, "py_func", None) or getattr(inner, "fn", None)
+    return inner if inner is not value and isinstance(inner, FunctionType) else None
+
+
+def _kernels(module: ModuleType, tree: ast.Module) -> Iterator[tuple[Any, ast.FunctionDef]]:
+    """The kernels of a module, each with the checked text that it is to run, without the decorator."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            checked = copy.deepcopy(node)
+            checked.decorator_list = []
+            yield vars(module)[node.name], checked
+
+
+def _is_triton(kernel: Any) -> bool:
+    return type(kernel).__module__.startswith("triton.")
+
+
+def _compile(kernel: Any, checked: ast.FunctionDef, module: ModuleType, constants: Iterable[str]) -> None:
+    """Make Triton compile exactly the text that was checked, and let it use numbers of the module, as interpreted.
+
+    It would find the text by the number of its line, and takes no global number that is not marked as constant.
+    """
+    kernel._unsafe_update_src(ast.unparse(checked))
+    constexpr = vars(module)["tl"].constexpr
+    for name in {node.id for node in ast.walk(checked) if isinstance(node, ast.Name)}.intersection(constants):
+        if not isinstance(vars(module)[name], constexpr):
+            vars(module)[name] = constexpr(vars(module)[name])
+
+
+def import_interpreters() -> None:
+    """Import the installed libraries that run and compile kernels without a GPU.
+
+    No driver is called and no thread started, so forking stays safe.
+    """
+    os.environ.update(TRITON_INTERPRET="1", NUMBA_ENABLE_CUDASIM="1")
+    for load_one in (load_numba, load_triton, compiler_works):
+        with contextlib.suppress(MissingToolError):
+            load_one()
+
+
+def _names(kernels: Kernels) -> dict[str, Any]:
+    """The names that a module of kernels can use; Numba and Triton are imported only if a kernel needs them."""
+    known = [*BUILTINS, NotImplementedError.__name__]
+    found: dict[str, Any] = {"__builtins__": {name: getattr(builtins, name) for name in known}, "math": math}
+    used = {node.id for node in ast.walk(kernels.tree) if isinstance(node, ast.Name)}
+    if "cuda" in used:
+        found["cuda"] = load_numba()
+        from numba import types
+
+        found.update({name: getattr(types, name) for name in NUMBER_TYPES})
+        found.update({name: importlib.import_module(TYPES_OF[name]) for name in used & TYPES_OF.keys()})
+    if "triton" in used:
+        found["triton"], found["tl"] = load_triton()
+    return found

@@ -1,0 +1,226 @@
+"""What a check is: one specification that runs in a notebook and in the judge alike.
+
+The learner's side calls `run`; whoever decides calls `inputs`, `expect` and `compare`. In a notebook both happen in one
+process. In grading `run` happens in a sandbox, and only arrays cross between the two. So that no submission can ask the
+oracle, the two sides live in modules of their own, and only the first is in the sandbox:
+
+    mlsys_checks/sandboxed/<topic>    every `run`: a plain function of a module, decorated or not
+    mlsys_checks/trusted/<topic>      `inputs`, `expect`, `compare`, and LAB; these may import the sandboxed side
+    a lab outside the package            LAB in one module, every `run` in another beside it (tiny_checks, tiny_calls)
+
+A module of calls imports NumPy, torch, the standard library, `mlsys_lab.errors`, what serves every lab on the learner's
+side and modules of calls of its own lab, nothing else of the checks. It computes no expected value: it builds the
+learner's objects from arrays, calls them, and turns what comes back into arrays (`InputError` where that cannot be
+done). What only the learner's own process can see, say how often a function was called, can be forged there: let the
+arrays depend on it. Grading time is feedback time: a lab's checks, oracles included, take a second or two in all
+(`expect` imports nothing slow at its first call), and hidden cases come last.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from mlsys_checks.sandboxed.performance import Performance
+from mlsys_lab.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    import numpy as np  # whoever lists the labs does not wait for it
+
+Arrays = dict[str, "np.ndarray"]
+"""Named arrays. One whose name begins with an underscore stays with whoever decides, away from the learner's code."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One situation to try a learner's code in: its kind in words, and the sizes that make it up."""
+
+    name: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    hidden: bool = False
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """Why an answer is not accepted: what was wrong, got, expected. Holds no value of a hidden case's inputs.
+
+    `is_form`: it is the answer's shape or type that is wrong, which says all that there is to say.
+    """
+
+    what: str
+    got: str = ""
+    expected: str = ""
+    is_form: bool = field(default=False, kw_only=True)
+
+
+Run = Callable[..., Arrays]
+"""run(artifact, arrays) -> arrays, by calling the learner's code; `artifact` is the module of exported cells.
+
+Of a program of several ranks: run(artifact, rank, arrays), on each rank, with a `mlsys_lab.comm.Rank`; where some of
+its inputs are held back, run(artifact, rank, reveal, arrays). Of a check with a partner: run(artifact, ask, arrays).
+"""
+Reveal = Callable[[int], float]
+"""reveal(i) -> element i of the inputs that are held back from a rank."""
+Ask = Callable[[str, int], float]
+"""ask(what, value) -> the partner's reply; raises `InputError` where it refuses."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """All that the learner's side knows of a check."""
+
+    run: Run
+    uses: tuple[str, ...] = ()
+    time_limit_s: float = 10.0
+    memory_bytes: int | None = None
+    ranks: bool = False
+
+
+def bind_partner(call: Call | Check, ask: Ask) -> Call:
+    """Make the call of a check with a partner, whom `ask` asks, one of an artifact and arrays."""
+    return Call(
+        lambda artifact, arrays: call.run(artifact, ask, arrays), call.uses, call.time_limit_s, call.memory_bytes
+    )
+
+
+def call_name(run: Callable[..., Any]) -> str:
+    """The name of a check's `run` for another process: "module:function"."""
+    return f"{run.__module__}:{run.__name__}"
+
+
+def find_call(name: str) -> Run:
+    """The function that `call_name` named; imports its module."""
+    module, _, function = name.partition(":")
+    run: Run = getattr(importlib.import_module(module), function)
+    return run
+
+
+@dataclass(frozen=True)
+class Check:
+    """Four small functions and a few numbers.
+
+    inputs(rng, case)     -> arrays to feed (dtype and shape are part of the specification)
+    run(artifact, arrays) -> arrays, by calling the learner's code; `artifact` is the module of exported cells
+    expect(arrays)        -> arrays, from an oracle that is independent of the course's own solution
+    compare(got, expected) -> None when accepted, else the first `Mismatch`
+
+    `ask` is code that asks what `run` asks: inputs are its variables, or entries of `given` where a name is no
+    variable's, and `mlsys_checks.trusted.snippet` writes them out. Learners see it where a public case fails, and
+    never of a hidden one. Where inputs are no variables as they stand, `describe(arrays)` writes all of the code.
+    `pointer` says where to look and `hint` names the step; neither is the answer. A notebook shows the hint from
+    the second failed attempt on, grading shows the pointer; a check without a pointer shows its hint at once.
+    `uses` names what the artifact must define; `memory_bytes` caps what `run` may hold beyond what was there before it,
+    on each rank by itself.
+    `answer_bytes` is what its arrays may hold together in grading: whatever `compare` does with so much, at worst in
+    n log n steps, must take less than a second.
+    `performance` adds extra points for speed, which are measured apart from the check's own. Where `traced`, the
+    artifact is a module of the submission's kernels alone, in a process in which nothing else of it has run
+    (`sandboxed.kernels.loading`): what `run` counts while they run cannot have been forged. `texts` names functions
+    without arguments, each of which gives the text of a kernel in another language. Where the check is traced these are
+    called in a process of their own; in the artifact they give the texts that they gave there.
+    Where `ranks`, `run(artifact, rank, arrays)` is called on several ranks at once. Inputs are those of all ranks,
+    joined by `mlsys_checks.sandboxed.ranks.join_ranks`; so are answers, with a log of what each rank posted, which
+    `mlsys_checks.trusted.ledger` reads. An array `later` among a rank's inputs is held back: the rank gets each
+    element from `reveal(i)` alone, and the log says how many messages it had posted by then. Where a result depends on
+    the element, a rank can send it only afterwards, whatever it claims about the order of its work.
+    `partner(arrays)`, from all of a case's inputs, private ones too, makes somebody whom `run(artifact, ask, arrays)`
+    can ask while it is at work: a clock, say, that nobody may look ahead on. In grading it stays with the judge.
+    Raises `InputError` where `run` could not be called without its oracle being at hand.
+    """
+
+    name: str
+    title: str
+    points: float
+    cases: tuple[Case, ...]
+    inputs: Callable[[np.random.Generator, Case], Arrays]
+    run: Run
+    expect: Callable[[Arrays], Arrays]
+    compare: Callable[[Arrays, Arrays], Mismatch | None]
+    hint: str
+    uses: tuple[str, ...] = ()
+    time_limit_s: float = 10.0
+    memory_bytes: int | None = None
+    answer_bytes: int = 4 << 20
+    performance: Performance | None = None
+    traced: bool = False
+    texts: tuple[str, ...] = ()
+    ranks: bool = False
+    partner: Callable[[Arrays], Ask] | None = None
+    describe: Callable[[Arrays], str] | None = None
+    ask: str = ""
+    pointer: str = ""
+
+    def __post_init__(self) -> None:
+        if not any(not case.hidden for case in self.cases):
+            raise InputError(f"check {self.name!r} has no public case", help="give it one that learners can see")
+        if len({case.name for case in self.cases}) != len(self.cases):
+            raise InputError(f"check {self.name!r} names a case twice")
+        if self.points <= 0 or self.time_limit_s <= 0:
+            raise InputError(f"check {self.name!r} needs positive points and time limit")
+        if any(one.hidden and not following.hidden for one, following in pairwise(self.cases)):
+            # What is said of a public case is shown: nothing hidden may have been seen before it.
+            raise InputError(
+                f"check {self.name!r} has a public case after a hidden one", help="put the hidden ones last"
+            )
+        self._refuse_mixed_sides()
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """What helps, a step further after each failed attempt."""
+        return (self.pointer, self.hint) if self.pointer else (self.hint,)
+
+    @property
+    def call(self) -> Call:
+        """The learner's side of the check."""
+        return Call(self.run, self.uses, self.time_limit_s, self.memory_bytes, self.ranks)
+
+    def _refuse_mixed_sides(self) -> None:
+        name = getattr(self.run, "__qualname__", repr(self.run))
+        module = sys.modules.get(getattr(self.run, "__module__", None) or "")
+        if module is None or getattr(module, name, None) is not self.run:
+            expected = "a function at the top level of a module of calls"
+            raise InputError(f"check {self.name!r}: `run` cannot be found by its name", got=name, expected=expected)
+        for side in ("inputs", "expect", "compare"):
+            decides = getattr(self, side)
+            if decides.__module__ == module.__name__ or any(value is decides for value in vars(module).values()):
+                raise InputError(
+                    f"check {self.name!r}: `run` and `{side}` are in one module",
+                    got=module.__name__,
+                    help="move `run` to a module of calls, the only one that goes into the sandbox",
+                )
+
+
+@dataclass(frozen=True)
+class Lab:
+    """The checks of one lab, in the order of its tasks. `topic` is the name without the folder's number."""
+
+    topic: str
+    checks: tuple[Check, ...]
+
+    def __getitem__(self, name: str) -> Check:
+        for check in self.checks:
+            if check.name == name:
+                return check
+        names = [check.name for check in self.checks]
+        raise InputError(
+            f"lab {self.topic!r} has no such check",
+            got=repr(name),
+            expected=f"one of {', '.join(names)}",
+            help=did_you_mean(name, names),
+        )
+
+    @property
+    def call_modules(self) -> tuple[str, ...]:
+        """The modules that hold the checks' `run`s: what a sandbox needs of the lab, with what they import of it."""
+        timed = [check.performance for check in self.checks if check.performance is not None]
+        sides = [*(check.run for check in self.checks), *(side for speed in timed for side in (speed.make, speed.call))]
+        return tuple(sorted({side.__module__ for side in sides}))
+
+    @property
+    def points(self) -> float:
+        """Points of all checks together."""
+        return sum(check.points for check in self.checks)

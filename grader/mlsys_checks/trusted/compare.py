@@ -1,0 +1,163 @@
+"""When two arrays count as equal: one tolerance per dtype, and messages that say where they differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
+
+import numpy as np
+
+from mlsys_checks.sandboxed.spec import Arrays, Mismatch
+from mlsys_lab.errors import InputError
+
+TOLERANCES = MappingProxyType(
+    {
+        # One visit to float32 costs 6e-8 and is seen; sums of 1e5 terms in another order (2e-11) and central
+        # differences at a step near 1e-5 (1e-10) are not.
+        "float64": 1e-9,
+        # About eps to the power 2/3: sums of 200 terms in the worst order or 4e4 on average pass; one rounding to
+        # tf32, bfloat16 or float16 (5e-4 and more) is seen.
+        "float32": 2e-5,
+        # eps is 1e-3: a handful of roundings of intermediate results pass; a bfloat16 detour (8e-3) mostly does not.
+        "float16": 5e-3,
+        # eps is 8e-3. Such results travel as float32, so a check asks for this one through `scale`.
+        "bfloat16": 3e-2,
+    }
+)
+SHOWN = 6
+"""How many entries of an array a message shows."""
+_shares: ContextVar[list[float] | None] = ContextVar("shares", default=None)
+
+
+@contextmanager
+def record_shares() -> Iterator[list[float]]:
+    """List, for each array of finite floats that `close` compares meanwhile, the largest share of its tolerance in use.
+
+    A share of 0.1 means that no entry was further off than a tenth of what it might have been; above 1 it failed.
+    """
+    shares: list[float] = []
+    token = _shares.set(shares)
+    try:
+        yield shares
+    finally:
+        _shares.reset(token)
+
+
+def tolerance(dtype: np.dtype | type | str) -> float:
+    """Allowed error relative to the size of the values; 0 for booleans and integers, which must be equal.
+
+    >>> tolerance("int64"), tolerance("float32")
+    (0.0, 2e-05)
+    """
+    name = "bfloat16" if dtype == "bfloat16" else np.dtype(dtype).name
+    if name in TOLERANCES:
+        return TOLERANCES[name]
+    if np.dtype(dtype).kind in "biu":
+        return 0.0
+    raise InputError("no tolerance for this dtype", got=name, expected="a bool, integer or float dtype")
+
+
+def close(
+    got: Arrays, expected: Arrays, *, scale: float = 1.0, least: Mapping[str, float] = MappingProxyType({})
+) -> Mismatch | None:
+    """None when every array has the expected name, shape, dtype and, within tolerance, values; else the first mismatch.
+
+    An entry may be off by `scale · tolerance(dtype) · (|expected| + size)`, where `size` is the root mean square of
+    the finite entries of the expected array (1 if they are all zero): entries near zero come about by cancellation of
+    entries of that size. Where a whole array comes about by cancellation of larger values, `least` has their size by
+    the array's name. NaN never passes; an infinity must be met by the same infinity.
+    """
+    for name, want in expected.items():
+        if name not in got:
+            return Mismatch(f"`{name}` is missing", ", ".join(got) or "nothing", name)
+        if (mismatch := _differs(name, got[name], want, scale, least.get(name, 0.0))) is not None:
+            return mismatch
+    if extra := [name for name in got if name not in expected]:
+        return Mismatch("more came back than was asked for", ", ".join(extra), ", ".join(expected))
+    return None
+
+
+def _differs(name: str, got: np.ndarray, want: np.ndarray, scale: float, least: float) -> Mismatch | None:
+    if got.shape != want.shape:
+        return Mismatch(f"`{name}` has the wrong shape", str(got.shape), str(want.shape), is_form=True)
+    if got.dtype != want.dtype:
+        return Mismatch(f"`{name}` has the wrong dtype", str(got.dtype), str(want.dtype), is_form=True)
+    if want.size == 0:
+        return None
+    if got.dtype.kind == "f" and _all_near(got, want, scale, least):
+        return None
+    if got.dtype.kind == "f" and (nans := int(np.isnan(got).sum())):
+        return Mismatch(f"`{name}` has {nans} NaN in {_entries(got.size)}", _shown(got), _shown(want))
+    wrong = got != want if tolerance(want.dtype) == 0 else _too_far(got, want, scale, least)
+    if not wrong.any():
+        return None
+    return _values_differ(name, got, want, wrong)
+
+
+def _all_near(got: np.ndarray, want: np.ndarray, scale: float, least: float) -> bool:
+    """Whether all entries are finite and near: `_too_far` in a third of the passes, for the answers that are right."""
+    flat = np.asarray(want, np.float64).ravel()
+    with np.errstate(over="ignore", invalid="ignore"):
+        size = math.sqrt(np.dot(flat, flat) / flat.size)
+        if not math.isfinite(size) or (size == 0.0 and flat.any()):
+            return False  # squares that overflow or vanish: `_too_far` has the size of these
+        error, allowed = np.abs(got.ravel() - flat), np.abs(flat)
+    allowed += max(size, least) or 1.0
+    allowed *= scale * tolerance(want.dtype)
+    _note_share(error, allowed)
+    return bool((error <= allowed).all())
+
+
+def _note_share(error: np.ndarray, allowed: np.ndarray) -> None:
+    if (shares := _shares.get()) is not None:
+        shares.append(float((error / allowed).max()))
+
+
+def _too_far(got: np.ndarray, want: np.ndarray, scale: float, least: float) -> np.ndarray:
+    wide_got, wide = got.astype(np.float64), want.astype(np.float64)
+    finite = np.isfinite(wide)
+    largest = float(np.abs(wide[finite]).max(initial=0.0))
+    size = largest * float(np.sqrt(np.mean(np.square(wide[finite] / largest)))) if largest else 0.0
+    share = scale * tolerance(want.dtype)  # of each, since the sum of two of the largest floats would be infinite
+    allowed = share * np.abs(np.where(finite, wide, 0.0)) + share * (max(size, least) or 1.0)
+    both = finite & np.isfinite(wide_got)
+    error = np.abs(np.subtract(wide_got, wide, where=both, out=np.zeros(wide.shape)))
+    # `not <=` rather than `>`: an expected NaN, a slip of the oracle, never passes either.
+    return np.where(both, ~(error <= allowed), wide_got != wide)
+
+
+def _values_differ(name: str, got: np.ndarray, want: np.ndarray, wrong: np.ndarray) -> Mismatch:
+    if want.ndim == 0:
+        return Mismatch(f"`{name}` has the wrong value", *_told_apart(got, want))
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.abs(got.astype(np.float64) - want.astype(np.float64))
+    error = np.where(wrong, np.nan_to_num(error, nan=np.inf), -1.0)
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), want.shape))
+    at = f"[{', '.join(map(str, index))}]"
+    what = f"`{name}` is wrong in {int(wrong.sum())} of {_entries(want.size)}, most at {at}"
+    if want.size <= SHOWN:
+        return Mismatch(what, *_told_apart(got, want))
+    return Mismatch(what, *(f"{shown} at {at}" for shown in _told_apart(got[index], want[index])))
+
+
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count} entries"
+
+
+def _told_apart(got: np.ndarray, want: np.ndarray) -> list[str]:
+    """Write what was got and what was wanted with as many digits as it takes to see the difference."""
+    shown: list[str] = []
+    for precision in (6, 9, 12, 17):
+        shown = [_shown(values, precision) for values in (got, want)]
+        if shown[0] != shown[1]:
+            break
+    return shown
+
+
+def _shown(values: np.ndarray, precision: int = 6) -> str:
+    return np.array2string(
+        np.asarray(values), precision=precision, separator=", ", threshold=SHOWN, edgeitems=SHOWN // 2
+    )

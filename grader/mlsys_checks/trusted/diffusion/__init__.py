@@ -1,0 +1,17 @@
+"""Checks of lab 12: levels and walks, losses and training, samplers and guidance, cost and shared calls."""
+
+from mlsys_checks.sandboxed.spec import Lab
+from mlsys_checks.trusted.again import ask_again
+from mlsys_checks.trusted.diffusion import (
+    cost,
+    guidance,
+    levels,
+    predictions,
+    sampling,
+    serving,
+    training,
+    walks,
+)
+
+TASKS = (levels, walks, predictions, training, sampling, guidance, cost, serving)
+LAB = Lab("diffusion", ask_again(check for task in TASKS for check in task.CHECKS))

@@ -1,0 +1,56 @@
+"""A public case as code that can be pasted into the notebook and run: its inputs, and what is asked of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+import numpy as np
+
+from mlsys_checks.sandboxed.spec import Arrays, Case, Check
+
+FEW = 48
+"""Most numbers of an array that are written out; a larger one comes from `check.inputs`."""
+
+
+def write_snippet(check: Check, case: Case, arrays: Arrays) -> str:
+    """Code for a public case, whose public inputs `arrays` are; "" where the check has none."""
+    code = check.ask if check.describe is None else check.describe(arrays)
+    if check.describe is None:
+        asked = _names_in(check.ask)
+        code = "\n".join(
+            [*(f"{name} = {write_input(name, array)}" for name, array in arrays.items() if name in asked), code]
+        )
+    if "given" in _names_in(code):
+        return f'given = check.inputs("{check.name}", "{case.name}")\n{code}'
+    return code
+
+
+def _names_in(code: str) -> set[str]:
+    return {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
+
+
+def write_input(name: str, array: np.ndarray) -> str:
+    """An input as code: a number of Python, or a torch.Tensor of its dtype, written out where it is small."""
+    if not array.ndim:
+        return re.sub("-?inf|nan", r'float("\g<0>")', repr(array.item()))
+    if not _is_few(array):
+        return f'torch.from_numpy(given["{name}"])'
+    return f"torch.tensor({_write_nested(array)}, dtype=torch.{array.dtype})"
+
+
+def _is_few(array: np.ndarray) -> bool:
+    """Whether all that there is to know of an array can be read off a short list."""
+    return array.size <= FEW and (array.size > 0 or array.ndim == 1)
+
+
+def _write_nested(array: np.ndarray) -> str:
+    """An array as nested lists of the shortest numbers that make it again."""
+    values: list[Any] = list(array)
+    return f"[{', '.join(map(_write_nested if array.ndim > 1 else _write_number, values))}]"
+
+
+def _write_number(number: Any) -> str:
+    """A number as code: the shortest that makes it again, or one that torch has a name for."""
+    return str(number) if np.isfinite(number) else re.sub("inf|nan", r"torch.\g<0>", str(number))

@@ -1,0 +1,180 @@
+"""Checks of kernels by what they did to memory: right values first, then what is wrong, then what is too much.
+
+The learner's side counts (`mlsys_lab.kernels.trace.findings`); a check's `expect` names what may be moved at most by
+`allow_at_most`, beside the values, and `agree` compares both. What labs 02 and 03 both say of CUDA's kernels is here
+too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from mlsys_checks.sandboxed.findings import LAUNCHES
+from mlsys_checks.sandboxed.spec import Arrays, Mismatch
+from mlsys_checks.sandboxed.trees import Tree, flatten, nest
+from mlsys_checks.sandboxed.values import decode_text
+from mlsys_checks.trusted.compare import close
+from mlsys_lab.kernels.trace.findings import (
+    ACTOR,
+    BUSIEST,
+    BYTES,
+    LINES,
+    MOVED,
+    NUMBER,
+    READS,
+    WIDEST,
+    WRITES,
+    WRONG,
+)
+
+SPLIT = 4
+"""Into how many requests what a warp's lanes could ask for at once may be split, by branches of any kind."""
+SLACK = 1.1
+"""What a launch may move beyond what it has to."""
+MOST = "most"
+"""The branch of what is expected that holds, by kernel, what a launch may do at most."""
+PROGRAMS = "programs"
+
+
+def allow_at_most(
+    kernel: str, *, reads: Mapping[str, int], writes: Mapping[str, int], busiest: int, widest: int, programs: int
+) -> Arrays:
+    """What a launch has to move, as arrays for `agree`; nothing of arrays that are not named.
+
+    reads, writes: bytes of each array; busiest: bytes that the program with the largest share has to move; widest:
+    elements of the largest block that the task allows; programs: how many there are.
+    """
+    share = {PROGRAMS: programs, BYTES: busiest}
+    return flatten({MOST: {kernel: {READS: reads, WRITES: writes, WIDEST: widest, BUSIEST: share}}})
+
+
+def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | None:
+    """None where values are right, nothing is wrong with memory and no count is above what is allowed.
+
+    Counts are looked at only where `expected` has any. `scale` widens the tolerance of values, as in `compare.close`.
+    """
+    values, launches = nest(expected), nest(got).get(LAUNCHES, {})
+    limits: Tree = values.pop(MOST, {})
+    answers = {name: array for name, array in got.items() if name in values}
+    wrong = [line for found in launches.values() for line in decode_text(found[WRONG]).splitlines()]
+    if (mismatch := find_nan(answers, values) or close(answers, values, scale=scale)) is not None:
+        told = f". {wrong[0]}" if wrong else ""
+        return replace(mismatch, what=f"{mismatch.what}{told}")
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        expects = "every access inside of its array, to what is written, in a fixed order"
+        return Mismatch("the values are right, but not what it does to memory", f"{wrong[0]}{more}", expects)
+    exceeds = (_moves_too_much, _is_too_wide, _is_too_busy)
+    tried = (one(kernel, launches[kernel], most) for kernel, most in limits.items() for one in exceeds)
+    return next(filter(None, tried), None)
+
+
+def find_nan(got: Arrays, values: Arrays) -> Mismatch | None:
+    """The first NaN where a number is expected; the recorder makes NaN of what is never stored or lies outside."""
+    for name, want in values.items():
+        if want.dtype.kind == "f" and name in got and got[name].shape == want.shape:
+            missing = np.argwhere(np.isnan(got[name]) & ~np.isnan(want))
+            if len(missing):
+                index = tuple(missing[0].tolist())
+                at = f" at [{', '.join(map(str, index))}]" if index else ""
+                where = f" has {len(missing):,} NaN in {want.size:,} entries, first{at}" if index else " is NaN"
+                return Mismatch(f"`{name}`{where}", f"NaN{at}", f"{want[index]:.6g}{at}")
+    return None
+
+
+def _moves_too_much(kernel: str, found: Tree, most: Tree) -> Mismatch | None:
+    """The first array that the task does not name, or of which more is read or written than has to be."""
+    known = dict.fromkeys([*most.get(READS, {}), *most.get(WRITES, {})])
+    for way in (READS, WRITES):
+        for name, ways in found[MOVED].items():
+            if name not in known:
+                return Mismatch(f"`{kernel}` has a parameter that the task does not name", name, ", ".join(known))
+            count, least = int(ways[way][BYTES]), int(most.get(way, {}).get(name, 0))
+            if count > SLACK * least:
+                need = f"{least:,} bytes, or up to {SLACK:g} times that" if least else "nothing"
+                many = f", {count / least:.3g} times what it has to" if least else ""
+                told = f"{count:,} bytes{many}: {decode_text(ways[way][LINES])}"
+                return Mismatch(f"`{kernel}` {way} too much of `{name}`", told, need)
+    return None
+
+
+def _is_too_wide(kernel: str, found: Tree, most: Tree) -> Mismatch | None:
+    """A block that is larger than the task allows."""
+    if found[WIDEST] <= most[WIDEST]:
+        return None
+    what = f"`{kernel}` works on a larger block than the task allows"
+    return Mismatch(what, f"{int(found[WIDEST]):,} elements at once", f"at most {int(most[WIDEST]):,}")
+
+
+def _is_too_busy(kernel: str, found: Tree, most: Tree) -> Mismatch | None:
+    """A program that moves more than its share."""
+    busiest, share = found[BUSIEST], int(most[BUSIEST][BYTES])
+    if busiest[BYTES] <= math.floor(SLACK * share):
+        return None
+    actor = decode_text(busiest[ACTOR])
+    what = f"`{kernel}` does not share its work among its {int(most[BUSIEST][PROGRAMS]):,} {actor}s"
+    told = f"{int(busiest[BYTES]):,} bytes moved by {actor} {int(busiest[NUMBER])} alone"
+    return Mismatch(what, told, f"at most {share:,} bytes by each")
+
+
+def report_scattered(at: str, most: int) -> Mismatch:
+    """What is wrong with a request of a warp to global memory that takes more than `most` sectors too many."""
+    slack = f"at most {most} more than the least" if most else "no more than the least"
+    return Mismatch("warps ask for memory that lies scattered", at, f"neighbours at neighbouring addresses: {slack}")
+
+
+def report_not_shared(who: str, space: str, count: int, most: int) -> Mismatch:
+    """What is wrong with a thread that touches memory `count` times."""
+    told = f"{who} touches {space} memory {count:,} times"
+    return Mismatch("one thread does what many should share", told, f"at most {most:,} times, by any thread")
+
+
+def report_split(who: str, space: str, count: int, most: int) -> Mismatch:
+    """What is wrong where the warps of a block make more than `most` requests to memory."""
+    told = f"{who} make {count:,} requests to {space} memory"
+    return Mismatch("warps ask for memory in many small requests", told, f"at most {most:,}, for all lanes at once")
+
+
+def describe_launch(
+    kernel: str,
+    block: str,
+    grid: Callable[[Arrays], object],
+    output: str = "",
+    shape: str = "",
+    *,
+    zeros_matter: bool = False,
+) -> Callable[[Arrays], str]:
+    """A check's `describe`: code that makes arrays of the case's sizes, and records and reports the launch.
+
+    `grid` works the number of blocks out from the arrays, which are the kernel's arguments in their order, and then
+    `output`, if there is one; `shape` is code for its shape, in which {n} is the number n among the arrays. Where zeros
+    matter, an array that holds one is the case's own.
+    """
+
+    def describe(arrays: Arrays) -> str:
+        given = {name: array for name, array in arrays.items() if array.dtype == np.float32}
+        exact = {name for name, array in given.items() if zeros_matter and not array.all()}
+        lines = [
+            f'{name} = given["{name}"]' if name in exact else f"{name} = {_made(array)}"
+            for name, array in given.items()
+        ]
+        lines += [f"{output} = np.empty({shape.format(**arrays)}, np.float32)"] if output else []
+        arguments = [kernel, str(grid(arrays)), block, *given, *([output] if output else [])]
+        fresh = f', outputs=("{output}",)' if output else ""
+        return "\n".join(
+            [*lines, f"trace = record({', '.join(arguments)}{fresh})", "show_table(report(trace).table())"]
+        )
+
+    return describe
+
+
+def _made(array: np.ndarray) -> str:
+    """Code for a number, or for an array of this shape with values of its own."""
+    if array.ndim == 0:
+        return f"np.float32({array:.6g})"
+    shape = array.shape if array.ndim > 1 else array.size
+    return f"np.random.default_rng(0).standard_normal({shape}, np.float32)"

@@ -1,9 +1,0 @@
-"""Checks of lab 10: caches, positions, ragged batches, chunks, shared heads, windows, cost, drafts."""
-
-from mlsys_lab.checks.deciding.again import ask_again
-from mlsys_lab.checks.deciding.kv_cache import attention, caches, drafts, prompts, steps, work
-from mlsys_lab.checks.learner.spec import Lab
-
-BEFORE = caches.CACHE + steps.PACK + attention.ATTENTION + steps.STEPS + prompts.CHECKS
-LATER = attention.SHARED + caches.RING + steps.WINDOWED
-LAB = Lab("kv-cache", ask_again(BEFORE + LATER + work.CHECKS + drafts.CHECKS))

@@ -1,8 +1,0 @@
-"""Checks of lab 05: einsums, parameters, FLOPs, memory, a step's time, serving, in the order of the lab's tasks."""
-
-from mlsys_lab.checks.deciding.again import ask_again
-from mlsys_lab.checks.deciding.transformer_arithmetic import contraction, counts, einsum, memory, serving, step
-from mlsys_lab.checks.learner.spec import Lab
-
-CHECKS = einsum.CHECKS + contraction.CHECKS + counts.CHECKS + memory.CHECKS + step.CHECKS + serving.CHECKS
-LAB = Lab("transformer-arithmetic", ask_again(CHECKS))
