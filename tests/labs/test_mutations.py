@@ -1,8 +1,4 @@
-"""Mistakes that a machine makes: a check of each lab notices each of a sample.
-
-The sample and the draws are the same in every run. `make prove` tries all mutants of all labs, once a week in CI. What
-is said of a mutant must be said of one that there is, in every run.
-"""
+"""Machine-made mutants of each lab: its checks kill no fewer of them than they did when the lab was proved."""
 
 from __future__ import annotations
 
@@ -11,14 +7,17 @@ import pytest
 from mlsys_grader.proving.mutation.tally import tally_mutations
 from tests.labs.harness import labs
 
-pytestmark = pytest.mark.slow
-SEED = 20
-SAMPLE = 3
-"""Mutants of each lab."""
+SEED, SAMPLE = 20, 300
+FLOORS = {}
+"""Kill rate that a lab's checks reach at least: that of the sample when the lab was proved, less one percentage point.
+
+What is missing to 1 are mostly mutants that are right after all, such as a sum in another order.
+"""
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize("lab", labs(), ids=lambda lab: lab.info.topic)
-def test_a_mistake_made_by_a_machine_is_noticed(lab) -> None:
-    tally = tally_mutations(lab, lab.checks, sample=SAMPLE, seed=SEED)
-    assert tally.lines == []
-    assert len(tally.outcomes) == SAMPLE
+def test_the_kill_rate_holds_the_labs_floor(lab) -> None:
+    tally = tally_mutations(lab, lab.checks, sample=SAMPLE, seed=SEED, workers=2)
+    assert not tally.errors
+    assert tally.kill_rate >= FLOORS[lab.info.topic], "\n".join([tally.summary, *tally.lines])

@@ -9,9 +9,8 @@ and every alternative are changed in all places, in every way that an operator k
     cuda         operators on the text of a kernel in CUDA C++
     shown        values, rounds and calls of the cases that learners see, for solutions that know only those
     mutants      all of them for a lab, each with a name that outlives other edits of the text
-    equivalent   mutants that are right after all, with the reason: equivalent.toml beside variants.diff
     run          judge them in forked children
-    tally        how many were killed, are equivalent, survived
+    tally        the kill rate, and the survivors
 
 Operators follow those of mutmut and Cosmic Ray, and what strangers got wrong unnoticed.
 """

@@ -44,14 +44,6 @@ def drop_guard(node: ast.AST, function: Function) -> Iterator[str]:
             yield ast.unparse(changed)
 
 
-def change_in_place(node: ast.AST, function: Function) -> Iterator[str]:
-    """`x += y` where a new x was made of the old one and y."""
-    match node:
-        case ast.Assign(targets=[ast.Name() as target], value=ast.BinOp(left=ast.Name() as left) as value):
-            if target.id == left.id:
-                yield ast.unparse(ast.AugAssign(target, value.op, value.right))
-
-
 def stop_after_one_round(node: ast.AST, function: Function) -> Iterator[str]:
     """A loop that is left at the end of its first round."""
     if isinstance(node, ast.For | ast.While) and not function.is_kernel:
@@ -60,7 +52,7 @@ def stop_after_one_round(node: ast.AST, function: Function) -> Iterator[str]:
         yield ast.unparse(changed)
 
 
-STATEMENTS: tuple[Operator, ...] = (drop_statement, drop_guard, change_in_place, stop_after_one_round)
+STATEMENTS: tuple[Operator, ...] = (drop_statement, drop_guard, stop_after_one_round)
 
 
 def remember_results(node: ast.AST, function: Function) -> Iterator[str]:
