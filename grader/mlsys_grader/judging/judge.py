@@ -19,7 +19,7 @@ from mlsys_checks.sandboxed.ranks import split_ranks
 from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Mismatch
 from mlsys_checks.sandboxed.texts import read_texts
 from mlsys_checks.trusted.artifact import Artifact
-from mlsys_grader.judging.oracle import Fault, HeavyAnswerError, Oracle, Oracles, draw_seed
+from mlsys_grader.judging.oracle import AnswerTooLargeError, Fault, Oracle, Oracles, draw_seed
 from mlsys_grader.judging.problem import Ending, Problem
 from mlsys_grader.judging.process import Process, read_endless, read_trouble
 from mlsys_grader.judging.talk import talk
@@ -116,7 +116,7 @@ class _Examination:
                     alone = True
                     if deaths[place] == DEATHS:
                         why = Mismatch("it ended the whole sandbox", f"{DEATHS} times", "an answer")
-                        self._deny_rest(Problem(why, Ending.HOPELESS))
+                        self._deny_rest(Problem(why, Ending.LOAD_FAILED))
         finally:
             for process in self._ended:
                 process.job.close()
@@ -209,8 +209,8 @@ class _Examination:
             return award(check), None
         if problem.consequence.retries_alone and not alone:
             raise _CrowdedError
-        if problem.ending in (Ending.KILLED, Ending.SILENT) and not self._has_loaded:
-            problem = replace(problem, ending=Ending.HOPELESS)
+        if problem.ending in (Ending.KILLED, Ending.TIMEOUT) and not self._has_loaded:
+            problem = replace(problem, ending=Ending.LOAD_FAILED)
         return deny(check, problem), problem
 
     def _find_overspent(self) -> Problem | None:
@@ -225,7 +225,7 @@ class _Examination:
         for limit, is_over in spent.items():
             if is_over:
                 late = Mismatch("the submission takes too long", f"more than {limit}", "less for all checks together")
-                return Problem(late, Ending.SPENT)
+                return Problem(late, Ending.BUDGET_EXCEEDED)
         return None
 
     def _ask_on(self, check: Check) -> Problem | None:
@@ -279,7 +279,7 @@ class _Examination:
     def _load(
         self, processes: Sequence[Process], check: Check, checks: Sequence[Check], texts: Mapping[str, str]
     ) -> Problem | None:
-        """Have the artifact loaded. One that never was is hopeless; without its kernels alone it may still load."""
+        """Load the artifact into processes. A first failure ends judging, unless only the kernels were to be loaded."""
         try:
             for process in processes:
                 process.send_artifact(self._artifact, check, checks, texts, self._endless)
@@ -287,12 +287,12 @@ class _Examination:
                 reply = process.receive()
                 if reply.kind != "loaded":
                     may_load = self._has_loaded or check.traced
-                    return Problem(read_trouble(reply), Ending.WRONG if may_load else Ending.HOPELESS)
+                    return Problem(read_trouble(reply), Ending.WRONG if may_load else Ending.LOAD_FAILED)
                 self._endless.update(read_endless(reply))
         except wire.WireError as error:
             mismatch, ending = process.explain(error, "the exported cells")
-            if ending not in (Ending.KILLED, Ending.SILENT):
-                ending = Ending.WRONG if self._has_loaded else Ending.HOPELESS
+            if ending not in (Ending.KILLED, Ending.TIMEOUT):
+                ending = Ending.WRONG if self._has_loaded else Ending.LOAD_FAILED
             return Problem(mismatch, ending)
         self._has_loaded = True
         return None
@@ -374,14 +374,14 @@ class _Examination:
             return Problem(*process.explain(error, "it"), case)
         if reply.kind == "answer":
             return reply.arrays
-        unwritten = reply.meta.get("unfinished") is True
-        return Problem(read_trouble(reply), Ending.UNWRITTEN if unwritten else Ending.WRONG, case)
+        is_todo = reply.meta.get("unfinished") is True
+        return Problem(read_trouble(reply), Ending.NOT_IMPLEMENTED if is_todo else Ending.WRONG, case)
 
     def _compare(self, check: Check, case: Case, got: Arrays) -> Problem | None:
         try:
             mismatch = self._oracle.compare(check, case, got)
-        except HeavyAnswerError as heavy:
-            return Problem(heavy.mismatch, Ending.HEAVY, case)
+        except AnswerTooLargeError as error:
+            return Problem(error.mismatch, Ending.ANSWER_TOO_LARGE, case)
         return None if mismatch is None else Problem(mismatch, Ending.WRONG, case)
 
     def _go_ahead(self, check: Check, case: Case) -> None:

@@ -41,7 +41,7 @@ class Fault(Exception):
     """A check's own code failed, or came to no end, while it drew inputs or computed what is expected."""
 
 
-class HeavyAnswerError(Exception):
+class AnswerTooLargeError(Exception):
     """An answer on which the comparison came to no end; `mismatch` says so."""
 
     def __init__(self, mismatch: Mismatch) -> None:
@@ -180,11 +180,11 @@ class Oracle:
     def compare(self, check: Check, case: Case, got: Arrays) -> Mismatch | None:
         """Compare an answer with what was expected: None when it is accepted, else what is wrong with it.
 
-        Raises `HeavyAnswerError` when that comes to no end.
+        Raises `AnswerTooLargeError` when that comes to no end.
         """
         try:
             reply = self._try_twice(check, lambda: self._compare(check, case, got))
-        except HeavyAnswerError:
+        except AnswerTooLargeError:
             self.busy_s += 2 * self._limit_s
             raise
         self.busy_s += reply.meta["cpu_s"]
@@ -215,7 +215,7 @@ class Oracle:
             limit = f"{self._limit_s:g} s of processor time"
             if ended.kind == "compare":
                 late = Mismatch("its answer takes too long to compare", f"nothing after {limit}", f"less than {limit}")
-                raise HeavyAnswerError(late) from None
+                raise AnswerTooLargeError(late) from None
             what = "its inputs are not drawn" if ended.kind == "draw" else "its oracle has no answer"
             raise Fault(f"check {check.name!r} itself failed: {what} within {limit}") from None
 
