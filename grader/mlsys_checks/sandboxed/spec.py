@@ -1,19 +1,19 @@
-"""What a check is: one specification that runs in a notebook and in the judge alike.
+"""What a check is: one specification, which runs in a notebook and in the judge.
 
-The learner's side calls `run`; whoever decides calls `inputs`, `expect` and `compare`. In a notebook both happen in one
-process. In grading `run` happens in a sandbox, and only arrays cross between the two. So that no submission can ask the
-oracle, the two sides live in modules of their own, and only the first is in the sandbox:
+The sandboxed side calls `run`; the trusted side calls `inputs`, `expect` and `compare`. In a notebook both sides share
+one process. In grading, `run` happens in a sandbox and only arrays cross between the sides. So that no submission can
+call the oracle, the two sides are separate modules, and only the first is in the sandbox:
 
     mlsys_checks/sandboxed/<topic>    every `run`: a plain function of a module, decorated or not
     mlsys_checks/trusted/<topic>      `inputs`, `expect`, `compare`, and LAB; these may import the sandboxed side
-    a lab outside the package            LAB in one module, every `run` in another beside it (tiny_checks, tiny_calls)
+    a lab outside the package         LAB in one module, every `run` in another next to it (tiny_checks, tiny_calls)
 
-A module of calls imports NumPy, torch, the standard library, `mlsys_lab.errors`, what serves every lab on the learner's
+A module of calls imports NumPy, torch, the standard library, `mlsys_lab.errors`, the shared modules of the sandboxed
 side and modules of calls of its own lab, nothing else of the checks. It computes no expected value: it builds the
-learner's objects from arrays, calls them, and turns what comes back into arrays (`InputError` where that cannot be
-done). What only the learner's own process can see, say how often a function was called, can be forged there: let the
-arrays depend on it. Grading time is feedback time: a lab's checks, oracles included, take a second or two in all
-(`expect` imports nothing slow at its first call), and hidden cases come last.
+learner's objects from arrays, calls them, and turns what they return into arrays (`InputError` where that cannot be
+done). What only the submission's process can observe (how often a function was called, for example) can be forged
+there: let the arrays depend on it. Grading time is feedback time: a lab's checks, oracles included, take a second or two
+in total (`expect` imports nothing slow at its first call), and hidden cases come last.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy as np  # whoever lists the labs does not wait for it
 
 Arrays = dict[str, "np.ndarray"]
-"""Named arrays. One whose name begins with an underscore stays with whoever decides, away from the learner's code."""
+"""Named arrays. One whose name begins with an underscore stays with the trusted side, away from the learner's code."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ Ask = Callable[[str, int], float]
 
 @dataclass(frozen=True)
 class Call:
-    """All that the learner's side knows of a check."""
+    """All that the sandboxed side knows of a check."""
 
     run: Run
     uses: tuple[str, ...] = ()
@@ -175,7 +175,7 @@ class Check:
 
     @property
     def call(self) -> Call:
-        """The learner's side of the check."""
+        """The sandboxed side of the check."""
         return Call(self.run, self.uses, self.time_limit_s, self.memory_bytes, self.ranks)
 
     def _refuse_mixed_sides(self) -> None:

@@ -1,7 +1,7 @@
-"""The deciding side of a lab's checks, as the judge asks it: secret inputs, what is expected for them, the comparison.
+"""The trusted side of a lab's checks, as the judge asks it: secret inputs, what is expected for them, the comparison.
 
 All of it is the course's own code, but what it compares comes from a submission: it runs in a process of its own
-(`judging.deciding`), one child for each submission, under limits that the kernel keeps.
+(`judging.trusted`), one child for each submission, under limits that the kernel keeps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import NoReturn, TypeVar
 
 from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Mismatch
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.judging.deciding import PATIENCE
+from mlsys_grader.judging.trusted import PATIENCE
 from mlsys_grader.paths import IMPORT_PATH
 from mlsys_grader.sandbox.contents import make_environment
 from mlsys_grader.sandbox.inside import wire
@@ -34,7 +34,7 @@ T = TypeVar("T")
 LIMIT_S = 10.0
 """Processor seconds for each step: to draw inputs, to compute what is expected, to compare an answer."""
 START_S = 180.0
-ENTRY = f"import sys; sys.path[:0] = {IMPORT_PATH!r}; from mlsys_grader.judging.deciding import main; main()"
+ENTRY = f"import sys; sys.path[:0] = {IMPORT_PATH!r}; from mlsys_grader.judging.trusted import main; main()"
 
 
 class Fault(Exception):
@@ -160,7 +160,7 @@ class Oracle:
         self._begin("draw", check, case)
 
     def inputs(self, check: Check, case: Case) -> Arrays:
-        """Inputs of a case, without those that never leave the deciding side."""
+        """Inputs of a case, without those that never leave the trusted side."""
         return self._try_twice(check, lambda: self._answer("draw", check, case).arrays)
 
     def expect_ahead(self, check: Check, case: Case) -> None:

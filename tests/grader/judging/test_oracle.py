@@ -18,7 +18,7 @@ FAULTY = dict.fromkeys(("double", "expect_fails", "draw_never_ends", "compare_ne
 
 @pytest.fixture(scope="module")
 def faulty(tiny):
-    """The lab whose deciding side fails, and what decides there within a third of a second."""
+    """The lab whose trusted side fails, and what decides there within a third of a second."""
     lab = GradedLab(replace(tiny.info, checks_module="faulty_checks"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "LIMIT_S", 0.3)

@@ -1,6 +1,6 @@
 """Right answers of earlier functions, handed to the learner's later ones: a slip costs the checks of its own task only.
 
-They are inputs of a check, worked out by whoever decides, and hold for the check's own model and sizes. Asked for
+They are inputs of a check, worked out by the trusted side, and hold for the check's own model and sizes. Asked for
 anything else, a function answers for itself.
 """
 
