@@ -12,8 +12,8 @@ A module of calls imports NumPy, torch, the standard library, `mlsys_lab.errors`
 side and modules of calls of its own lab, nothing else of the checks. It computes no expected value: it builds the
 learner's objects from arrays, calls them, and turns what they return into arrays (`InputError` where that cannot be
 done). What only the submission's process can observe (how often a function was called, for example) can be forged
-there: let the arrays depend on it. Grading time is feedback time: a lab's checks, oracles included, take a second or two
-in total (`expect` imports nothing slow at its first call), and hidden cases come last.
+there: let the arrays depend on it. Grading time is feedback time: a lab's checks, oracles included, take a second or
+two in total (`expect` imports nothing slow at its first call), and hidden cases come last.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class Check:
     `ask` is code that asks what `run` asks: inputs are its variables, or entries of `given` where a name is no
     variable's, and `mlsys_checks.trusted.snippet` writes them out. Learners see it where a public case fails, and
     never of a hidden one. Where inputs are no variables as they stand, `describe(arrays)` writes all of the code.
-    `pointer` says where to look and `hint` names the step; neither is the answer. A notebook shows the hint from
-    the second failed attempt on, grading shows the pointer; a check without a pointer shows its hint at once.
+    `first_hint` says where to look and `hint` names the step; neither is the answer. A notebook shows the hint from
+    the second failed attempt on, grading shows `first_hint`; a check without one shows its hint at once.
     `uses` names what the artifact must define; `memory_bytes` caps what `run` may hold beyond what was there before it,
     on each rank by itself.
     `answer_bytes` is what its arrays may hold together in grading: whatever `compare` does with so much, at worst in
@@ -152,7 +152,7 @@ class Check:
     partner: Callable[[Arrays], Ask] | None = None
     describe: Callable[[Arrays], str] | None = None
     ask: str = ""
-    pointer: str = ""
+    first_hint: str = ""
 
     def __post_init__(self) -> None:
         if not any(not case.hidden for case in self.cases):
@@ -171,7 +171,7 @@ class Check:
     @property
     def hints(self) -> tuple[str, ...]:
         """What helps, a step further after each failed attempt."""
-        return (self.pointer, self.hint) if self.pointer else (self.hint,)
+        return (self.first_hint, self.hint) if self.first_hint else (self.hint,)
 
     @property
     def call(self) -> Call:

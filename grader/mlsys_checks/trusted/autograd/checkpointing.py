@@ -196,7 +196,7 @@ CHECKS = (
         ask="predict_graph_bytes(batch, width, layers)",
         expect=_graph_expect,
         compare=close,
-        pointer="Which results of one layer does the graph keep, and how many bytes is each?",
+        first_hint="Which results of one layer does the graph keep, and how many bytes is each?",
         hint="Three results a layer (product, sum, tanh), each of batch × width numbers of 4 bytes. Return an int.",
         uses=("predict_graph_bytes",),
     ),
@@ -220,7 +220,7 @@ CHECKS = (
         ask=asks.CHECKPOINT,
         expect=_checkpoint_expect,
         compare=close,
-        pointer="When should the segment run for the second time, and on which input?",
+        first_hint="When should the segment run for the second time, and on which input?",
         hint="In the vjp: a fresh input on x.data that requires a gradient, fn on it, backward(…, g), and return "
         "that input's gradient. If weights get none when x is data, the only edge was dropped: let it lead to "
         "a tensor that wants one. And return node(…), which keeps no edge inside no_grad(). `with no_grad():` records "
@@ -248,7 +248,7 @@ CHECKS = (
         ask="predict_checkpointed_bytes(batch, width, layers, segments), choose_segments(layers)",
         expect=_segments_expect,
         compare=close,
-        pointer="What is held between segments, and what inside the one that is in its backward pass?",
+        first_hint="What is held between segments, and what inside the one that is in its backward pass?",
         hint="k outputs, and three results for each of ceil(n/k) layers. choose_segments tries every k from 1 to n, "
         "exactly; √(3n) is only near it.",
         uses=("predict_checkpointed_bytes", "choose_segments"),
@@ -273,7 +273,7 @@ CHECKS = (
         ask=asks.DEEP_STACK,
         expect=_memory_expect,
         compare=_memory_compare,
-        pointer="How often does a layer run, and who still holds the results of its first run?",
+        first_hint="How often does a layer run, and who still holds the results of its first run?",
         hint="Each layer runs twice, no more. A function made in a loop must keep its own part of the layers, cut "
         "before it runs: lambda h, part=part: … No vjp may hold on to the first run: compute it under no_grad(). And "
         "memory that is never freed points to a vjp that uses its own node, say `out.data` in tanh: keep the array "

@@ -149,7 +149,7 @@ CHECKS = (
         ask=asks.SUMS,
         expect=_sum_expect,
         compare=close,
-        pointer="Every entry of x went into one entry of the sum: whose gradient does it get, and in which shape "
+        first_hint="Every entry of x went into one entry of the sum: whose gradient does it get, and in which shape "
         "does that arrive?",
         hint="Reshape the gradient to the shape with size 1 in the summed axes, then expand it to the shape of x.",
         uses=("Tensor", "backward", "mul", "reduce_sum", "reshape"),
@@ -171,7 +171,7 @@ CHECKS = (
         ask=asks.INDEX,
         expect=_index_expect,
         compare=_compare_index,
-        pointer="What should an element get that was picked twice, and what does your assignment give it?",
+        first_hint="What should an element get that was picked twice, and what does your assignment give it?",
         hint="Start from zeros of x's shape, and add: an element that was picked twice gets both gradients. "
         "`out[key] += g` counts one of them only.",
         uses=("Tensor", "backward", "index"),
@@ -205,7 +205,7 @@ CHECKS = (
         ask=asks.LOSS,
         expect=_loss_expect,
         compare=close,
-        pointer="Try logits of 10,000 by hand: at which step do numbers leave the range of the dtype?",
+        first_hint="Try logits of 10,000 by hand: at which step do numbers leave the range of the dtype?",
         hint="Subtract each row's largest logit first, from the label's logit too, which is picked by its index: a "
         "product with 0 makes NaN of −∞. The gradient is (p − one-hot) / B, "
         "times the gradient g that arrives. The vjp may change in place only what it has made itself.",

@@ -146,7 +146,7 @@ CHECKS = (
         ask="unbroadcast(grad, tuple(shape.tolist()))",
         expect=_unbroadcast_expect,
         compare=close,
-        pointer="Write both shapes below each other, aligned at the right: which axes did broadcasting add, "
+        first_hint="Write both shapes below each other, aligned at the right: which axes did broadcasting add, "
         "which did it stretch?",
         hint="First sum away the axes in front until both have as many; then, where the shape says 1, sum that "
         "axis and keep it. Mind that torch's sum(dim=()) sums everything.",
@@ -172,7 +172,8 @@ CHECKS = (
         ask=asks.ELEMENTWISE,
         expect=_elementwise_expect,
         compare=_elementwise_compare,
-        pointer="Which of the expressions is wrong alone? Compare the shape of each gradient with that of its operand.",
+        first_hint="Which of the expressions is wrong alone? Compare the shape of each gradient with that of its "
+        "operand.",
         hint="Return node(result, name, (operand, vjp), …). A gradient has the shape of its operand: unbroadcast "
         "it. relu by clamp, since −∞ · 0 is NaN. If only the sums `(x + y) + y * y` are wrong, or those with "
         "`x.permute`, `backward` adds in place (+=) to an array that another "
@@ -200,7 +201,8 @@ CHECKS = (
         ask=asks.MATMUL,
         expect=_matmul_expect,
         compare=_matmul_compare,
-        pointer="Write the three shapes down: only one order of factors gives the gradient the shape of its operand.",
+        first_hint="Write the three shapes down: only one order of factors gives the gradient the shape of its "
+        "operand.",
         hint="G · Yᵀ for the left operand, Xᵀ · G for the right one; transpose the last two axes only (`.mT`), and "
         "unbroadcast what comes out. `view` wants an array in one piece, `reshape` takes any. A vjp works on "
         "torch.Tensors: g and x.data, not x. Each computes the gradient of "

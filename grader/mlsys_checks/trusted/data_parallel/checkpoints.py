@@ -156,7 +156,7 @@ CHECKS = (
         inputs=_draw_run,
         run=calls.resume,
         expect=_expect_run,
-        pointer="Weights, momentum, its count of steps, position, random numbers: which of them is not as it was?",
+        first_hint="Weights, momentum, its count of steps, position, random numbers: which of them is not as it was?",
         hint="A copy of each tensor is saved, or later steps change it. To load: write into the shard, put the states "
         "under the new shard, set the random state, and gather the weights.",
         uses=("ShardedOptimizer", "save_state", "load_state"),
@@ -202,7 +202,7 @@ CHECKS = (
         run=calls.reshard,
         expect=_expect_parts,
         compare=close,
-        pointer="Three kinds of entries: what belongs to a rank, what is alike on all, and what is divided.",
+        first_hint="Three kinds of entries: what belongs to a rank, what is alike on all, and what is divided.",
         hint="Go through the names. Divided ones: torch.cat over the parts in order, then split_chunks anew. "
         "All others are copied, random states from the part of the rank's number modulo that of the old parts.",
         uses=("reshard",),

@@ -110,7 +110,7 @@ CHECKS = (
         run=calls.zigzag,
         expect=_expect_text,
         compare=close,
-        pointer="Into how many stretches is the text cut, and which two of them does rank r have?",
+        first_hint="Into how many stretches is the text cut, and which two of them does rank r have?",
         hint="tensor_split cuts the positions into twice as many stretches as there are ranks; the last belongs to the "
         "rank that has the first.",
         uses=("zigzag",),
@@ -165,7 +165,8 @@ CHECKS = (
         inputs=_draw_heads,
         run=calls.ring_attention,
         expect=_expect_heads,
-        pointer="Whose block is here at step s, which of its keys may a query see, and what do older sums count now?",
+        first_hint="Whose block is here at step s, which of its keys may a query see, and what do older sums count "
+        "now?",
         hint="Post isend and irecv of the block before you compute on it, but for the last step, and wait afterwards. "
         "The block at step s is that of the rank s to the left. Mask by positions, take the new largest, shrink both "
         "sums by exp(old - new), add the block's.",

@@ -182,7 +182,7 @@ CHECKS = (
         inputs=_draw_whole,
         run=calls.take_part,
         expect=_expect_parts,
-        pointer="Along which dimension is cut, who gets the longer parts, and is the part a view or a copy?",
+        first_hint="Along which dimension is cut, who gets the longer parts, and is the part a view or a copy?",
         hint="tensor_split along dim gives p views, this rank's among them; detach and clone make it a tensor that "
         "stays as it is when x changes.",
         uses=("take_part",),
@@ -206,7 +206,7 @@ CHECKS = (
         inputs=_draw_columns,
         run=calls.column_linear,
         expect=_expect_columns,
-        pointer="Which gradient does a rank see only in part: that of x, of its columns, or of its bias?",
+        first_hint="Which gradient does a rank see only in part: that of x, of its columns, or of its bias?",
         hint="Forward is a product of this rank's own. All ranks used x, so what goes into the product is what Enter "
         "gives: as it is forward, added up over the ranks backward.",
         uses=("column_linear", "Enter"),
@@ -227,7 +227,8 @@ CHECKS = (
         inputs=_draw_rows,
         run=calls.row_linear,
         expect=_expect_rows,
-        pointer="What is the sum of the ranks' products, how often is the bias in it, and what is each one's gradient?",
+        first_hint="What is the sum of the ranks' products, how often is the bias in it, and what is each one's "
+        "gradient?",
         hint="Leave takes this rank's product alone, adds up forward and hands the gradient through backward; the bias "
         "is added to its result.",
         uses=("row_linear", "Leave"),
@@ -250,7 +251,7 @@ CHECKS = (
         inputs=_draw_mlp,
         run=calls.parallel_mlp,
         expect=_expect_mlp,
-        pointer="Which dimension of each parameter is cut, which of them is not cut at all, and where is the ReLU?",
+        first_hint="Which dimension of each parameter is cut, which of them is not cut at all, and where is the ReLU?",
         hint="up is cut along its columns, up_bias as up's columns are, down along its rows, and down_bias stays "
         "whole. Each kept part wants a gradient. Columns, ReLU, rows.",
         uses=("ParallelMLP",),

@@ -134,7 +134,7 @@ CHECKS = (
         describe=_describe_bytes,
         expect=_bytes_expect,
         compare=close,
-        pointer="Take two blocks and go through the programs: what does each load, and what does it store?",
+        first_hint="Take two blocks and go through the programs: what does each load, and what does it store?",
         hint="Launch by launch: how many columns of tiles read all of Q, how many rows of tiles all of K, and what of "
         "the S² numbers is read or written each time? D fits into one tile. Flash: how many blocks of keys does block "
         "number i of queries read? Use //, and 4 bytes a number.",
@@ -172,7 +172,7 @@ CHECKS = (
         expect=partial(_expect, counted=False),
         compare=agree_nearly,
         ask=asks.FLASH,
-        pointer="Which keys may the first query see, and what becomes of your sums when a larger score comes?",
+        first_hint="Which keys may the first query see, and what becomes of your sums when a larger score comes?",
         hint="Scores of keys that a query does not see become -inf before the maximum is taken. Both the sum and the "
         "weighted values are multiplied by exp(old maximum - new maximum). The log-sum-exp is the maximum plus "
         "tl.log of the sum, in the scores' own scale.",
@@ -192,7 +192,7 @@ CHECKS = (
         expect=partial(_expect, counted=True),
         compare=agree_nearly,
         ask=asks.FLASH,
-        pointer="Which is the last key that a program's queries see, and where does its loop end?",
+        first_hint="Which is the last key that a program's queries see, and where does its loop end?",
         hint="Load Q before the loop. The loop ends with the block that holds the program's last query: no later key "
         "is seen. Nothing is stored before the end.",
         uses=("flash_kernel",),

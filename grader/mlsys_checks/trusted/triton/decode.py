@@ -148,7 +148,7 @@ CHECKS = (
         expect=partial(_expect, counted=False),
         compare=_agree,
         ask=asks.DECODE,
-        pointer="Where in the cache is the sequence's last token: which page, which slot, which head?",
+        first_hint="Where in the cache is the sequence's last token: which page, which slot, which head?",
         hint="t // PAGE tells which entry of the sequence's row of the table, t % PAGE which slot; a slot is kv_heads "
         "rows of D. Slots from the sequence's end on are not loaded, and their scores are -inf. A program's query "
         "heads are the GROUP neighbours of its key/value head.",
@@ -168,7 +168,7 @@ CHECKS = (
         expect=partial(_expect, counted=True),
         compare=_agree,
         ask=asks.DECODE,
-        pointer="How many pages does this sequence fill, and how often is each of its keys loaded?",
+        first_hint="How many pages does this sequence fill, and how often is each of its keys loaded?",
         hint="Load a page's keys once, under a mask that ends with the sequence, and multiply them with all queries of "
         "the group at once. Go through as many pages as the sequence has, not through the whole table.",
         uses=("decode_kernel",),

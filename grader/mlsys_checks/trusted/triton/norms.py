@@ -133,7 +133,7 @@ CHECKS = (
         expect=partial(_forward_expect, counted=False),
         compare=agree,
         ask=asks.RMS_NORM,
-        pointer="Which number does the mean divide by, and where under the root does ε stand?",
+        first_hint="Which number does the mean divide by, and where under the root does ε stand?",
         hint="The mean divides by `columns`; ε is added to it under the root. r is one number a row: store it at "
         "r_ptr + row. Beyond the row's end x has to be 0.",
         uses=("rms_norm_kernel",),
@@ -152,7 +152,7 @@ CHECKS = (
         expect=partial(_forward_expect, counted=True),
         compare=agree,
         ask=asks.RMS_NORM,
-        pointer="What of a row is used twice, and where is it in between?",
+        first_hint="What of a row is used twice, and where is it in between?",
         hint="Keep x between the sum of its squares and the product. One program, one row.",
         uses=("rms_norm_kernel",),
         traced=True,
@@ -183,8 +183,8 @@ CHECKS = (
         expect=partial(_backward_expect, counted=False),
         compare=agree,
         ask=asks.RMS_NORM_BACKWARD,
-        pointer="Which of the results is off? dx is made of one row, dw of all: look at the row's sum first, then at "
-        "the share.",
+        first_hint="Which of the results is off? dx is made of one row, dw of all: look at the row's sum first, then "
+        "at the share.",
         hint="The rows of a program begin at its number and are as far apart as there are programs. The sum over a row "
         "is of dy · w · x̂, and is divided by `columns`. The share adds dy · x̂, without w. sum_shares_kernel goes "
         "through all P rows.",
@@ -204,7 +204,7 @@ CHECKS = (
         expect=partial(_backward_expect, counted=True),
         compare=agree,
         ask=asks.RMS_NORM_BACKWARD,
-        pointer="What is the same for all rows of a program, and what is finished only after the last?",
+        first_hint="What is the same for all rows of a program, and what is finished only after the last?",
         hint="Load w before the loop. Within it, x and dy are loaded once and serve dx as well as the share. The share "
         "is stored once, after the loop.",
         uses=("rms_norm_backward_kernel", "sum_shares_kernel"),

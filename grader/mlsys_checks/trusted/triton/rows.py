@@ -97,7 +97,7 @@ CHECKS = (
         expect=_silu_expect,
         compare=agree,
         ask=asks.SILU_MUL,
-        pointer="Which addresses has the last program, and which of them lie beyond the array?",
+        first_hint="Which addresses has the last program, and which of them lie beyond the array?",
         hint="A program's addresses are a block that begins at its number times BLOCK. Those that are less than `size` "
         "are inside; both loads and the store need that mask. tl.sigmoid wants float32.",
         uses=("silu_mul_kernel",),
@@ -123,7 +123,7 @@ CHECKS = (
         expect=partial(_softmax_expect, counted=False),
         compare=agree,
         ask=asks.SOFTMAX,
-        pointer="What stands in the lanes beyond the row's end, and what do they do to the maximum and to the sum?",
+        first_hint="What stands in the lanes beyond the row's end, and what do they do to the maximum and to the sum?",
         hint="What is loaded beyond the end should be no maximum, and its exp should be 0. Subtract the maximum before "
         "exp, divide by the row's sum, store under the same mask.",
         uses=("softmax_kernel",),
@@ -143,7 +143,7 @@ CHECKS = (
         expect=partial(_softmax_expect, counted=True),
         compare=agree,
         ask=asks.SOFTMAX,
-        pointer="How often does the text load the row, and who else loads it?",
+        first_hint="How often does the text load the row, and who else loads it?",
         hint="One tl.load, kept in a variable, serves maximum, sum and quotients: nothing has to be stored in between. "
         "Each program has one row, that of its own number.",
         uses=("softmax_kernel",),
