@@ -61,12 +61,12 @@ Run = Callable[..., Arrays]
 """run(artifact, arrays) -> arrays, by calling the learner's code; `artifact` is the module of exported cells.
 
 Of a program of several ranks: run(artifact, rank, arrays), on each rank, with a `mlsys_lab.comm.Rank`; where some of
-its inputs are held back, run(artifact, rank, reveal, arrays). Of a check with a partner: run(artifact, ask, arrays).
+its inputs are held back, run(artifact, rank, reveal, arrays). Of a check with a partner: run(artifact, query, arrays).
 """
 Reveal = Callable[[int], float]
 """reveal(i) -> element i of the inputs that are held back from a rank."""
-Ask = Callable[[str, int], float]
-"""ask(what, value) -> the partner's reply; raises `InputError` where it refuses."""
+Query = Callable[[str, int], float]
+"""query(what, value) -> the partner's reply; raises `InputError` where it refuses."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,10 @@ class Call:
     ranks: bool = False
 
 
-def bind_partner(call: Call | Check, ask: Ask) -> Call:
-    """Make the call of a check with a partner, whom `ask` asks, one of an artifact and arrays."""
+def bind_partner(call: Call | Check, query: Query) -> Call:
+    """Bind the partner of a check, reached by `query`: the call then takes an artifact and arrays."""
     return Call(
-        lambda artifact, arrays: call.run(artifact, ask, arrays), call.uses, call.time_limit_s, call.memory_bytes
+        lambda artifact, arrays: call.run(artifact, query, arrays), call.uses, call.time_limit_s, call.memory_bytes
     )
 
 
@@ -108,9 +108,9 @@ class Check:
     expect(arrays)        -> arrays, from an oracle that is independent of the course's own solution
     compare(got, expected) -> None when accepted, else the first `Mismatch`
 
-    `ask` is code that asks what `run` asks: inputs are its variables, or entries of `given` where a name is no
-    variable's, and `mlsys_checks.trusted.snippet` writes them out. Learners see it where a public case fails, and
-    never of a hidden one. Where inputs are no variables as they stand, `describe(arrays)` writes all of the code.
+    `snippet` is code that makes the same calls as `run`: inputs are its variables, or entries of `given` where a name
+    is no variable's, and `mlsys_checks.trusted.snippet` writes them out. Learners see it where a public case fails,
+    never for a hidden one. Where inputs are no variables as they stand, `describe(arrays)` writes all of the code.
     `first_hint` says where to look and `hint` names the step; neither is the answer. A notebook shows the hint from
     the second failed attempt on, grading shows `first_hint`; a check without one shows its hint at once.
     `uses` names what the artifact must define; `memory_bytes` caps what `run` may hold beyond what was there before it,
@@ -127,8 +127,9 @@ class Check:
     `mlsys_checks.trusted.ledger` reads. An array `later` among a rank's inputs is held back: the rank gets each
     element from `reveal(i)` alone, and the log says how many messages it had posted by then. Where a result depends on
     the element, a rank can send it only afterwards, whatever it claims about the order of its work.
-    `partner(arrays)`, from all of a case's inputs, private ones too, makes somebody whom `run(artifact, ask, arrays)`
-    can ask while it is at work: a clock, say, that nobody may look ahead on. In grading it stays with the judge.
+    `partner(arrays)`, from all inputs of a case, private ones too, makes a function that `run(artifact, query, arrays)`
+    can query while it runs: a clock, for example, on which no submission may look ahead. In grading it stays with the
+    judge.
     Raises `InputError` where `run` could not be called without its oracle being at hand.
     """
 
@@ -149,9 +150,9 @@ class Check:
     traced: bool = False
     texts: tuple[str, ...] = ()
     ranks: bool = False
-    partner: Callable[[Arrays], Ask] | None = None
+    partner: Callable[[Arrays], Query] | None = None
     describe: Callable[[Arrays], str] | None = None
-    ask: str = ""
+    snippet: str = ""
     first_hint: str = ""
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from math import ceil
 from typing import Any, NoReturn
 
-from mlsys_checks.sandboxed.spec import Arrays, Ask, Case, Check, Lab, Mismatch
+from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Lab, Mismatch, Query
 from mlsys_checks.trusted.verdict import draw_inputs, public_inputs
 from mlsys_grader.sandbox.inside import jail, wire
 from mlsys_lab.errors import InputError
@@ -98,7 +98,7 @@ class Decider:
         self._lab = lab
         self._inputs: dict[tuple[str, str], Arrays] = {}
         self._expected: dict[tuple[str, str], Arrays] = {}
-        self._partners: dict[tuple[str, str], Ask] = {}
+        self._partners: dict[tuple[str, str], Query] = {}
         self._kinds: dict[str, Callable[[Check, Case, wire.Frame], wire.Frame]] = {
             "draw": self._draw,
             "expect": self._expect,

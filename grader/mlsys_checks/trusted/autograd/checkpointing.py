@@ -7,7 +7,7 @@ import torch
 
 from mlsys_checks.sandboxed.autograd import checkpointing as calls
 from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Mismatch
-from mlsys_checks.trusted.autograd import asks
+from mlsys_checks.trusted.autograd import snippets
 from mlsys_checks.trusted.autograd.oracle import answer, gradients, leaf
 from mlsys_checks.trusted.compare import close
 
@@ -193,7 +193,7 @@ CHECKS = (
         ),
         inputs=_sizes,
         run=calls.graph_bytes,
-        ask="predict_graph_bytes(batch, width, layers)",
+        snippet="predict_graph_bytes(batch, width, layers)",
         expect=_graph_expect,
         compare=close,
         first_hint="Which results of one layer does the graph keep, and how many bytes is each?",
@@ -217,7 +217,7 @@ CHECKS = (
         ),
         inputs=_checkpoint_inputs,
         run=calls.checkpoint,
-        ask=asks.CHECKPOINT,
+        snippet=snippets.CHECKPOINT,
         expect=_checkpoint_expect,
         compare=close,
         first_hint="When should the segment run for the second time, and on which input?",
@@ -245,7 +245,7 @@ CHECKS = (
         ),
         inputs=_sizes,
         run=calls.checkpointed_bytes,
-        ask="predict_checkpointed_bytes(batch, width, layers, segments), choose_segments(layers)",
+        snippet="predict_checkpointed_bytes(batch, width, layers, segments), choose_segments(layers)",
         expect=_segments_expect,
         compare=close,
         first_hint="What is held between segments, and what inside the one that is in its backward pass?",
@@ -270,7 +270,7 @@ CHECKS = (
         ),
         inputs=_memory_inputs,
         run=calls.deep_stack,
-        ask=asks.DEEP_STACK,
+        snippet=snippets.DEEP_STACK,
         expect=_memory_expect,
         compare=_memory_compare,
         first_hint="How often does a layer run, and who still holds the results of its first run?",

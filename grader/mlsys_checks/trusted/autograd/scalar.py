@@ -9,7 +9,7 @@ import torch
 
 from mlsys_checks.sandboxed.autograd import scalar as calls
 from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Mismatch
-from mlsys_checks.trusted.autograd import asks
+from mlsys_checks.trusted.autograd import snippets
 from mlsys_checks.trusted.autograd.oracle import answer, gradients, leaf
 from mlsys_checks.trusted.compare import close
 
@@ -165,7 +165,7 @@ CHECKS = (
         ),
         inputs=_arithmetic_inputs,
         run=calls.arithmetic,
-        ask=asks.ARITHMETIC,
+        snippet=snippets.ARITHMETIC,
         expect=_arithmetic_expect,
         compare=close,
         first_hint="Look at one edge at a time: which number does the slope at this operand depend on?",
@@ -191,7 +191,7 @@ CHECKS = (
         ),
         inputs=_functions_inputs,
         run=calls.functions,
-        ask=asks.FUNCTIONS,
+        snippet=snippets.FUNCTIONS,
         expect=_functions_expect,
         compare=close,
         first_hint="Hold each slope against the derivative on paper, also at 0 and far out.",
@@ -215,7 +215,7 @@ CHECKS = (
         ),
         inputs=_order_inputs,
         run=calls.order,
-        ask=asks.ORDER,
+        snippet=snippets.ORDER,
         expect=_order_expect,
         compare=_order_compare,
         first_hint="Which nodes must be in the list before this one may be, and how do you know that they are?",
@@ -238,7 +238,7 @@ CHECKS = (
         ),
         inputs=_reuse_inputs,
         run=calls.reuse,
-        ask=asks.REUSE,
+        snippet=snippets.REUSE,
         expect=_reuse_expect,
         compare=close,
         first_hint="Draw the graph of x · x: how many shares reach x, and when may x pass its gradient on?",
@@ -260,7 +260,7 @@ CHECKS = (
         ),
         inputs=_deep_inputs,
         run=calls.deep,
-        ask=asks.DEEP,
+        snippet=snippets.DEEP,
         expect=_deep_expect,
         compare=close,
         first_hint="What grows with the depth of the graph in your search, and how often does it come to the same "

@@ -11,7 +11,7 @@ import torch
 from mlsys_checks.sandboxed.autograd import shapes as calls
 from mlsys_checks.sandboxed.autograd.engine import AGAIN
 from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Mismatch
-from mlsys_checks.trusted.autograd import asks
+from mlsys_checks.trusted.autograd import snippets
 from mlsys_checks.trusted.autograd.oracle import answer, gradients, leaf
 from mlsys_checks.trusted.autograd.tensor import F16, F32, F64, draw, draw_positive
 from mlsys_checks.trusted.compare import close
@@ -146,7 +146,7 @@ CHECKS = (
         ),
         inputs=_sum_inputs,
         run=calls.sums,
-        ask=asks.SUMS,
+        snippet=snippets.SUMS,
         expect=_sum_expect,
         compare=close,
         first_hint="Every entry of x went into one entry of the sum: whose gradient does it get, and in which shape "
@@ -168,7 +168,7 @@ CHECKS = (
         ),
         inputs=_index_inputs,
         run=calls.index,
-        ask=asks.INDEX,
+        snippet=snippets.INDEX,
         expect=_index_expect,
         compare=_compare_index,
         first_hint="What should an element get that was picked twice, and what does your assignment give it?",
@@ -202,7 +202,7 @@ CHECKS = (
         ),
         inputs=_loss_inputs,
         run=calls.loss,
-        ask=asks.LOSS,
+        snippet=snippets.LOSS,
         expect=_loss_expect,
         compare=close,
         first_hint="Try logits of 10,000 by hand: at which step do numbers leave the range of the dtype?",

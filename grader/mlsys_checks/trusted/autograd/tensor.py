@@ -7,7 +7,7 @@ import numpy as np
 from mlsys_checks.sandboxed.autograd import tensor as calls
 from mlsys_checks.sandboxed.autograd.engine import AGAIN
 from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Mismatch
-from mlsys_checks.trusted.autograd import asks
+from mlsys_checks.trusted.autograd import snippets
 from mlsys_checks.trusted.autograd.oracle import answer, gradients, leaf
 from mlsys_checks.trusted.compare import close
 
@@ -143,7 +143,7 @@ CHECKS = (
         ),
         inputs=_unbroadcast_inputs,
         run=calls.unbroadcast,
-        ask="unbroadcast(grad, tuple(shape.tolist()))",
+        snippet="unbroadcast(grad, tuple(shape.tolist()))",
         expect=_unbroadcast_expect,
         compare=close,
         first_hint="Write both shapes below each other, aligned at the right: which axes did broadcasting add, "
@@ -169,7 +169,7 @@ CHECKS = (
         ),
         inputs=_elementwise_inputs,
         run=calls.elementwise,
-        ask=asks.ELEMENTWISE,
+        snippet=snippets.ELEMENTWISE,
         expect=_elementwise_expect,
         compare=_elementwise_compare,
         first_hint="Which of the expressions is wrong alone? Compare the shape of each gradient with that of its "
@@ -198,7 +198,7 @@ CHECKS = (
         ),
         inputs=_matmul_inputs,
         run=calls.matmul,
-        ask=asks.MATMUL,
+        snippet=snippets.MATMUL,
         expect=_matmul_expect,
         compare=_matmul_compare,
         first_hint="Write the three shapes down: only one order of factors gives the gradient the shape of its "

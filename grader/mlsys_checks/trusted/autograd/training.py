@@ -11,7 +11,7 @@ import torch
 
 from mlsys_checks.sandboxed.autograd import training as calls
 from mlsys_checks.sandboxed.spec import Arrays, Case, Check
-from mlsys_checks.trusted.autograd import asks
+from mlsys_checks.trusted.autograd import snippets
 from mlsys_checks.trusted.autograd.oracle import answer, gradients
 from mlsys_checks.trusted.autograd.tensor import F32, F64
 from mlsys_checks.trusted.compare import close
@@ -183,7 +183,7 @@ CHECKS = (
         ),
         inputs=_mlp_inputs,
         run=calls.forward_and_back,
-        ask=asks.FORWARD_AND_BACK,
+        snippet=snippets.FORWARD_AND_BACK,
         expect=_mlp_expect,
         compare=partial(close, scale=20),  # products of four layers cancel: one entry may be far smaller than its terms
         first_hint="After which layers does relu stand, and may a logit be negative?",
@@ -207,7 +207,7 @@ CHECKS = (
         ),
         inputs=_sgd_inputs,
         run=calls.sgd,
-        ask=asks.SGD,
+        snippet=snippets.SGD,
         expect=_sgd_expect,
         compare=close,
         first_hint="Follow one parameter through two steps on paper: what is left of the first gradient in the "
@@ -233,7 +233,7 @@ CHECKS = (
         ),
         inputs=_step_inputs,
         run=calls.train_step,
-        ask=asks.TRAIN_STEP,
+        snippet=snippets.TRAIN_STEP,
         expect=_step_expect,
         compare=lambda got, expected: close(got, expected, scale=5),
         first_hint="What do the gradients hold when `backward` begins?",
@@ -255,7 +255,7 @@ CHECKS = (
         ),
         inputs=_flops_inputs,
         run=calls.step_flops,
-        ask="predict_step_flops(batch, tuple(widths.tolist()))",
+        snippet="predict_step_flops(batch, tuple(widths.tolist()))",
         expect=_flops_expect,
         compare=close,
         first_hint="List the products of one layer, forward and back. Does the first layer need all of them?",

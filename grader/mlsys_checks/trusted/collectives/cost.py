@@ -178,7 +178,7 @@ CHECKS = (
         hint="The ring has p - 1 - ⌈log2 p⌉ more steps each way, and ⌈log2 p⌉ - (p - 1)/p times n bytes less: n is "
         "where the one costs what the other saves.",
         uses=("Wire", "crossover_bytes"),
-        ask="crossover_bytes(p, Wire(alpha, beta))",
+        snippet="crossover_bytes(p, Wire(alpha, beta))",
     ),
     Check(
         name="choose",
@@ -210,6 +210,6 @@ CHECKS = (
         hint="List the distances 1, 2, 4 … p/2 and the wire of each: across from d = island on. Tree: n bytes at "
         "each; halving and doubling: n·d/p. The ring pays its slowest wire in all of its 2(p - 1) steps.",
         uses=("Wire", "predict", "choose"),
-        ask="predict(p, size_bytes, island, Wire(inside_alpha, inside_beta), Wire(across_alpha, across_beta))",
+        snippet="predict(p, size_bytes, island, Wire(inside_alpha, inside_beta), Wire(across_alpha, across_beta))",
     ),
 )

@@ -89,7 +89,7 @@ CHECKS = (
         hint="Quotient and remainder of the division (Python's divmod has both): the share, and how many chunks are "
         "longer by one. torch.split takes a list of lengths.",
         uses=("split_chunks",),
-        ask="split_chunks(x.movedim(0, -1), parts)",
+        snippet="split_chunks(x.movedim(0, -1), parts)",
     ),
     check_ranks(
         name="reduce_scatter",
@@ -157,6 +157,6 @@ CHECKS = (
         first_hint="Reduce-scatter sends every chunk but one, all-gather sends every chunk but another. Which two?",
         hint="2n less the length of this rank's own chunk and less the length of its right neighbour's.",
         uses=("ring_elements",),
-        ask="ring_elements(n, p)",
+        snippet="ring_elements(n, p)",
     ),
 )

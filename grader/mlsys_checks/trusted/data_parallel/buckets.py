@@ -63,6 +63,6 @@ CHECKS = (
         hint="Walk the numbers downwards. Begin a new bucket where there is none yet, or where the bytes in it and the "
         "next parameter's together are more than bucket_bytes; exactly full is allowed.",
         uses=("assign_buckets",),
-        ask="assign_buckets(sizes.tolist(), bucket_bytes)",
+        snippet="assign_buckets(sizes.tolist(), bucket_bytes)",
     ),
 )

@@ -48,6 +48,6 @@ CHECKS = (
         hint="A reduce-scatter sends n - n/p elements from each rank, and so does an all-gather. Stages 0 to 2 run one "
         "of each, stage 3 gathers twice.",
         uses=("step_cost",),
-        ask="[step_cost(n, p, stage) for stage in range(4)]",
+        snippet="[step_cost(n, p, stage) for stage in range(4)]",
     ),
 )

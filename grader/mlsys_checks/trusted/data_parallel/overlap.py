@@ -237,7 +237,7 @@ CHECKS = (
         hint="Note in the hook who has come. While the next bucket in order has all of its parameters among them, "
         "average it. finish() averages what is left, zeros for a grad that is None, and forgets who came.",
         uses=("DDP",),
-        ask=WEIGHTS + "def program(rank, arrays):\n"
+        snippet=WEIGHTS + "def program(rank, arrays):\n"
         "    weights = leaves(arrays)\n"
         "    h = torch.ones((), dtype=weights[0].dtype, requires_grad=True) * 1\n"
         '    ddp = DDP(rank, weights, int(arrays["bucket_bytes"]))\n'
@@ -291,7 +291,7 @@ CHECKS = (
         "each loss by its weight before backward(), switch sync on again, and finish(). Where torch says that "
         "something was modified in place, a loss was computed before the one before it had gone back.",
         uses=("DDP", "accumulate"),
-        ask=WEIGHTS + "def program(rank, arrays):\n"
+        snippet=WEIGHTS + "def program(rank, arrays):\n"
         "    weights = leaves(arrays)\n"
         '    counts = (arrays["tokens"] // arrays["tokens a row"]).ravel().tolist()\n'
         '    batches = torch.split(torch.from_numpy(arrays["rows"]), counts)\n'

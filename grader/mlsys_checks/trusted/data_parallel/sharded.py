@@ -203,7 +203,7 @@ CHECKS = (
         hint="Join all parameters to one flat array; this rank's chunk of it, a copy, goes to optimizer_class. "
         "Gradients: joined alike, reduce_scatter, divided by rank.size. After the step: all_gather the shards, join.",
         uses=("ShardedOptimizer",),
-        ask=WEIGHTS + "def program(rank, arrays):\n"
+        snippet=WEIGHTS + "def program(rank, arrays):\n"
         "    from mlsys_checks.sandboxed.data_parallel.sharded import Momentum\n\n"
         "    weights = leaves(arrays)\n"
         '    optimizer = ShardedOptimizer(rank, weights, Momentum, lr=float(arrays["lr"]), most=10**6)\n'
@@ -243,7 +243,7 @@ CHECKS = (
         hint="Add up the squares of this part, all_reduce that one number (a tensor of one element), take its root. "
         "Scale only where the norm is more than max_norm, in place.",
         uses=("clip_gradient",),
-        ask=SPLIT + "def program(rank, arrays):\n"
+        snippet=SPLIT + "def program(rank, arrays):\n"
         '    part = torch.from_numpy(arrays["part"]).clone()\n'
         '    norm = clip_gradient(rank, part, float(arrays["max_norm"]))\n'
         "    return norm, part\n\n\n"
@@ -287,7 +287,7 @@ CHECKS = (
         uses=("ShardedLayer",),
         time_limit_s=10.0,
         memory_bytes=BUDGET_BYTES,
-        ask="from mlsys_checks.sandboxed.data_parallel.sharded import cut_layer\n"
+        snippet="from mlsys_checks.sandboxed.data_parallel.sharded import cut_layer\n"
         + SPLIT
         + "def program(rank, arrays):\n"
         '    x, layers = torch.from_numpy(arrays["x"][0]), []\n'

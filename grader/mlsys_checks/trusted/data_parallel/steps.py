@@ -141,7 +141,7 @@ CHECKS = (
         hint="A broadcast gives rank 0's array on every rank. Write it into the parameter's own data; "
         "a name inside your function is nobody's parameter.",
         uses=("Tensor", "copy_from_first"),
-        ask=WEIGHTS + "def program(rank, arrays):\n"
+        snippet=WEIGHTS + "def program(rank, arrays):\n"
         "    parameters = [Tensor(one.detach(), requires_grad=one.requires_grad) for one in leaves(arrays)]\n"
         "    copy_from_first(rank, parameters)\n"
         "    return [one.data for one in parameters]\n\n\n"
@@ -168,7 +168,8 @@ CHECKS = (
         hint="One all_reduce of this rank's own sum gives T. The mean over ranks divides by p, so a micro-batch of t "
         "tokens counts t·p/T.",
         uses=("loss_weights",),
-        ask=SPLIT + 'run(lambda rank, arrays: loss_weights(rank, arrays["tokens"][0].tolist()), split_ranks(given))',
+        snippet=SPLIT
+        + 'run(lambda rank, arrays: loss_weights(rank, arrays["tokens"][0].tolist()), split_ranks(given))',
     ),
     check_ranks(
         name="backward_together",
@@ -206,7 +207,7 @@ CHECKS = (
         hint="loss_weights gives this rank's factor: multiply the loss by it before backward(). Then join all "
         "gradients to one flat array (zeros for None), add up over ranks, divide by rank.size, cut, reshape.",
         uses=("Tensor", "backward_together"),
-        ask=WEIGHTS + "def program(rank, arrays):\n"
+        snippet=WEIGHTS + "def program(rank, arrays):\n"
         "    weights = [Tensor(one.detach(), requires_grad=True) for one in leaves(arrays)]\n"
         "    loss = Tensor(torch.zeros((), dtype=weights[0].data.dtype), requires_grad=True)\n"
         "    for i, weight in enumerate(weights):\n"

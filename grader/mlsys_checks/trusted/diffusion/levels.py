@@ -86,7 +86,7 @@ CHECKS = (
         first_hint="What is the first level? It already has the first step's noise.",
         hint="A running product of all 1 − β up to and with each step; then the root of noise over what is kept.",
         uses=("levels",),
-        ask="levels(betas)",
+        snippet="levels(betas)",
     ),
     Check(
         name="edm_grid",
@@ -133,6 +133,6 @@ CHECKS = (
         first_hint="Which level has which image? Is the image itself left at its size?",
         hint="Level times noise is added to the image; per_image makes one level for each image, in its dtype.",
         uses=("q_sample",),
-        ask="q_sample(x0, sigma, noise)",
+        snippet="q_sample(x0, sigma, noise)",
     ),
 )

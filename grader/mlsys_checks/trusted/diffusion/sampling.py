@@ -220,7 +220,7 @@ CHECKS = (
         hint="The squared level there, times η² and times the share that goes; what is left of the squared level is "
         "the guessed noise's.",
         uses=("posterior",),
-        ask="posterior(x0, x, sigma, following, eta)",
+        snippet="posterior(x0, x, sigma, following, eta)",
     ),
     Check(
         name="ddim_step",

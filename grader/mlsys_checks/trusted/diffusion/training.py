@@ -203,7 +203,7 @@ CHECKS = (
         first_hint="Which labels change, and to what? Is the input still as it was?",
         hint="Compare each number with the share, and put null in where it is below; in a new tensor.",
         uses=("drop_labels",),
-        ask="drop_labels(label, uniforms, share, null)",
+        snippet="drop_labels(label, uniforms, share, null)",
     ),
     Check(
         name="update_average",

@@ -143,7 +143,7 @@ CHECKS = (
         hint="Logarithms of weights less squared distances over twice the variance, then a softmax over components; "
         "the guess keeps s² over the variance of x and the rest of the shares' mean.",
         uses=("denoise_mixture",),
-        ask="denoise_mixture(x, sigma, means, weights, deviation)",
+        snippet="denoise_mixture(x, sigma, means, weights, deviation)",
     ),
     Check(
         name="directions",
@@ -166,7 +166,7 @@ CHECKS = (
         first_hint="Which of the two leads towards the denoised image, and which away from it?",
         hint="One is divided by the level of each image, the other by its square; they point in opposite directions.",
         uses=("score", "slope"),
-        ask="score(denoised, x, sigma), slope(denoised, x, sigma)",
+        snippet="score(denoised, x, sigma), slope(denoised, x, sigma)",
     ),
     Check(
         name="walk_ode",

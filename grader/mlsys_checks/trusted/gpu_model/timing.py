@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from mlsys_checks.sandboxed.gpu_model import timing as calls
-from mlsys_checks.sandboxed.spec import Arrays, Ask, Case, Check
+from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Query
 from mlsys_checks.sandboxed.values import write_number
 from mlsys_checks.trusted.answers import agree, likely
 from mlsys_lab.errors import InputError
@@ -69,7 +69,7 @@ class MadeUpMachine:
         self._seen.add(value)
 
 
-def _made_up(arrays: Arrays) -> Ask:
+def _made_up(arrays: Arrays) -> Query:
     return MadeUpMachine(arrays).answer
 
 

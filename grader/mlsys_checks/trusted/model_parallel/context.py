@@ -114,7 +114,7 @@ CHECKS = (
         hint="tensor_split cuts the positions into twice as many stretches as there are ranks; the last belongs to the "
         "rank that has the first.",
         uses=("zigzag",),
-        ask="zigzag(tokens, p)",
+        snippet="zigzag(tokens, p)",
     ),
     partial(check_ranks, memory_bytes=BUDGET_BYTES)(
         name="ring_attention",
@@ -171,7 +171,7 @@ CHECKS = (
         "The block at step s is that of the rank s to the left. Mask by positions, take the new largest, shrink both "
         "sums by exp(old - new), add the block's.",
         uses=("ring_attention",),
-        ask=SPLIT + "def program(rank, arrays):\n"
+        snippet=SPLIT + "def program(rank, arrays):\n"
         '    q, k, v = (torch.from_numpy(arrays[name]) for name in "qkv")\n'
         '    positions = [torch.from_numpy(arrays[f"positions{r}"]) for r in range(rank.size)]\n'
         "    return ring_attention(rank, q, k, v, positions)\n\n\n"

@@ -126,7 +126,7 @@ CHECKS = (
         hint="In step s send to the rank s to the right by isend, receive from the one s to the left, then wait. This "
         "rank's own part is copied.",
         uses=("all_to_all",),
-        ask=SPLIT + "def program(rank, arrays):\n"
+        snippet=SPLIT + "def program(rank, arrays):\n"
         '    parts = [torch.from_numpy(arrays[f"part{r}"]) for r in range(rank.size)]\n'
         "    return all_to_all(rank, parts)\n\n\n"
         "run(program, split_ranks(given))",
@@ -163,7 +163,7 @@ CHECKS = (
         hint="A stable descending argsort settles ties. Lay all first choices before all second ones; a choice is kept "
         "if fewer than capacity before it, in that order, want the same expert. Weights know nothing of it.",
         uses=("route",),
-        ask="route(logits, k, capacity)",
+        snippet="route(logits, k, capacity)",
     ),
     check_ranks(
         name="dispatch",
@@ -215,7 +215,7 @@ CHECKS = (
         "all_to_all; each rank runs its experts on the rows that name them, and sends results back in the order in "
         "which the rows came. Multiply by the weights at home, and add up by token.",
         uses=("dispatch",),
-        ask=SPLIT + "def program(rank, arrays):\n"
+        snippet=SPLIT + "def program(rank, arrays):\n"
         '    names = ("x", "experts", "weights", "kept", "owners")\n'
         "    return dispatch(\n"
         "        rank,\n"

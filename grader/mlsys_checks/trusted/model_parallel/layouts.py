@@ -149,7 +149,7 @@ CHECKS = (
         hint="m = batch / d micro-batches go through L/p layers of a stage. A ring sends 2(t - 1)/t of its bytes. "
         "Gradients go over both wires; a pipeline's activations over the network.",
         uses=("step_parts", "Model", "Machine", "Layout"),
-        ask="step_parts(Model(*model.tolist()), Machine(*rates.tolist(), node), Layout(*layout.tolist()), batch)",
+        snippet="step_parts(Model(*model.tolist()), Machine(*rates.tolist(), node), Layout(*layout.tolist()), batch)",
     ),
     Check(
         name="choose_layout",
@@ -206,7 +206,7 @@ CHECKS = (
         hint="Go through all t and p that divide evenly; d follows from them. Keep the fastest of those whose states "
         "and activations together are within memory_bytes.",
         uses=("choose_layout", "step_parts", "Model", "Machine", "Layout"),
-        ask="best = choose_layout(Model(*model.tolist()), Machine(*rates.tolist(), node), devices, batch)\n"
+        snippet="best = choose_layout(Model(*model.tolist()), Machine(*rates.tolist(), node), devices, batch)\n"
         "(best.data, best.tensor, best.pipeline) if best else 0",
     ),
 )

@@ -104,7 +104,7 @@ CHECKS = (
         "target's logit, zero where another rank has it, can go through one all_reduce. Backward: softmax of the own "
         "columns, less one at targets that lie here, times the incoming gradient, over T.",
         uses=("cross_entropy",),
-        ask=SPLIT + "def program(rank, arrays):\n"
+        snippet=SPLIT + "def program(rank, arrays):\n"
         '    logits = torch.from_numpy(arrays["logits"]).clone().requires_grad_()\n'
         '    loss = cross_entropy(rank, logits, int(arrays["start"]), torch.from_numpy(arrays["targets"]))\n'
         '    (loss * float(arrays["gradient"])).backward(retain_graph=True)\n'

@@ -187,7 +187,7 @@ CHECKS = (
         hint="Stage r lets in p - 1 - r, or all m if that is fewer. Then each further forward pass is followed by the "
         "oldest backward pass, and in the end come those that are left.",
         uses=("one_forward_one_backward",),
-        ask="one_forward_one_backward(p, m)",
+        snippet="one_forward_one_backward(p, m)",
     ),
     partial(check_ranks, memory_bytes=BUDGET_BYTES)(
         name="run_stage",
@@ -215,7 +215,7 @@ CHECKS = (
         "other side: isend, and wait for all requests after the last action. Take x and y out of the dictionary of "
         "what is kept when their micro-batch goes back.",
         uses=("run_stage",),
-        ask=SPLIT + "def program(rank, arrays):\n"
+        snippet=SPLIT + "def program(rank, arrays):\n"
         '    names = ("first", "second")\n'
         "    first, second = (torch.from_numpy(arrays[name]).clone().requires_grad_() for name in names)\n"
         '    actions = [(("forward", "backward")[kind], i) for kind, i in arrays["actions"].tolist()]\n'

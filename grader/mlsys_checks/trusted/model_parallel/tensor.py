@@ -186,7 +186,7 @@ CHECKS = (
         hint="tensor_split along dim gives p views, this rank's among them; detach and clone make it a tensor that "
         "stays as it is when x changes.",
         uses=("take_part",),
-        ask=PARTS_ASK.format(call='take_part(rank, torch.from_numpy(arrays["x"]), int(arrays["dim"]))'),
+        snippet=PARTS_ASK.format(call='take_part(rank, torch.from_numpy(arrays["x"]), int(arrays["dim"]))'),
     ),
     check_ranks(
         name="column_linear",
@@ -210,7 +210,7 @@ CHECKS = (
         hint="Forward is a product of this rank's own. All ranks used x, so what goes into the product is what Enter "
         "gives: as it is forward, added up over the ranks backward.",
         uses=("column_linear", "Enter"),
-        ask=LINEAR_ASK.replace("{name}", "column_linear"),
+        snippet=LINEAR_ASK.replace("{name}", "column_linear"),
     ),
     check_ranks(
         name="row_linear",
@@ -232,7 +232,7 @@ CHECKS = (
         hint="Leave takes this rank's product alone, adds up forward and hands the gradient through backward; the bias "
         "is added to its result.",
         uses=("row_linear", "Leave"),
-        ask=LINEAR_ASK.replace("{name}", "row_linear"),
+        snippet=LINEAR_ASK.replace("{name}", "row_linear"),
     ),
     check_ranks(
         name="parallel_mlp",
@@ -255,7 +255,7 @@ CHECKS = (
         hint="up is cut along its columns, up_bias as up's columns are, down along its rows, and down_bias stays "
         "whole. Each kept part wants a gradient. Columns, ReLU, rows.",
         uses=("ParallelMLP",),
-        ask=SPLIT + "def program(rank, arrays):\n"
+        snippet=SPLIT + "def program(rank, arrays):\n"
         '    names = ("up", "up_bias", "down", "down_bias")\n'
         '    whole = (torch.from_numpy(arrays[name]).clone().requires_grad_(bool(arrays["wants"])) for name in names)\n'
         "    mlp = ParallelMLP(rank, *whole)\n"

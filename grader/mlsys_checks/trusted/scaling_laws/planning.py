@@ -281,7 +281,7 @@ CHECKS = (
         hint="For each size the loss is a valley in ln η: isoflop_minimum finds its bottom, with learning rates in "
         "place of sizes, and refuses a size whose runs do not show one. Then a power law in N through what it found.",
         uses=("Trials", "best_learning_rate"),
-        ask=f'{TRIALS}\n[best_learning_rate(trials, n) for n in given["sizes"]]',
+        snippet=f'{TRIALS}\n[best_learning_rate(trials, n) for n in given["sizes"]]',
     ),
     Check(
         name="scout",
@@ -307,7 +307,7 @@ CHECKS = (
         hint="Each size needs rates on both sides of its best one, evenly in log over what is known beforehand, and a "
         "trend needs several sizes. Share out the FLOPs first, then get N from them: with D = 20N a run costs 120N².",
         uses=("scout",),
-        ask="scout(budget_flops)",
+        snippet="scout(budget_flops)",
     ),
     Check(
         name="sweep",
@@ -326,7 +326,7 @@ CHECKS = (
         hint="Several budgets, and each with sizes over the whole range of tokens a parameter that may be best. The "
         "largest budgets say most about the target, the smallest tell the exponents. Each size at its own best rate.",
         uses=("Trials", "best_learning_rate", "sweep"),
-        ask=f"{TRIALS}\nsweep(trials, left_flops)",
+        snippet=f"{TRIALS}\nsweep(trials, left_flops)",
     ),
     Check(
         name="decide",
@@ -350,7 +350,7 @@ CHECKS = (
         hint="Fit the law to runs whose rate was near the best for their size: scouting runs with other rates, and "
         "those that failed, say nothing about it. Then compute_optimal at the target, and the law's loss there.",
         uses=("Trials", "decide"),
-        ask=f"{TRIALS}\ndecide(trials, target_flops)",
+        snippet=f"{TRIALS}\ndecide(trials, target_flops)",
         time_limit_s=60,
     ),
 )

@@ -236,7 +236,7 @@ CHECKS = (
         hint="Leave out runs without a loss, sort the others by n_params · tokens, fit to all but the last `held_out`, "
         "and give back (law.loss at the last ones, their losses).",
         uses=("Law", "fit_law", "backtest"),
-        ask='backtest(given["n_params"], given["tokens"], given["loss"], held_out)',
+        snippet='backtest(given["n_params"], given["tokens"], given["loss"], held_out)',
         time_limit_s=60,
     ),
 )

@@ -12,7 +12,7 @@ from mlsys_checks.sandboxed.triton import attention as calls
 from mlsys_checks.sandboxed.triton.launches import blocks, power_of_two
 from mlsys_checks.trusted.compare import close
 from mlsys_checks.trusted.traced import allow_at_most
-from mlsys_checks.trusted.triton import asks, speed
+from mlsys_checks.trusted.triton import snippets, speed
 from mlsys_checks.trusted.triton.comparison import agree_nearly
 from mlsys_checks.trusted.triton.scores import raise_scores
 
@@ -171,7 +171,7 @@ CHECKS = (
         run=calls.flash,
         expect=partial(_expect, counted=False),
         compare=agree_nearly,
-        ask=asks.FLASH,
+        snippet=snippets.FLASH,
         first_hint="Which keys may the first query see, and what becomes of your sums when a larger score comes?",
         hint="Scores of keys that a query does not see become -inf before the maximum is taken. Both the sum and the "
         "weighted values are multiplied by exp(old maximum - new maximum). The log-sum-exp is the maximum plus "
@@ -191,7 +191,7 @@ CHECKS = (
         run=calls.flash,
         expect=partial(_expect, counted=True),
         compare=agree_nearly,
-        ask=asks.FLASH,
+        snippet=snippets.FLASH,
         first_hint="Which is the last key that a program's queries see, and where does its loop end?",
         hint="Load Q before the loop. The loop ends with the block that holds the program's last query: no later key "
         "is seen. Nothing is stored before the end.",
