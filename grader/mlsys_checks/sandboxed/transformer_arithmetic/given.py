@@ -36,7 +36,7 @@ def read_answers(written: np.ndarray) -> dict[str, dict[tuple[Any, ...], str]]:
     return {name: {_hashable(asked): answer for asked, answer in calls} for name, calls in listed.items()}
 
 
-def ask(call: Callable[[], Any], artifact: Any, arrays: Arrays, config: Any = None) -> Any:
+def call_with_given(call: Callable[[], Any], artifact: Any, arrays: Arrays, config: Any = None) -> Any:
     """What a call of the learner's code gives, with right answers handed to it as `hand_answers` does.
 
     Code may stop at them that runs on what the learner's own functions give, which may be more than was asked for: a
