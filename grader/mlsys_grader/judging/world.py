@@ -20,10 +20,10 @@ class World:
     def __init__(self, processes: Sequence[Process]) -> None:
         self._processes = processes
 
-    def ask(
+    def run(
         self, check: Check, case: Case, inputs: Arrays, random_seed: int, meanwhile: Callable[[], None]
     ) -> Arrays | Problem:
-        """Ask a case of a check; returns all ranks' answers with their logs, or why there is none.
+        """Run a case of a check on every rank; returns all ranks' answers with their logs, or why there is none.
 
         `meanwhile` is called once all ranks are at work. After a problem the processes are of no more use.
         """
