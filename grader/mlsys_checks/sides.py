@@ -21,6 +21,8 @@ PACKAGE = Path(mlsys_lab.__file__).parent
 """The folder of `mlsys_lab`."""
 HOMES = tuple(dict.fromkeys((PACKAGE.parent, CHECKS.parent)))
 """The folders that hold `mlsys_lab` and `mlsys_checks`: two in a checkout, one where both are installed."""
+COURSE = ("mlsys_lab", "mlsys_checks", "mlsys_grader")
+"""The packages of the course. Where they are installed, everything else that is lies next to them."""
 GIVEN = ("mlsys_lab.errors", "mlsys_lab.hardware", "mlsys_lab.stack")
 """Modules of the package that exported cells of every lab may import."""
 TRUSTED_PACKAGE = "mlsys_checks.trusted"
@@ -80,8 +82,8 @@ def find_module(name: str) -> list[Path]:
     return files
 
 
-def add_imports(files: Iterable[Path], folders: Sequence[Path] = HOMES) -> list[Path]:
-    """Return files, and whatever they import that lies below `folders`, and what that imports, to the end.
+def add_imports(files: Iterable[Path], folders: Sequence[Path] = ()) -> list[Path]:
+    """Return files with all that they import, directly or not, of the course or from `folders`.
 
     An import counts wherever it stands in a file. Packages above an imported module do not: they hold names, and
     nothing of what the module does.
@@ -97,7 +99,7 @@ def add_imports(files: Iterable[Path], folders: Sequence[Path] = HOMES) -> list[
 
 def _imported(file: Path, folders: Sequence[Path]) -> Iterator[Path]:
     for name in _names(file.read_bytes()):
-        for folder in folders:
+        for folder in HOMES if name.partition(".")[0] in COURSE else folders:
             path = folder.joinpath(*name.split("."))
             yield from (one for one in (path.with_suffix(".py"), path / "__init__.py") if one.is_file())
 

@@ -45,7 +45,7 @@ def test_hints_go_a_step_further_with_each_failed_attempt(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    check = LiveChecks(Lab("fake", (replace(fakes.TWICE, pointer="how many x?"),)), names)
+    check = LiveChecks(Lab("fake", (replace(fakes.TWICE, first_hint="how many x?"),)), names)
 
     def said(twice: Any) -> str:
         names["twice"] = twice

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from mlsys_checks import sides
 from mlsys_checks.sides import SANDBOXED, TRUSTED, add_imports, find_files, find_other_labs
 
@@ -36,6 +38,18 @@ def test_an_import_counts_wherever_it_stands_and_the_packages_above_it_do_not(tm
         (tmp_path / name).write_text(source)
     found = [str(file.relative_to(tmp_path)) for file in add_imports([package / "first.py"], [tmp_path])]
     assert found == ["p/first.py", "p/q/__init__.py", "p/q/names.py", "p/q/second.py", "p/third.py"]
+
+
+def test_a_library_installed_next_to_the_course_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sides, "HOMES", (tmp_path,))
+    sources = {"mlsys_lab/a.py": "import torch\nfrom mlsys_lab import b", "mlsys_lab/b.py": "", "torch/__init__.py": ""}
+    for name, source in sources.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(source)
+    found = add_imports([tmp_path / "mlsys_lab" / "a.py"])
+    assert [str(file.relative_to(tmp_path)) for file in found] == ["mlsys_lab/a.py", "mlsys_lab/b.py"]
 
 
 def test_names_of_modules_are_those_that_define_a_lab() -> None:

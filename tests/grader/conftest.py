@@ -68,7 +68,7 @@ def warm_bookkeepers():
 def warm_oracles():
     """What decides in runs of this process is forked from one process with torch in it."""
     path = f"import sys; sys.path[:0] = {IMPORT_PATH!r}"
-    server = ForkServer(f"{path}; import torch, mlsys_grader.judging.deciding", ONE_THREAD)
+    server = ForkServer(f"{path}; import torch, mlsys_grader.judging.trusted", ONE_THREAD)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(oracle, "subprocess", server)
         yield

@@ -27,7 +27,7 @@ def begin(job, body, *, memory_bytes=2048 * MEBIBYTE, deadline_s=120.0, cpu_s=60
     }
     case = {"call": "tiny_calls:double", "uses": ["double"], "time_limit_s": deadline_s / 2, "memory_bytes": None}
     deadline = time.monotonic() + deadline_s
-    assert job.ask("job", order, deadline=deadline).kind == "loaded"
+    assert job.request("job", order, deadline=deadline).kind == "loaded"
     job.send("case", {**case, "random_seed": 1}, {"x": np.zeros(3)}, deadline=deadline)
     return deadline
 

@@ -54,7 +54,7 @@ def started(monkeypatch):
 
 def works(job):
     order = {"name": "t.ipynb", "source": "", "time_limit_s": 10.0, "memory_bytes": 2 << 30, "cpu_s": 60}
-    return job.ask("job", order, deadline=soon()).kind == "loaded"
+    return job.request("job", order, deadline=soon()).kind == "loaded"
 
 
 def test_every_job_gets_a_child_of_its_own_however_fast_they_are_asked_for(own):

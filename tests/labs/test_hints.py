@@ -34,7 +34,9 @@ def expressions_of(lab: LabUnderTest) -> frozenset[str]:
 
 @pytest.mark.parametrize(("lab", "check"), CHECKS, ids=[f"{lab.info.topic}: {check.name}" for lab, check in CHECKS])
 def test_a_check_says_where_to_look_before_it_names_the_step(lab: LabUnderTest, check: Check) -> None:
-    assert len(check.hints) == 2, f"{lab.info.topic}: check {check.name} has no `pointer`, which is said before `hint`"
+    assert len(check.hints) == 2, (
+        f"{lab.info.topic}: check {check.name} has no `first_hint`, which is said before `hint`"
+    )
     for text in check.hints:
         assert text.endswith((".", "?"))
         assert [piece for piece in expressions_of(lab) if piece in squeezed(text)] == []

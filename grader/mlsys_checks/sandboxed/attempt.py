@@ -1,4 +1,4 @@
-"""The learner's side of a check: call the learner's code under limits, and put what goes wrong into words.
+"""The sandboxed side of a check: call the learner's code under limits, and put what goes wrong into words.
 
 Nothing here decides whether an answer is right, so this is all that a grader's sandbox needs.
 """
@@ -23,7 +23,7 @@ from mlsys_lab.stack.loading import find_elsewhere, find_lost
 DTYPES = frozenset(
     {"bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64"},
 )
-"""What may cross between the learner's side and whoever decides."""
+"""What may cross between the sandboxed and the trusted side."""
 MOST_ARRAYS = 256
 """How many arrays may cross in one answer: a notebook asks for no more than what a grader can read."""
 

@@ -1,4 +1,4 @@
-"""What was found of launches, on its way to whoever decides: one branch among a check's arrays."""
+"""What was found of launches, on its way to the trusted side: one branch among a check's arrays."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Extra points for speed: what is timed, against what, and how points follow from the ratio.
 
-The learner's side is `make` and `call`, functions of a module of calls like every `run`; `library` stays with whoever
-decides. The protocol that measures them against each other is that of the grader's room `speed`.
+The sandboxed side is `make` and `call`, functions of a module of calls like every `run`; `library` stays on the trusted
+side. The protocol that measures them against each other is that of the grader's room `speed`.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""What a check is: one specification that runs in a notebook and in the judge alike.
+"""What a check is: one specification, which runs in a notebook and in the judge.
 
-The learner's side calls `run`; whoever decides calls `inputs`, `expect` and `compare`. In a notebook both happen in one
-process. In grading `run` happens in a sandbox, and only arrays cross between the two. So that no submission can ask the
-oracle, the two sides live in modules of their own, and only the first is in the sandbox:
+The sandboxed side calls `run`; the trusted side calls `inputs`, `expect` and `compare`. In a notebook both sides share
+one process. In grading, `run` happens in a sandbox and only arrays cross between the sides. So that no submission can
+call the oracle, the two sides are separate modules, and only the first is in the sandbox:
 
     mlsys_checks/sandboxed/<topic>    every `run`: a plain function of a module, decorated or not
     mlsys_checks/trusted/<topic>      `inputs`, `expect`, `compare`, and LAB; these may import the sandboxed side
-    a lab outside the package            LAB in one module, every `run` in another beside it (tiny_checks, tiny_calls)
+    a lab outside the package         LAB in one module, every `run` in another next to it (tiny_checks, tiny_calls)
 
-A module of calls imports NumPy, torch, the standard library, `mlsys_lab.errors`, what serves every lab on the learner's
+A module of calls imports NumPy, torch, the standard library, `mlsys_lab.errors`, the shared modules of the sandboxed
 side and modules of calls of its own lab, nothing else of the checks. It computes no expected value: it builds the
-learner's objects from arrays, calls them, and turns what comes back into arrays (`InputError` where that cannot be
-done). What only the learner's own process can see, say how often a function was called, can be forged there: let the
-arrays depend on it. Grading time is feedback time: a lab's checks, oracles included, take a second or two in all
-(`expect` imports nothing slow at its first call), and hidden cases come last.
+learner's objects from arrays, calls them, and turns what they return into arrays (`InputError` where that cannot be
+done). What only the submission's process can observe (how often a function was called, for example) can be forged
+there: let the arrays depend on it. Grading time is feedback time: a lab's checks, oracles included, take a second or
+two in total (`expect` imports nothing slow at its first call), and hidden cases come last.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy as np  # whoever lists the labs does not wait for it
 
 Arrays = dict[str, "np.ndarray"]
-"""Named arrays. One whose name begins with an underscore stays with whoever decides, away from the learner's code."""
+"""Named arrays. One whose name begins with an underscore stays with the trusted side, away from the learner's code."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +61,17 @@ Run = Callable[..., Arrays]
 """run(artifact, arrays) -> arrays, by calling the learner's code; `artifact` is the module of exported cells.
 
 Of a program of several ranks: run(artifact, rank, arrays), on each rank, with a `mlsys_lab.comm.Rank`; where some of
-its inputs are held back, run(artifact, rank, reveal, arrays). Of a check with a partner: run(artifact, ask, arrays).
+its inputs are held back, run(artifact, rank, reveal, arrays). Of a check with a partner: run(artifact, query, arrays).
 """
 Reveal = Callable[[int], float]
 """reveal(i) -> element i of the inputs that are held back from a rank."""
-Ask = Callable[[str, int], float]
-"""ask(what, value) -> the partner's reply; raises `InputError` where it refuses."""
+Query = Callable[[str, int], float]
+"""query(what, value) -> the partner's reply; raises `InputError` where it refuses."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """All that the learner's side knows of a check."""
+    """All that the sandboxed side knows of a check."""
 
     run: Run
     uses: tuple[str, ...] = ()
@@ -80,10 +80,10 @@ class Call:
     ranks: bool = False
 
 
-def bind_partner(call: Call | Check, ask: Ask) -> Call:
-    """Make the call of a check with a partner, whom `ask` asks, one of an artifact and arrays."""
+def bind_partner(call: Call | Check, query: Query) -> Call:
+    """Bind the partner of a check, reached by `query`: the call then takes an artifact and arrays."""
     return Call(
-        lambda artifact, arrays: call.run(artifact, ask, arrays), call.uses, call.time_limit_s, call.memory_bytes
+        lambda artifact, arrays: call.run(artifact, query, arrays), call.uses, call.time_limit_s, call.memory_bytes
     )
 
 
@@ -108,11 +108,11 @@ class Check:
     expect(arrays)        -> arrays, from an oracle that is independent of the course's own solution
     compare(got, expected) -> None when accepted, else the first `Mismatch`
 
-    `ask` is code that asks what `run` asks: inputs are its variables, or entries of `given` where a name is no
-    variable's, and `mlsys_checks.trusted.snippet` writes them out. Learners see it where a public case fails, and
-    never of a hidden one. Where inputs are no variables as they stand, `describe(arrays)` writes all of the code.
-    `pointer` says where to look and `hint` names the step; neither is the answer. A notebook shows the hint from
-    the second failed attempt on, grading shows the pointer; a check without a pointer shows its hint at once.
+    `snippet` is code that makes the same calls as `run`: inputs are its variables, or entries of `given` where a name
+    is no variable's, and `mlsys_checks.trusted.snippet` writes them out. Learners see it where a public case fails,
+    never for a hidden one. Where inputs are no variables as they stand, `describe(arrays)` writes all of the code.
+    `first_hint` says where to look and `hint` names the step; neither is the answer. A notebook shows the hint from
+    the second failed attempt on, grading shows `first_hint`; a check without one shows its hint at once.
     `uses` names what the artifact must define; `memory_bytes` caps what `run` may hold beyond what was there before it,
     on each rank by itself.
     `answer_bytes` is what its arrays may hold together in grading: whatever `compare` does with so much, at worst in
@@ -127,8 +127,9 @@ class Check:
     `mlsys_checks.trusted.ledger` reads. An array `later` among a rank's inputs is held back: the rank gets each
     element from `reveal(i)` alone, and the log says how many messages it had posted by then. Where a result depends on
     the element, a rank can send it only afterwards, whatever it claims about the order of its work.
-    `partner(arrays)`, from all of a case's inputs, private ones too, makes somebody whom `run(artifact, ask, arrays)`
-    can ask while it is at work: a clock, say, that nobody may look ahead on. In grading it stays with the judge.
+    `partner(arrays)`, from all inputs of a case, private ones too, makes a function that `run(artifact, query, arrays)`
+    can query while it runs: a clock, for example, on which no submission may look ahead. In grading it stays with the
+    judge.
     Raises `InputError` where `run` could not be called without its oracle being at hand.
     """
 
@@ -149,10 +150,10 @@ class Check:
     traced: bool = False
     texts: tuple[str, ...] = ()
     ranks: bool = False
-    partner: Callable[[Arrays], Ask] | None = None
+    partner: Callable[[Arrays], Query] | None = None
     describe: Callable[[Arrays], str] | None = None
-    ask: str = ""
-    pointer: str = ""
+    snippet: str = ""
+    first_hint: str = ""
 
     def __post_init__(self) -> None:
         if not any(not case.hidden for case in self.cases):
@@ -171,11 +172,11 @@ class Check:
     @property
     def hints(self) -> tuple[str, ...]:
         """What helps, a step further after each failed attempt."""
-        return (self.pointer, self.hint) if self.pointer else (self.hint,)
+        return (self.first_hint, self.hint) if self.first_hint else (self.hint,)
 
     @property
     def call(self) -> Call:
-        """The learner's side of the check."""
+        """The sandboxed side of the check."""
         return Call(self.run, self.uses, self.time_limit_s, self.memory_bytes, self.ranks)
 
     def _refuse_mixed_sides(self) -> None:

@@ -1,6 +1,6 @@
 """Structure among arrays with names: a tree of dictionaries, and the flat dictionary as which it crosses.
 
-Only arrays with names cross between the learner's side and whoever decides. A leaf's name is then its path, whose parts
+Only arrays with names cross between the sandboxed and the trusted side. A leaf's name is then its path, whose parts
 stand between separators. No part may hold the separator, so nothing has to be escaped, and no words are parsed.
 """
 

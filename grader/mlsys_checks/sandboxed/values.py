@@ -1,4 +1,4 @@
-"""What a learner's function gave back, as arrays that may cross to whoever decides: one meaning for every lab.
+"""What a learner's function gave back, as arrays that may cross to the trusted side: one meaning for every lab.
 
 A number is real and alone: of Python, of NumPy, or the only element of an array or a tensor without axes. True and
 False are none. A whole number is one whose type has no fractions, so 3.0 is none. Each function here takes the name by

@@ -1,4 +1,4 @@
-"""What ranks posted, as whoever decides reads it: bytes, messages and latency steps follow from it."""
+"""What ranks posted, as the trusted side reads it: bytes, messages and latency steps follow from it."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ FEW = 48
 
 def write_snippet(check: Check, case: Case, arrays: Arrays) -> str:
     """Code for a public case, whose public inputs `arrays` are; "" where the check has none."""
-    code = check.ask if check.describe is None else check.describe(arrays)
+    code = check.snippet if check.describe is None else check.describe(arrays)
     if check.describe is None:
-        asked = _names_in(check.ask)
+        asked = _names_in(check.snippet)
         code = "\n".join(
             [*(f"{name} = {write_input(name, array)}" for name, array in arrays.items() if name in asked), code]
         )

@@ -1,6 +1,6 @@
 """Checks of kernels by what they did to memory: right values first, then what is wrong, then what is too much.
 
-The learner's side counts (`mlsys_lab.kernels.trace.findings`); a check's `expect` names what may be moved at most by
+The sandboxed side counts (`mlsys_lab.kernels.trace.findings`); a check's `expect` names what may be moved at most by
 `allow_at_most`, beside the values, and `agree` compares both. What labs 02 and 03 both say of CUDA's kernels is here
 too.
 """

@@ -1,4 +1,4 @@
-"""The deciding side of a check: draw inputs, hold back what is secret, and judge the arrays that came back."""
+"""The trusted side of a check: draw inputs, hold back what is secret, and judge the arrays that came back."""
 
 from __future__ import annotations
 

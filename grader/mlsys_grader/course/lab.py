@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mlsys_checks import load_checks
 from mlsys_checks.sandboxed.spec import Lab
-from mlsys_checks.sides import HOMES, SANDBOXED, TRUSTED, add_imports, find_files
+from mlsys_checks.sides import SANDBOXED, TRUSTED, add_imports, find_files
 from mlsys_grader.paths import INSIDE
 from mlsys_lab.stack.labinfo import LabInfo
 
@@ -73,9 +73,9 @@ class GradedLab:
         """
         files = [file for side in (SANDBOXED, TRUSTED) for file in find_files(side, self.info.checks_module)]
         files += sorted(INSIDE.glob("*.py"))
-        folders = [*HOMES]
+        folders: list[Path] = []
         if self.foreign_path is not None:
-            files, folders = [*files, *self.checks_files], [*HOMES, Path(self.foreign_path)]
+            files, folders = [*files, *self.checks_files], [Path(self.foreign_path)]
         return [*add_imports(files, folders), self.info.folder / "lab.toml", self.info.notebook]
 
     @cached_property

@@ -28,7 +28,7 @@ MOST_BYTES = 64 << 20
 CHANNEL_CHARACTERS = 200
 
 
-CERTAIN = (Ending.UNWRITTEN, Ending.WRONG, Ending.HEAVY)
+CERTAIN = (Ending.NOT_IMPLEMENTED, Ending.WRONG, Ending.ANSWER_TOO_LARGE)
 """Endings that are the program's own doing, whatever the machine was at."""
 
 
@@ -134,7 +134,7 @@ class Exchange:
     def interrupt(self) -> None:
         """End the run for a reason that is not the program's."""
         with self._changed:
-            self.problem = Mismatch("the judge was interrupted"), Ending.SILENT
+            self.problem = Mismatch("the judge was interrupted"), Ending.TIMEOUT
             self._changed.notify_all()
 
     def find_unreceived(self) -> Mismatch | None:

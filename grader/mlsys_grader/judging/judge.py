@@ -19,7 +19,7 @@ from mlsys_checks.sandboxed.ranks import split_ranks
 from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Mismatch
 from mlsys_checks.sandboxed.texts import read_texts
 from mlsys_checks.trusted.artifact import Artifact
-from mlsys_grader.judging.oracle import Fault, HeavyAnswerError, Oracle, Oracles, draw_seed
+from mlsys_grader.judging.oracle import AnswerTooLargeError, Fault, Oracle, Oracles, draw_seed
 from mlsys_grader.judging.problem import Ending, Problem
 from mlsys_grader.judging.process import Process, read_endless, read_trouble
 from mlsys_grader.judging.talk import talk
@@ -116,7 +116,7 @@ class _Examination:
                     alone = True
                     if deaths[place] == DEATHS:
                         why = Mismatch("it ended the whole sandbox", f"{DEATHS} times", "an answer")
-                        self._deny_rest(Problem(why, Ending.HOPELESS))
+                        self._deny_rest(Problem(why, Ending.LOAD_FAILED))
         finally:
             for process in self._ended:
                 process.job.close()
@@ -141,7 +141,7 @@ class _Examination:
         return bool(self._left)
 
     def _go_on(self, *, alone: bool) -> None:
-        """Ask check after check until none is left, or, alone, one check: others wait."""
+        """Run check after check until none is left; `alone`: one check, while other submissions wait."""
         try:
             while self._is_check_left():
                 check, start, busy_s = self._left[0], time.monotonic(), self._busy_s
@@ -198,19 +198,19 @@ class _Examination:
         """
         if not self._cases(check):
             return award(check), None
-        ask = self._ask_alone if check.memory_bytes is not None else self._ask_on
+        run = self._run_in_own_processes if check.memory_bytes is not None else self._run_in_shared_processes
         try:
-            problem, tries = ask(check), 1
+            problem, tries = run(check), 1
             while problem is not None and tries <= problem.consequence.retries:
-                problem, tries = ask(check), tries + 1
+                problem, tries = run(check), tries + 1
         except Fault as fault:
             return Verdict(check.name, check.title, check.points, 0.0, fault=str(fault)), None
         if problem is None:
             return award(check), None
         if problem.consequence.retries_alone and not alone:
             raise _CrowdedError
-        if problem.ending in (Ending.KILLED, Ending.SILENT) and not self._has_loaded:
-            problem = replace(problem, ending=Ending.HOPELESS)
+        if problem.ending in (Ending.KILLED, Ending.TIMEOUT) and not self._has_loaded:
+            problem = replace(problem, ending=Ending.LOAD_FAILED)
         return deny(check, problem), problem
 
     def _find_overspent(self) -> Problem | None:
@@ -225,23 +225,23 @@ class _Examination:
         for limit, is_over in spent.items():
             if is_over:
                 late = Mismatch("the submission takes too long", f"more than {limit}", "less for all checks together")
-                return Problem(late, Ending.SPENT)
+                return Problem(late, Ending.BUDGET_EXCEEDED)
         return None
 
-    def _ask_on(self, check: Check) -> Problem | None:
-        """Ask the processes that answered the checks before, and new ones where there are too few."""
+    def _run_in_shared_processes(self, check: Check) -> Problem | None:
+        """Run a check in the processes that answered the checks before, and in new ones where there are too few."""
         if any((one.traced, one.texts) != (check.traced, _lent(check)) for one in self._processes):
             self._end(*self._processes)
-        problem = self._ask_cases(self._processes, check, self._checks)
+        problem = self._run_cases(self._processes, check, self._checks)
         if problem is not None and not problem.consequence.keeps_process:
             self._end(*self._processes)
         return problem
 
-    def _ask_alone(self, check: Check) -> Problem | None:
-        """Ask processes that serve this check only, so that their memory is this check's."""
+    def _run_in_own_processes(self, check: Check) -> Problem | None:
+        """Run a check in processes of its own, so that the memory in use is this check's."""
         processes: list[Process] = []
         try:
-            return self._ask_cases(processes, check, (check,))
+            return self._run_cases(processes, check, (check,))
         finally:
             self._end(*processes)
 
@@ -279,7 +279,7 @@ class _Examination:
     def _load(
         self, processes: Sequence[Process], check: Check, checks: Sequence[Check], texts: Mapping[str, str]
     ) -> Problem | None:
-        """Have the artifact loaded. One that never was is hopeless; without its kernels alone it may still load."""
+        """Load the artifact into processes. A first failure ends judging, unless only the kernels were to be loaded."""
         try:
             for process in processes:
                 process.send_artifact(self._artifact, check, checks, texts, self._endless)
@@ -287,12 +287,12 @@ class _Examination:
                 reply = process.receive()
                 if reply.kind != "loaded":
                     may_load = self._has_loaded or check.traced
-                    return Problem(read_trouble(reply), Ending.WRONG if may_load else Ending.HOPELESS)
+                    return Problem(read_trouble(reply), Ending.WRONG if may_load else Ending.LOAD_FAILED)
                 self._endless.update(read_endless(reply))
         except wire.WireError as error:
             mismatch, ending = process.explain(error, "the exported cells")
-            if ending not in (Ending.KILLED, Ending.SILENT):
-                ending = Ending.WRONG if self._has_loaded else Ending.HOPELESS
+            if ending not in (Ending.KILLED, Ending.TIMEOUT):
+                ending = Ending.WRONG if self._has_loaded else Ending.LOAD_FAILED
             return Problem(mismatch, ending)
         self._has_loaded = True
         return None
@@ -301,8 +301,8 @@ class _Examination:
         """The cases of a check that are asked now: the public ones, or the hidden ones."""
         return tuple(case for case in check.cases if case.hidden is self._hidden)
 
-    def _ask_cases(self, processes: list[Process], check: Check, checks: Sequence[Check]) -> Problem | None:
-        """Ask case after case; the first that goes wrong, or None. Adds to `processes` what there are too few of.
+    def _run_cases(self, processes: list[Process], check: Check, checks: Sequence[Check]) -> Problem | None:
+        """Run case after case; the first problem, or None. Adds processes where `processes` has too few.
 
         Before the hidden cases a fresh process is asked the public ones again, so that an answer shows which a
         submission has kept from an earlier call. Kernels that are traced keep nothing.
@@ -312,13 +312,13 @@ class _Examination:
         for case in check.cases if self._hidden and is_fresh and not check.traced else cases:
             if problem := self._find_overspent():
                 return problem
-            if problem := self._ask(processes, check, case, checks):
+            if problem := self._run_case(processes, check, case, checks):
                 # Once hidden cases have begun, feedback quotes nothing of the submission, not even why loading failed.
                 return replace(problem, case=case if case.hidden else cases[0]) if self._hidden else problem
         return None
 
-    def _ask(self, processes: list[Process], check: Check, case: Case, checks: Sequence[Check]) -> Problem | None:
-        """Ask one case; what goes wrong, or None."""
+    def _run_case(self, processes: list[Process], check: Check, case: Case, checks: Sequence[Check]) -> Problem | None:
+        """Run one case; its problem, or None."""
         self._oracle.draw_ahead(check, case)
         if not (check.ranks and self._has_loaded) and (problem := self._add(processes, 1, check, checks)):
             return problem
@@ -328,8 +328,8 @@ class _Examination:
             return problem
         processes[0].asked.add(check.name)
         seed = self._oracle.random_seed(check, case)
-        ask = self._ask_ranks if check.ranks else self._ask_case
-        return ask(processes[:size], check, case, inputs, seed)
+        send = self._send_to_ranks if check.ranks else self._send_to_process
+        return send(processes[:size], check, case, inputs, seed)
 
     def _add(self, processes: list[Process], size: int, check: Check, checks: Sequence[Check]) -> Problem | None:
         """Add processes that have loaded the artifact until there are `size`."""
@@ -345,28 +345,28 @@ class _Examination:
         processes += new
         return self._load(new, check, checks, texts)
 
-    def _ask_ranks(
+    def _send_to_ranks(
         self, processes: Sequence[Process], check: Check, case: Case, inputs: Arrays, seed: int
     ) -> Problem | None:
-        got = World(processes).ask(check, case, inputs, seed, lambda: self._go_ahead(check, case))
+        got = World(processes).run(check, case, inputs, seed, lambda: self._go_ahead(check, case))
         return got if isinstance(got, Problem) else self._compare(check, case, got)
 
-    def _ask_case(
+    def _send_to_process(
         self, processes: Sequence[Process], check: Check, case: Case, inputs: Arrays, seed: int
     ) -> Problem | None:
         (process,) = processes
 
-        def ask() -> None:
+        def send() -> None:
             process.send_case(check, inputs, seed)
             self._go_ahead(check, case)
 
-        got = self._receive(process, check, case, ask)
+        got = self._receive(process, check, case, send)
         return got if isinstance(got, Problem) else self._compare(check, case, got)
 
-    def _receive(self, process: Process, check: Check, case: Case, ask: Callable[[], None]) -> Arrays | Problem:
+    def _receive(self, process: Process, check: Check, case: Case, send: Callable[[], None]) -> Arrays | Problem:
         """Have a question put to a process; the arrays of its answer, or why there are none."""
         try:
-            ask()
+            send()
             reply = process.receive()
             if reply.kind == "question":
                 reply = talk(process, self._oracle, check, case, reply)
@@ -374,14 +374,14 @@ class _Examination:
             return Problem(*process.explain(error, "it"), case)
         if reply.kind == "answer":
             return reply.arrays
-        unwritten = reply.meta.get("unfinished") is True
-        return Problem(read_trouble(reply), Ending.UNWRITTEN if unwritten else Ending.WRONG, case)
+        is_todo = reply.meta.get("unfinished") is True
+        return Problem(read_trouble(reply), Ending.NOT_IMPLEMENTED if is_todo else Ending.WRONG, case)
 
     def _compare(self, check: Check, case: Case, got: Arrays) -> Problem | None:
         try:
             mismatch = self._oracle.compare(check, case, got)
-        except HeavyAnswerError as heavy:
-            return Problem(heavy.mismatch, Ending.HEAVY, case)
+        except AnswerTooLargeError as error:
+            return Problem(error.mismatch, Ending.ANSWER_TOO_LARGE, case)
         return None if mismatch is None else Problem(mismatch, Ending.WRONG, case)
 
     def _go_ahead(self, check: Check, case: Case) -> None:

@@ -1,7 +1,7 @@
-"""The deciding side of a lab's checks, as the judge asks it: secret inputs, what is expected for them, the comparison.
+"""The trusted side of a lab's checks, as the judge asks it: secret inputs, what is expected for them, the comparison.
 
 All of it is the course's own code, but what it compares comes from a submission: it runs in a process of its own
-(`judging.deciding`), one child for each submission, under limits that the kernel keeps.
+(`judging.trusted`), one child for each submission, under limits that the kernel keeps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import NoReturn, TypeVar
 
 from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Mismatch
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.judging.deciding import PATIENCE
+from mlsys_grader.judging.trusted import PATIENCE
 from mlsys_grader.paths import IMPORT_PATH
 from mlsys_grader.sandbox.contents import make_environment
 from mlsys_grader.sandbox.inside import wire
@@ -34,14 +34,14 @@ T = TypeVar("T")
 LIMIT_S = 10.0
 """Processor seconds for each step: to draw inputs, to compute what is expected, to compare an answer."""
 START_S = 180.0
-ENTRY = f"import sys; sys.path[:0] = {IMPORT_PATH!r}; from mlsys_grader.judging.deciding import main; main()"
+ENTRY = f"import sys; sys.path[:0] = {IMPORT_PATH!r}; from mlsys_grader.judging.trusted import main; main()"
 
 
 class Fault(Exception):
     """A check's own code failed, or came to no end, while it drew inputs or computed what is expected."""
 
 
-class HeavyAnswerError(Exception):
+class AnswerTooLargeError(Exception):
     """An answer on which the comparison came to no end; `mismatch` says so."""
 
     def __init__(self, mismatch: Mismatch) -> None:
@@ -160,7 +160,7 @@ class Oracle:
         self._begin("draw", check, case)
 
     def inputs(self, check: Check, case: Case) -> Arrays:
-        """Inputs of a case, without those that never leave the deciding side."""
+        """Inputs of a case, without those that never leave the trusted side."""
         return self._try_twice(check, lambda: self._answer("draw", check, case).arrays)
 
     def expect_ahead(self, check: Check, case: Case) -> None:
@@ -180,11 +180,11 @@ class Oracle:
     def compare(self, check: Check, case: Case, got: Arrays) -> Mismatch | None:
         """Compare an answer with what was expected: None when it is accepted, else what is wrong with it.
 
-        Raises `HeavyAnswerError` when that comes to no end.
+        Raises `AnswerTooLargeError` when that comes to no end.
         """
         try:
             reply = self._try_twice(check, lambda: self._compare(check, case, got))
-        except HeavyAnswerError:
+        except AnswerTooLargeError:
             self.busy_s += 2 * self._limit_s
             raise
         self.busy_s += reply.meta["cpu_s"]
@@ -215,7 +215,7 @@ class Oracle:
             limit = f"{self._limit_s:g} s of processor time"
             if ended.kind == "compare":
                 late = Mismatch("its answer takes too long to compare", f"nothing after {limit}", f"less than {limit}")
-                raise HeavyAnswerError(late) from None
+                raise AnswerTooLargeError(late) from None
             what = "its inputs are not drawn" if ended.kind == "draw" else "its oracle has no answer"
             raise Fault(f"check {check.name!r} itself failed: {what} within {limit}") from None
 

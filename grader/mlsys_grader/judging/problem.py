@@ -11,13 +11,13 @@ from mlsys_checks.sandboxed.spec import Case, Mismatch
 class Ending(Enum):
     """How an attempt ended that earned no points."""
 
-    UNWRITTEN = "the task has not been written"
+    NOT_IMPLEMENTED = "the task has not been written"
     WRONG = "an answer that is not accepted, or an exception"
-    SILENT = "no answer in time"
-    SPENT = "the time of all checks together is over"
-    HEAVY = "an answer that is too large, or takes too long to compare"
+    TIMEOUT = "no answer in time"
+    BUDGET_EXCEEDED = "the time of all checks together is over"
+    ANSWER_TOO_LARGE = "an answer that is too large, or takes too long to compare"
     KILLED = "its process was killed outright, by itself or by somebody outside the sandbox"
-    HOPELESS = "nothing of the submission can be judged"
+    LOAD_FAILED = "nothing of the submission can be judged"
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Consequence:
     """What follows an ending.
 
     `keeps_process`: the process may be asked the next check. `retries`: how often the same check is tried again.
-    `retries_alone`: it is tried once more with no other submission beside it.
+    `retries_alone`: it is tried once more while no other submission runs.
     `ends_judging`: all checks that are left are lost for the same reason.
     """
 
@@ -36,13 +36,13 @@ class Consequence:
 
 
 CONSEQUENCES = {
-    Ending.UNWRITTEN: Consequence(keeps_process=True),
+    Ending.NOT_IMPLEMENTED: Consequence(keeps_process=True),
     Ending.WRONG: Consequence(),
-    Ending.SILENT: Consequence(retries_alone=True),
-    Ending.SPENT: Consequence(ends_judging=True),
-    Ending.HEAVY: Consequence(),
+    Ending.TIMEOUT: Consequence(retries_alone=True),
+    Ending.BUDGET_EXCEEDED: Consequence(ends_judging=True),
+    Ending.ANSWER_TOO_LARGE: Consequence(),
     Ending.KILLED: Consequence(retries=3),  # what a submission did itself, it does again
-    Ending.HOPELESS: Consequence(ends_judging=True),
+    Ending.LOAD_FAILED: Consequence(ends_judging=True),
 }
 
 

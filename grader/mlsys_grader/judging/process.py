@@ -210,9 +210,11 @@ class Process:
         if isinstance(error, wire.DeadlineError):
             limit = f"{self._limit_s:g} s"
             late = Mismatch(f"{who} did not come to an end", f"no answer after {limit}", f"an answer within {limit}")
-            return late, Ending.SILENT
+            return late, Ending.TIMEOUT
         if isinstance(error, wire.TooLargeError):
-            return Mismatch("its answer is too large", str(error), f"at most {self._most_bytes:,} bytes"), Ending.HEAVY
+            return Mismatch(
+                "its answer is too large", str(error), f"at most {self._most_bytes:,} bytes"
+            ), Ending.ANSWER_TOO_LARGE
         if isinstance(error, wire.ClosedError):
             death = self.job.ending()
             if death.excess:

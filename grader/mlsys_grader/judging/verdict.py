@@ -62,7 +62,7 @@ class Verdict:
 
 def deny_all(checks: tuple[Check, ...], why: Mismatch) -> list[Verdict]:
     """Give no points on any check, for one reason: there is nothing to judge."""
-    return [deny(check, Problem(why, Ending.HOPELESS)) for check in checks]
+    return [deny(check, Problem(why, Ending.LOAD_FAILED)) for check in checks]
 
 
 def award(check: Check) -> Verdict:
@@ -76,7 +76,7 @@ def deny(check: Check, problem: Problem) -> Verdict:
     mismatch, case = problem.mismatch, problem.case
     hidden = case is not None and case.hidden
     what, got, expected = (make_line(text) for text in (mismatch.what, mismatch.got, mismatch.expected))
-    helps = problem.ending is not Ending.HOPELESS and (hidden or not mismatch.is_form)
+    helps = problem.ending is not Ending.LOAD_FAILED and (hidden or not mismatch.is_form)
     if hidden:
         what, got, expected = "a case that is not shown fails", "", ""
     return Verdict(
@@ -90,8 +90,8 @@ def deny(check: Check, problem: Problem) -> Verdict:
         make_line(check.hints[0]) if helps else "",
         case.name if case else "",
         hidden,
-        unfinished=problem.ending is Ending.UNWRITTEN and not hidden,
-        refused=problem.ending is Ending.HOPELESS,
+        unfinished=problem.ending is Ending.NOT_IMPLEMENTED and not hidden,
+        refused=problem.ending is Ending.LOAD_FAILED,
         performance=await_measurement(check.performance, passed=False),
     )
 

@@ -20,10 +20,10 @@ class World:
     def __init__(self, processes: Sequence[Process]) -> None:
         self._processes = processes
 
-    def ask(
+    def run(
         self, check: Check, case: Case, inputs: Arrays, random_seed: int, meanwhile: Callable[[], None]
     ) -> Arrays | Problem:
-        """Ask a case of a check; returns all ranks' answers with their logs, or why there is none.
+        """Run a case of a check on every rank; returns all ranks' answers with their logs, or why there is none.
 
         `meanwhile` is called once all ranks are at work. After a problem the processes are of no more use.
         """
@@ -54,7 +54,9 @@ class World:
             )
         if (size_bytes := sum(array.nbytes for array in joined.values())) > check.answer_bytes:
             most = f"at most {check.answer_bytes:,} bytes"
-            return Problem(Mismatch("its answer is too large", f"{size_bytes:,} bytes", most), Ending.HEAVY, case)
+            return Problem(
+                Mismatch("its answer is too large", f"{size_bytes:,} bytes", most), Ending.ANSWER_TOO_LARGE, case
+            )
         return joined
 
     def _follow(self, exchange: Exchange, rank: int, check: Check, given: Arrays, random_seed: int) -> Arrays:
@@ -74,8 +76,8 @@ class World:
             if frame.kind == "answer":
                 exchange.end(rank)
                 return frame.arrays
-            unwritten = frame.meta.get("unfinished") is True
-            exchange.fail(rank, read_trouble(frame), Ending.UNWRITTEN if unwritten else Ending.WRONG)
+            is_todo = frame.meta.get("unfinished") is True
+            exchange.fail(rank, read_trouble(frame), Ending.NOT_IMPLEMENTED if is_todo else Ending.WRONG)
         except OverError:
             return {}  # the exchange knows why
         except RefusedError as refused:

@@ -104,7 +104,9 @@ class Job:
             raise wire.WireError("a frame that answers no question")
         return frame
 
-    def ask(self, kind: str, meta: Mapping[str, Any], arrays: Arrays | None = None, *, deadline: float) -> wire.Frame:
+    def request(
+        self, kind: str, meta: Mapping[str, Any], arrays: Arrays | None = None, *, deadline: float
+    ) -> wire.Frame:
         """Put a question and wait for its answer. Raises what `send` and `receive` do."""
         self.send(kind, meta, arrays, deadline=deadline)
         return self.receive(deadline=deadline)

@@ -180,7 +180,7 @@ def _clean(order: Mapping[str, object], start_s: float, gpu: Gpu) -> Iterator[tu
         party = Party(channel)
         deadline = time.monotonic() + start_s
         try:
-            reply = party.ask("start", order, deadline=deadline)
+            reply = party.request("start", order, deadline=deadline)
         except (Broken, TooSlow) as error:
             raise MissingToolError("the baseline's process did not start", got=str(error)) from None
         yield party, str(reply.meta["device"])
@@ -210,4 +210,4 @@ def _memory_back(null: Party) -> Iterator[None]:
 
 
 def _free_bytes(null: Party) -> int:
-    return int(null.ask("memory", deadline=time.monotonic() + MEMORY_WAIT_S).meta["free"])
+    return int(null.request("memory", deadline=time.monotonic() + MEMORY_WAIT_S).meta["free"])

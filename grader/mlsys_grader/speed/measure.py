@@ -89,7 +89,7 @@ def make_opener(
     def started(order: Mapping[str, Any]) -> Iterator[Party]:
         with sandbox.job() as job:
             party = Party(job.channel, orders)
-            party.ask("job", order, deadline=time.monotonic() + bench.effort.start_s)
+            party.request("job", order, deadline=time.monotonic() + bench.effort.start_s)
             yield party
 
     @contextmanager
@@ -119,7 +119,7 @@ def _read_texts(party: Party, check: Check, effort: Effort) -> dict[str, str]:
         "random_seed": 0,
     }
     deadline = time.monotonic() + effort.start_s
-    reply = party.ask("case", meta, name_texts(check.texts), deadline=deadline)
+    reply = party.request("case", meta, name_texts(check.texts), deadline=deadline)
     try:
         return read_texts(check.texts, reply.arrays)
     except InputError as error:

@@ -98,7 +98,7 @@ class Party:
         deadline = time.monotonic() + limit_s
         start = self.clock()
         room = wire.Limits(array_bytes=8 * MOST_OUTPUTS * calls)
-        reply = self.ask("go", {"seed": seed, "calls": calls}, deadline=deadline, limits=room)
+        reply = self.request("go", {"seed": seed, "calls": calls}, deadline=deadline, limits=room)
         time_s = self.clock() - start
         committed = reply.arrays.get("p")
         if reply.kind != "done" or committed is None or committed.dtype != np.float64 or committed.ndim != 2:
@@ -107,7 +107,7 @@ class Party:
             raise Cheated("a timed call gave an output that is not finite, or none")
         return time_s, seed, committed
 
-    def ask(
+    def request(
         self,
         kind: str,
         meta: Mapping[str, Any] | None = None,
@@ -183,7 +183,7 @@ class Match:
 
     def _find_calls(self) -> None:
         """Calls per round: enough for a round to last, and to stand out from what rounds of nothing differ by."""
-        self.size_bytes = self.library.ask("size", deadline=time.monotonic() + self.effort.start_s).meta["bytes"]
+        self.size_bytes = self.library.request("size", deadline=time.monotonic() + self.effort.start_s).meta["bytes"]
         self.calls, most = 1, max(min(self.effort.most_calls, self.effort.held_bytes // max(self.size_bytes, 1)), 1)
         while True:
             full = [self._timed(self.library) for _ in range(3)]
@@ -230,7 +230,7 @@ class Match:
                 if place is not None:
                     deadline = time.monotonic() + self._within(effort.start_s)
                     room = wire.Limits(array_bytes=2 * self.size_bytes)  # half precision crosses as float32
-                    output = party.ask("show", {"place": place}, deadline=deadline, limits=room)
+                    output = party.request("show", {"place": place}, deadline=deadline, limits=room)
                 played.append((seed, committed, place, output))
                 if turn >= 0:
                     self.times.submission.append(time_s / self.calls)
@@ -245,7 +245,7 @@ class Match:
         arrays = shown.arrays if shown is not None else {}
         question = {"seeds": derive_seeds(seed, committed), "show": place}
         try:
-            right = self.library.ask("expect", question, arrays, deadline=time.monotonic() + self.effort.start_s)
+            right = self.library.request("expect", question, arrays, deadline=time.monotonic() + self.effort.start_s)
         except (Broken, TooSlow) as error:
             raise CourseError("the course's own side of a measurement failed", got=error) from error
         allowed = self.performance.scale * right.arrays["norm"] * right.arrays["tolerance"]

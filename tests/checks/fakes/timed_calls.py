@@ -1,4 +1,4 @@
-"""The learner's side of the fake lab's points for speed."""
+"""The sandboxed side of the fake lab's points for speed."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_a_deadlock_is_told_when_the_last_rank_waits() -> None:
 def test_the_rank_that_is_named_hangs_on_no_race(order) -> None:
     """Rank 0 came to no end, which may be the machine's doing; of the other two the lower is named."""
     exchange = Exchange(3)
-    failures = {0: Ending.SILENT, 1: Ending.WRONG, 2: Ending.WRONG}
+    failures = {0: Ending.TIMEOUT, 1: Ending.WRONG, 2: Ending.WRONG}
     for rank in order:
         assert not exchange.is_over
         exchange.fail(rank, Mismatch(f"slip {rank}"), failures[rank])

@@ -27,7 +27,7 @@ def opened(sandbox, monkeypatch):
 
 @pytest.fixture
 def faulty_verdicts(tiny, sandbox, artifact, monkeypatch):
-    """Judge a `double` by checks whose deciding side fails; verdicts by check."""
+    """Judge a `double` by checks whose trusted side fails; verdicts by check."""
     monkeypatch.setattr(oracle, "LIMIT_S", 0.3)
     lab = GradedLab(replace(tiny.info, checks_module="faulty_checks"))
     monkeypatch.setattr(sandbox, "lab", lab)

@@ -8,7 +8,7 @@ import pytest
 from mlsys_checks.trusted.verdict import draw_inputs, public_inputs
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging import oracle as module
-from mlsys_grader.judging.oracle import Fault, HeavyAnswerError, Oracle, Oracles
+from mlsys_grader.judging.oracle import AnswerTooLargeError, Fault, Oracle, Oracles
 from mlsys_lab.errors import CourseError
 from tests.grader.processes import descendants, gone
 
@@ -18,7 +18,7 @@ FAULTY = dict.fromkeys(("double", "expect_fails", "draw_never_ends", "compare_ne
 
 @pytest.fixture(scope="module")
 def faulty(tiny):
-    """The lab whose deciding side fails, and what decides there within a third of a second."""
+    """The lab whose trusted side fails, and what decides there within a third of a second."""
     lab = GradedLab(replace(tiny.info, checks_module="faulty_checks"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "LIMIT_S", 0.3)
@@ -89,7 +89,7 @@ def test_a_comparison_that_never_ends_is_ended_and_the_next_check_is_decided(fau
     with Oracle(oracles, FAULTY) as oracle:
         oracle.inputs(checks["compare_never_ends"], case)
         oracle.draw_ahead(checks["double"], case)
-        with pytest.raises(HeavyAnswerError, match="takes too long to compare"):
+        with pytest.raises(AnswerTooLargeError, match="takes too long to compare"):
             oracle.compare(checks["compare_never_ends"], case, {})
         assert (spent_s := oracle.busy_s) == 2 * oracle._limit_s
         assert oracle.compare(checks["double"], case, {"y": 2 * oracle.inputs(checks["double"], case)["x"]}) is None

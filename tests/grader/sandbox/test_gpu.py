@@ -88,9 +88,9 @@ def test_a_job_with_a_gpu_has_its_files_a_process_table_of_its_own_and_no_cap_on
     order = {"name": "n", "source": artifact.source, "time_limit_s": 20.0, "memory_bytes": 1 << 30, "cpu_s": 60}
     with Sandbox(tiny, device=Gpu() if has else None) as sandbox, sandbox.job() as job:
         deadline = time.monotonic() + 240
-        assert job.ask("job", order, deadline=deadline).kind == "loaded"
+        assert job.request("job", order, deadline=deadline).kind == "loaded"
         question = {"call": "tiny_calls:double", "uses": ["double"], "time_limit_s": 20.0}
         question |= {"memory_bytes": None, "random_seed": 0}
-        answer = job.ask("case", question, {"x": np.zeros(1)}, deadline=deadline)
+        answer = job.request("case", question, {"x": np.zeros(1)}, deadline=deadline)
     assert answer.kind == "answer", answer.meta
     assert answer.arrays["y"].tolist() == ([1, 1, 1, 0] if has else [0, 0, 0, 1])

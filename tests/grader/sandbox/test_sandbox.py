@@ -90,8 +90,8 @@ Value = None
     order = {"name": "t", "source": source, "time_limit_s": 20.0, "memory_bytes": 1 << 30, "cpu_s": 60}
     call = {"call": "mlsys_checks.sandboxed.autograd.scalar:arithmetic", "uses": ["Value"], "memory_bytes": None}
     with Sandbox(GradedLab(find_lab("autograd"))) as running, running.job() as job:
-        job.ask("job", order, deadline=time.monotonic() + 60)
-        told = job.ask("case", {**call, "time_limit_s": 20.0, "random_seed": 1}, deadline=time.monotonic() + 60)
+        job.request("job", order, deadline=time.monotonic() + 60)
+        told = job.request("case", {**call, "time_limit_s": 20.0, "random_seed": 1}, deadline=time.monotonic() + 60)
     assert "['sandboxed', 'sandboxed/autograd']" in str(told.meta), told
 
 

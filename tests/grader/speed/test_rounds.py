@@ -23,7 +23,7 @@ class Recorded(Party):
         self.journal.append(self.name)
         return next(self.seconds) * calls, 0, np.zeros((calls, 1))
 
-    def ask(self, kind, meta=None, arrays=None, *, deadline, limits=None):
+    def request(self, kind, meta=None, arrays=None, *, deadline, limits=None):
         if kind == "size":
             return wire.Frame("size", {"bytes": 1 << 40})
         one = np.ones((1, 1))
@@ -90,12 +90,12 @@ def test_rounds_go_on_until_it_is_quiet_enough_and_no_longer():
 
 def test_a_large_output_is_handed_over_in_some_rounds_drawn_by_lot(monkeypatch):
     asked = []
-    ask = Recorded.ask
+    ask = Recorded.request
 
     def counted(self, kind, *rest, **how):
         asked.append((self.name, kind))
         return ask(self, kind, *rest, **how)
 
-    monkeypatch.setattr(Recorded, "ask", counted)
+    monkeypatch.setattr(Recorded, "request", counted)
     play(forever(3.0), forever(1.0), forever(3.0), blocks=1, most_blocks=1, shown_bytes=3 << 40)
     assert asked.count(("submission", "show")) == 3 and asked.count(("library", "expect")) == 7

@@ -1,4 +1,4 @@
-"""What crosses from a launch to whoever decides, worked out by hand."""
+"""What crosses from a launch to the trusted side, worked out by hand."""
 
 from __future__ import annotations
 

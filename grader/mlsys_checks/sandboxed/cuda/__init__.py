@@ -1,1 +1,1 @@
-"""The learner's side of lab 03: kernels launched and recorded, predictions asked for."""
+"""The sandboxed side of lab 03: kernels launched and recorded, predictions asked for."""

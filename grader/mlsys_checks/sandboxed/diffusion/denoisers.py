@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mlsys_checks.sandboxed.spec import Arrays, Ask
+from mlsys_checks.sandboxed.spec import Arrays, Query
 from mlsys_checks.sandboxed.values import array, number, pair
 from mlsys_lab.errors import InputError
 
@@ -35,8 +35,8 @@ class Watched:
     It refuses levels of a wrong shape or precision, and in the end answers that were written over.
     """
 
-    def __init__(self, ask: Ask, arrays: Arrays) -> None:
-        self.ask, self.spread = ask, float(arrays["spread"])
+    def __init__(self, query: Query, arrays: Arrays) -> None:
+        self.query, self.spread = query, float(arrays["spread"])
         self.centres = torch.from_numpy(arrays["centres"])
         self.answers: list[tuple[torch.Tensor, np.ndarray]] = []
 
@@ -61,7 +61,7 @@ class Watched:
     def _denoise(self, what: str, x: torch.Tensor, sigma: torch.Tensor, label: torch.Tensor | None) -> torch.Tensor:
         kept = (self.spread**2 / (self.spread**2 + sigma**2)).to(x).reshape(-1, *[1] * (x.ndim - 1))
         centre = self.centres[-1] if label is None else self.centres[label]
-        return kept * x + (1 - kept) * centre + self.ask(what, len(x))
+        return kept * x + (1 - kept) * centre + self.query(what, len(x))
 
 
 OPPOSITE, ON = "x, of other images in the tensor of the call before", "x, of these from the next level on"
@@ -112,16 +112,16 @@ def directions(artifact: Any, arrays: Arrays) -> Arrays:
     return {name: tensor(name, getattr(artifact, name)(*given)) for name in ("score", "slope")}
 
 
-def walk_ode(artifact: Any, ask: Ask, arrays: Arrays) -> Arrays:
+def walk_ode(artifact: Any, query: Query, arrays: Arrays) -> Arrays:
     """Call `walk_ode`: images at the end."""
-    denoiser, (x, grid) = Watched(ask, arrays), tensors(arrays, "x", "grid")
+    denoiser, (x, grid) = Watched(query, arrays), tensors(arrays, "x", "grid")
     end = tensor("x", artifact.walk_ode(denoiser, x, grid, label_of(arrays)))
     return {"x": end, NEXT: denoiser.next_answer()}
 
 
-def walk_sde(artifact: Any, ask: Ask, arrays: Arrays) -> Arrays:
+def walk_sde(artifact: Any, query: Query, arrays: Arrays) -> Arrays:
     """Call `walk_sde`: images at the end."""
-    denoiser, (x, grid, noise) = Watched(ask, arrays), tensors(arrays, "x", "grid", "noise")
+    denoiser, (x, grid, noise) = Watched(query, arrays), tensors(arrays, "x", "grid", "noise")
     end = tensor("x", artifact.walk_sde(denoiser, x, grid, noise, label_of(arrays)))
     return {"x": end, NEXT: denoiser.next_answer()}
 
@@ -134,20 +134,20 @@ def posterior(artifact: Any, arrays: Arrays) -> Arrays:
     return {"mean": tensor("the mean", mean), "deviation": number("the deviation", deviation)}
 
 
-def ddim_step(artifact: Any, ask: Ask, arrays: Arrays) -> Arrays:
+def ddim_step(artifact: Any, query: Query, arrays: Arrays) -> Arrays:
     """Call `ddim_step`: images at the next level."""
     x, noise = tensors(arrays, "x", "noise")
     sigma, following, eta = (float(arrays[name]) for name in ("sigma", "following", "eta"))
-    denoiser = Watched(ask, arrays)
+    denoiser = Watched(query, arrays)
     end = artifact.ddim_step(denoiser, x, sigma, following, noise, eta, label_of(arrays))
     return {"x": tensor("x", end), NEXT: denoiser.next_answer()}
 
 
-def heun_step(artifact: Any, ask: Ask, arrays: Arrays) -> Arrays:
+def heun_step(artifact: Any, query: Query, arrays: Arrays) -> Arrays:
     """Call `heun_step`: images at the next level, and those that other images in one tensor lead to."""
     (x,) = tensors(arrays, "x")
     sigma, following, label = float(arrays["sigma"]), float(arrays["following"]), label_of(arrays)
-    denoiser = Watched(ask, arrays)
+    denoiser = Watched(query, arrays)
     got = {"x": tensor("x", artifact.heun_step(denoiser, x, sigma, following, label))}
     other = 2 * x
     artifact.heun_step(denoiser, other, sigma, following, label)
@@ -185,7 +185,7 @@ def convergence(artifact: Any, arrays: Arrays) -> Arrays:
     return answers
 
 
-def guide(artifact: Any, ask: Ask, arrays: Arrays) -> Arrays:
+def guide(artifact: Any, query: Query, arrays: Arrays) -> Arrays:
     """Call `guide`: guided images."""
     x, sigma, label, scale = tensors(arrays, "x", "sigma", "label", "scale")
     interval = [
@@ -193,12 +193,12 @@ def guide(artifact: Any, ask: Ask, arrays: Arrays) -> Arrays:
     ]
     if arrays["low"].ndim == 0 and interval == [0.0, math.inf]:
         interval = []  # as it is by default
-    denoiser = Watched(ask, arrays)
+    denoiser = Watched(query, arrays)
     got = artifact.guide(denoiser, x, sigma, label, scale, len(arrays["centres"]) - 2, *interval)
     return {"denoised": tensor("denoised", got), NEXT: denoiser.next_answer()}
 
 
-def serve(artifact: Any, ask: Ask, arrays: Arrays) -> Arrays:
+def serve(artifact: Any, query: Query, arrays: Arrays) -> Arrays:
     """Call `serve` for the requests of a case, of which the first may come `twice`, last too: their images."""
     grids = torch.split(torch.from_numpy(arrays["grids"]), (arrays["steps"] + 1).tolist())
     noise, label, guidance = torch.from_numpy(arrays["noise"]), arrays["label"].tolist(), arrays["guidance"].tolist()
@@ -206,7 +206,7 @@ def serve(artifact: Any, ask: Ask, arrays: Arrays) -> Arrays:
     asked = [artifact.Request(*one, *how) for *one, how in given]
     if "twice" in arrays:
         asked[-1] = asked[0]
-    denoiser = Watched(ask, arrays)
+    denoiser = Watched(query, arrays)
     got = artifact.serve(denoiser, asked, len(arrays["centres"]) - 2, int(arrays["slots"]))
     if len(asked) != len(noise):
         raise InputError("serve changes the list of requests", got=f"{len(asked)} of {len(noise)}", expected="all")

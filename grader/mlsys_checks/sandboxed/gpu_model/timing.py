@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_checks.sandboxed.spec import Arrays, Ask
+from mlsys_checks.sandboxed.spec import Arrays, Query
 from mlsys_checks.sandboxed.values import number, parts, word, write_number
 from mlsys_lab.errors import InputError
 
@@ -16,33 +16,33 @@ OVERHEAD, BANDWIDTH = f"overhead_s from {FIT}", f"bytes_per_s from {FIT}"
 BOUNDS = ("compute", "memory", "overhead", "unexplained")
 
 
-class AskedMachine:
+class QueriedMachine:
     """A clock, inputs to make and a call to time, each of which asks a machine that lives elsewhere."""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    def __init__(self, query: Query) -> None:
+        self._query = query
         self.readings = 0
 
     def clock(self) -> float:
         """The time now, in seconds."""
         self.readings += 1
-        return self._ask("clock", 0)
+        return self._query("clock", 0)
 
     def make(self) -> int:
         """Make an input that nobody has seen."""
-        return int(self._ask("make", 0))
+        return int(self._query("make", 0))
 
     def call(self, value: Any) -> None:
         """What is to be timed; for one input only its first call takes the whole time."""
         if type(value) is not int:
             raise InputError("`call` was given something else than an input", got=repr(value)[:80], expected="make()")
-        self._ask("call", value)
+        self._query("call", value)
 
 
-def median(artifact: Any, ask: Ask, arrays: Arrays) -> Arrays:
+def median(artifact: Any, query: Query, arrays: Arrays) -> Arrays:
     """What the learner's loop says of a machine whose times are known elsewhere."""
     samples, warmup = int(arrays["samples"]), int(arrays["warmup"])
-    machine = AskedMachine(ask)
+    machine = QueriedMachine(query)
     got = artifact.median_time_s(machine.make, machine.call, machine.clock, samples=samples, warmup=warmup)
     if not machine.readings:
         raise InputError("`clock` is never called", got="no reading, or those of another clock", expected="clock()")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlsys_checks.sandboxed.model_parallel.given import copy_tensors, refuse_change, tensor_values
+from mlsys_checks.sandboxed.repeated_calls import call_twice
 from mlsys_checks.sandboxed.spec import Arrays
-from mlsys_checks.sandboxed.twice import ask_twice
 from mlsys_checks.sandboxed.values import describe_value
 from mlsys_lab.errors import InputError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def zigzag(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `zigzag`: the positions of each rank."""
     call = partial(artifact.zigzag, int(arrays["tokens"]), int(arrays["p"]))
-    got = ask_twice("zigzag", call)
+    got = call_twice("zigzag", call)
     if not isinstance(got, list | tuple):
         raise InputError("zigzag gives no list", got=describe_value(got), expected="a tensor for each rank")
     return {"count": np.array(len(got))} | {

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from mlsys_checks.sandboxed.repeated_calls import call_twice
 from mlsys_checks.sandboxed.spec import Arrays
-from mlsys_checks.sandboxed.twice import ask_twice
 from mlsys_checks.sandboxed.values import describe_value, number, whole
 from mlsys_lab.errors import InputError
 
@@ -23,7 +23,7 @@ def step_parts(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `step_parts`: seconds by what they are spent on."""
     model, machine = _model_and_machine(artifact, arrays)
     layout = artifact.Layout(*arrays["layout"].tolist())
-    got = ask_twice("step_parts", partial(artifact.step_parts, model, machine, layout, int(arrays["batch"])))
+    got = call_twice("step_parts", partial(artifact.step_parts, model, machine, layout, int(arrays["batch"])))
     names = ("compute", "bubble", "link", "network")
     if not isinstance(got, dict) or set(got) != set(names):
         found = ", ".join(map(str, got)) if isinstance(got, dict) else type(got).__name__

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from mlsys_checks.sandboxed.model_parallel.given import copy_tensors, refuse_change
+from mlsys_checks.sandboxed.repeated_calls import call_twice
 from mlsys_checks.sandboxed.spec import Arrays
-from mlsys_checks.sandboxed.twice import ask_twice
 from mlsys_checks.sandboxed.values import array, describe_value, number, parts, whole
 from mlsys_lab.errors import InputError
 
@@ -28,7 +28,7 @@ KINDS = ("forward", "backward")
 def schedule(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `one_forward_one_backward`: for each stage its actions, kind and micro-batch."""
     call = partial(artifact.one_forward_one_backward, int(arrays["p"]), int(arrays["m"]))
-    stages = ask_twice("one_forward_one_backward", call)
+    stages = call_twice("one_forward_one_backward", call)
     if not isinstance(stages, list | tuple) or len(stages) != int(arrays["p"]):
         got = f"{type(stages).__name__} of {len(stages)}" if isinstance(stages, list | tuple) else type(stages).__name__
         raise InputError("one_forward_one_backward gives no list for each stage", got=got, expected=int(arrays["p"]))

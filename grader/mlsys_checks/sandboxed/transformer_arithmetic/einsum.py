@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from mlsys_checks.sandboxed.repeated_calls import call_twice
 from mlsys_checks.sandboxed.spec import Arrays
-from mlsys_checks.sandboxed.transformer_arithmetic.given import ask
-from mlsys_checks.sandboxed.twice import ask_twice
+from mlsys_checks.sandboxed.transformer_arithmetic.given import call_with_given
 from mlsys_checks.sandboxed.values import count, decode_text, describe_value, encode_text, pair, whole
 from mlsys_lab.errors import InputError
 
@@ -44,7 +44,7 @@ def parse(artifact: Any, arrays: Arrays) -> Arrays:
     for spec, shapes in einsums(arrays):
         name = f"parse_einsum({arguments(spec, shapes)})"
         try:
-            parsed = ask_twice("parse_einsum", partial(artifact.parse_einsum, spec, *shapes))
+            parsed = call_twice("parse_einsum", partial(artifact.parse_einsum, spec, *shapes))
         except ValueError:
             got[name] = encode_text("ValueError")
             continue
@@ -69,10 +69,10 @@ def cost(artifact: Any, arrays: Arrays) -> Arrays:
     got = {}
     for spec, shapes in einsums(arrays):
         given = arguments(spec, shapes)
-        flops = ask(partial(artifact.einsum_flops, spec, *shapes), artifact, arrays)
+        flops = call_with_given(partial(artifact.einsum_flops, spec, *shapes), artifact, arrays)
         got[f"einsum_flops({given})"] = count("einsum_flops", flops)
         for told in ({}, *({"element_bytes": width} for width in widths(shapes))):
-            moved = ask(partial(artifact.einsum_bytes, spec, *shapes, **told), artifact, arrays)
+            moved = call_with_given(partial(artifact.einsum_bytes, spec, *shapes, **told), artifact, arrays)
             named = "".join(f", {name}={value}" for name, value in told.items())
             got[f"einsum_bytes({given}{named})"] = whole("einsum_bytes", moved)
     return got
@@ -84,7 +84,7 @@ def order(artifact: Any, arrays: Arrays) -> Arrays:
     for spec, shapes in einsums(arrays):
         name = f"best_first_pair({arguments(spec, shapes)})"
         try:
-            best = ask(partial(artifact.best_first_pair, spec, *shapes), artifact, arrays)
+            best = call_with_given(partial(artifact.best_first_pair, spec, *shapes), artifact, arrays)
         except Exception as error:
             error.add_note(f"an answer to {name}; if parse_einsum refuses, best_first_pair made an einsum of two that")
             error.add_note("does not fit: look at the letters and the shape that it gives the intermediate")

@@ -1,6 +1,6 @@
 """Right answers of earlier functions, handed to the learner's later ones: a slip costs the checks of its own task only.
 
-They are inputs of a check, worked out by whoever decides, and hold for the check's own model and sizes. Asked for
+They are inputs of a check, worked out by the trusted side, and hold for the check's own model and sizes. Asked for
 anything else, a function answers for itself.
 """
 
@@ -36,7 +36,7 @@ def read_answers(written: np.ndarray) -> dict[str, dict[tuple[Any, ...], str]]:
     return {name: {_hashable(asked): answer for asked, answer in calls} for name, calls in listed.items()}
 
 
-def ask(call: Callable[[], Any], artifact: Any, arrays: Arrays, config: Any = None) -> Any:
+def call_with_given(call: Callable[[], Any], artifact: Any, arrays: Arrays, config: Any = None) -> Any:
     """What a call of the learner's code gives, with right answers handed to it as `hand_answers` does.
 
     Code may stop at them that runs on what the learner's own functions give, which may be more than was asked for: a

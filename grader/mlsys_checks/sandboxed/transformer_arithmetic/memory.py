@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from mlsys_checks.sandboxed.repeated_calls import call_before, call_twice
 from mlsys_checks.sandboxed.spec import Arrays
-from mlsys_checks.sandboxed.transformer_arithmetic.given import ask, hand_answers
+from mlsys_checks.sandboxed.transformer_arithmetic.given import call_with_given, hand_answers
 from mlsys_checks.sandboxed.transformer_arithmetic.models import RECOMPUTE, config_of, other_config, other_kind
-from mlsys_checks.sandboxed.twice import ask_before, ask_twice
 from mlsys_checks.sandboxed.values import encode_text, whole, wholes
 
 DEFAULTS = {"zero_stage": 3, "tensor": 1, "recompute": "none", "limit": 4096}
@@ -22,8 +22,8 @@ def state_bytes(artifact: Any, arrays: Arrays) -> Arrays:
     n_parameters, data, tensor = (int(arrays[name]) for name in ("n_parameters", "data", "tensor"))
     for stage in range(4):
         sizes = (n_parameters, stage, data, tensor)
-        ask_before(artifact.state_bytes, sizes, (n_parameters + 100, (stage + 1) % 4, data + 1, tensor + 1))
-        held = ask_twice("state_bytes", partial(artifact.state_bytes, *sizes))
+        call_before(artifact.state_bytes, sizes, (n_parameters + 100, (stage + 1) % 4, data + 1, tensor + 1))
+        held = call_twice("state_bytes", partial(artifact.state_bytes, *sizes))
         for kind, size in wholes("state_bytes", held, KINDS).items():
             got[f"{kind} in stage {stage}"] = size
     return got
@@ -36,7 +36,7 @@ def activation_bytes(artifact: Any, arrays: Arrays) -> Arrays:
     got = {}
     for kind in RECOMPUTE:
         asked = (config, tokens, batch, kind, tensor)
-        ask_before(artifact.activation_bytes, asked, (other, 2 * tokens, batch + 1, other_kind(kind), 2 * tensor))
+        call_before(artifact.activation_bytes, asked, (other, 2 * tokens, batch + 1, other_kind(kind), 2 * tensor))
         got[f'recompute="{kind}"'] = whole(f"activation_bytes, {kind}", artifact.activation_bytes(*asked))
     return got
 
@@ -60,9 +60,9 @@ def fewest_devices(artifact: Any, arrays: Arrays) -> Arrays:
 
     others = (other, 2 * tokens, 2 * memories[0], (stage + 1) % 4, 2 * tensor, other_kind(recompute), limit // 2)
     with hand_answers(artifact, arrays, config):
-        ask_before(planned, (config, tokens, memories[0], *plan.values()), others)
+        call_before(planned, (config, tokens, memories[0], *plan.values()), others)
     for memory_bytes in memories:
         call = partial(artifact.fewest_devices, config, tokens, memory_bytes, **told)
-        least = ask(call, artifact, arrays, config)
+        least = call_with_given(call, artifact, arrays, config)
         found[write_call(memory_bytes)] = encode_text(least if least is None else int(whole("fewest_devices", least)))
     return found

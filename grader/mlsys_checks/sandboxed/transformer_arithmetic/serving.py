@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 from mlsys_checks.sandboxed.inputs import unchanged
+from mlsys_checks.sandboxed.repeated_calls import call_before
 from mlsys_checks.sandboxed.spec import Arrays
-from mlsys_checks.sandboxed.transformer_arithmetic.given import ask
+from mlsys_checks.sandboxed.transformer_arithmetic.given import call_with_given
 from mlsys_checks.sandboxed.transformer_arithmetic.models import config_of, other_config
-from mlsys_checks.sandboxed.twice import ask_before
 from mlsys_checks.sandboxed.values import describe_value, encode_text, number, pair, whole
 from mlsys_lab.errors import InputError
 
@@ -35,13 +35,13 @@ def serving_memory(artifact: Any, arrays: Arrays) -> Arrays:
     """Bytes of the cache, and the largest batches in several memories."""
     config, other = config_of(artifact, arrays["model"]), other_config(artifact, arrays["model"])
     batch, tokens = int(arrays["batch"]), int(arrays["tokens"])
-    ask_before(artifact.kv_cache_bytes, (config, batch, tokens), (other, batch + 1, tokens + 1))
+    call_before(artifact.kv_cache_bytes, (config, batch, tokens), (other, batch + 1, tokens + 1))
     cache = artifact.kv_cache_bytes(config, batch, tokens)
     found = {"kv_cache_bytes": whole("kv_cache_bytes", cache)}
     asked = memories(arrays)
-    ask_before(artifact.largest_batch, (config, tokens, asked[0]), (other, tokens + 1))
+    call_before(artifact.largest_batch, (config, tokens, asked[0]), (other, tokens + 1))
     for memory_bytes in asked:
-        batch = ask(partial(artifact.largest_batch, config, tokens, memory_bytes), artifact, arrays, config)
+        batch = call_with_given(partial(artifact.largest_batch, config, tokens, memory_bytes), artifact, arrays, config)
         found[write_call(memory_bytes)] = whole("largest_batch", batch)
     return found
 
@@ -50,8 +50,8 @@ def decode_work(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `decode_work`: FLOPs and bytes of one decode step."""
     config, other = config_of(artifact, arrays["model"]), other_config(artifact, arrays["model"])
     batch, tokens = int(arrays["batch"]), int(arrays["tokens"])
-    ask_before(artifact.decode_work, (config, batch, tokens), (other, batch + 1, tokens + 1))
-    work = ask(partial(artifact.decode_work, config, batch, tokens), artifact, arrays, config)
+    call_before(artifact.decode_work, (config, batch, tokens), (other, batch + 1, tokens + 1))
+    work = call_with_given(partial(artifact.decode_work, config, batch, tokens), artifact, arrays, config)
     flops, moved = pair("decode_work", work, "FLOPs", "bytes")
     return {"FLOPs": whole("FLOPs", flops), "bytes": whole("bytes", moved)}
 
@@ -77,9 +77,9 @@ def choose_machine(artifact: Any, arrays: Arrays) -> Arrays:
         return artifact.choose_machine(config, tokens, machines)
 
     with unchanged(machines=machines):
-        ask_before(choose, (machines, config, tokens), (slower, other, tokens + 1))
+        call_before(choose, (machines, config, tokens), (slower, other, tokens + 1))
         call = partial(artifact.choose_machine, config, tokens, machines)
-        choice = ask(call, artifact, arrays, config)
+        choice = call_with_given(call, artifact, arrays, config)
     if choice is None:
         return {"choose_machine": encode_text(None)}
     if not isinstance(choice, artifact.Choice):

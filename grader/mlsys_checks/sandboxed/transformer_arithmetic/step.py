@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from mlsys_checks.sandboxed.inputs import unchanged
+from mlsys_checks.sandboxed.repeated_calls import call_before, call_twice
 from mlsys_checks.sandboxed.spec import Arrays
-from mlsys_checks.sandboxed.transformer_arithmetic.given import ask
+from mlsys_checks.sandboxed.transformer_arithmetic.given import call_with_given
 from mlsys_checks.sandboxed.transformer_arithmetic.models import config_of, other_config, product_rows
-from mlsys_checks.sandboxed.twice import ask_before, ask_twice
 from mlsys_checks.sandboxed.values import number, whole
 
 PRODUCTS_S, STEP_S = "predict_step_s with unit_s = 0", "predict_step_s"
@@ -30,9 +30,9 @@ def step_products(artifact: Any, arrays: Arrays) -> Arrays:
     """All products of a step, whatever they are called."""
     config, other = config_of(artifact, arrays["model"]), other_config(artifact, arrays["model"])
     batch, tokens = int(arrays["batch"]), int(arrays["tokens"])
-    ask_before(artifact.step_products, (config, batch, tokens), (other, batch + 1, tokens + 1))
-    call = partial(ask_twice, "step_products", partial(artifact.step_products, config, batch, tokens))
-    listed = ask(call, artifact, arrays, config)
+    call_before(artifact.step_products, (config, batch, tokens), (other, batch + 1, tokens + 1))
+    call = partial(call_twice, "step_products", partial(artifact.step_products, config, batch, tokens))
+    listed = call_with_given(call, artifact, arrays, config)
     named = product_rows("step_products", listed)
     return {"products": merge_shapes([row for rows in named.values() for row in rows])}
 
@@ -41,8 +41,8 @@ def elementwise_units(artifact: Any, arrays: Arrays) -> Arrays:
     """Elements that the elementwise work writes."""
     config, other = config_of(artifact, arrays["model"]), other_config(artifact, arrays["model"])
     batch, tokens = int(arrays["batch"]), int(arrays["tokens"])
-    ask_before(artifact.elementwise_units, (config, batch, tokens), (other, batch + 1, tokens + 1))
-    units = ask(partial(artifact.elementwise_units, config, batch, tokens), artifact, arrays, config)
+    call_before(artifact.elementwise_units, (config, batch, tokens), (other, batch + 1, tokens + 1))
+    units = call_with_given(partial(artifact.elementwise_units, config, batch, tokens), artifact, arrays, config)
     return {"elementwise_units": whole("elementwise_units", units)}
 
 
@@ -62,7 +62,7 @@ def predict_step(artifact: Any, arrays: Arrays) -> Arrays:
     found = {}
     for name, unit_s in units.items():
         with unchanged(rates=rates):
-            ask_before(seconds, (rates, unit_s, config, *sizes), (faster, 2 * unit_s, other, *(n + 1 for n in sizes)))
+            call_before(seconds, (rates, unit_s, config, *sizes), (faster, 2 * unit_s, other, *(n + 1 for n in sizes)))
             call = partial(artifact.predict_step_s, config, *sizes, rates, unit_s)
-            found[name] = number("predict_step_s", ask(call, artifact, arrays, config))
+            found[name] = number("predict_step_s", call_with_given(call, artifact, arrays, config))
     return found

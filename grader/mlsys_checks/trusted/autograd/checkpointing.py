@@ -7,7 +7,7 @@ import torch
 
 from mlsys_checks.sandboxed.autograd import checkpointing as calls
 from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Mismatch
-from mlsys_checks.trusted.autograd import asks
+from mlsys_checks.trusted.autograd import snippets
 from mlsys_checks.trusted.autograd.oracle import answer, gradients, leaf
 from mlsys_checks.trusted.compare import close
 
@@ -193,10 +193,10 @@ CHECKS = (
         ),
         inputs=_sizes,
         run=calls.graph_bytes,
-        ask="predict_graph_bytes(batch, width, layers)",
+        snippet="predict_graph_bytes(batch, width, layers)",
         expect=_graph_expect,
         compare=close,
-        pointer="Which results of one layer does the graph keep, and how many bytes is each?",
+        first_hint="Which results of one layer does the graph keep, and how many bytes is each?",
         hint="Three results a layer (product, sum, tanh), each of batch × width numbers of 4 bytes. Return an int.",
         uses=("predict_graph_bytes",),
     ),
@@ -217,10 +217,10 @@ CHECKS = (
         ),
         inputs=_checkpoint_inputs,
         run=calls.checkpoint,
-        ask=asks.CHECKPOINT,
+        snippet=snippets.CHECKPOINT,
         expect=_checkpoint_expect,
         compare=close,
-        pointer="When should the segment run for the second time, and on which input?",
+        first_hint="When should the segment run for the second time, and on which input?",
         hint="In the vjp: a fresh input on x.data that requires a gradient, fn on it, backward(…, g), and return "
         "that input's gradient. If weights get none when x is data, the only edge was dropped: let it lead to "
         "a tensor that wants one. And return node(…), which keeps no edge inside no_grad(). `with no_grad():` records "
@@ -245,10 +245,10 @@ CHECKS = (
         ),
         inputs=_sizes,
         run=calls.checkpointed_bytes,
-        ask="predict_checkpointed_bytes(batch, width, layers, segments), choose_segments(layers)",
+        snippet="predict_checkpointed_bytes(batch, width, layers, segments), choose_segments(layers)",
         expect=_segments_expect,
         compare=close,
-        pointer="What is held between segments, and what inside the one that is in its backward pass?",
+        first_hint="What is held between segments, and what inside the one that is in its backward pass?",
         hint="k outputs, and three results for each of ceil(n/k) layers. choose_segments tries every k from 1 to n, "
         "exactly; √(3n) is only near it.",
         uses=("predict_checkpointed_bytes", "choose_segments"),
@@ -270,10 +270,10 @@ CHECKS = (
         ),
         inputs=_memory_inputs,
         run=calls.deep_stack,
-        ask=asks.DEEP_STACK,
+        snippet=snippets.DEEP_STACK,
         expect=_memory_expect,
         compare=_memory_compare,
-        pointer="How often does a layer run, and who still holds the results of its first run?",
+        first_hint="How often does a layer run, and who still holds the results of its first run?",
         hint="Each layer runs twice, no more. A function made in a loop must keep its own part of the layers, cut "
         "before it runs: lambda h, part=part: … No vjp may hold on to the first run: compute it under no_grad(). And "
         "memory that is never freed points to a vjp that uses its own node, say `out.data` in tanh: keep the array "

@@ -90,10 +90,10 @@ CHECKS = (
         cases=(Case("a random split, pixels and classes in another order, one image far too bright"),),
         inputs=_digits_inputs,
         run=calls.digits,
-        ask="train_classifier(x_train, y_train, x_test)[0]",
+        snippet="train_classifier(x_train, y_train, x_test)[0]",
         expect=_digits_expect,
         compare=_digits_compare,
-        pointer="Plot the losses that you return: do they fall at all, and do they stop falling too early?",
+        first_hint="Plot the losses that you return: do they fall at all, and do they stop falling too early?",
         hint="Does the loss fall? If not, try other learning rates, in factors of 3. If it falls and the test is "
         "still poor, train for more epochs or widen the hidden layer. Predict with argmax over the classes. What you "
         "take off the images comes from the training images, for the test images too; numbers are drawn from a "

@@ -9,7 +9,7 @@ import torch
 
 from mlsys_checks.sandboxed.autograd import scalar as calls
 from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Mismatch
-from mlsys_checks.trusted.autograd import asks
+from mlsys_checks.trusted.autograd import snippets
 from mlsys_checks.trusted.autograd.oracle import answer, gradients, leaf
 from mlsys_checks.trusted.compare import close
 
@@ -165,10 +165,10 @@ CHECKS = (
         ),
         inputs=_arithmetic_inputs,
         run=calls.arithmetic,
-        ask=asks.ARITHMETIC,
+        snippet=snippets.ARITHMETIC,
         expect=_arithmetic_expect,
         compare=close,
-        pointer="Look at one edge at a time: which number does the slope at this operand depend on?",
+        first_hint="Look at one edge at a time: which number does the slope at this operand depend on?",
         hint="Each edge is a pair (operand, vjp), one for each use; vjp(g) returns g times the slope: b for a in a "
         "· b, p · a^(p−1) in a^p. The slope of a^0 is 0, also at a = 0; its edge stays.",
         uses=("Value",),
@@ -191,10 +191,10 @@ CHECKS = (
         ),
         inputs=_functions_inputs,
         run=calls.functions,
-        ask=asks.FUNCTIONS,
+        snippet=snippets.FUNCTIONS,
         expect=_functions_expect,
         compare=close,
-        pointer="Hold each slope against the derivative on paper, also at 0 and far out.",
+        first_hint="Hold each slope against the derivative on paper, also at 0 and far out.",
         hint="math.tanh and math.exp do not overflow where the answer is finite. Slopes: e^a, 1 − tanh²(a), and 1 "
         "for a > 0, else 0; relu by max, since −∞ · 0 is NaN. Edges are a tuple of pairs, with one operand too: "
         "((self, vjp),).",
@@ -215,10 +215,10 @@ CHECKS = (
         ),
         inputs=_order_inputs,
         run=calls.order,
-        ask=asks.ORDER,
+        snippet=snippets.ORDER,
         expect=_order_expect,
         compare=_order_compare,
-        pointer="Which nodes must be in the list before this one may be, and how do you know that they are?",
+        first_hint="Which nodes must be in the list before this one may be, and how do you know that they are?",
         hint="A node may be listed only when all of its operands are. With a stack: push the node again, marked, "
         "beneath its operands, and list it when the mark comes up. Remember what you have seen in a set.",
         uses=("Value", "topological_order"),
@@ -238,10 +238,10 @@ CHECKS = (
         ),
         inputs=_reuse_inputs,
         run=calls.reuse,
-        ask=asks.REUSE,
+        snippet=snippets.REUSE,
         expect=_reuse_expect,
         compare=close,
-        pointer="Draw the graph of x · x: how many shares reach x, and when may x pass its gradient on?",
+        first_hint="Draw the graph of x · x: how many shares reach x, and when may x pass its gradient on?",
         hint="Add shares, do not overwrite them; pass a node's gradient on only when all of it has arrived; and "
         "keep what travels in a dictionary of this call, so that a second pass does not pass the first one's "
         "gradients on again. What arrives at the root is the seed. `accumulate` is called once for each node, with "
@@ -260,10 +260,11 @@ CHECKS = (
         ),
         inputs=_deep_inputs,
         run=calls.deep,
-        ask=asks.DEEP,
+        snippet=snippets.DEEP,
         expect=_deep_expect,
         compare=close,
-        pointer="What grows with the depth of the graph in your search, and how often does it come to the same node?",
+        first_hint="What grows with the depth of the graph in your search, and how often does it come to the same "
+        "node?",
         hint="Python's own stack holds about a thousand calls: use a list as your stack. And visit a node once, "
         "not once for each way that leads to it: sixty doublings have 2^60 ways.",
         uses=("Value", "topological_order", "backward"),

@@ -11,7 +11,7 @@ import torch
 from mlsys_checks.sandboxed.autograd import shapes as calls
 from mlsys_checks.sandboxed.autograd.engine import AGAIN
 from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Mismatch
-from mlsys_checks.trusted.autograd import asks
+from mlsys_checks.trusted.autograd import snippets
 from mlsys_checks.trusted.autograd.oracle import answer, gradients, leaf
 from mlsys_checks.trusted.autograd.tensor import F16, F32, F64, draw, draw_positive
 from mlsys_checks.trusted.compare import close
@@ -146,10 +146,10 @@ CHECKS = (
         ),
         inputs=_sum_inputs,
         run=calls.sums,
-        ask=asks.SUMS,
+        snippet=snippets.SUMS,
         expect=_sum_expect,
         compare=close,
-        pointer="Every entry of x went into one entry of the sum: whose gradient does it get, and in which shape "
+        first_hint="Every entry of x went into one entry of the sum: whose gradient does it get, and in which shape "
         "does that arrive?",
         hint="Reshape the gradient to the shape with size 1 in the summed axes, then expand it to the shape of x.",
         uses=("Tensor", "backward", "mul", "reduce_sum", "reshape"),
@@ -168,10 +168,10 @@ CHECKS = (
         ),
         inputs=_index_inputs,
         run=calls.index,
-        ask=asks.INDEX,
+        snippet=snippets.INDEX,
         expect=_index_expect,
         compare=_compare_index,
-        pointer="What should an element get that was picked twice, and what does your assignment give it?",
+        first_hint="What should an element get that was picked twice, and what does your assignment give it?",
         hint="Start from zeros of x's shape, and add: an element that was picked twice gets both gradients. "
         "`out[key] += g` counts one of them only.",
         uses=("Tensor", "backward", "index"),
@@ -202,10 +202,10 @@ CHECKS = (
         ),
         inputs=_loss_inputs,
         run=calls.loss,
-        ask=asks.LOSS,
+        snippet=snippets.LOSS,
         expect=_loss_expect,
         compare=close,
-        pointer="Try logits of 10,000 by hand: at which step do numbers leave the range of the dtype?",
+        first_hint="Try logits of 10,000 by hand: at which step do numbers leave the range of the dtype?",
         hint="Subtract each row's largest logit first, from the label's logit too, which is picked by its index: a "
         "product with 0 makes NaN of −∞. The gradient is (p − one-hot) / B, "
         "times the gradient g that arrives. The vjp may change in place only what it has made itself.",

@@ -7,7 +7,7 @@ import numpy as np
 from mlsys_checks.sandboxed.autograd import tensor as calls
 from mlsys_checks.sandboxed.autograd.engine import AGAIN
 from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Mismatch
-from mlsys_checks.trusted.autograd import asks
+from mlsys_checks.trusted.autograd import snippets
 from mlsys_checks.trusted.autograd.oracle import answer, gradients, leaf
 from mlsys_checks.trusted.compare import close
 
@@ -143,10 +143,10 @@ CHECKS = (
         ),
         inputs=_unbroadcast_inputs,
         run=calls.unbroadcast,
-        ask="unbroadcast(grad, tuple(shape.tolist()))",
+        snippet="unbroadcast(grad, tuple(shape.tolist()))",
         expect=_unbroadcast_expect,
         compare=close,
-        pointer="Write both shapes below each other, aligned at the right: which axes did broadcasting add, "
+        first_hint="Write both shapes below each other, aligned at the right: which axes did broadcasting add, "
         "which did it stretch?",
         hint="First sum away the axes in front until both have as many; then, where the shape says 1, sum that "
         "axis and keep it. Mind that torch's sum(dim=()) sums everything.",
@@ -169,10 +169,11 @@ CHECKS = (
         ),
         inputs=_elementwise_inputs,
         run=calls.elementwise,
-        ask=asks.ELEMENTWISE,
+        snippet=snippets.ELEMENTWISE,
         expect=_elementwise_expect,
         compare=_elementwise_compare,
-        pointer="Which of the expressions is wrong alone? Compare the shape of each gradient with that of its operand.",
+        first_hint="Which of the expressions is wrong alone? Compare the shape of each gradient with that of its "
+        "operand.",
         hint="Return node(result, name, (operand, vjp), …). A gradient has the shape of its operand: unbroadcast "
         "it. relu by clamp, since −∞ · 0 is NaN. If only the sums `(x + y) + y * y` are wrong, or those with "
         "`x.permute`, `backward` adds in place (+=) to an array that another "
@@ -197,10 +198,11 @@ CHECKS = (
         ),
         inputs=_matmul_inputs,
         run=calls.matmul,
-        ask=asks.MATMUL,
+        snippet=snippets.MATMUL,
         expect=_matmul_expect,
         compare=_matmul_compare,
-        pointer="Write the three shapes down: only one order of factors gives the gradient the shape of its operand.",
+        first_hint="Write the three shapes down: only one order of factors gives the gradient the shape of its "
+        "operand.",
         hint="G · Yᵀ for the left operand, Xᵀ · G for the right one; transpose the last two axes only (`.mT`), and "
         "unbroadcast what comes out. `view` wants an array in one piece, `reshape` takes any. A vjp works on "
         "torch.Tensors: g and x.data, not x. Each computes the gradient of "

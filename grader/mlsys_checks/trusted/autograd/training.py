@@ -11,7 +11,7 @@ import torch
 
 from mlsys_checks.sandboxed.autograd import training as calls
 from mlsys_checks.sandboxed.spec import Arrays, Case, Check
-from mlsys_checks.trusted.autograd import asks
+from mlsys_checks.trusted.autograd import snippets
 from mlsys_checks.trusted.autograd.oracle import answer, gradients
 from mlsys_checks.trusted.autograd.tensor import F32, F64
 from mlsys_checks.trusted.compare import close
@@ -183,10 +183,10 @@ CHECKS = (
         ),
         inputs=_mlp_inputs,
         run=calls.forward_and_back,
-        ask=asks.FORWARD_AND_BACK,
+        snippet=snippets.FORWARD_AND_BACK,
         expect=_mlp_expect,
         compare=partial(close, scale=20),  # products of four layers cancel: one entry may be far smaller than its terms
-        pointer="After which layers does relu stand, and may a logit be negative?",
+        first_hint="After which layers does relu stand, and may a logit be negative?",
         hint="relu stands between layers: after each but the last, whose outputs are logits and may be negative. The "
         "last one is so by its place in the list, which stays as it is.",
         uses=("Tensor", "MLP", "backward"),
@@ -207,10 +207,10 @@ CHECKS = (
         ),
         inputs=_sgd_inputs,
         run=calls.sgd,
-        ask=asks.SGD,
+        snippet=snippets.SGD,
         expect=_sgd_expect,
         compare=close,
-        pointer="Follow one parameter through two steps on paper: what is left of the first gradient in the "
+        first_hint="Follow one parameter through two steps on paper: what is left of the first gradient in the "
         "second step?",
         hint="v ← μ v + gradient, then p ← p − η v, with a v of its own for each parameter. Leave p.grad as it is; "
         "skip a parameter whose grad is None.",
@@ -233,10 +233,10 @@ CHECKS = (
         ),
         inputs=_step_inputs,
         run=calls.train_step,
-        ask=asks.TRAIN_STEP,
+        snippet=snippets.TRAIN_STEP,
         expect=_step_expect,
         compare=lambda got, expected: close(got, expected, scale=5),
-        pointer="What do the gradients hold when `backward` begins?",
+        first_hint="What do the gradients hold when `backward` begins?",
         hint="In this order: zero_grad (the optimiser's), loss, backward, step. Gradients of the step before add up "
         "unless you clear them, and the model may be any function, without parameters. The images come as a "
         "torch.Tensor, and the model wants Tensor(x), which wants no gradient. Return loss.item().",
@@ -255,10 +255,10 @@ CHECKS = (
         ),
         inputs=_flops_inputs,
         run=calls.step_flops,
-        ask="predict_step_flops(batch, tuple(widths.tolist()))",
+        snippet="predict_step_flops(batch, tuple(widths.tolist()))",
         expect=_flops_expect,
         compare=close,
-        pointer="List the products of one layer, forward and back. Does the first layer need all of them?",
+        first_hint="List the products of one layer, forward and back. Does the first layer need all of them?",
         hint="2 · B · n · m for each product. Each layer has three (forward, weight, input), but the first has no "
         "input gradient. Return an int.",
         uses=("predict_step_flops",),

@@ -174,11 +174,11 @@ CHECKS = (
         run=calls.crossover,
         expect=_expect_crossover,
         compare=close,
-        pointer="Write both times as S·α + k·n·β. Where are they equal?",
+        first_hint="Write both times as S·α + k·n·β. Where are they equal?",
         hint="The ring has p - 1 - ⌈log2 p⌉ more steps each way, and ⌈log2 p⌉ - (p - 1)/p times n bytes less: n is "
         "where the one costs what the other saves.",
         uses=("Wire", "crossover_bytes"),
-        ask="crossover_bytes(p, Wire(alpha, beta))",
+        snippet="crossover_bytes(p, Wire(alpha, beta))",
     ),
     Check(
         name="choose",
@@ -206,10 +206,10 @@ CHECKS = (
         run=calls.choose,
         expect=_expect_choice,
         compare=_compare_choice,
-        pointer="Which form is wrong, and in which of the cases? With one island all of its wires are inside.",
+        first_hint="Which form is wrong, and in which of the cases? With one island all of its wires are inside.",
         hint="List the distances 1, 2, 4 … p/2 and the wire of each: across from d = island on. Tree: n bytes at "
         "each; halving and doubling: n·d/p. The ring pays its slowest wire in all of its 2(p - 1) steps.",
         uses=("Wire", "predict", "choose"),
-        ask="predict(p, size_bytes, island, Wire(inside_alpha, inside_beta), Wire(across_alpha, across_beta))",
+        snippet="predict(p, size_bytes, island, Wire(inside_alpha, inside_beta), Wire(across_alpha, across_beta))",
     ),
 )

@@ -85,11 +85,11 @@ CHECKS = (
         run=calls.split_chunks,
         expect=_expect_chunks,
         compare=close,
-        pointer="How many numbers does each chunk get at least, and how many are left over?",
+        first_hint="How many numbers does each chunk get at least, and how many are left over?",
         hint="Quotient and remainder of the division (Python's divmod has both): the share, and how many chunks are "
         "longer by one. torch.split takes a list of lengths.",
         uses=("split_chunks",),
-        ask="split_chunks(x.movedim(0, -1), parts)",
+        snippet="split_chunks(x.movedim(0, -1), parts)",
     ),
     check_ranks(
         name="reduce_scatter",
@@ -110,7 +110,7 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.reduce_scatter,
         expect=_expect_reduce_scatter,
-        pointer="Three ranks on paper: where does chunk 0 start, so that rank 0 is the last to add to it?",
+        first_hint="Three ranks on paper: where does chunk 0 start, so that rank 0 is the last to add to it?",
         hint="Rank r first sends its own chunk r - 1. In step s = 2 … p it receives a partial sum, adds its own chunk "
         "r - s, and sends the result on in the next step. The last one is chunk r.",
         uses=("reduce_scatter",),
@@ -132,7 +132,7 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.all_gather,
         expect=_expect_all_gather,
-        pointer="What comes from the left in the first step is whose array? And in the second?",
+        first_hint="What comes from the left in the first step is whose array? And in the second?",
         hint="In step s = 0, 1, … p - 2 rank r sends on the array of rank r - s, and receives that of rank r - s - 1.",
         uses=("all_gather",),
         describe=write_run("all_gather(rank, x)"),
@@ -154,9 +154,9 @@ CHECKS = (
         run=calls.ring_elements,
         expect=_expect_counts,
         compare=close,
-        pointer="Reduce-scatter sends every chunk but one, all-gather sends every chunk but another. Which two?",
+        first_hint="Reduce-scatter sends every chunk but one, all-gather sends every chunk but another. Which two?",
         hint="2n less the length of this rank's own chunk and less the length of its right neighbour's.",
         uses=("ring_elements",),
-        ask="ring_elements(n, p)",
+        snippet="ring_elements(n, p)",
     ),
 )

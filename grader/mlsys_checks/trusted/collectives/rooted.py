@@ -88,7 +88,7 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.exchange,
         expect=_expect_exchange,
-        pointer="Write down what both ranks do, line beside line. Who receives while the other sends?",
+        first_hint="Write down what both ranks do, line beside line. Who receives while the other sends?",
         hint="Both compare the same two numbers: the rank with the lower one sends first and then receives, the other "
         "receives first and then sends.",
         uses=("exchange",),
@@ -107,7 +107,7 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.send_recv,
         expect=_expect_send_recv,
-        pointer="Every rank must be ready to receive while its own message is under way.",
+        first_hint="Every rank must be ready to receive while its own message is under way.",
         hint="isend first, which returns at once; then recv; then wait() on the request of the isend.",
         uses=("send_recv",),
         describe=write_run("send_recv(rank, x, {destination}, {source})"),
@@ -124,7 +124,8 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.broadcast,
         expect=_expect_broadcast,
-        pointer="Play it with six ranks on paper: who has the array before each step, and to whom does each send it?",
+        first_hint="Play it with six ranks on paper: who has the array before each step, and to whom does each send "
+        "it?",
         hint="With v = (rank - root) % p and d = 1, 2, 4, …: if v < d and v + d < p, send to (rank + d) % p; if "
         "d <= v < 2d, receive from (rank - d) % p.",
         uses=("broadcast",),
@@ -138,7 +139,7 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.reduce,
         expect=_expect_reduce,
-        pointer="A rank sends once, when it has added up all that it will get. When is that?",
+        first_hint="A rank sends once, when it has added up all that it will get. When is that?",
         hint="With v = (rank - root) % p and d = 1, 2, 4, …: if v has the bit d, send the sum to (rank - d) % p and "
         "return None; else, if v + d < p, receive from (rank + d) % p and add.",
         uses=("reduce",),

@@ -96,7 +96,7 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.all_reduce,
         expect=_expect_all_reduce,
-        pointer="After reduce_scatter rank r has chunk r. What do all need now, and in which shape?",
+        first_hint="After reduce_scatter rank r has chunk r. What do all need now, and in which shape?",
         hint=HINT_WHOLE,
         uses=("all_reduce",),
         describe=write_run("all_reduce(rank, x)"),
@@ -121,7 +121,8 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.halving_doubling,
         expect=_expect_halving_doubling,
-        pointer="First two ranks, then four. Which of the two halves does rank 1 keep at distance 2, and which at 1?",
+        first_hint="First two ranks, then four. Which of the two halves does rank 1 keep at distance 2, and which at "
+        "1?",
         hint="At distance d the partner is rank ^ d; without the bit d one keeps the first half, with it the second. "
         "On the way back the piece that comes goes behind one's own, or with the bit before it.",
         uses=("halving_doubling",),
@@ -146,7 +147,7 @@ CHECKS = (
         inputs=draw_ranks,
         run=calls.hierarchical,
         expect=_expect_hierarchical,
-        pointer="Which ranks are in an island with rank 5, and which have the same place as rank 5 in the others?",
+        first_hint="Which ranks are in an island with rank 5, and which have the same place as rank 5 in the others?",
         hint="Inside: the `island` ranks from rank - rank % island on. Across: rank % island, and every island-th "
         "after it. reduce_scatter inside, all_reduce of that chunk across, all_gather inside.",
         uses=("hierarchical",),
@@ -280,7 +281,7 @@ GRADIENTS = (
         inputs=_draw_gradients,
         run=calls.average_gradients,
         expect=_expect_gradients,
-        pointer="All ranks must make the same all-reduces in the same order, whatever gradients each of them has.",
+        first_hint="All ranks must make the same all-reduces in the same order, whatever gradients each of them has.",
         hint="Fill the buckets by the parameters' sizes, from the last to the first. For each: join the flat gradients "
         "(for None zeros of the weight's dtype), all_reduce, divide by rank.size, split, reshape, and set grad.",
         uses=("Tensor", "average_gradients"),

@@ -204,7 +204,7 @@ CHECKS = (
         describe=_describe_transpose,
         expect=_transpose_expect,
         compare=_agree_by_tiles,
-        pointer="Which line of your kernel of Task 6 has no counterpart here, and what does x[row, column] become?",
+        first_hint="Which line of your kernel of Task 6 has no counterpart here, and what does x[row, column] become?",
         hint="As in Task 6, with x[(size_t)row * columns + column] for x[row, column]: y has `rows` columns. Both "
         "sides of both matrices have a guard, and the barrier stands outside of them.",
         uses=("transpose_cpp",),
@@ -236,7 +236,7 @@ CHECKS = (
         describe=_describe_matmul,
         expect=_matmul_expect,
         compare=_agree_by_squares,
-        pointer="Which elements of c are one thread's, and what do the tiles hold beyond the ends of a and b?",
+        first_hint="Which elements of c are one thread's, and what do the tiles hold beyond the ends of a and b?",
         hint="Zeros for what lies outside of a and b, a barrier after the tiles are filled and one before they are "
         "filled anew, and a guard where c is written, for each of a thread's elements.",
         uses=("matmul_cpp", "CPP_TILE"),

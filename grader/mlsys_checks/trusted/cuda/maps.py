@@ -146,7 +146,7 @@ CHECKS = (
         describe=describe_launch("relu", "THREADS", lambda arrays: arrays["x"].size // THREADS, "y", "x.size"),
         expect=_relu_expect,
         compare=agree,
-        pointer="Which element is this thread's, counted over all blocks, and how often does the text touch x?",
+        first_hint="Which element is this thread's, counted over all blocks, and how often does the text touch x?",
         hint="i = cuda.grid(1) counts over all blocks; cuda.threadIdx.x begins anew in each. Keep x[i] in a variable "
         "if you need it twice: each x[i] in the text is a load.",
         uses=("relu",),
@@ -169,7 +169,7 @@ CHECKS = (
         describe=describe_launch("sgd_step", "THREADS", lambda arrays: blocks(arrays["w"].size, THREADS)),
         expect=_sgd_expect,
         compare=agree,
-        pointer="How many threads are there, how many elements, and what do the others do?",
+        first_hint="How many threads are there, how many elements, and what do the others do?",
         hint="A thread whose i is not below w.size touches nothing, neither w nor g.",
         uses=("sgd_step",),
         traced=True,
@@ -189,7 +189,7 @@ CHECKS = (
         describe=describe_launch("causal_mask", "(32, 4)", _square, "masked", "scores.shape"),
         expect=_mask_expect,
         compare=agree,
-        pointer="Write row and column of lanes 0, 1 and 2 of a warp. Are these neighbours in memory?",
+        first_hint="Write row and column of lanes 0, 1 and 2 of a warp. Are these neighbours in memory?",
         hint="cuda.grid(2) gives the place along x first. The threads of a warp are neighbours along x: let these be "
         "the columns. Guard rows and columns, and read a score only where column <= row.",
         uses=("causal_mask",),
@@ -217,7 +217,7 @@ CHECKS = (
         ),
         expect=_outer_expect,
         compare=agree,
-        pointer="Which of the two vectors does a thread's row belong to, and where does each of them end?",
+        first_hint="Which of the two vectors does a thread's row belong to, and where does each of them end?",
         hint="u goes with the row, v with the column; each can run out before the threads do, so the guard has two "
         "sides.",
         uses=("outer",),
@@ -240,7 +240,7 @@ CHECKS = (
         describe=describe_launch("axpy", "THREADS", lambda arrays: int(arrays["blocks"])),
         expect=_axpy_expect,
         compare=agree,
-        pointer="With more elements than threads: which is a thread's first element, and how far is it to its next?",
+        first_hint="With more elements than threads: which is a thread's first element, and how far is it to its next?",
         hint="A loop whose first element is the thread's place in the grid, and whose step is the number of all "
         "threads. A piece of neighbouring elements for each thread scatters a warp's requests.",
         uses=("axpy",),

@@ -137,7 +137,7 @@ CHECKS = (
         describe=TRANSPOSING,
         expect=_transpose_expect,
         compare=agree,
-        pointer="Follow threadIdx.x: along which axis of x does it run in the load, along which of y in the store?",
+        first_hint="Follow threadIdx.x: along which axis of x does it run in the load, along which of y in the store?",
         hint="threadIdx.x runs along a row both times, of x and of y; so the turn is in the tile, which is filled by "
         "rows and emptied by columns. Where does the tile of y begin? Each side has a guard.",
         uses=("transpose",),
@@ -156,7 +156,7 @@ CHECKS = (
         describe=TRANSPOSING,
         expect=_banks_expect,
         compare=agree,
-        pointer="Which banks do 32 neighbours of one column of your tile lie in?",
+        first_hint="Which banks do 32 neighbours of one column of your tile lie in?",
         hint="The words of a column of the tile should lie in different banks: how far apart are they, modulo 32? A "
         "column that nobody uses changes that.",
         uses=("transpose",),
@@ -182,7 +182,8 @@ CHECKS = (
         describe=MULTIPLYING,
         expect=_matmul_expect,
         compare=agree,
-        pointer="Take one step along k: which two tiles are there, who loads what, and when may they be filled anew?",
+        first_hint="Take one step along k: which two tiles are there, who loads what, and when may they be filled "
+        "anew?",
         hint="For each step of SIDE along k: each thread loads one element of both tiles, zeros outside; a barrier; "
         "SIDE multiply-adds; a barrier before the tiles are filled anew. Add up in a variable, store once.",
         uses=("matmul",),
@@ -201,7 +202,7 @@ CHECKS = (
         describe=MULTIPLYING,
         expect=_memory_expect,
         compare=agree,
-        pointer="In each access, which index does threadIdx.x stand in?",
+        first_hint="In each access, which index does threadIdx.x stand in?",
         hint="threadIdx.x is the last index wherever a warp should ask for neighbours: of a and b when they are read, "
         "of both tiles when they are filled, of b's tile when it is multiplied, and of c.",
         uses=("matmul",),

@@ -113,7 +113,7 @@ CHECKS = (
         describe=_describe,
         expect=_sectors_expect,
         compare=agree,
-        pointer="Take one warp and one of its loads: which addresses do its 32 lanes ask for?",
+        first_hint="Take one warp and one of its loads: which addresses do its 32 lanes ask for?",
         hint="How many requests are there (one a warp and load, so k a warp in the product's loop), and how many "
         "sectors does one touch? There are three kinds: 32 neighbours, 32 elements in different rows, one element for "
         "all.",
@@ -134,7 +134,7 @@ CHECKS = (
         describe=_describe,
         expect=_loads_expect,
         compare=agree,
-        pointer="What does one block load altogether, and how many blocks are there?",
+        first_hint="What does one block load altogether, and how many blocks are there?",
         hint="A block needs `side` rows of a, k numbers each, and as many columns of b; there are (m/side)·(n/side) "
         "blocks. Return whole numbers: divide by //.",
         uses=("predict_loads",),

@@ -92,8 +92,8 @@ CHECKS = (
         describe=describe_launch("smooth", "THREADS", lambda arrays: blocks(arrays["x"].size, THREADS), "y", "x.size"),
         expect=_smooth_expect,
         compare=agree,
-        pointer="Draw the block's shared array with both of its ends: who fills each place, and before whom must that "
-        "be?",
+        first_hint="Draw the block's shared array with both of its ends: who fills each place, and before whom must "
+        "that be?",
         hint="Each thread loads its own element, the block's first and last thread one neighbour more, 0 where there "
         "is none. Then the barrier, which all threads reach, and only then the sum. The thread of the last element "
         "needs a 0 to its right, too.",
@@ -119,7 +119,7 @@ CHECKS = (
         describe=describe_launch("dot", "THREADS", lambda arrays: 1, "out", "1"),
         expect=_dot_expect,
         compare=agree,
-        pointer="What lies in shared memory when the last sum begins, and who has put it there?",
+        first_hint="What lies in shared memory when the last sum begins, and who has put it there?",
         hint="Products of all threads into shared memory, a barrier, then one thread adds a.size of them in a variable "
         "and stores once. Shared memory that no thread has stored to holds anything.",
         uses=("dot",),
@@ -143,7 +143,7 @@ CHECKS = (
         describe=describe_launch("block_sum", "THREADS", lambda arrays: int(arrays["blocks"]), "sums", "{blocks}"),
         expect=_sum_expect,
         compare=agree,
-        pointer="Draw the tree for eight threads: who adds whose number in each step, and who has to wait for whom?",
+        first_hint="Draw the tree for eight threads: who adds whose number in each step, and who has to wait for whom?",
         hint="Every thread stores, also 0. In each step half as many threads as before add a number from the other "
         "half to their own; after each step there is a barrier, outside of the `if`.",
         uses=("block_sum",),

@@ -59,10 +59,10 @@ CHECKS = (
         run=calls.assign_buckets,
         expect=_expect_buckets,
         compare=close,
-        pointer="From which end does the backward pass come? And when does a bucket have no room for the next one?",
+        first_hint="From which end does the backward pass come? And when does a bucket have no room for the next one?",
         hint="Walk the numbers downwards. Begin a new bucket where there is none yet, or where the bytes in it and the "
         "next parameter's together are more than bucket_bytes; exactly full is allowed.",
         uses=("assign_buckets",),
-        ask="assign_buckets(sizes.tolist(), bucket_bytes)",
+        snippet="assign_buckets(sizes.tolist(), bucket_bytes)",
     ),
 )

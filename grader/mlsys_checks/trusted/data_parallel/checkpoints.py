@@ -156,11 +156,11 @@ CHECKS = (
         inputs=_draw_run,
         run=calls.resume,
         expect=_expect_run,
-        pointer="Weights, momentum, its count of steps, position, random numbers: which of them is not as it was?",
+        first_hint="Weights, momentum, its count of steps, position, random numbers: which of them is not as it was?",
         hint="A copy of each tensor is saved, or later steps change it. To load: write into the shard, put the states "
         "under the new shard, set the random state, and gather the weights.",
         uses=("ShardedOptimizer", "save_state", "load_state"),
-        ask=WEIGHTS + "def program(rank, arrays):\n"
+        snippet=WEIGHTS + "def program(rank, arrays):\n"
         "    from mlsys_checks.sandboxed.data_parallel.sharded import Momentum\n\n"
         '    torch.manual_seed(int(arrays["seed"]))\n'
         "    weights = leaves(arrays)\n"
@@ -202,11 +202,11 @@ CHECKS = (
         run=calls.reshard,
         expect=_expect_parts,
         compare=close,
-        pointer="Three kinds of entries: what belongs to a rank, what is alike on all, and what is divided.",
+        first_hint="Three kinds of entries: what belongs to a rank, what is alike on all, and what is divided.",
         hint="Go through the names. Divided ones: torch.cat over the parts in order, then split_chunks anew. "
         "All others are copied, random states from the part of the rank's number modulo that of the old parts.",
         uses=("reshard",),
-        ask='ranks = sum(name.startswith("weights of ") for name in given)\n'
+        snippet='ranks = sum(name.startswith("weights of ") for name in given)\n'
         'names = [name.removesuffix(" of 0") for name in given if name.endswith(" of 0")]\n'
         'parts = [{name: torch.from_numpy(given[f"{name} of {rank}"]) for name in names} for rank in range(ranks)]\n'
         "for part in parts:\n"

@@ -43,10 +43,11 @@ CHECKS = (
         run=calls.step_cost,
         expect=_expect_cost,
         compare=agree,
-        pointer="Which of 2, 2 and 12 bytes does each stage divide by p? How many halves of an all-reduce does it run?",
+        first_hint="Which of 2, 2 and 12 bytes does each stage divide by p? How many halves of an all-reduce does it "
+        "run?",
         hint="A reduce-scatter sends n - n/p elements from each rank, and so does an all-gather. Stages 0 to 2 run one "
         "of each, stage 3 gathers twice.",
         uses=("step_cost",),
-        ask="[step_cost(n, p, stage) for stage in range(4)]",
+        snippet="[step_cost(n, p, stage) for stage in range(4)]",
     ),
 )

@@ -232,12 +232,12 @@ CHECKS = (
         run=calls.ddp,
         expect=_expect_chain,
         compare=compare_leaving,
-        pointer="Follow one bucket: which hook completes it, what must have left before it, and who sends it if a hook "
-        "is never called?",
+        first_hint="Follow one bucket: which hook completes it, what must have left before it, and who sends it if a "
+        "hook is never called?",
         hint="Note in the hook who has come. While the next bucket in order has all of its parameters among them, "
         "average it. finish() averages what is left, zeros for a grad that is None, and forgets who came.",
         uses=("DDP",),
-        ask=WEIGHTS + "def program(rank, arrays):\n"
+        snippet=WEIGHTS + "def program(rank, arrays):\n"
         "    weights = leaves(arrays)\n"
         "    h = torch.ones((), dtype=weights[0].dtype, requires_grad=True) * 1\n"
         '    ddp = DDP(rank, weights, int(arrays["bucket_bytes"]))\n'
@@ -286,12 +286,12 @@ CHECKS = (
         run=calls.accumulate,
         expect=_expect_batches,
         compare=compare_leaving,
-        pointer="What does each loss count, after which may gradients leave, and what is a mean over none?",
+        first_hint="What does each loss count, after which may gradients leave, and what is a mean over none?",
         hint="Leave out micro-batches whose weight is 0. Switch sync off for all that are left but the last, multiply "
         "each loss by its weight before backward(), switch sync on again, and finish(). Where torch says that "
         "something was modified in place, a loss was computed before the one before it had gone back.",
         uses=("DDP", "accumulate"),
-        ask=WEIGHTS + "def program(rank, arrays):\n"
+        snippet=WEIGHTS + "def program(rank, arrays):\n"
         "    weights = leaves(arrays)\n"
         '    counts = (arrays["tokens"] // arrays["tokens a row"]).ravel().tolist()\n'
         '    batches = torch.split(torch.from_numpy(arrays["rows"]), counts)\n'

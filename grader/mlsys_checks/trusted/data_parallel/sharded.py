@@ -198,11 +198,12 @@ CHECKS = (
         inputs=_draw_steps,
         run=calls.sharded_optimizer,
         expect=_expect_steps,
-        pointer="Which elements does this rank's optimiser move, whose gradients does it need, who needs its weights?",
+        first_hint="Which elements does this rank's optimiser move, whose gradients does it need, who needs its "
+        "weights?",
         hint="Join all parameters to one flat array; this rank's chunk of it, a copy, goes to optimizer_class. "
         "Gradients: joined alike, reduce_scatter, divided by rank.size. After the step: all_gather the shards, join.",
         uses=("ShardedOptimizer",),
-        ask=WEIGHTS + "def program(rank, arrays):\n"
+        snippet=WEIGHTS + "def program(rank, arrays):\n"
         "    from mlsys_checks.sandboxed.data_parallel.sharded import Momentum\n\n"
         "    weights = leaves(arrays)\n"
         '    optimizer = ShardedOptimizer(rank, weights, Momentum, lr=float(arrays["lr"]), most=10**6)\n'
@@ -238,11 +239,11 @@ CHECKS = (
         run=calls.clip_gradient,
         expect=_expect_clipped,
         compare=partial(compare_run, compare=close),  # nothing cancels, and tiny numbers must be as near
-        pointer="What of each part do the others need to know so that all of them get the same norm?",
+        first_hint="What of each part do the others need to know so that all of them get the same norm?",
         hint="Add up the squares of this part, all_reduce that one number (a tensor of one element), take its root. "
         "Scale only where the norm is more than max_norm, in place.",
         uses=("clip_gradient",),
-        ask=SPLIT + "def program(rank, arrays):\n"
+        snippet=SPLIT + "def program(rank, arrays):\n"
         '    part = torch.from_numpy(arrays["part"]).clone()\n'
         '    norm = clip_gradient(rank, part, float(arrays["max_norm"]))\n'
         "    return norm, part\n\n\n"
@@ -278,14 +279,15 @@ CHECKS = (
         inputs=_draw_layers,
         run=calls.sharded_layer,
         expect=_expect_layers,
-        pointer="Which of forward and backward needs whole weights, and what does autograd still hold between the two?",
+        first_hint="Which of forward and backward needs whole weights, and what does autograd still hold between the "
+        "two?",
         hint="forward puts away x and the layer, nothing that was gathered. backward: gather, detach x and weights and "
         "have them want gradients, compute under enable_grad, ask for their gradients, and reduce_scatter those of the "
         "weights, joined, divided by the number of ranks.",
         uses=("ShardedLayer",),
         time_limit_s=10.0,
         memory_bytes=BUDGET_BYTES,
-        ask="from mlsys_checks.sandboxed.data_parallel.sharded import cut_layer\n"
+        snippet="from mlsys_checks.sandboxed.data_parallel.sharded import cut_layer\n"
         + SPLIT
         + "def program(rank, arrays):\n"
         '    x, layers = torch.from_numpy(arrays["x"][0]), []\n'

@@ -137,11 +137,11 @@ CHECKS = (
         inputs=_draw_start,
         run=calls.copy_from_first,
         expect=_expect_start,
-        pointer="Whose numbers must be in the data of every rank's parameters in the end?",
+        first_hint="Whose numbers must be in the data of every rank's parameters in the end?",
         hint="A broadcast gives rank 0's array on every rank. Write it into the parameter's own data; "
         "a name inside your function is nobody's parameter.",
         uses=("Tensor", "copy_from_first"),
-        ask=WEIGHTS + "def program(rank, arrays):\n"
+        snippet=WEIGHTS + "def program(rank, arrays):\n"
         "    parameters = [Tensor(one.detach(), requires_grad=one.requires_grad) for one in leaves(arrays)]\n"
         "    copy_from_first(rank, parameters)\n"
         "    return [one.data for one in parameters]\n\n\n"
@@ -164,11 +164,12 @@ CHECKS = (
         inputs=_draw_tokens,
         run=calls.loss_weights,
         expect=_expect_weights,
-        pointer="How many tokens do all ranks have together? The weights of all their micro-batches add up to p.",
+        first_hint="How many tokens do all ranks have together? The weights of all their micro-batches add up to p.",
         hint="One all_reduce of this rank's own sum gives T. The mean over ranks divides by p, so a micro-batch of t "
         "tokens counts t·p/T.",
         uses=("loss_weights",),
-        ask=SPLIT + 'run(lambda rank, arrays: loss_weights(rank, arrays["tokens"][0].tolist()), split_ranks(given))',
+        snippet=SPLIT
+        + 'run(lambda rank, arrays: loss_weights(rank, arrays["tokens"][0].tolist()), split_ranks(given))',
     ),
     check_ranks(
         name="backward_together",
@@ -201,11 +202,12 @@ CHECKS = (
         inputs=_draw_losses,
         run=calls.backward_together,
         expect=_expect_gradients,
-        pointer="Three things happen one after the other: weigh the loss, go back, average. Which gives other numbers?",
+        first_hint="Three things happen one after the other: weigh the loss, go back, average. Which gives other "
+        "numbers?",
         hint="loss_weights gives this rank's factor: multiply the loss by it before backward(). Then join all "
         "gradients to one flat array (zeros for None), add up over ranks, divide by rank.size, cut, reshape.",
         uses=("Tensor", "backward_together"),
-        ask=WEIGHTS + "def program(rank, arrays):\n"
+        snippet=WEIGHTS + "def program(rank, arrays):\n"
         "    weights = [Tensor(one.detach(), requires_grad=True) for one in leaves(arrays)]\n"
         "    loss = Tensor(torch.zeros((), dtype=weights[0].data.dtype), requires_grad=True)\n"
         "    for i, weight in enumerate(weights):\n"

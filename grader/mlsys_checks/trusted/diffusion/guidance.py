@@ -108,7 +108,7 @@ CHECKS = (
         partner=Ages,
         expect=_expect_guided,
         compare=close,
-        pointer="How many images has the one call, and which of them have no class? Which keep their first guess?",
+        first_hint="How many images has the one call, and which of them have no class? Which keep their first guess?",
         hint="All images with their labels, then those that are guided once more with null; what is guided begins at "
         "the guess without a class and goes scale times the difference.",
         uses=("guide",),

@@ -83,10 +83,10 @@ CHECKS = (
         run=calls.levels,
         expect=_expect_levels,
         compare=close,
-        pointer="What is the first level? It already has the first step's noise.",
+        first_hint="What is the first level? It already has the first step's noise.",
         hint="A running product of all 1 − β up to and with each step; then the root of noise over what is kept.",
         uses=("levels",),
-        ask="levels(betas)",
+        snippet="levels(betas)",
     ),
     Check(
         name="edm_grid",
@@ -107,7 +107,7 @@ CHECKS = (
         run=calls.edm_grid,
         expect=_expect_grid,
         compare=_compare_grids,
-        pointer="Compare both ends, the number of levels, and one in the middle.",
+        first_hint="Compare both ends, the number of levels, and one in the middle.",
         hint="S numbers along a line between the two ends, each end raised to 1/ρ before; then all to the power of ρ; "
         "then a zero.",
         uses=("edm_grid",),
@@ -130,9 +130,9 @@ CHECKS = (
         run=calls.q_sample,
         expect=_expect_noisy,
         compare=close,
-        pointer="Which level has which image? Is the image itself left at its size?",
+        first_hint="Which level has which image? Is the image itself left at its size?",
         hint="Level times noise is added to the image; per_image makes one level for each image, in its dtype.",
         uses=("q_sample",),
-        ask="q_sample(x0, sigma, noise)",
+        snippet="q_sample(x0, sigma, noise)",
     ),
 )

@@ -216,11 +216,11 @@ CHECKS = (
         run=calls.posterior,
         expect=_expect_posterior,
         compare=close,
-        pointer="With η = 1: is the variance DDPM's β̃, over ᾱ of the next level? With η = 0 nothing is drawn.",
+        first_hint="With η = 1: is the variance DDPM's β̃, over ᾱ of the next level? With η = 0 nothing is drawn.",
         hint="The squared level there, times η² and times the share that goes; what is left of the squared level is "
         "the guessed noise's.",
         uses=("posterior",),
-        ask="posterior(x0, x, sigma, following, eta)",
+        snippet="posterior(x0, x, sigma, following, eta)",
     ),
     Check(
         name="ddim_step",
@@ -243,7 +243,7 @@ CHECKS = (
         partner=Ages,
         expect=_expect_ddim,
         compare=close,
-        pointer="How many calls are made, and at which level? What is added besides the posterior's mean?",
+        first_hint="How many calls are made, and at which level? What is added besides the posterior's mean?",
         hint="One call at the level where the step begins; its answer takes the place of x₀ in your posterior.",
         uses=("ddim_step", "posterior"),
         describe=_code_of_step,
@@ -268,7 +268,7 @@ CHECKS = (
         partner=Ages,
         expect=_expect_heun,
         compare=close,
-        pointer="At which image and level is the second slope? From where does the step go, and how many calls has "
+        first_hint="At which image and level is the second slope? From where does the step go, and how many calls has "
         "one to 0?",
         hint="The second slope is where Euler's step ends, at the level there; the mean of both is followed from the "
         "image that the step began with.",
@@ -288,7 +288,7 @@ CHECKS = (
         run=calls.convergence,
         expect=_expect_order,
         compare=_compare_orders,
-        pointer="Does the error fall at all? Half of it says that a step is of first order.",
+        first_hint="Does the error fall at all? Half of it says that a step is of first order.",
         hint="If heun_step passes its own check and this does not, look for what your step keeps between calls.",
         uses=("ddim_step", "heun_step"),
         describe=_code_of_order,

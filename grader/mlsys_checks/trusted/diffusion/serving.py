@@ -144,7 +144,7 @@ CHECKS = (
         partner=Ages,
         expect=_expect_images,
         compare=_compare_requests,
-        pointer="Write down for each call which requests are in it, and at which of their levels each stands.",
+        first_hint="Write down for each call which requests are in it, and at which of their levels each stands.",
         hint="Fill the slots, collect image, level, label, scale and interval of each request, make one call of guide, "
         "step each to its own next level, and let those leave that are at the end.",
         uses=("Request", "guide", "serve"),

@@ -177,7 +177,7 @@ CHECKS = (
         run=calls.p_losses,
         expect=_expect_losses,
         compare=close,
-        pointer="Which three things does the network get? Over which axes is the mean?",
+        first_hint="Which three things does the network get? Over which axes is the mean?",
         hint="The noisy image at size 1, a quarter of the level's logarithm, the label; then the mean of squares over "
         "all axes but the first.",
         uses=("p_losses", "target"),
@@ -200,10 +200,10 @@ CHECKS = (
         run=calls.drop_labels,
         expect=_expect_labels,
         compare=close,
-        pointer="Which labels change, and to what? Is the input still as it was?",
+        first_hint="Which labels change, and to what? Is the input still as it was?",
         hint="Compare each number with the share, and put null in where it is below; in a new tensor.",
         uses=("drop_labels",),
-        ask="drop_labels(label, uniforms, share, null)",
+        snippet="drop_labels(label, uniforms, share, null)",
     ),
     Check(
         name="update_average",
@@ -220,7 +220,7 @@ CHECKS = (
         run=calls.update_average,
         expect=_expect_average,
         compare=close,
-        pointer="Which of the two is kept for the most part, and whose memory is written?",
+        first_hint="Which of the two is kept for the most part, and whose memory is written?",
         hint="Without gradients: multiply each averaged tensor in place by decay, and add what is left of 1 times the "
         "weight.",
         uses=("update_average",),
@@ -243,7 +243,7 @@ CHECKS = (
         run=calls.train_step,
         expect=_expect_steps,
         compare=close,
-        pointer="From which step on are losses, weights or averages wrong? The first, or the second?",
+        first_hint="From which step on are losses, weights or averages wrong? The first, or the second?",
         hint="Clear, backward, step, and then the average: it takes in the new weights. The loss is that before the "
         "step, as a number.",
         uses=("train_step", "p_losses", "update_average"),

@@ -139,11 +139,11 @@ CHECKS = (
         run=calls.mixture,
         expect=_expect_mixture,
         compare=close,
-        pointer="Do the shares of a point add up to 1? Which variance has a component once noise is on it?",
+        first_hint="Do the shares of a point add up to 1? Which variance has a component once noise is on it?",
         hint="Logarithms of weights less squared distances over twice the variance, then a softmax over components; "
         "the guess keeps s² over the variance of x and the rest of the shares' mean.",
         uses=("denoise_mixture",),
-        ask="denoise_mixture(x, sigma, means, weights, deviation)",
+        snippet="denoise_mixture(x, sigma, means, weights, deviation)",
     ),
     Check(
         name="directions",
@@ -163,10 +163,10 @@ CHECKS = (
         run=calls.directions,
         expect=_expect_directions,
         compare=close,
-        pointer="Which of the two leads towards the denoised image, and which away from it?",
+        first_hint="Which of the two leads towards the denoised image, and which away from it?",
         hint="One is divided by the level of each image, the other by its square; they point in opposite directions.",
         uses=("score", "slope"),
-        ask="score(denoised, x, sigma), slope(denoised, x, sigma)",
+        snippet="score(denoised, x, sigma), slope(denoised, x, sigma)",
     ),
     Check(
         name="walk_ode",
@@ -178,7 +178,7 @@ CHECKS = (
         partner=Ages,
         expect=_expect_walk,
         compare=close,
-        pointer="How often is the denoiser called, at which levels, and where does the last step end?",
+        first_hint="How often is the denoiser called, at which levels, and where does the last step end?",
         hint="From each level to the next: the slope at the level where the step begins, times the difference of "
         "levels, which is below 0.",
         uses=("walk_ode", "slope"),
@@ -194,7 +194,8 @@ CHECKS = (
         partner=Ages,
         expect=_expect_walk,
         compare=close,
-        pointer="Which variance does a step take away, and which does it add? What about a last step to 0, and above?",
+        first_hint="Which variance does a step take away, and which does it add? What about a last step to 0, and "
+        "above?",
         hint="The score times the difference of squared levels, then noise of that variance, unless the next level "
         "is 0.",
         uses=("walk_sde", "score"),

@@ -128,7 +128,7 @@ CHECKS = (
         ),
         expect=_mixed_expect,
         compare=warps_agree,
-        pointer="Which 32 lanes are a warp, and do all of them go the same way at your `if`?",
+        first_hint="Which 32 lanes are a warp, and do all of them go the same way at your `if`?",
         hint="Branch on something that is the same for all lanes of a warp, such as the number of the warp. Then "
         "choose the elements to suit: which of them are of the kind that this warp computes?",
         uses=("mixed",),
@@ -155,7 +155,8 @@ CHECKS = (
         ),
         expect=_scaled_expect,
         compare=warps_agree,
-        pointer="Write the columns that lanes 0, 1 and 2 of a warp load in one turn, and then those of the next turn.",
+        first_hint="Write the columns that lanes 0, 1 and 2 of a warp load in one turn, and then those of the next "
+        "turn.",
         hint="In each turn the block's threads stand side by side. How far is it then from one column of a thread to "
         "its next? What depends on the row alone is loaded before the loop.",
         uses=("scale_rows",),

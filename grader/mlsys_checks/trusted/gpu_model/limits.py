@@ -168,7 +168,7 @@ BOUND = Check(
     describe=_bound_shown,
     expect=_bound_expect,
     compare=agree,
-    pointer="Put the device's two limits on paper: how long does each take for this work alone?",
+    first_hint="Put the device's two limits on paper: how long does each take for this work alone?",
     hint="Two times: FLOPs at the peak, bytes at the bandwidth. Both go on at once, so the work takes as long as "
     "one of them, not as both. What does the task say where they are equal?",
     uses=("bound",),
@@ -200,7 +200,7 @@ REGIME = Check(
     describe=_regime_shown,
     expect=_regime_expect,
     compare=agree,
-    pointer="Three numbers of the machine, three times: write them beside the one that was measured.",
+    first_hint="Three numbers of the machine, three times: write them beside the one that was measured.",
     hint="The machine's three numbers give three times in seconds; the longest is predicted, and binds if it makes "
     "at least half of the time that was measured. The share is told whatever binds.",
     uses=("Machine", "predict_s", "regime"),

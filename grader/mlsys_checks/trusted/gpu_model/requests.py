@@ -131,7 +131,7 @@ CHECKS = (
         describe=_shown(calls.sectors_call),
         expect=_sectors_expect,
         compare=agree,
-        pointer="Draw memory as a row of sectors, and mark what the first lanes of the failing request touch.",
+        first_hint="Draw memory as a row of sectors, and mark what the first lanes of the failing request touch.",
         hint="Number the sectors from 0 on. In which one is the first byte of a lane, in which one its last? Lanes "
         "that touch the same sector pay for it once.",
         uses=("sectors_touched",),
@@ -160,7 +160,7 @@ CHECKS = (
         describe=_shown(lambda i, _: calls.passes_call(i)),
         expect=_passes_expect,
         compare=agree,
-        pointer="Write the words that two lanes ask for beside the banks that these words lie in.",
+        first_hint="Write the words that two lanes ask for beside the banks that these words lie in.",
         hint="Which word is an address in, and which bank is that word in? All banks work at once; each takes a pass "
         "for every *different* word that is asked of it. Without lanes there is no pass.",
         uses=("bank_passes",),

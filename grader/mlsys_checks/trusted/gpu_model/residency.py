@@ -190,7 +190,7 @@ CHECKS = (
         describe=_held_shown,
         expect=_held_expect,
         compare=agree,
-        pointer="Fill one multiprocessor on paper: what does one block take of each of the four, and which runs out "
+        first_hint="Fill one multiprocessor on paper: what does one block take of each of the four, and which runs out "
         "first?",
         hint="Work out how many blocks each of the four allows; the least of these counts. What a block takes is "
         "rounded up, step by step as the task says; how often it fits is rounded down, of registers twice.",
@@ -214,7 +214,7 @@ CHECKS = (
         describe=_flight_shown,
         expect=_flight_expect,
         compare=agree,
-        pointer="Little's law: how much must be under way so that the memory is never idle for a latency?",
+        first_hint="Little's law: how much must be under way so that the memory is never idle for a latency?",
         hint="How many bytes does the whole device owe, and how many each of its multiprocessors? How many has one "
         "warp under way, with all its lanes and loads?",
         uses=("bytes_in_flight", "warps_needed"),

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from mlsys_checks.sandboxed.gpu_model import timing as calls
-from mlsys_checks.sandboxed.spec import Arrays, Ask, Case, Check
+from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Query
 from mlsys_checks.sandboxed.values import write_number
 from mlsys_checks.trusted.answers import agree, likely
 from mlsys_lab.errors import InputError
@@ -69,7 +69,7 @@ class MadeUpMachine:
         self._seen.add(value)
 
 
-def _made_up(arrays: Arrays) -> Ask:
+def _made_up(arrays: Arrays) -> Query:
     return MadeUpMachine(arrays).answer
 
 
@@ -200,7 +200,8 @@ CHECKS = (
         describe=_median_shown,
         expect=_median_expect,
         compare=agree,
-        pointer="Write down, turn by turn, what happens between two readings of the clock, and which turns you keep.",
+        first_hint="Write down, turn by turn, what happens between two readings of the clock, and which turns you "
+        "keep.",
         hint="Nothing but the call happens between its two readings of the clock. Turns of the warm-up go as all "
         "others do, and are left out because they come first, not because they are slow.",
         uses=("median_time_s",),
@@ -221,7 +222,7 @@ CHECKS = (
         describe=_fit_shown,
         expect=_fit_expect,
         compare=partial(agree, scale=BY_SOLVER),
-        pointer="In which unit does the task count the error of a measurement: in seconds, or as a part of it?",
+        first_hint="In which unit does the task count the error of a measurement: in seconds, or as a part of it?",
         hint="Each measurement is an equation p · o + q · (1 / β) = 1, which holds as nearly as it can. What are p and "
         "q of a measurement? np.linalg.lstsq solves many equations with few unknowns in the sense of least squares.",
         uses=("fit_overhead_and_bandwidth",),

@@ -253,7 +253,7 @@ CHECKS = (
         describe=_shown,
         expect=_work_expect,
         compare=agree,
-        pointer="Take the operation whose count is off, and write its formula down with a tally beside every sign.",
+        first_hint="Take the operation whose count is off, and write its formula down with a tally beside every sign.",
         hint="Go through the task's formulas one sign at a time: every +, −, ×, /, max, exp and root is one FLOP, a "
         "sum of n numbers n of them. Bytes: each array that comes in or goes out once, what rows or heads share once "
         "for all of them; what stays on the chip, not at all.",

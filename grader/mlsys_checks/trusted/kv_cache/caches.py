@@ -134,7 +134,7 @@ CACHE = (
         expect=_expect_updates,
         compare=close,
         describe=_code_of_updates,
-        pointer="Which row, which layer, from which place on? And whose is the memory in which k and v came?",
+        first_hint="Which row, which layer, from which place on? And whose is the memory in which k and v came?",
         hint="New tokens go behind the length(sequence) that are kept, whatever has lain there; what comes back ends "
         "with the last new one. Copy numbers into memory of the cache.",
         uses=("Contiguous",),
@@ -184,7 +184,7 @@ RING = (
         expect=_expect_updates,
         compare=close,
         describe=_code_of_updates,
-        pointer="Window 5, chunks of 3: what does the pass over tokens 8, 9, 10 see, and in how many slots does it "
+        first_hint="Window 5, chunks of 3: what does the pass over tokens 8, 9, 10 see, and in how many slots does it "
         "lie?",
         hint="The first new token sees window − 1 back, and all new ones must lie beside these. Tokens go to their "
         "position modulo the slots; what comes back begins window − 1 before the first new one.",

@@ -212,7 +212,7 @@ CHECKS = (
         expect=_expect_accept,
         compare=_same_rows,
         describe=_code_of_accept,
-        pointer="Which is wrong, the number that stay or the token? In rows where all stay, or where one does not?",
+        first_hint="Which is wrong, the number that stay or the token? In rows where all stay, or where one does not?",
         hint="The first draft that does not stay ends them; draw from the positive part of wanted less proposed "
         "there, else from the last row of wanted: running sums against the last number times their total.",
         uses=("accept",),
@@ -236,7 +236,7 @@ CHECKS = (
         expect=_expect_verify,
         compare=close,
         describe=_code_of_verify,
-        pointer="Which step is the first to be wrong, and what did the step before it leave in the cache?",
+        first_hint="Which step is the first to be wrong, and what did the step before it leave in the cache?",
         hint="Feed the text's last token and all drafts: row i of the logits follows the i-th of these. The text and "
         "the drafts that stay remain in the cache; the token after them has not been fed.",
         uses=("Contiguous", "extend", "accept", "verify"),

@@ -144,7 +144,7 @@ CHECKS = (
         expect=_expect_prefill,
         compare=close,
         describe=_code_of_prefill,
-        pointer="Which tokens of the prompt does each pass feed, and is there one for the last logits?",
+        first_hint="Which tokens of the prompt does each pass feed, and is there one for the last logits?",
         hint="Begin behind what the cache holds, and feed slices of `chunk` tokens. Where it holds everything, "
         "truncate it by one token first. Logits come as a row for each sequence.",
         uses=(*USES, "prefill"),
@@ -170,7 +170,7 @@ CHECKS = (
         expect=_expect_generate,
         compare=close,
         describe=_code_of_generate,
-        pointer="Which call is the first to be wrong, from which token on? Later ones show what it has left behind.",
+        first_hint="Which call is the first to be wrong, from which token on? Later ones show what it has left behind.",
         hint="Give start the prompt. The logits of prefill give the first token. Feed each token alone to get the "
         "next, but not the last; then drop the sequence, and leave all others alone.",
         uses=(*USES, "prefill", "generate"),

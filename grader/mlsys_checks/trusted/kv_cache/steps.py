@@ -115,7 +115,7 @@ PACK = (
         expect=_expect_pack,
         compare=close,
         describe=_code_of_pack,
-        pointer="Of one sequence: how many of its tokens are kept, and where in the row is its last new one?",
+        first_hint="Of one sequence: how many of its tokens are kept, and where in the row is its last new one?",
         hint="Positions count on from what the cache keeps, anew for each sequence. The parts end where the "
         "running sum of their lengths is, less one. Tokens and positions have one row.",
         uses=("pack",),
@@ -146,7 +146,7 @@ STEPS = (
         expect=_expect_extend,
         compare=close,
         describe=_code_of_extend,
-        pointer="Which step is the first to be wrong? Later ones see keys of earlier passes: how many did the model "
+        first_hint="Which step is the first to be wrong? Later ones see keys of earlier passes: how many did the model "
         "make?",
         hint="One call of the model, with positions, your own attention, and rows unless every token is asked for. "
         "Cut q, k and v along the tokens; update says what a part looks at. Advance once, after the pass.",
@@ -179,8 +179,8 @@ WINDOWED = (
         expect=_expect_extend,
         compare=close,
         describe=_code_of_extend,
-        pointer="Which step is the first to be wrong? How many tokens does each of its queries see, and at which head "
-        "of keys does it look?",
+        first_hint="Which step is the first to be wrong? How many tokens does each of its queries see, and at which "
+        "head of keys does it look?",
         hint="extend leaves attention to attend_part, which takes in_window where the model has a window, and "
         "attend_grouped where heads are shared. Parts of q are views: they may not lie in one piece.",
         uses=(*USES, "SlidingWindow", "attend_grouped", "in_window"),

@@ -149,7 +149,7 @@ CHECKS = (
         expect=_expect_work,
         compare=close,
         describe=_code_of_step,
-        pointer="FLOPs or bytes? Take the smallest part away: what should the step lose?",
+        first_hint="FLOPs or bytes? Take the smallest part away: what should the step lose?",
         hint="Query i of a part stands at past + i, and sees one key more than that, or `window`. The cache's bytes: "
         "what the first query sees, and the further new tokens. The head is read and multiplied; norms are read.",
         uses=("TransformerConfig", "step_work"),
@@ -180,7 +180,7 @@ CHECKS = (
         expect=_expect_prediction,
         compare=agree,
         describe=_code_of_step,
-        pointer="Do the two overlap, or does one wait for the other?",
+        first_hint="Do the two overlap, or does one wait for the other?",
         hint="Each is an amount over a rate, with this window and these bytes an element. At best both go on at once.",
         uses=("TransformerConfig", "Machine", "step_work", "predict_step_s"),
     ),

@@ -110,11 +110,11 @@ CHECKS = (
         run=calls.zigzag,
         expect=_expect_text,
         compare=close,
-        pointer="Into how many stretches is the text cut, and which two of them does rank r have?",
+        first_hint="Into how many stretches is the text cut, and which two of them does rank r have?",
         hint="tensor_split cuts the positions into twice as many stretches as there are ranks; the last belongs to the "
         "rank that has the first.",
         uses=("zigzag",),
-        ask="zigzag(tokens, p)",
+        snippet="zigzag(tokens, p)",
     ),
     partial(check_ranks, memory_bytes=BUDGET_BYTES)(
         name="ring_attention",
@@ -165,12 +165,13 @@ CHECKS = (
         inputs=_draw_heads,
         run=calls.ring_attention,
         expect=_expect_heads,
-        pointer="Whose block is here at step s, which of its keys may a query see, and what do older sums count now?",
+        first_hint="Whose block is here at step s, which of its keys may a query see, and what do older sums count "
+        "now?",
         hint="Post isend and irecv of the block before you compute on it, but for the last step, and wait afterwards. "
         "The block at step s is that of the rank s to the left. Mask by positions, take the new largest, shrink both "
         "sums by exp(old - new), add the block's.",
         uses=("ring_attention",),
-        ask=SPLIT + "def program(rank, arrays):\n"
+        snippet=SPLIT + "def program(rank, arrays):\n"
         '    q, k, v = (torch.from_numpy(arrays[name]) for name in "qkv")\n'
         '    positions = [torch.from_numpy(arrays[f"positions{r}"]) for r in range(rank.size)]\n'
         "    return ring_attention(rank, q, k, v, positions)\n\n\n"

@@ -121,12 +121,12 @@ CHECKS = (
         inputs=_draw_parts,
         run=calls.all_to_all,
         expect=_expect_parts,
-        pointer="Which part does this rank send at each step, which does it receive, in which order do they come out? "
-        "Is its own one a copy?",
+        first_hint="Which part does this rank send at each step, which does it receive, in which order do they come "
+        "out? Is its own one a copy?",
         hint="In step s send to the rank s to the right by isend, receive from the one s to the left, then wait. This "
         "rank's own part is copied.",
         uses=("all_to_all",),
-        ask=SPLIT + "def program(rank, arrays):\n"
+        snippet=SPLIT + "def program(rank, arrays):\n"
         '    parts = [torch.from_numpy(arrays[f"part{r}"]) for r in range(rank.size)]\n'
         "    return all_to_all(rank, parts)\n\n\n"
         "run(program, split_ranks(given))",
@@ -158,11 +158,12 @@ CHECKS = (
         run=calls.route,
         expect=_expect_routes,
         compare=close,
-        pointer="Over which logits is the softmax, in which order do choices ask for room, who comes first in a tie?",
+        first_hint="Over which logits is the softmax, in which order do choices ask for room, who comes first in a "
+        "tie?",
         hint="A stable descending argsort settles ties. Lay all first choices before all second ones; a choice is kept "
         "if fewer than capacity before it, in that order, want the same expert. Weights know nothing of it.",
         uses=("route",),
-        ask="route(logits, k, capacity)",
+        snippet="route(logits, k, capacity)",
     ),
     check_ranks(
         name="dispatch",
@@ -209,12 +210,12 @@ CHECKS = (
         inputs=_draw_tokens,
         run=calls.dispatch,
         expect=_expect_tokens,
-        pointer="In which order do rows leave, how does a rank know which expert wants them, where do results go?",
+        first_hint="In which order do rows leave, how does a rank know which expert wants them, where do results go?",
         hint="List the kept choices in order of their experts' ranks. Send the experts' numbers, then the rows, by "
         "all_to_all; each rank runs its experts on the rows that name them, and sends results back in the order in "
         "which the rows came. Multiply by the weights at home, and add up by token.",
         uses=("dispatch",),
-        ask=SPLIT + "def program(rank, arrays):\n"
+        snippet=SPLIT + "def program(rank, arrays):\n"
         '    names = ("x", "experts", "weights", "kept", "owners")\n'
         "    return dispatch(\n"
         "        rank,\n"

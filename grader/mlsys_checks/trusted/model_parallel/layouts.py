@@ -145,11 +145,11 @@ CHECKS = (
         run=calls.step_parts,
         expect=_expect_parts,
         compare=close,
-        pointer="Of each part: how many bytes or FLOPs has one device, how often in a step, and over which wires?",
+        first_hint="Of each part: how many bytes or FLOPs has one device, how often in a step, and over which wires?",
         hint="m = batch / d micro-batches go through L/p layers of a stage. A ring sends 2(t - 1)/t of its bytes. "
         "Gradients go over both wires; a pipeline's activations over the network.",
         uses=("step_parts", "Model", "Machine", "Layout"),
-        ask="step_parts(Model(*model.tolist()), Machine(*rates.tolist(), node), Layout(*layout.tolist()), batch)",
+        snippet="step_parts(Model(*model.tolist()), Machine(*rates.tolist(), node), Layout(*layout.tolist()), batch)",
     ),
     Check(
         name="choose_layout",
@@ -202,11 +202,11 @@ CHECKS = (
         run=calls.choose_layout,
         expect=_expect_best,
         compare=_compare_layouts,
-        pointer="Which layouts are possible at all, which of them fit, and which of those takes least?",
+        first_hint="Which layouts are possible at all, which of them fit, and which of those takes least?",
         hint="Go through all t and p that divide evenly; d follows from them. Keep the fastest of those whose states "
         "and activations together are within memory_bytes.",
         uses=("choose_layout", "step_parts", "Model", "Machine", "Layout"),
-        ask="best = choose_layout(Model(*model.tolist()), Machine(*rates.tolist(), node), devices, batch)\n"
+        snippet="best = choose_layout(Model(*model.tolist()), Machine(*rates.tolist(), node), devices, batch)\n"
         "(best.data, best.tensor, best.pipeline) if best else 0",
     ),
 )

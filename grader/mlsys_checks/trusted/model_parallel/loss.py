@@ -99,12 +99,12 @@ CHECKS = (
         run=calls.cross_entropy,
         expect=_expect_loss,
         compare=partial(compare_run, compare=_compare_loss),
-        pointer="Which of the three numbers of a token does each rank know in part, and relative to which maximum?",
+        first_hint="Which of the three numbers of a token does each rank know in part, and relative to which maximum?",
         hint="Gather the ranks' maxima and take the largest for each token. Then the sum of exponentials and the "
         "target's logit, zero where another rank has it, can go through one all_reduce. Backward: softmax of the own "
         "columns, less one at targets that lie here, times the incoming gradient, over T.",
         uses=("cross_entropy",),
-        ask=SPLIT + "def program(rank, arrays):\n"
+        snippet=SPLIT + "def program(rank, arrays):\n"
         '    logits = torch.from_numpy(arrays["logits"]).clone().requires_grad_()\n'
         '    loss = cross_entropy(rank, logits, int(arrays["start"]), torch.from_numpy(arrays["targets"]))\n'
         '    (loss * float(arrays["gradient"])).backward(retain_graph=True)\n'

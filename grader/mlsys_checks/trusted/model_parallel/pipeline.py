@@ -182,11 +182,12 @@ CHECKS = (
         run=calls.schedule,
         expect=_expect_limits,
         compare=_compare_schedules,
-        pointer="How many micro-batches may stage r have let in when the first one comes back, and what follows then?",
+        first_hint="How many micro-batches may stage r have let in when the first one comes back, and what follows "
+        "then?",
         hint="Stage r lets in p - 1 - r, or all m if that is fewer. Then each further forward pass is followed by the "
         "oldest backward pass, and in the end come those that are left.",
         uses=("one_forward_one_backward",),
-        ask="one_forward_one_backward(p, m)",
+        snippet="one_forward_one_backward(p, m)",
     ),
     partial(check_ranks, memory_bytes=BUDGET_BYTES)(
         name="run_stage",
@@ -208,12 +209,13 @@ CHECKS = (
         inputs=_draw_stages,
         run=calls.run_stage,
         expect=_expect_stages,
-        pointer="Follow one micro-batch: who gives this rank its x, who its gradient, who waits, and what is let go?",
+        first_hint="Follow one micro-batch: who gives this rank its x, who its gradient, who waits, and what is let "
+        "go?",
         hint="What is received wants a gradient (requires_grad_), or x.grad stays None. Sends must not wait for the "
         "other side: isend, and wait for all requests after the last action. Take x and y out of the dictionary of "
         "what is kept when their micro-batch goes back.",
         uses=("run_stage",),
-        ask=SPLIT + "def program(rank, arrays):\n"
+        snippet=SPLIT + "def program(rank, arrays):\n"
         '    names = ("first", "second")\n'
         "    first, second = (torch.from_numpy(arrays[name]).clone().requires_grad_() for name in names)\n"
         '    actions = [(("forward", "backward")[kind], i) for kind, i in arrays["actions"].tolist()]\n'

@@ -182,11 +182,11 @@ CHECKS = (
         inputs=_draw_whole,
         run=calls.take_part,
         expect=_expect_parts,
-        pointer="Along which dimension is cut, who gets the longer parts, and is the part a view or a copy?",
+        first_hint="Along which dimension is cut, who gets the longer parts, and is the part a view or a copy?",
         hint="tensor_split along dim gives p views, this rank's among them; detach and clone make it a tensor that "
         "stays as it is when x changes.",
         uses=("take_part",),
-        ask=PARTS_ASK.format(call='take_part(rank, torch.from_numpy(arrays["x"]), int(arrays["dim"]))'),
+        snippet=PARTS_ASK.format(call='take_part(rank, torch.from_numpy(arrays["x"]), int(arrays["dim"]))'),
     ),
     check_ranks(
         name="column_linear",
@@ -206,11 +206,11 @@ CHECKS = (
         inputs=_draw_columns,
         run=calls.column_linear,
         expect=_expect_columns,
-        pointer="Which gradient does a rank see only in part: that of x, of its columns, or of its bias?",
+        first_hint="Which gradient does a rank see only in part: that of x, of its columns, or of its bias?",
         hint="Forward is a product of this rank's own. All ranks used x, so what goes into the product is what Enter "
         "gives: as it is forward, added up over the ranks backward.",
         uses=("column_linear", "Enter"),
-        ask=LINEAR_ASK.replace("{name}", "column_linear"),
+        snippet=LINEAR_ASK.replace("{name}", "column_linear"),
     ),
     check_ranks(
         name="row_linear",
@@ -227,11 +227,12 @@ CHECKS = (
         inputs=_draw_rows,
         run=calls.row_linear,
         expect=_expect_rows,
-        pointer="What is the sum of the ranks' products, how often is the bias in it, and what is each one's gradient?",
+        first_hint="What is the sum of the ranks' products, how often is the bias in it, and what is each one's "
+        "gradient?",
         hint="Leave takes this rank's product alone, adds up forward and hands the gradient through backward; the bias "
         "is added to its result.",
         uses=("row_linear", "Leave"),
-        ask=LINEAR_ASK.replace("{name}", "row_linear"),
+        snippet=LINEAR_ASK.replace("{name}", "row_linear"),
     ),
     check_ranks(
         name="parallel_mlp",
@@ -250,11 +251,11 @@ CHECKS = (
         inputs=_draw_mlp,
         run=calls.parallel_mlp,
         expect=_expect_mlp,
-        pointer="Which dimension of each parameter is cut, which of them is not cut at all, and where is the ReLU?",
+        first_hint="Which dimension of each parameter is cut, which of them is not cut at all, and where is the ReLU?",
         hint="up is cut along its columns, up_bias as up's columns are, down along its rows, and down_bias stays "
         "whole. Each kept part wants a gradient. Columns, ReLU, rows.",
         uses=("ParallelMLP",),
-        ask=SPLIT + "def program(rank, arrays):\n"
+        snippet=SPLIT + "def program(rank, arrays):\n"
         '    names = ("up", "up_bias", "down", "down_bias")\n'
         '    whole = (torch.from_numpy(arrays[name]).clone().requires_grad_(bool(arrays["wants"])) for name in names)\n'
         "    mlp = ParallelMLP(rank, *whole)\n"

@@ -157,7 +157,7 @@ CHECKS = (
         run=calls.bootstrap,
         expect=_interval_expect,
         compare=_interval_compare,
-        pointer="What does one resample consist of, and what do you read off all of them?",
+        first_hint="What does one resample consist of, and what do you read off all of them?",
         hint="Draw as many row numbers as there are rows, with replacement, and take the same rows of every column. A "
         "ValueError leaves a resample out. A level of 0.8 lies between the 10th and the 90th percentile.",
         uses=("bootstrap",),

@@ -164,7 +164,7 @@ CHECKS = (
         run=calls.objective,
         expect=_objective_expect,
         compare=partial(close, scale=100),  # log-sum-exp may be written so that 1e-14 of a log loss stays uncertain
-        pointer="Hold value and slopes against differences: which of the five slopes is off, and for which runs?",
+        first_hint="Hold value and slopes against differences: which of the five slopes is off, and for which runs?",
         hint="The slope of Huber's loss is the residual, clipped to ±δ. The slope of ln Σ exp(zᵢ) by zᵢ is the softmax "
         "of z; that of z₁ by α is −ln N. Sum over the runs. Take each run's largest zᵢ out before exp, and use the δ "
         "that is given.",
@@ -189,7 +189,7 @@ CHECKS = (
         run=calls.fit,
         expect=_fit_expect,
         compare=_fit_compare,
-        pointer="Put your constants and the expected ones into your objective: which does it like better?",
+        first_hint="Put your constants and the expected ones into your objective: which does it like better?",
         hint="Leave out NaN, start from each of `starts`, keep the lowest. If the objective can go lower: are sizes "
         "and tokens in units of the middle ones, is it the sum, and are value and gradient divided by δ²? Back in "
         "plain units, A = exp(a) · N_m^α. E is the exponential of e.",

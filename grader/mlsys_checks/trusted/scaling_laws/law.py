@@ -190,7 +190,7 @@ CHECKS = (
         run=calls.compute_optimal,
         expect=_compute_expect,
         compare=partial(close, scale=1e3),  # a minimum found by search is known to half of the digits
-        pointer="With C fixed, D follows from N: how does each of the two terms change as N grows?",
+        first_hint="With C fixed, D follows from N: how does each of the two terms change as N grows?",
         hint="Put D = C/(6N) into the law and set the derivative by N to zero: two terms are left, which balance, and "
         "N is all that they hold. At the optimum 6ND is the whole budget.",
         uses=("Law", "compute_optimal"),
@@ -211,7 +211,8 @@ CHECKS = (
         run=calls.serving_optimal,
         expect=_serving_expect,
         compare=partial(close, scale=1e5),  # likewise, and D follows from N near where it becomes endless
-        pointer="Fix a size: how many tokens does the loss take then, and what do training and serving cost together?",
+        first_hint="Fix a size: how many tokens does the loss take then, and what do training and serving cost "
+        "together?",
         hint="For each N the loss fixes D: solve the law for it. Then search ln N for the least 6ND + 2N·served. Below "
         "some N no D reaches the loss, and what you solved for is the power of a negative number: search above it.",
         uses=("Law", "serving_optimal"),

@@ -277,11 +277,11 @@ CHECKS = (
         run=calls.best_rate,
         expect=_rate_expect,
         compare=either(_rate_compare, partial(close, scale=1e3)),
-        pointer="Plot loss against ln η for one size. What have you already written that finds the bottom?",
+        first_hint="Plot loss against ln η for one size. What have you already written that finds the bottom?",
         hint="For each size the loss is a valley in ln η: isoflop_minimum finds its bottom, with learning rates in "
         "place of sizes, and refuses a size whose runs do not show one. Then a power law in N through what it found.",
         uses=("Trials", "best_learning_rate"),
-        ask=f'{TRIALS}\n[best_learning_rate(trials, n) for n in given["sizes"]]',
+        snippet=f'{TRIALS}\n[best_learning_rate(trials, n) for n in given["sizes"]]',
     ),
     Check(
         name="scout",
@@ -303,11 +303,11 @@ CHECKS = (
         expect=_pass_on,
         compare=_scout_compare,
         answer_bytes=MOST_RUNS * 3 * 8,
-        pointer="Which runs show that a rate is best at one size, and what shows how it falls with size?",
+        first_hint="Which runs show that a rate is best at one size, and what shows how it falls with size?",
         hint="Each size needs rates on both sides of its best one, evenly in log over what is known beforehand, and a "
         "trend needs several sizes. Share out the FLOPs first, then get N from them: with D = 20N a run costs 120N².",
         uses=("scout",),
-        ask="scout(budget_flops)",
+        snippet="scout(budget_flops)",
     ),
     Check(
         name="sweep",
@@ -322,11 +322,11 @@ CHECKS = (
         expect=_pass_on,
         compare=either(_sweep_compare),
         answer_bytes=MOST_RUNS * 3 * 8,
-        pointer="Which of the law's constants could be changed a lot without your runs noticing?",
+        first_hint="Which of the law's constants could be changed a lot without your runs noticing?",
         hint="Several budgets, and each with sizes over the whole range of tokens a parameter that may be best. The "
         "largest budgets say most about the target, the smallest tell the exponents. Each size at its own best rate.",
         uses=("Trials", "best_learning_rate", "sweep"),
-        ask=f"{TRIALS}\nsweep(trials, left_flops)",
+        snippet=f"{TRIALS}\nsweep(trials, left_flops)",
     ),
     Check(
         name="decide",
@@ -346,11 +346,11 @@ CHECKS = (
         run=calls.decide,
         expect=_pass_on,
         compare=either(_decide_compare, _decide_compare_on_stand_ins),
-        pointer="Plot the trials: which of them lie above the law for a reason that has nothing to do with N and D?",
+        first_hint="Plot the trials: which of them lie above the law for a reason that has nothing to do with N and D?",
         hint="Fit the law to runs whose rate was near the best for their size: scouting runs with other rates, and "
         "those that failed, say nothing about it. Then compute_optimal at the target, and the law's loss there.",
         uses=("Trials", "decide"),
-        ask=f"{TRIALS}\ndecide(trials, target_flops)",
+        snippet=f"{TRIALS}\ndecide(trials, target_flops)",
         time_limit_s=60,
     ),
 )

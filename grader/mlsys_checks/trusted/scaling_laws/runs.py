@@ -232,11 +232,11 @@ CHECKS = (
         run=calls.backtest,
         expect=_expect,
         compare=either(_compare, close),
-        pointer="Which runs does your fit see, and in which order are the others?",
+        first_hint="Which runs does your fit see, and in which order are the others?",
         hint="Leave out runs without a loss, sort the others by n_params · tokens, fit to all but the last `held_out`, "
         "and give back (law.loss at the last ones, their losses).",
         uses=("Law", "fit_law", "backtest"),
-        ask='backtest(given["n_params"], given["tokens"], given["loss"], held_out)',
+        snippet='backtest(given["n_params"], given["tokens"], given["loss"], held_out)',
         time_limit_s=60,
     ),
 )

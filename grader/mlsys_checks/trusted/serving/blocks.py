@@ -199,7 +199,7 @@ def _code_of_keys(arrays: Arrays) -> str:
     return f"texts = {texts}\nfor text in texts:\n    print(keys(text, {page}), len(keys(text, {2 * page})))"
 
 
-def _blocks(name: str, title: str, points: float, cases: tuple[Case, ...], pointer: str, hint: str) -> Check:
+def _blocks(name: str, title: str, points: float, cases: tuple[Case, ...], first_hint: str, hint: str) -> Check:
     return Check(
         name=name,
         title=title,
@@ -209,7 +209,7 @@ def _blocks(name: str, title: str, points: float, cases: tuple[Case, ...], point
         run=calls.blocks,
         expect=as_given,
         compare=judge(_replay_blocks),
-        pointer=pointer,
+        first_hint=first_hint,
         hint=hint,
         uses=(TABLES[bool(cases[0].params.get("prefix"))][1],),
         time_limit_s=1.0,
@@ -253,7 +253,7 @@ PREFIX = (
         run=calls.keys,
         expect=_expect_keys,
         compare=close,
-        pointer="Two texts hold the same block behind different beginnings: are its keys different?",
+        first_hint="Two texts hold the same block behind different beginnings: are its keys different?",
         hint="Go through the full blocks only; each key is made of the key before it and the tokens of its block.",
         uses=("keys",),
         describe=_code_of_keys,

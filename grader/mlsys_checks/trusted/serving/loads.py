@@ -92,7 +92,7 @@ def _code_of_schedule(arrays: Arrays) -> str:
     return f"{code_of_requests(arrays)}\nscheduler = {made}\n{loop}"
 
 
-def check_schedules(name: str, title: str, points: float, cases: tuple[Case, ...], pointer: str, hint: str) -> Check:
+def check_schedules(name: str, title: str, points: float, cases: tuple[Case, ...], first_hint: str, hint: str) -> Check:
     """A check that drives a scheduler through its cases' loads, and plays the log again."""
     tables = {one for case in cases for one in TABLES[bool(case.params.get("prefix"))]}
     return Check(
@@ -104,7 +104,7 @@ def check_schedules(name: str, title: str, points: float, cases: tuple[Case, ...
         run=calls.schedule,
         expect=as_given,
         compare=judge(_replay),
-        pointer=pointer,
+        first_hint=first_hint,
         hint=hint,
         uses=(*sorted(tables), "Limits", SCHEDULERS[cases[0].params["rules"]]),
         describe=_code_of_schedule,

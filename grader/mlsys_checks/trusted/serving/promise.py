@@ -215,7 +215,7 @@ CHECKS = (
         run=calls.token_budget,
         expect=_expect_budget,
         compare=close,
-        pointer="Ask the clock for your answer, and for one token more: which of the two lasts too long?",
+        first_hint="Ask the clock for your answer, and for one token more: which of the two lasts too long?",
         hint="A step has a part for each writer, and one for the chunk; let the chunk grow until the clock says too "
         "much, and go back by one. The budget counts the writers' tokens as well.",
         uses=("Clock", "token_budget"),
@@ -246,7 +246,7 @@ CHECKS = (
         run=calls.schedule,
         expect=as_given,
         compare=judge(_replay),
-        pointer="Which of the two promises is broken more often: the first token's, or the mean gap's?",
+        first_hint="Which of the two promises is broken more often: the first token's, or the mean gap's?",
         hint="Gaps: let token_budget set the budget of each step by those who write in it. First tokens: order those "
         "who wait, first by whether they can still be in time, then by what they cost the others.",
         uses=("Clock", "Limits", "Objective", "PrefixBlocks", "PrefixTables", "PromisedScheduler"),

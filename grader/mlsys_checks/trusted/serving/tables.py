@@ -265,7 +265,7 @@ def _code_of_tables(arrays: Arrays) -> str:
     return "\n".join([*lines, "print(tables.tables, tables.blocks.references, tables.blocks.available)"])
 
 
-def _tables(name: str, title: str, points: float, cases: tuple[Case, ...], pointer: str, hint: str) -> Check:
+def _tables(name: str, title: str, points: float, cases: tuple[Case, ...], first_hint: str, hint: str) -> Check:
     return Check(
         name=name,
         title=title,
@@ -275,7 +275,7 @@ def _tables(name: str, title: str, points: float, cases: tuple[Case, ...], point
         run=calls.tables,
         expect=as_given,
         compare=judge(_replay_tables),
-        pointer=pointer,
+        first_hint=first_hint,
         hint=hint,
         uses=TABLES[bool(cases[0].params.get("prefix"))],
         describe=_code_of_tables,

@@ -116,7 +116,7 @@ CHECKS = (
         describe=describe_einsums("best_first_pair"),
         expect=_order_expect,
         compare=agree,
-        pointer="Which letters does the first product still have, and who needs each of them later?",
+        first_hint="Which letters does the first product still have, and who needs each of them later?",
         hint="A letter of the pair goes in the first step only if neither the third operand nor the output has it. "
         "Each step is an einsum of two, which einsum_flops counts. Keep the first pair where two are equal.",
         uses=("parse_einsum", "einsum_flops", "best_first_pair"),

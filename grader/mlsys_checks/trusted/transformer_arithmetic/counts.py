@@ -176,7 +176,8 @@ CHECKS = (
         describe=describe_calls("parameter_table(config)"),
         expect=_parameters_expect,
         compare=agree,
-        pointer="Hold the part that is off against the list in the task: which matrix or bias is too many, or missing?",
+        first_hint="Hold the part that is off against the list in the task: which matrix or bias is too many, or "
+        "missing?",
         hint="Per layer: 4 matrices of attention, 2 of the MLP, 2 norms; one norm at the end. A bias has one number "
         "for each output of its matrix; a layer norm has one if norm_bias. Positions: context rows of D.",
         uses=("TransformerConfig", "parameter_table"),
@@ -203,7 +204,7 @@ CHECKS = (
         describe=describe_calls("parameter_table(config)"),
         expect=_parameters_expect,
         compare=agree,
-        pointer="How wide is the output of each projection, and how many matrices has the MLP?",
+        first_hint="How wide is the output of each projection, and how many matrices has the MLP?",
         hint="Keys and values have K heads, queries and output N; all heads are H wide, and N·H need not be D. SwiGLU "
         "has three matrices: two biases of F and one of D if there are any.",
         uses=("TransformerConfig", "parameter_table"),
@@ -227,7 +228,7 @@ CHECKS = (
         describe=describe_calls("forward_products(config, {batch}, {tokens})"),
         expect=_products_expect,
         compare=agree,
-        pointer="Write the shape of each factor beside the product that is off. Which of them does the whole batch "
+        first_hint="Write the shape of each factor beside the product that is off. Which of them does the whole batch "
         "share?",
         hint="Projections and MLP: which axis do all tokens of the batch lie along? scores and mixed belong to one "
         "head of one sequence in one layer: how many such products are there, and who multiplies with whom? The head "
@@ -252,7 +253,7 @@ CHECKS = (
         describe=describe_calls("training_flops(config, {tokens})"),
         expect=_training_expect,
         compare=agree,
-        pointer="How long is one sequence, and how many of them make up these tokens?",
+        first_hint="How long is one sequence, and how many of them make up these tokens?",
         hint="tokens / context sequences of context tokens each: one long sequence would have more scores. Forward "
         "once, back twice as much. Return an int.",
         uses=("TransformerConfig", "forward_products", "training_flops"),
@@ -278,7 +279,7 @@ CHECKS = (
         describe=describe_calls("attention_share(config, {tokens})", "crossover_tokens(config)"),
         expect=_share_expect,
         compare=agree,
-        pointer="Double the tokens on paper: which products double, and which grow fourfold?",
+        first_hint="Double the tokens on paper: which products double, and which grow fourfold?",
         hint="FLOPs are a·T + b·T²: which two products make up b? The share is that part of the whole, and the parts "
         "are equal at one T, which need not be whole.",
         uses=("TransformerConfig", "forward_products", "attention_share", "crossover_tokens"),

@@ -216,7 +216,7 @@ CHECKS = (
         describe=describe_einsums("parse_einsum"),
         expect=_parse_expect,
         compare=agree,
-        pointer="Read the failing line of letters aloud: which letter meets which size, and where twice?",
+        first_hint="Read the failing line of letters aloud: which letter meets which size, and where twice?",
         hint="Split at '->', then at ','. Go through letters and sizes together and keep the first size of each "
         "letter: a later one must be equal to it, also where one of them is 1. Raise ValueError, nothing else.",
         uses=("parse_einsum",),
@@ -248,7 +248,7 @@ CHECKS = (
         describe=describe_einsums("einsum_flops", "einsum_bytes"),
         expect=_cost_expect,
         compare=agree,
-        pointer="Write the loop nest of the failing einsum: which loops are there, and what does the innermost line "
+        first_hint="Write the loop nest of the failing einsum: which loops are there, and what does the innermost line "
         "do?",
         hint="How often does the innermost line run? Each time it multiplies one factor after the other, and adds if a "
         "letter is missing from the output. Bytes: elements of every operand and of the output. Return ints.",

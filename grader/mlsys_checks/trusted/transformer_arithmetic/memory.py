@@ -227,7 +227,7 @@ CHECKS = (
         ),
         expect=_state_expect,
         compare=agree,
-        pointer="Take the stage that fails: which of the three kinds is cut in it, by which group, and what if that "
+        first_hint="Take the stage that fails: which of the three kinds is cut in it, by which group, and what if that "
         "leaves a rest?",
         hint="Round up after each cut: first by the tensor group, then by data. Stage 1 cuts the optimiser states by "
         "data, stage 2 the gradients too, stage 3 the weights too. -(-a // b) rounds up in whole numbers.",
@@ -259,7 +259,7 @@ CHECKS = (
         ),
         expect=_activation_expect,
         compare=agree,
-        pointer="Which rows of the task's table are kept for each layer, which once, and which does this kind of "
+        first_hint="Which rows of the task's table are kept for each layer, which once, and which does this kind of "
         "recomputation drop?",
         hint="Add the table up in elements a token, times 2 bytes, and V times 4 bytes once. selective: one "
         "layer's softmax is there, not L. full: L inputs of D, and one layer adds the rest of its table, softmax too.",
@@ -287,7 +287,7 @@ CHECKS = (
         describe=describe_calls(further=_questions_code),
         expect=_devices_expect,
         compare=agree,
-        pointer="Which parts of the plan shrink as data grows, and which stay as they are?",
+        first_hint="Which parts of the plan shrink as data grows, and which stay as they are?",
         hint="Try data = 1, 2, 3, … while data · tensor is at most the limit, and return data · tensor for the first "
         "whose plan adds up to no more than memory_bytes. Activations are those of one sequence, and no number "
         "of data-parallel devices makes them smaller.",

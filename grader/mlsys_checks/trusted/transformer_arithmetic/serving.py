@@ -204,7 +204,7 @@ CHECKS = (
         describe=describe_calls("kv_cache_bytes(config, {batch}, tokens)", further=_batches_code),
         expect=_memory_expect,
         compare=agree,
-        pointer="What does one token leave behind in one layer, and what lies in memory beside it?",
+        first_hint="What does one token leave behind in one layer, and what lies in memory beside it?",
         hint="Keys and values: two arrays in each layer, of K heads, not N, at 2 bytes. Beside the cache lie all "
         "parameters, as parameter_table counts them, at 2 bytes each; round down, and return 0 rather than a negative "
         "number.",
@@ -227,8 +227,8 @@ CHECKS = (
         describe=describe_calls("decode_work(config, {batch}, {tokens})"),
         expect=_work_expect,
         compare=agree,
-        pointer="Of one step: what is read once for the whole batch, what for each sequence, and what is merely looked "
-        "up?",
+        first_hint="Of one step: what is read once for the whole batch, what for each sequence, and what is merely "
+        "looked up?",
         hint="The products of one token by itself have scores and mixed for one key: what do the other tokens − 1 add, "
         "in each layer and sequence? The weights are read once for the whole batch, the cache once for each sequence. "
         "Tables are only looked up: leave out positions, and the embedding unless it is tied.",
@@ -266,7 +266,7 @@ CHECKS = (
         describe=describe_calls("choose_machine(config, {tokens}, machines)", further=_machines_code),
         expect=_machine_expect,
         compare=agree,
-        pointer="For the machine that is right: how many tokens does an hour make, and what does an hour cost?",
+        first_hint="For the machine that is right: how many tokens does an hour make, and what does an hour cost?",
         hint="dollars_per_hour / 3600 · step_s is what a step costs; it makes `batch` tokens. Take the larger of the "
         "two times, not their sum. Leave a machine out whose largest batch is 0.",
         uses=("TransformerConfig", "Machine", "Choice", "largest_batch", "decode_work", "choose_machine"),

@@ -145,7 +145,7 @@ CHECKS = (
         describe=describe_calls("step_products(config, {batch}, {tokens})"),
         expect=_products_expect,
         compare=_products_compare,
-        pointer="Take one product Y = X·W: which two products does its backward pass run?",
+        first_hint="Take one product Y = X·W: which two products does its backward pass run?",
         hint="Three for each of forward_products, as many times each: itself, and one for the gradient of each factor. "
         "A gradient has the shape of its factor: which length is then summed over? That is the middle number.",
         uses=("TransformerConfig", "forward_products", "step_products"),
@@ -165,7 +165,7 @@ CHECKS = (
         describe=describe_calls("elementwise_units(config, {batch}, {tokens})"),
         expect=_units_expect,
         compare=close,
-        pointer="Go down the task's table with the failing model: which rows are there once, which in each layer?",
+        first_hint="Go down the task's table with the failing model: which rows are there once, which in each layer?",
         hint="Write each row of the table as elements a token; what has heads is N·H or N·T wide, not D. Times B·T "
         "tokens. What is updated at the end does not depend on tokens.",
         uses=("TransformerConfig", "count_parameters", "elementwise_units"),
@@ -186,7 +186,7 @@ CHECKS = (
         describe=describe_calls("predict_step_s(config, {batch}, {tokens}, rates, {unit_s})", further=_rates_code),
         expect=_predict_expect,
         compare=close,
-        pointer="Work one product out by hand: its FLOPs, its own rate, its seconds.",
+        first_hint="Work one product out by hand: its FLOPs, its own rate, its seconds.",
         hint="Seconds of one kind of product are its FLOPs, 2·times·m·k·n, over the rate of its own shape. Add them "
         "up, and add the elementwise elements times unit_s.",
         uses=("TransformerConfig", "step_products", "elementwise_units", "predict_step_s"),

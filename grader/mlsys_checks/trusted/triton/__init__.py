@@ -5,7 +5,7 @@ values first, then what is wrong with memory, then traffic and shares of work (`
 """
 
 from mlsys_checks.sandboxed.spec import Lab
-from mlsys_checks.trusted.again import ask_again
+from mlsys_checks.trusted.repeats import repeat_first_case
 from mlsys_checks.trusted.triton import attention, decode, matmul, norms, rows
 
-LAB = Lab("triton", ask_again(rows.CHECKS + norms.CHECKS + matmul.CHECKS + attention.CHECKS + decode.CHECKS))
+LAB = Lab("triton", repeat_first_case(rows.CHECKS + norms.CHECKS + matmul.CHECKS + attention.CHECKS + decode.CHECKS))

@@ -12,7 +12,7 @@ from mlsys_checks.sandboxed.triton import attention as calls
 from mlsys_checks.sandboxed.triton.launches import blocks, power_of_two
 from mlsys_checks.trusted.compare import close
 from mlsys_checks.trusted.traced import allow_at_most
-from mlsys_checks.trusted.triton import asks, speed
+from mlsys_checks.trusted.triton import snippets, speed
 from mlsys_checks.trusted.triton.comparison import agree_nearly
 from mlsys_checks.trusted.triton.scores import raise_scores
 
@@ -134,7 +134,7 @@ CHECKS = (
         describe=_describe_bytes,
         expect=_bytes_expect,
         compare=close,
-        pointer="Take two blocks and go through the programs: what does each load, and what does it store?",
+        first_hint="Take two blocks and go through the programs: what does each load, and what does it store?",
         hint="Launch by launch: how many columns of tiles read all of Q, how many rows of tiles all of K, and what of "
         "the S² numbers is read or written each time? D fits into one tile. Flash: how many blocks of keys does block "
         "number i of queries read? Use //, and 4 bytes a number.",
@@ -171,8 +171,8 @@ CHECKS = (
         run=calls.flash,
         expect=partial(_expect, counted=False),
         compare=agree_nearly,
-        ask=asks.FLASH,
-        pointer="Which keys may the first query see, and what becomes of your sums when a larger score comes?",
+        snippet=snippets.FLASH,
+        first_hint="Which keys may the first query see, and what becomes of your sums when a larger score comes?",
         hint="Scores of keys that a query does not see become -inf before the maximum is taken. Both the sum and the "
         "weighted values are multiplied by exp(old maximum - new maximum). The log-sum-exp is the maximum plus "
         "tl.log of the sum, in the scores' own scale.",
@@ -191,8 +191,8 @@ CHECKS = (
         run=calls.flash,
         expect=partial(_expect, counted=True),
         compare=agree_nearly,
-        ask=asks.FLASH,
-        pointer="Which is the last key that a program's queries see, and where does its loop end?",
+        snippet=snippets.FLASH,
+        first_hint="Which is the last key that a program's queries see, and where does its loop end?",
         hint="Load Q before the loop. The loop ends with the block that holds the program's last query: no later key "
         "is seen. Nothing is stored before the end.",
         uses=("flash_kernel",),

@@ -12,7 +12,7 @@ from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Mismatch
 from mlsys_checks.sandboxed.triton import decode as calls
 from mlsys_checks.sandboxed.triton.launches import READS_NAN, blocks
 from mlsys_checks.trusted.traced import allow_at_most
-from mlsys_checks.trusted.triton import asks
+from mlsys_checks.trusted.triton import snippets
 from mlsys_checks.trusted.triton.comparison import agree_nearly
 from mlsys_checks.trusted.triton.kinds import draw_kind, result_dtype
 from mlsys_checks.trusted.triton.scores import raise_scores
@@ -147,8 +147,8 @@ CHECKS = (
         run=calls.decode,
         expect=partial(_expect, counted=False),
         compare=_agree,
-        ask=asks.DECODE,
-        pointer="Where in the cache is the sequence's last token: which page, which slot, which head?",
+        snippet=snippets.DECODE,
+        first_hint="Where in the cache is the sequence's last token: which page, which slot, which head?",
         hint="t // PAGE tells which entry of the sequence's row of the table, t % PAGE which slot; a slot is kv_heads "
         "rows of D. Slots from the sequence's end on are not loaded, and their scores are -inf. A program's query "
         "heads are the GROUP neighbours of its key/value head.",
@@ -167,8 +167,8 @@ CHECKS = (
         run=calls.decode,
         expect=partial(_expect, counted=True),
         compare=_agree,
-        ask=asks.DECODE,
-        pointer="How many pages does this sequence fill, and how often is each of its keys loaded?",
+        snippet=snippets.DECODE,
+        first_hint="How many pages does this sequence fill, and how often is each of its keys loaded?",
         hint="Load a page's keys once, under a mask that ends with the sequence, and multiply them with all queries of "
         "the group at once. Go through as many pages as the sequence has, not through the whole table.",
         uses=("decode_kernel",),

@@ -10,7 +10,7 @@ from mlsys_checks.sandboxed.spec import Arrays, Case, Check
 from mlsys_checks.sandboxed.triton import matmul as calls
 from mlsys_checks.sandboxed.triton.launches import PROGRAMS, blocks
 from mlsys_checks.trusted.traced import agree, allow_at_most
-from mlsys_checks.trusted.triton import asks, speed
+from mlsys_checks.trusted.triton import snippets, speed
 from mlsys_checks.trusted.triton.kinds import draw_kind, result_dtype
 
 # --- tile_order -----------------------------------------------------------------------------------------------------
@@ -103,8 +103,8 @@ CHECKS = (
         run=calls.order,
         expect=_order_expect,
         compare=agree,
-        ask=asks.TILE_ORDER,
-        pointer="Draw the tiles of the failing case and write the programs' numbers in. How high is the last group?",
+        snippet=snippets.TILE_ORDER,
+        first_hint="Draw the tiles of the failing case and write the programs' numbers in. How high is the last group?",
         hint="How many programs has a full group? // tells the group, % the place in it. The last group may be lower "
         "than GROUP: within a group one goes down a column of that height, then the next.",
         uses=("tile_of", "order_kernel"),
@@ -142,8 +142,8 @@ CHECKS = (
         run=calls.matmul,
         expect=partial(_expect, counted=False),
         compare=agree,
-        ask=asks.MATMUL,
-        pointer="Which of the three lengths ends within a tile in this case, and what is then loaded beyond it?",
+        snippet=snippets.MATMUL,
+        first_hint="Which of the three lengths ends within a tile in this case, and what is then loaded beyond it?",
         hint="rows and columns of the tile come from tile_of, depth from the loop. A load has two edges, and what lies "
         "beyond K must add nothing to a sum. Sums begin as zeros in float32.",
         uses=("tile_of", "matmul_kernel"),
@@ -165,8 +165,8 @@ CHECKS = (
         run=calls.matmul,
         expect=partial(_expect, counted=True),
         compare=agree,
-        ask=asks.MATMUL,
-        pointer="How often does a program load the same tile, how often does it store, and which tile is it?",
+        snippet=snippets.MATMUL,
+        first_hint="How often does a program load the same tile, how often does it store, and which tile is it?",
         hint="Each program makes one tile, that which tile_of says with this GROUP: for each step along K one tile of "
         "A and one of B, and C once at the end.",
         uses=("tile_of", "matmul_kernel"),

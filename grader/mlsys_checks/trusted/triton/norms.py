@@ -11,7 +11,7 @@ from mlsys_checks.sandboxed.spec import Arrays, Case, Check
 from mlsys_checks.sandboxed.triton import norms as calls
 from mlsys_checks.sandboxed.triton.launches import blocks, power_of_two
 from mlsys_checks.trusted.traced import agree, allow_at_most
-from mlsys_checks.trusted.triton import asks
+from mlsys_checks.trusted.triton import snippets
 from mlsys_checks.trusted.triton.kinds import draw_kind, result_dtype
 
 F32 = 4
@@ -132,8 +132,8 @@ CHECKS = (
         run=calls.forward,
         expect=partial(_forward_expect, counted=False),
         compare=agree,
-        ask=asks.RMS_NORM,
-        pointer="Which number does the mean divide by, and where under the root does ε stand?",
+        snippet=snippets.RMS_NORM,
+        first_hint="Which number does the mean divide by, and where under the root does ε stand?",
         hint="The mean divides by `columns`; ε is added to it under the root. r is one number a row: store it at "
         "r_ptr + row. Beyond the row's end x has to be 0.",
         uses=("rms_norm_kernel",),
@@ -151,8 +151,8 @@ CHECKS = (
         run=calls.forward,
         expect=partial(_forward_expect, counted=True),
         compare=agree,
-        ask=asks.RMS_NORM,
-        pointer="What of a row is used twice, and where is it in between?",
+        snippet=snippets.RMS_NORM,
+        first_hint="What of a row is used twice, and where is it in between?",
         hint="Keep x between the sum of its squares and the product. One program, one row.",
         uses=("rms_norm_kernel",),
         traced=True,
@@ -182,9 +182,9 @@ CHECKS = (
         run=calls.backward,
         expect=partial(_backward_expect, counted=False),
         compare=agree,
-        ask=asks.RMS_NORM_BACKWARD,
-        pointer="Which of the results is off? dx is made of one row, dw of all: look at the row's sum first, then at "
-        "the share.",
+        snippet=snippets.RMS_NORM_BACKWARD,
+        first_hint="Which of the results is off? dx is made of one row, dw of all: look at the row's sum first, then "
+        "at the share.",
         hint="The rows of a program begin at its number and are as far apart as there are programs. The sum over a row "
         "is of dy · w · x̂, and is divided by `columns`. The share adds dy · x̂, without w. sum_shares_kernel goes "
         "through all P rows.",
@@ -203,8 +203,8 @@ CHECKS = (
         run=calls.backward,
         expect=partial(_backward_expect, counted=True),
         compare=agree,
-        ask=asks.RMS_NORM_BACKWARD,
-        pointer="What is the same for all rows of a program, and what is finished only after the last?",
+        snippet=snippets.RMS_NORM_BACKWARD,
+        first_hint="What is the same for all rows of a program, and what is finished only after the last?",
         hint="Load w before the loop. Within it, x and dy are loaded once and serve dx as well as the share. The share "
         "is stored once, after the loop.",
         uses=("rms_norm_backward_kernel", "sum_shares_kernel"),

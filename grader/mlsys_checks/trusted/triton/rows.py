@@ -12,7 +12,7 @@ from mlsys_checks.sandboxed.spec import Arrays, Case, Check
 from mlsys_checks.sandboxed.triton import rows as calls
 from mlsys_checks.sandboxed.triton.launches import PROGRAMS, blocks, power_of_two
 from mlsys_checks.trusted.traced import agree, allow_at_most
-from mlsys_checks.trusted.triton import asks, speed
+from mlsys_checks.trusted.triton import snippets, speed
 from mlsys_checks.trusted.triton.kinds import draw_kind, result_dtype
 
 LEAST = {"mean": -2e38, "spread": 0.0}
@@ -96,8 +96,8 @@ CHECKS = (
         run=calls.silu_mul,
         expect=_silu_expect,
         compare=agree,
-        ask=asks.SILU_MUL,
-        pointer="Which addresses has the last program, and which of them lie beyond the array?",
+        snippet=snippets.SILU_MUL,
+        first_hint="Which addresses has the last program, and which of them lie beyond the array?",
         hint="A program's addresses are a block that begins at its number times BLOCK. Those that are less than `size` "
         "are inside; both loads and the store need that mask. tl.sigmoid wants float32.",
         uses=("silu_mul_kernel",),
@@ -122,8 +122,8 @@ CHECKS = (
         run=calls.softmax,
         expect=partial(_softmax_expect, counted=False),
         compare=agree,
-        ask=asks.SOFTMAX,
-        pointer="What stands in the lanes beyond the row's end, and what do they do to the maximum and to the sum?",
+        snippet=snippets.SOFTMAX,
+        first_hint="What stands in the lanes beyond the row's end, and what do they do to the maximum and to the sum?",
         hint="What is loaded beyond the end should be no maximum, and its exp should be 0. Subtract the maximum before "
         "exp, divide by the row's sum, store under the same mask.",
         uses=("softmax_kernel",),
@@ -142,8 +142,8 @@ CHECKS = (
         run=calls.softmax,
         expect=partial(_softmax_expect, counted=True),
         compare=agree,
-        ask=asks.SOFTMAX,
-        pointer="How often does the text load the row, and who else loads it?",
+        snippet=snippets.SOFTMAX,
+        first_hint="How often does the text load the row, and who else loads it?",
         hint="One tl.load, kept in a variable, serves maximum, sum and quotients: nothing has to be stored in between. "
         "Each program has one row, that of its own number.",
         uses=("softmax_kernel",),

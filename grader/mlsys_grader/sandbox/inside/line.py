@@ -24,7 +24,7 @@ class Line:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._closed = True
 
-    def ask(self, what: str, value: int) -> float:
+    def query(self, what: str, value: int) -> float:
         """Put a question and wait for the reply. Raises `InputError` where it is refused, or comes after the end."""
         if self._closed:  # by the learner's code, which has kept what it was given in an earlier call
             raise InputError("what an earlier call was given is used again", expected="what this call was given")

@@ -308,7 +308,7 @@ def _rank(channel: socket.socket, module: Any, question: wire.Frame) -> wire.Fra
 def _talk(channel: socket.socket, module: Any, question: wire.Frame) -> wire.Frame:
     """Call the learner's code once; what it asks the check's partner crosses the channel before the answer."""
     with Line(channel, question.meta["nonce"]) as line:
-        call = bind_partner(_prepare(question), line.ask)
+        call = bind_partner(_prepare(question), line.query)
         return replies.answer(call, module, question.arrays)
 
 

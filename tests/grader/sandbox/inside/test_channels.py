@@ -87,13 +87,13 @@ def load(job, expression):
     """Load a submission whose function raises what an expression gives."""
     source = f"{TOOLS}import json\ndef double(x):\n    raise ValueError(json.dumps({expression}))\n"
     order = {"name": "t.ipynb", "source": source, "time_limit_s": 60.0, "memory_bytes": 1 << 30, "cpu_s": 60}
-    assert job.ask("job", order, deadline=time.monotonic() + 120).kind == "loaded"
+    assert job.request("job", order, deadline=time.monotonic() + 120).kind == "loaded"
 
 
 def evaluate(job):
     """The value of the expression that a job has loaded."""
     case = {"call": "tiny_calls:double", "uses": ["double"], "time_limit_s": 60.0, "memory_bytes": None}
-    reply = job.ask("case", {**case, "random_seed": 1}, {"x": np.zeros(3)}, deadline=time.monotonic() + 120)
+    reply = job.request("case", {**case, "random_seed": 1}, {"x": np.zeros(3)}, deadline=time.monotonic() + 120)
     got = reply.meta["got"]
     assert got.startswith("ValueError: "), got
     return json.loads(got.removeprefix("ValueError: ").rpartition(", at ")[0])

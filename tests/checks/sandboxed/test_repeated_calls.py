@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlsys_checks.sandboxed.twice import ask_before, ask_twice
+from mlsys_checks.sandboxed.repeated_calls import call_before, call_twice
 from mlsys_lab.errors import InputError
 
 KEPT = [1, 2]
@@ -13,11 +13,11 @@ KEPT = [1, 2]
 @pytest.mark.parametrize("answer", [KEPT, ("name", KEPT), [KEPT], {"a list": KEPT}], ids=str)
 def test_a_list_that_comes_again_is_refused_at_any_depth(answer: object) -> None:
     with pytest.raises(InputError, match=r"^f gives back what an earlier call gave"):
-        ask_twice("f", lambda: answer)
+        call_twice("f", lambda: answer)
 
 
 def test_lists_of_their_own_and_the_same_numbers_pass() -> None:
-    assert ask_twice("f", lambda: [list(KEPT), (1, "a")]) == [KEPT, (1, "a")]
+    assert call_twice("f", lambda: [list(KEPT), (1, "a")]) == [KEPT, (1, "a")]
 
 
 def test_each_argument_in_turn_is_another_first() -> None:
@@ -27,5 +27,5 @@ def test_each_argument_in_turn_is_another_first() -> None:
         asked.append(args)
         raise ValueError
 
-    ask_before(function, (1, 2, 3), (10, 20))
+    call_before(function, (1, 2, 3), (10, 20))
     assert asked == [(10, 2, 3), (1, 20, 3)]

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 
 from mlsys_checks.runner import run_check
-from mlsys_checks.trusted.again import ask_again
+from mlsys_checks.trusted.repeats import repeat_first_case
 from mlsys_checks.trusted.verdict import draw_inputs
 
 
 def test_the_first_case_comes_again_after_the_public_ones_with_other_numbers(fakes):
-    (check,) = ask_again([fakes.ADD_ONE])
+    (check,) = repeat_first_case([fakes.ADD_ONE])
     assert [case.name for case in check.cases] == ["single", "many", "single, once more with other numbers", "empty"]
     first, again = (draw_inputs(check, check.cases[i], 0)["x"] for i in (0, 2))
     assert first.shape == again.shape
@@ -19,7 +19,7 @@ def test_the_first_case_comes_again_after_the_public_ones_with_other_numbers(fak
 
 
 def test_results_kept_by_shape_pass_once_but_not_twice(fakes):
-    (twice,) = ask_again([fakes.TWICE])
+    (twice,) = repeat_first_case([fakes.TWICE])
     kept = {}
     forgetful = SimpleNamespace(twice=lambda x: kept.setdefault(x.shape, 2 * x))
     assert run_check(fakes.TWICE, forgetful).passed
@@ -30,4 +30,4 @@ def test_results_kept_by_shape_pass_once_but_not_twice(fakes):
 
 def test_traced_kernels_can_keep_nothing(fakes):
     traced = replace(fakes.TWICE, traced=True)
-    assert ask_again([traced]) == (traced,)
+    assert repeat_first_case([traced]) == (traced,)

@@ -1,4 +1,4 @@
-"""Ask for a case twice: what a solution keeps from one call to the next shows where a later call has other numbers."""
+"""Repeat a case with other numbers: a solution that keeps results from an earlier call then fails."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import replace
 from mlsys_checks.sandboxed.spec import Case, Check
 
 
-def ask_again(checks: Iterable[Check]) -> tuple[Check, ...]:
-    """The checks, each of which asks its first case once more after the public ones, with other numbers drawn.
+def repeat_first_case(checks: Iterable[Check]) -> tuple[Check, ...]:
+    """Add to each check its first case once more, after the public cases and with other numbers drawn.
 
-    Sizes are as before, so that results kept by shape do not pass, and neither does what adds up over calls. Traced
-    kernels, which can keep nothing, are left as they are.
+    Sizes are the same, so that neither results cached by shape nor sums carried over between calls pass. Traced kernels
+    can keep nothing, so their checks are unchanged.
     """
     return tuple(check if check.traced else replace(check, cases=_with_first_again(check.cases)) for check in checks)
 

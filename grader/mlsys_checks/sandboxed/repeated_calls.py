@@ -1,4 +1,4 @@
-"""Ask a learner's function more than once: what it keeps from one call to the next shows in the answer that counts."""
+"""Call a learner's function more than once, so that what it keeps between calls shows in the answer that counts."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 from mlsys_lab.errors import InputError
 
 
-def ask_before(function: Callable[..., Any], args: Sequence[Any], others: Sequence[Any]) -> None:
-    """Ask a function for what differs from `args` in one argument, that of `others`, each in turn.
+def call_before(function: Callable[..., Any], args: Sequence[Any], others: Sequence[Any]) -> None:
+    """Call a function with `args` but for one argument, taken from `others`, each in turn.
 
-    The answers are left aside: who keeps them by too few of the arguments gives one of them when asked for `args`.
+    The answers are dropped: a function that caches them by too few arguments returns one of them for `args`.
     """
     for i, other in enumerate(others):
         with suppress(Exception):
             function(*args[:i], other, *args[i + 1 :])
 
 
-def ask_twice(name: str, call: Callable[[], Any]) -> Any:
-    """What a call gives, asked twice: lists and dictionaries of the first answer may not come back in the second."""
+def call_twice(name: str, call: Callable[[], Any]) -> Any:
+    """The second answer of a call made twice; `InputError` if it holds a list or dictionary of the first."""
     before, after = call(), call()
     given = {id(one) for one in _mutable(before)}
     if any(id(one) in given for one in _mutable(after)):

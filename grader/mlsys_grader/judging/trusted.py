@@ -1,11 +1,11 @@
-"""The process in which checks decide: inputs are drawn, answers known and compared, in a child for each submission.
+"""The trusted process: it draws inputs, computes what is expected and compares, in a child for each submission.
 
     judge ── control ──▶ launcher     imports the lab's checks and what their oracles import; sees no answer, ever
                             └─▶ child  decides on one submission, under limits of its own; dies of them alone
 
 Answers are hostile: what compares them may be made to loop or to take memory without end, in C code that no signal
 handler interrupts. The kernel's limits hold there too, and what a submission's child took is gone with it. Runs as
-`python -c "from mlsys_grader.judging.deciding import main; main()"` with the control socket as standard input.
+`python -c "from mlsys_grader.judging.trusted import main; main()"` with the control socket as standard input.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Callable
 from math import ceil
 from typing import Any, NoReturn
 
-from mlsys_checks.sandboxed.spec import Arrays, Ask, Case, Check, Lab, Mismatch
+from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Lab, Mismatch, Query
 from mlsys_checks.trusted.verdict import draw_inputs, public_inputs
 from mlsys_grader.sandbox.inside import jail, wire
 from mlsys_lab.errors import InputError
@@ -98,7 +98,7 @@ class Decider:
         self._lab = lab
         self._inputs: dict[tuple[str, str], Arrays] = {}
         self._expected: dict[tuple[str, str], Arrays] = {}
-        self._partners: dict[tuple[str, str], Ask] = {}
+        self._partners: dict[tuple[str, str], Query] = {}
         self._kinds: dict[str, Callable[[Check, Case, wire.Frame], wire.Frame]] = {
             "draw": self._draw,
             "expect": self._expect,
