@@ -16,7 +16,7 @@ from mlsys_lab.parallel.flat import FlatParameters
 Result = TypeVar("Result")
 
 
-class BucketQueue(Generic[Result]):
+class BucketReducer(Generic[Result]):
     """Starts a collective for each bucket as soon as all of its gradients are there and all buckets before it started.
 
     That order is the same on every rank, whatever order gradients come in. Each gradient that comes takes all

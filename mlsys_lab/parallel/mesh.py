@@ -10,7 +10,7 @@ AXES = ("tensor", "context", "data", "pipeline")
 """From the axis on which neighbouring ranks differ to the one on which they differ last."""
 
 
-class Mesh:
+class DeviceMesh:
     """This rank's groups in a layout: with whom it divides matrices, sequences, batches and layers.
 
     `place` is its number on each axis; `tensor`, `context`, `data` and `pipeline` are the ranks that differ from it on
@@ -20,7 +20,7 @@ class Mesh:
 
     >>> from mlsys_lab.comm import run
     >>> layout = Layout(data=2, tensor=2, pipeline=2)
-    >>> run(lambda rank, _: Mesh(layout, rank).place, [None] * 8).results[5]
+    >>> run(lambda rank, _: DeviceMesh(layout, rank).place, [None] * 8).results[5]
     {'tensor': 1, 'context': 0, 'data': 0, 'pipeline': 1}
     """
 
@@ -28,7 +28,7 @@ class Mesh:
         if layout.devices != world.size:
             raise InputError("the layout has another number of ranks", got=layout.devices, expected=world.size)
         self.layout, self.world = layout, world
-        self.place = find_place(layout, world.rank)
+        self.place = mesh_coordinates(layout, world.rank)
         self.tensor, self.context, self.data, self.pipeline = (self.along(axis) for axis in AXES)
         self.replicas = self.along("context", "data")
         group, number = divmod(self.place["data"], layout.expert)
@@ -42,7 +42,10 @@ class Mesh:
         return self.world.group(
             rank
             for rank in range(self.world.size)
-            if all(axis in axes or number == self.place[axis] for axis, number in find_place(self.layout, rank).items())
+            if all(
+                axis in axes or number == self.place[axis]
+                for axis, number in mesh_coordinates(self.layout, rank).items()
+            )
         )
 
     def ends(self) -> Rank | None:
@@ -51,7 +54,7 @@ class Mesh:
         return self.pipeline.group([0, last]) if last and self.pipeline.rank in (0, last) else None
 
 
-def find_place(layout: Layout, rank: int) -> dict[str, int]:
+def mesh_coordinates(layout: Layout, rank: int) -> dict[str, int]:
     """Number of a rank on each axis of a layout."""
     place = {}
     for axis in AXES:

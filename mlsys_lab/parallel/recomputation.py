@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from mlsys_lab.flops.compute import check_recomputation
 
 
-def recompute(blocks: Iterable[nn.Module], kind: str) -> None:
+def apply_activation_checkpointing(blocks: Iterable[nn.Module], kind: str) -> None:
     """Let blocks of a transformer keep less for their backward pass, in place; results stay as they are.
 
     "full" keeps a block's input alone, and repeats its forward pass with all messages but those behind the last thing

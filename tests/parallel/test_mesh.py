@@ -8,11 +8,11 @@ import torch
 from mlsys_lab.comm import Rank, RankError, run
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.layout import Layout
-from mlsys_lab.parallel.mesh import Mesh
+from mlsys_lab.parallel.mesh import DeviceMesh
 
 
 def find_members(rank: Rank, layout: Layout) -> dict[str, list[int]]:
-    mesh = Mesh(layout, rank)
+    mesh = DeviceMesh(layout, rank)
     groups = {axis: getattr(mesh, axis) for axis in ("tensor", "context", "data", "pipeline", "replicas")}
     ends = mesh.ends()
     if ends is not None:
@@ -42,7 +42,7 @@ def test_groups_are_neighbours_by_axis() -> None:
 
 def test_neighbouring_data_ranks_divide_the_experts() -> None:
     def find(rank: Rank, layout: Layout) -> tuple[list[int], list[int]]:
-        mesh = Mesh(layout, rank)
+        mesh = DeviceMesh(layout, rank)
         return [*mesh.expert._members], [*mesh.expert_replicas._members]
 
     results, _ = run(find, [Layout(data=4, context=2, expert=2)] * 8)
@@ -52,7 +52,7 @@ def test_neighbouring_data_ranks_divide_the_experts() -> None:
 
 def test_groups_of_one_shape_carry_their_own_messages() -> None:
     def talk(rank: Rank, layout: Layout) -> list[int]:
-        mesh = Mesh(layout, rank)
+        mesh = DeviceMesh(layout, rank)
         if rank.rank == 0:
             sent = [group.isend(torch.tensor(i), 1) for i, group in enumerate((mesh.replicas, mesh.data))]
             for one in sent:

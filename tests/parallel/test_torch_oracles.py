@@ -18,7 +18,7 @@ from mlsys_lab.models.transformer import Transformer
 from mlsys_lab.parallel.data import DDP
 from mlsys_lab.parallel.pipeline import Pipeline, one_forward_one_backward
 from mlsys_lab.parallel.sharded import FSDP
-from mlsys_lab.parallel.tensor import divide_transformer, divided_cross_entropy
+from mlsys_lab.parallel.tensor import apply_tensor_parallel, vocab_parallel_cross_entropy
 from tests.parallel.training import CONFIG, loss_of, make_batches, make_model
 
 RANKS, MICRO_BATCHES = 2, 4
@@ -84,8 +84,8 @@ def tensor_parallel(rank: Rank) -> tuple[Found, Found]:
             return Transformer(replace(CONFIG, vocab_size=12, tied=False)).double()
 
     tokens = make_batches(rows=3, steps=1)[0]
-    ours = divide_transformer(make(), rank)
-    loss = divided_cross_entropy(ours(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten(), rank)
+    ours = apply_tensor_parallel(make(), rank)
+    loss = vocab_parallel_cross_entropy(ours(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten(), rank)
     loss.backward()
 
     theirs, mesh = make(), init_device_mesh("cpu", (RANKS,))

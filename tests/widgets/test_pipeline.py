@@ -6,7 +6,7 @@ import re
 import pytest
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.parallel.pipeline.schedules import most_kept
+from mlsys_lab.parallel.pipeline.schedules import max_in_flight
 from mlsys_lab.widgets import element, esm
 from mlsys_lab.widgets.pipeline import (
     SCHEDULES,
@@ -42,7 +42,7 @@ def test_the_figure_and_python_schedule_and_play_alike(open_module) -> None:
         schedule = make_schedule(*case)
         assert orders == [[list(action) for action in order] for order in schedule], case
         assert end_s == pytest.approx(play(schedule).end_s, rel=1e-12), case
-        assert kept == list(map(most_kept, schedule)), case
+        assert kept == list(map(max_in_flight, schedule)), case
 
 
 def test_the_table_tells_idle_time_and_what_is_kept() -> None:

@@ -16,30 +16,30 @@ GRADIENTS = "gradients"
 """The purpose with which the ledger counts messages of gradients."""
 
 
-def copy_from_first(module: nn.Module, group: Rank) -> None:
+def sync_module_states(module: nn.Module, group: Rank) -> None:
     """Give every rank the parameters and buffers of the group's rank 0, so that all begin with the same model."""
-    copy_tensors([*module.parameters(), *module.buffers()], group)
+    broadcast_tensors([*module.parameters(), *module.buffers()], group)
 
 
-def copy_untrained(module: nn.Module, group: Rank) -> None:
+def sync_untrained_states(module: nn.Module, group: Rank) -> None:
     """Give every rank rank 0's buffers and the parameters that are not trained, which no shard and no bucket holds."""
-    copy_tensors([*(one for one in module.parameters() if not one.requires_grad), *module.buffers()], group)
+    broadcast_tensors([*(one for one in module.parameters() if not one.requires_grad), *module.buffers()], group)
 
 
-def copy_tensors(tensors: Iterable[torch.Tensor], group: Rank) -> None:
+def broadcast_tensors(tensors: Iterable[torch.Tensor], group: Rank) -> None:
     """Overwrite tensors with those of the group's rank 0, one after the other."""
     for tensor in tensors:
         tensor.data.copy_(broadcast_tree(group, tensor.data))
 
 
-def average_each(module: nn.Module, group: Rank) -> None:
+def average_gradients(module: nn.Module, group: Rank) -> None:
     """Step 1: one all-reduce for each parameter. Small ones cost as much latency as large ones."""
     for parameter in module.parameters():
         if parameter.grad is not None:
             parameter.grad.copy_(ring(group, parameter.grad, GRADIENTS) / group.size)
 
 
-def average_flat(module: nn.Module, group: Rank) -> None:
+def average_gradients_flat(module: nn.Module, group: Rank) -> None:
     """Step 2: one all-reduce of all gradients laid end to end. No message leaves before the backward pass has ended.
 
     Raises InputError where a parameter that is trained has no gradient.

@@ -13,7 +13,7 @@ LEVELS = 127
 
 
 @dataclass(frozen=True)
-class Blocks:
+class BlockQuantizer:
     """How flat arrays are rounded to 8 bits: in blocks of `size` numbers, each scaled by its largest magnitude.
 
     An array of n numbers becomes codes (n,) in int8 and scales (n/size, rounded up) in fp32. No number is off by more

@@ -18,10 +18,10 @@ from mlsys_lab.comm.collectives.exchange import all_to_all
 from mlsys_lab.comm.collectives.scattered import all_gather_ring
 from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.data.averaging import GRADIENTS
-from mlsys_lab.parallel.data.blocks import Blocks
+from mlsys_lab.parallel.data.blocks import BlockQuantizer
 
 
-class Int8Average:
+class Int8GradientAverager:
     """Averages gradients as 8-bit numbers with an fp32 scale for each `block` of them: 1 + 4/block bytes an element.
 
     A rank sends each other its chunk, adds up what came, and sends the sum, rounded again (ZeRO++, arXiv:2306.10209,
@@ -30,7 +30,7 @@ class Int8Average:
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], group: Rank, block: int = 256) -> None:
-        self.parameters, self._group, self._blocks = list(parameters), group, Blocks(block)
+        self.parameters, self._group, self._blocks = list(parameters), group, BlockQuantizer(block)
         self._errors = [torch.zeros_like(one) for one in self.parameters]
 
     def average(self) -> None:

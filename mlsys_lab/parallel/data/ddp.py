@@ -10,8 +10,8 @@ from torch import nn
 from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.all_reduce import ring_steps
 from mlsys_lab.comm.collectives.steps import InFlight
-from mlsys_lab.parallel.buckets import BucketQueue
-from mlsys_lab.parallel.data.averaging import GRADIENTS, copy_from_first, copy_tensors
+from mlsys_lab.parallel.buckets import BucketReducer
+from mlsys_lab.parallel.data.averaging import GRADIENTS, broadcast_tensors, sync_module_states
 from mlsys_lab.parallel.flat import assign_buckets
 
 
@@ -27,16 +27,16 @@ class DDP(nn.Module):
     def __init__(self, module: nn.Module, group: Rank, bucket_bytes: float = 25 * 2**20) -> None:
         super().__init__()
         self.module, self._group, self._size = module, group, group.size
-        copy_from_first(module, group)
+        sync_module_states(module, group)
         buckets = assign_buckets(module.parameters(), bucket_bytes)
-        self._queue = BucketQueue(
+        self._queue = BucketReducer(
             buckets, lambda bucket: InFlight(ring_steps(group, bucket.read_gradients(), GRADIENTS))
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module on this rank's part of the batch."""
         if self.training:
-            copy_tensors(self.module.buffers(), self._group)
+            broadcast_tensors(self.module.buffers(), self._group)
         return self.module(*args, **kwargs)
 
     def no_sync(self) -> AbstractContextManager[None]:

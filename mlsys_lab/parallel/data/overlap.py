@@ -28,13 +28,13 @@ from mlsys_lab.comm.simulate import Cluster
 from mlsys_lab.comm.simulate.steps import data_parallel_step
 from mlsys_lab.errors import CourseError, InputError
 from mlsys_lab.flops.communication import all_reduce_bytes
-from mlsys_lab.parallel.data.averaging import average_each, average_flat
+from mlsys_lab.parallel.data.averaging import average_gradients, average_gradients_flat
 from mlsys_lab.parallel.data.ddp import DDP
 
 LAYER_S, WIDTH = 0.02, 64
 """Seconds of a layer's forward pass, and its width."""
 WAYS = ("one by one, behind", "in one, behind", "in buckets, during")
-"""How gradients are averaged: `average_each` and `average_flat` behind the backward pass, `DDP` while it goes on."""
+"""How gradients are averaged: `average_gradients`, `average_gradients_flat`, and `DDP`."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,10 @@ def _time_ways(world: Rank, given: tuple[int, float, int]) -> list[float]:
     def shortest(module: nn.Module, finish: Callable[[], None]) -> float:
         return min(step_s(module, finish) for _ in range(steps))
 
-    behind = [shortest(model, lambda: average_each(model, rank)), shortest(model, lambda: average_flat(model, rank))]
+    behind = [
+        shortest(model, lambda: average_gradients(model, rank)),
+        shortest(model, lambda: average_gradients_flat(model, rank)),
+    ]
     ddp = DDP(model, rank, bucket_bytes=layer_bytes)
     return [*behind, shortest(ddp, ddp.finish_gradient_synchronization)]
 

@@ -8,7 +8,7 @@ from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.all_reduce import ring
 
 
-def balance_loss(logits: torch.Tensor, experts: torch.Tensor, group: Rank) -> torch.Tensor:
+def load_balancing_loss(logits: torch.Tensor, experts: torch.Tensor, group: Rank) -> torch.Tensor:
     """E·Σ fᵢ·Pᵢ: router logits (n, E) of this rank's tokens, the experts (n, A) that they chose -> a number.
 
     fᵢ is expert i's share of all ranks' choices, Pᵢ the mean of its probabilities over this rank's tokens (Switch

@@ -17,7 +17,7 @@ TOKENS, COUNTS = "tokens of experts", "counts of experts"
 """Purposes with which the ledger counts rows on their way to experts and back, and how many are to come."""
 
 
-class ExpertParallel(nn.Module):
+class ExpertParallelMoE(nn.Module):
     """A `MixtureOfExperts` of which rank r keeps experts r·E/p to (r + 1)·E/p - 1: (B, T, D) -> (B, T, D).
 
     Each rank has tokens of its own. Two all-to-alls send them to their experts and bring the results back; a third,

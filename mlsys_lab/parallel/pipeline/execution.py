@@ -10,8 +10,8 @@ from torch import nn
 
 from mlsys_lab.comm import Rank, Request
 from mlsys_lab.errors import InputError
-from mlsys_lab.parallel.pipeline.late_weights import LateWeights
-from mlsys_lab.parallel.pipeline.schedules import KINDS, Action, Kind, Schedule, is_split
+from mlsys_lab.parallel.pipeline.late_weights import WeightGradStore
+from mlsys_lab.parallel.pipeline.schedules import KINDS, Action, Kind, Schedule, has_weight_passes
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 ACTIVATIONS, GRADIENTS = "activations between stages", "gradients between stages"
@@ -41,21 +41,21 @@ class Pipeline:
         inputs: Sequence[torch.Tensor],
         targets: Sequence[torch.Tensor],
         loss: Loss,
-        around_backward: Callable[[int, bool], AbstractContextManager[None]] = lambda chunk, is_last: nullcontext(),
+        backward_context: Callable[[int, bool], AbstractContextManager[None]] = lambda chunk, is_last: nullcontext(),
     ) -> torch.Tensor | None:
         """Go through the schedule; add the gradients of the mean loss over micro-batches to this rank's parameters.
 
         inputs, targets: of each micro-batch; the first rank reads the inputs, the last one the targets.
-        around_backward: a context for every pass that adds to gradients, given the number of this rank's chunk and
+        backward_context: a context for every pass that adds to gradients, given the number of this rank's chunk and
         whether it is the chunk's last of its kind: where data parallelism sends gradients. Where a schedule has passes
         for the weights' gradients, those of linear layers are added there. Returns the mean loss on the last rank and
         None on the others. Raises InputError for a schedule of other ranks, chunks or micro-batches.
         """
-        split = is_split(schedule)
+        split = has_weight_passes(schedule)
         self._check(schedule, len(inputs), KINDS if split else WAYS)
         given: dict[tuple[int, int], torch.Tensor] = {}
         results: dict[tuple[int, int], torch.Tensor] = {}
-        late: dict[tuple[int, int], LateWeights] = {}
+        late: dict[tuple[int, int], WeightGradStore] = {}
         sent: list[Request] = []
         losses = []
         order = schedule[self._group.rank]
@@ -65,7 +65,7 @@ class Pipeline:
             if action.kind == "forward":
                 x = self._receive(action)
                 given[where] = inputs[action.micro_batch] if x is None else x.requires_grad_()
-                late[where] = LateWeights()
+                late[where] = WeightGradStore()
                 with late[where] if split else nullcontext():
                     result = self.chunks[action.chunk](given[where])
                 if self._stage(action.chunk) == self._last:
@@ -75,11 +75,11 @@ class Pipeline:
                 sent += self._send(action, result)
             elif action.kind == "backward":
                 gradient = self._receive(action)
-                with around_backward(action.chunk, is_last):
+                with backward_context(action.chunk, is_last):
                     torch.autograd.backward(results.pop(where), gradient)
                 sent += self._send(action, given.pop(where).grad)
             else:
-                with around_backward(action.chunk, is_last):
+                with backward_context(action.chunk, is_last):
                     late.pop(where).backward()
         for request in sent:
             request.wait()

@@ -9,14 +9,14 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 
-class LateWeights(TorchFunctionMode):
+class WeightGradStore(TorchFunctionMode):
     """Within the block, linear layers put the gradients of their weights off until `backward()` of this object.
 
     The backward pass before it works out all others: of inputs, and of norms and embeddings, which are cheap. Of every
     linear layer its input and its result's gradient are kept in between. Hooks of parameters are called as by autograd.
 
     >>> layer = torch.nn.Linear(3, 2)
-    >>> with LateWeights() as late:
+    >>> with WeightGradStore() as late:
     ...     total = layer(torch.ones(4, 3)).sum()
     >>> total.backward()
     >>> layer.weight.grad is None

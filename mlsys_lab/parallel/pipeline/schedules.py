@@ -93,14 +93,14 @@ def zero_bubble(ranks: int, micro_batches: int) -> Schedule:
     return schedule
 
 
-def is_split(schedule: Schedule) -> bool:
+def has_weight_passes(schedule: Schedule) -> bool:
     """Whether gradients of weights have passes of their own in a schedule."""
     return any(action.kind == "weight" for order in schedule for action in order)
 
 
-def most_kept(order: list[Action]) -> int:
+def max_in_flight(order: list[Action]) -> int:
     """Micro-batches of which a rank keeps activations at once at most, each chunk's counted by itself."""
-    last = "weight" if is_split([order]) else "backward"
+    last = "weight" if has_weight_passes([order]) else "backward"
     kept = most = 0
     for action in order:
         kept += (action.kind == "forward") - (action.kind == last)

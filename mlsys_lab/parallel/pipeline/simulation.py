@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from mlsys_lab.comm.simulate.cluster import Cluster, Task
 from mlsys_lab.errors import InputError
-from mlsys_lab.parallel.pipeline.schedules import Action, Schedule, is_split
+from mlsys_lab.parallel.pipeline.schedules import Action, Schedule, has_weight_passes
 
 Done = tuple[str, int, int]
 """A pass that is done: its kind, micro-batch and stage, the chunk's number of all v·p."""
@@ -33,7 +33,7 @@ def simulate(
     if ranks != cluster.ranks:
         raise InputError("the schedule has another number of ranks", got=ranks, expected=cluster.ranks)
     late_s, last_kind = 0.0, "backward"
-    if is_split(schedule):
+    if has_weight_passes(schedule):
         late_s, last_kind = backward_s / 2 if weight_s is None else weight_s, "weight"
     chunks = _count_chunks(schedule)
     seconds = {"forward": forward_s / chunks, "backward": (backward_s - late_s) / chunks, "weight": late_s / chunks}

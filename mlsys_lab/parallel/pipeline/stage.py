@@ -9,7 +9,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.models.transformer import Transformer
 
 
-class Stage(nn.Module):
+class TransformerChunk(nn.Module):
     """Piece `number` of the `count` of a model, which is cut down to it in place.
 
     No piece has more than one block more than another, and the longer ones are spread evenly: of 6 layers, 4 pieces

@@ -3,16 +3,16 @@
 from mlsys_lab.parallel.sharded.fsdp import FSDP
 from mlsys_lab.parallel.sharded.gradients import ShardedDDP
 from mlsys_lab.parallel.sharded.offload import OffloadedOptimizer
-from mlsys_lab.parallel.sharded.optimizer import ShardedOptimizer, clip_gradients, state_bytes
-from mlsys_lab.parallel.sharded.transport import Int8Transport, Transport
+from mlsys_lab.parallel.sharded.optimizer import ShardedOptimizer, clip_grad_norm, optimizer_state_bytes
+from mlsys_lab.parallel.sharded.transport import Int8Collectives, ZeroCollectives
 
 __all__ = [
     "FSDP",
-    "Int8Transport",
+    "Int8Collectives",
     "OffloadedOptimizer",
     "ShardedDDP",
     "ShardedOptimizer",
-    "Transport",
-    "clip_gradients",
-    "state_bytes",
+    "ZeroCollectives",
+    "clip_grad_norm",
+    "optimizer_state_bytes",
 ]

@@ -14,11 +14,11 @@ from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.rooted import broadcast_tree
 from mlsys_lab.comm.collectives.scattered import all_gather_ring
 from mlsys_lab.comm.collectives.steps import InFlight
-from mlsys_lab.parallel.buckets import BucketQueue
-from mlsys_lab.parallel.data.averaging import copy_untrained
+from mlsys_lab.parallel.buckets import BucketReducer
+from mlsys_lab.parallel.data.averaging import sync_untrained_states
 from mlsys_lab.parallel.flat import FlatParameters
 from mlsys_lab.parallel.sharded.gradients import send_off
-from mlsys_lab.parallel.sharded.transport import Transport
+from mlsys_lab.parallel.sharded.transport import ZeroCollectives
 from mlsys_lab.parallel.sharded.unit import Unit, divide, find_tensors
 
 
@@ -52,13 +52,13 @@ class FSDP(nn.Module):
         compute_dtype: torch.dtype | None = None,
         replicas: Rank | None = None,
         alone: nn.Parameter | None = None,
-        transport: Transport | None = None,
+        transport: ZeroCollectives | None = None,
         near: Rank | None = None,
     ) -> None:
         super().__init__()
-        self._group, self._replicas, self._transport = group, replicas, transport or Transport()
+        self._group, self._replicas, self._transport = group, replicas, transport or ZeroCollectives()
         for ranks in [group] if replicas is None else [group, replicas]:
-            copy_untrained(module, ranks)
+            sync_untrained_states(module, ranks)
         self._names = {id(parameter): name for name, parameter in module.named_parameters()}
         self._units = [
             Unit(owner, parameters, group, compute_dtype, self._transport, near)
@@ -75,7 +75,7 @@ class FSDP(nn.Module):
             self._watch(number, unit)
         last_first = self._units[::-1]
         self._by_bucket = {id(unit.flat): unit for unit in last_first}
-        self._queue = BucketQueue([unit.flat for unit in last_first], self._send_off)
+        self._queue = BucketReducer([unit.flat for unit in last_first], self._send_off)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module on this rank's part of the batch."""

@@ -10,11 +10,11 @@ from torch import nn
 from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.all_reduce import ring_steps
 from mlsys_lab.comm.collectives.steps import InFlight, Steps
-from mlsys_lab.parallel.buckets import BucketQueue
-from mlsys_lab.parallel.data.averaging import GRADIENTS, copy_tensors, copy_untrained
+from mlsys_lab.parallel.buckets import BucketReducer
+from mlsys_lab.parallel.data.averaging import GRADIENTS, broadcast_tensors, sync_untrained_states
 from mlsys_lab.parallel.flat import FlatParameters
 from mlsys_lab.parallel.sharded.optimizer import ShardedOptimizer
-from mlsys_lab.parallel.sharded.transport import Transport
+from mlsys_lab.parallel.sharded.transport import ZeroCollectives
 
 
 class ShardedDDP(nn.Module):
@@ -30,13 +30,13 @@ class ShardedDDP(nn.Module):
     def __init__(self, module: nn.Module, group: Rank, optimizer: ShardedOptimizer) -> None:
         super().__init__()
         self.module, self._group, self._size, self._optimizer = module, group, group.size, optimizer
-        copy_untrained(module, group)  # the optimizer has copied all else
-        self._queue = BucketQueue([bucket for bucket, _ in optimizer.shards], lambda bucket: send_off(bucket, group))
+        sync_untrained_states(module, group)  # the optimizer has copied all else
+        self._queue = BucketReducer([bucket for bucket, _ in optimizer.shards], lambda bucket: send_off(bucket, group))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module on this rank's part of the batch."""
         if self.training:
-            copy_tensors(self.module.buffers(), self._group)
+            broadcast_tensors(self.module.buffers(), self._group)
         return self.module(*args, **kwargs)
 
     def finish_gradient_synchronization(self) -> None:
@@ -46,7 +46,7 @@ class ShardedDDP(nn.Module):
 
 
 def send_off(
-    bucket: FlatParameters, group: Rank, replicas: Rank | None = None, transport: Transport | None = None
+    bucket: FlatParameters, group: Rank, replicas: Rank | None = None, transport: ZeroCollectives | None = None
 ) -> InFlight[torch.Tensor]:
     """Start the reduce-scatter of a bucket's gradients, and free those of its parameters.
 
@@ -55,11 +55,11 @@ def send_off(
     """
     gradients = bucket.read_gradients()
     bucket.free_gradients()
-    return InFlight(_sum_steps(gradients, group, replicas, transport or Transport()))
+    return InFlight(_sum_steps(gradients, group, replicas, transport or ZeroCollectives()))
 
 
 def _sum_steps(
-    gradients: torch.Tensor, group: Rank, replicas: Rank | None, transport: Transport
+    gradients: torch.Tensor, group: Rank, replicas: Rank | None, transport: ZeroCollectives
 ) -> Steps[torch.Tensor]:
     part = yield from transport.reduce_scatter(group, gradients)
     return part if replicas is None else (yield from ring_steps(replicas, part, GRADIENTS))

@@ -12,7 +12,7 @@ from mlsys_lab.parallel.sharded.optimizer import ShardedOptimizer
 
 
 @dataclass
-class Crossings:
+class OffloadTraffic:
     """Bytes that have crossed between a device and its host, each way."""
 
     down_bytes: int = 0
@@ -31,9 +31,9 @@ class OffloadedOptimizer(ShardedOptimizer):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.crossings = Crossings()
+        self.crossings = OffloadTraffic()
         super().__init__(*args, **kwargs)
-        self.crossings = Crossings()  # of steps alone, not of how shards got there
+        self.crossings = OffloadTraffic()  # of steps alone, not of how shards got there
 
     def _lower(self, array: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         self.crossings.down_bytes += array.nbytes

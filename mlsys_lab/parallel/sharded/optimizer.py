@@ -17,7 +17,7 @@ from mlsys_lab.comm.collectives.all_reduce import ring
 from mlsys_lab.comm.collectives.chunks import split_chunks
 from mlsys_lab.comm.collectives.rooted import broadcast_tree
 from mlsys_lab.comm.collectives.scattered import all_gather_ring, reduce_scatter_ring
-from mlsys_lab.parallel.data.averaging import GRADIENTS, copy_tensors
+from mlsys_lab.parallel.data.averaging import GRADIENTS, broadcast_tensors
 from mlsys_lab.parallel.flat import FlatParameters, assign_buckets
 
 WEIGHTS = "weights"
@@ -52,7 +52,7 @@ class ShardedOptimizer:
         self.shards: list[tuple[FlatParameters, nn.Parameter]] = []
         param_groups = []
         for given in _as_groups(params):
-            copy_tensors([one for one in given["params"] if not one.requires_grad], group)
+            broadcast_tensors([one for one in given["params"] if not one.requires_grad], group)
             shards = []
             for bucket in assign_buckets(given["params"], bucket_bytes):
                 bucket.write_values(broadcast_tree(group, bucket.read_values()))
@@ -108,13 +108,13 @@ class ShardedOptimizer:
         return split_chunks(flat, self._group.size)[self._group.rank].clone()
 
 
-def state_bytes(optimizer: torch.optim.Optimizer) -> int:
+def optimizer_state_bytes(optimizer: torch.optim.Optimizer) -> int:
     """Bytes of an optimiser's states on this rank, such as Adam's two moments; step counters are not counted."""
     tensors = (value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value))
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor.ndim)
 
 
-def clip_gradients(
+def clip_grad_norm(
     shards: Iterable[nn.Parameter],
     max_norm: float,
     group: Rank,

@@ -10,11 +10,11 @@ from mlsys_lab.comm.collectives.exchange import all_to_all
 from mlsys_lab.comm.collectives.scattered import all_gather_steps, reduce_scatter_steps
 from mlsys_lab.comm.collectives.steps import Steps
 from mlsys_lab.parallel.data.averaging import GRADIENTS
-from mlsys_lab.parallel.data.blocks import Blocks
+from mlsys_lab.parallel.data.blocks import BlockQuantizer
 from mlsys_lab.parallel.sharded.optimizer import WEIGHTS
 
 
-class Transport:
+class ZeroCollectives:
     """Weights are gathered and gradients reduce-scattered round a ring, in the dtype that they have."""
 
     def gather(self, group: Rank, part: torch.Tensor) -> Steps[list[torch.Tensor]]:
@@ -26,7 +26,7 @@ class Transport:
         return reduce_scatter_steps(group, gradients, GRADIENTS)
 
 
-class Int8Transport(Transport):
+class Int8Collectives(ZeroCollectives):
     """Weights and gradients travel in 8 bits with a scale for each block: about half of the bytes of bf16.
 
     Weights are rounded once, as are gradients, which go straight to the rank that adds them up (§3.1 and §3.3 of the
@@ -34,7 +34,7 @@ class Int8Transport(Transport):
     """
 
     def __init__(self, block: int = 256) -> None:
-        self._blocks = Blocks(block)
+        self._blocks = BlockQuantizer(block)
 
     def gather(self, group: Rank, part: torch.Tensor) -> Steps[list[torch.Tensor]]:
         """Give every rank all ranks' parts, flat arrays, in order of rank; its own is rounded too."""

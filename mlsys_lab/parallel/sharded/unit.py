@@ -16,9 +16,9 @@ from mlsys_lab.comm.collectives.scattered import all_gather_steps
 from mlsys_lab.comm.collectives.steps import InFlight
 from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.flat import assign_buckets
-from mlsys_lab.parallel.sharded.transport import Transport
+from mlsys_lab.parallel.sharded.transport import ZeroCollectives
 
-NEAR_WEIGHTS = "weights among near ranks"
+SECONDARY_WEIGHTS = "weights among near ranks"
 """The purpose with which the ledger counts weights that near ranks gather from each other."""
 
 
@@ -35,7 +35,7 @@ class Unit:
         parameters: list[nn.Parameter],
         group: Rank,
         compute_dtype: torch.dtype | None,
-        transport: Transport,
+        transport: ZeroCollectives,
         near: Rank | None,
     ) -> None:
         self.module, self._group, self._transport, self._near = module, group, transport, near
@@ -57,7 +57,7 @@ class Unit:
         if self.is_whole or self._coming is not None:
             return
         if is_backward and self._near is not None and self._near_shard is not None:
-            self._coming = InFlight(all_gather_steps(self._near, self._near_shard, NEAR_WEIGHTS))
+            self._coming = InFlight(all_gather_steps(self._near, self._near_shard, SECONDARY_WEIGHTS))
         else:
             part = self.shard.detach().to(self.flat.dtype)
             self._coming = InFlight(self._transport.gather(self._group, part))

@@ -8,13 +8,13 @@ import torch
 
 from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.scattered import all_gather_ring
-from mlsys_lab.parallel.tensor.layers import own_tokens
+from mlsys_lab.parallel.tensor.layers import local_token_ids
 
 LOSS = "loss"
 """The purpose with which the ledger counts messages of the loss."""
 
 
-def divided_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, group: Rank) -> torch.Tensor:
+def vocab_parallel_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, group: Rank) -> torch.Tensor:
     """Mean cross-entropy: this rank's logits (T, V/p) and target ids (T,) of the whole vocabulary -> a number.
 
     Each rank sends three numbers a token, not V/p: the largest of its logits, the sum of exponentials relative to it,
@@ -29,7 +29,7 @@ class _DividedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor, group: Rank) -> torch.Tensor:
-        here, inside = own_tokens(targets, logits.shape[1], group)
+        here, inside = local_token_ids(targets, logits.shape[1], group)
         largest = logits.max(1).values
         total = (logits - largest[:, None]).exp().sum(1)
         target = logits.gather(1, here[:, None])[:, 0] * inside

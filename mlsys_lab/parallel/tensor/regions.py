@@ -16,13 +16,13 @@ ACTIVATIONS = "activations"
 """The purpose with which the ledger counts messages of activations and of their gradients."""
 
 
-def enter(x: torch.Tensor, group: Rank) -> torch.Tensor:
+def copy_to_tensor_parallel_region(x: torch.Tensor, group: Rank) -> torch.Tensor:
     """Begin a region: `x` as it is. Backward, the ranks' gradients of it are added up, for each has used it in part."""
     entered: torch.Tensor = _Enter.apply(x, group)  # type: ignore[no-untyped-call]
     return entered
 
 
-def leave(x: torch.Tensor, group: Rank) -> torch.Tensor:
+def reduce_from_tensor_parallel_region(x: torch.Tensor, group: Rank) -> torch.Tensor:
     """End a region: the sum of all ranks' partial `x`. Backward, each rank's part gets the sum's gradient as it is."""
     total: torch.Tensor = _Leave.apply(x, group)  # type: ignore[no-untyped-call]
     return total

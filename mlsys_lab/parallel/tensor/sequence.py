@@ -42,7 +42,7 @@ def scatter(x: torch.Tensor, group: Rank) -> torch.Tensor:
     return part
 
 
-def project_gathered(x: torch.Tensor, linears: Sequence[nn.Linear], group: Rank) -> list[torch.Tensor]:
+def sequence_parallel_linears(x: torch.Tensor, linears: Sequence[nn.Linear], group: Rank) -> list[torch.Tensor]:
     """Multiply all ranks' tokens by this rank's columns of several matrices: (B, T/p, D) -> (B, T, O/p) each.
 
     What is kept for the backward pass is this rank's tokens alone; they are gathered once more for the gradients of the

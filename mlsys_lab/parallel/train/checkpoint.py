@@ -31,7 +31,7 @@ KEPT = 2
 """How many checkpoints stay in a folder, the newest ones."""
 
 
-class DamagedCheckpointError(InputError):
+class IncompleteCheckpointError(InputError):
     """A checkpoint that is not whole."""
 
     def __init__(self, got: str, **more: str) -> None:
@@ -39,7 +39,7 @@ class DamagedCheckpointError(InputError):
 
 
 @dataclass(frozen=True)
-class Piece:
+class CheckpointShard:
     """Flat elements from `start` on of part `part` of `parts` of a parameter, which is divided along `dim`."""
 
     name: str
@@ -76,28 +76,28 @@ def save(trainer: Trainer, folder: Path) -> Path:
             shutil.rmtree(path, ignore_errors=True)
             temporary.rename(path)
             _flush(folder)
-        earlier = [one for one in find_all(folder) if one.name <= path.name]  # later ones are damaged
+        earlier = [one for one in list_checkpoints(folder) if one.name <= path.name]  # later ones are damaged
         for old in earlier[:-KEPT]:
             shutil.rmtree(old)
     world.barrier()
     return path
 
 
-def find_all(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     """Checkpoints in a folder, the newest last. Each was whole when it got its name."""
     return sorted(path for path in folder.glob("step-*") if path.suffix != ".part")
 
 
-def restore_newest(trainer: Trainer, folder: Path, say: Callable[[str], object]) -> None:
+def restore_latest(trainer: Trainer, folder: Path, say: Callable[[str], object]) -> None:
     """Let a new trainer go on from the newest whole checkpoint in a folder, if it has any; `say` gets a line for each.
 
     A damaged one is skipped. Raises InputError for one of another model or run, and where all are damaged.
     """
     problem = None
-    for path in reversed(find_all(folder)):
+    for path in reversed(list_checkpoints(folder)):
         try:
             restore(trainer, path)
-        except DamagedCheckpointError as error:
+        except IncompleteCheckpointError as error:
             problem = problem or error
             say(f"skipping {path}: {error}")
         else:
@@ -112,7 +112,7 @@ def restore(trainer: Trainer, path: Path) -> None:
 
     In the layout of the checkpoint all that follows is as it would have been without a break, bit for bit. A finished
     run may go on with a plan of more steps, whose learning rates it then follows. Raises InputError for a checkpoint of
-    another model or run, and DamagedCheckpointError, before the trainer is changed, for one that is not whole.
+    another model or run, and IncompleteCheckpointError, before the trainer is changed, for one that is not whole.
     """
     checkpoint = Checkpoint(path)
     checkpoint.require(_describe(trainer))
@@ -123,7 +123,7 @@ def restore(trainer: Trainer, path: Path) -> None:
             parts = []
             for parameter in share.flat.parameters:
                 whole = checkpoint.read(trainer.names[parameter], kind)
-                dim = trainer.divided_dim(parameter)
+                dim = trainer.sharded_dim(parameter)
                 parts.append(whole if dim is None else whole.chunk(size, dim)[place["tensor"]])
             flats[kind] = torch.cat([part.reshape(-1) for part in parts])
         if replica.keeps_weights:
@@ -137,7 +137,7 @@ def restore(trainer: Trainer, path: Path) -> None:
 
 
 class Checkpoint:
-    """A checkpoint on the disk, whose parameters can be read whole; DamagedCheckpointError for one that is not."""
+    """A checkpoint on the disk, whose parameters can be read whole; IncompleteCheckpointError for one that is not."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -145,17 +145,17 @@ class Checkpoint:
             self.manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
             files = list(self.manifest["files"])
         except (OSError, ValueError, KeyError, TypeError) as problem:
-            raise DamagedCheckpointError(f"{path} without a readable {MANIFEST}") from problem
-        self._pieces: dict[str, list[tuple[Piece, int, int]]] = {}
+            raise IncompleteCheckpointError(f"{path} without a readable {MANIFEST}") from problem
+        self._pieces: dict[str, list[tuple[CheckpointShard, int, int]]] = {}
         for rank, size_bytes in enumerate(files):
             file = path / _file_name(rank)
             found = file.stat().st_size if file.exists() else 0
             if found != size_bytes:
                 got = f"{found} bytes of {file}"
-                raise DamagedCheckpointError(got, expected=f"{size_bytes} bytes", help="go on from another one")
+                raise IncompleteCheckpointError(got, expected=f"{size_bytes} bytes", help="go on from another one")
             with self._open(rank) as tensors:
                 for number, piece in enumerate(json.loads(tensors.metadata()["pieces"])):
-                    self._pieces.setdefault(piece["name"], []).append((Piece(**piece), rank, number))
+                    self._pieces.setdefault(piece["name"], []).append((CheckpointShard(**piece), rank, number))
 
     def require(self, run: dict[str, Any]) -> None:
         """Raise InputError unless the checkpoint is of this model, dtype and plan; the layout may be another."""
@@ -197,21 +197,21 @@ class Checkpoint:
         try:
             return safe_open(file, framework="pt")
         except SafetensorError as problem:
-            raise DamagedCheckpointError(f"{file}: {problem}", help="go on from another one") from None
+            raise IncompleteCheckpointError(f"{file}: {problem}", help="go on from another one") from None
 
 
 def _is_whole(path: Path) -> bool:
     """Whether a path leads to a whole checkpoint."""
     try:
         Checkpoint(path)
-    except DamagedCheckpointError:
+    except IncompleteCheckpointError:
         return False
     return True
 
 
 def _write_pieces(trainer: Trainer, file: Path) -> None:
     """Write what this rank counts of all parameters, and its random state."""
-    pieces: list[Piece] = []
+    pieces: list[CheckpointShard] = []
     tensors = {"random": torch.get_rng_state()}
     for replica, share in trainer.shares():
         state = replica.optimizer.state[share.shard]
@@ -220,12 +220,12 @@ def _write_pieces(trainer: Trainer, file: Path) -> None:
         offset, end = -share.start, share.shard.numel()
         for parameter in share.flat.parameters:
             first, last = max(0, offset), min(end, offset + parameter.numel())
-            if trainer.counts_once(parameter) and first < last:
-                dim = trainer.divided_dim(parameter)
+            if trainer.is_primary_copy(parameter) and first < last:
+                dim = trainer.sharded_dim(parameter)
                 part, parts = (0, 1) if dim is None else (trainer.mesh.tensor.rank, trainer.mesh.tensor.size)
                 for kind, values in kept.items():
                     tensors[f"{kind} {len(pieces)}"] = values.reshape(-1)[first:last].cpu().clone()
-                pieces.append(Piece(trainer.names[parameter], dim or 0, part, parts, first - offset))
+                pieces.append(CheckpointShard(trainer.names[parameter], dim or 0, part, parts, first - offset))
             offset += parameter.numel()
     save_file(tensors, file, metadata={"pieces": json.dumps([asdict(piece) for piece in pieces])})
     _flush(file)

@@ -8,7 +8,7 @@ from typing import Any
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.flops.config import Experts, TransformerConfig
 from mlsys_lab.flops.layout import Layout
-from mlsys_lab.parallel.train.trainer import Plan
+from mlsys_lab.parallel.train.trainer import TrainConfig
 
 WAYS = {
     "data": "data",
@@ -83,9 +83,9 @@ def make_config(args: argparse.Namespace, vocab_size: int) -> TransformerConfig:
     )
 
 
-def make_plan(args: argparse.Namespace) -> Plan:
+def make_plan(args: argparse.Namespace) -> TrainConfig:
     """The run that the options name; InputError for steps or a distance of checkpoints below 1."""
     for name in ("steps", "every"):
         if getattr(args, name) < 1:
             raise InputError(f"--{name} out of range", got=getattr(args, name), expected="at least 1")
-    return Plan(args.batch, args.sequence or SEQUENCE_TOKENS, args.steps, args.rate, args.seed)
+    return TrainConfig(args.batch, args.sequence or SEQUENCE_TOKENS, args.steps, args.rate, args.seed)

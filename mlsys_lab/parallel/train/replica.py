@@ -21,7 +21,7 @@ BUCKET_BYTES = 2**20
 ADAM: dict[str, Any] = {"betas": BETAS, "weight_decay": WEIGHT_DECAY}
 
 
-class Share:
+class ParameterShard:
     """What this rank's optimiser updates of some parameters laid end to end: `shard` has elements from `start` on."""
 
     def __init__(self, flat: FlatParameters, shard: nn.Parameter, group: Rank) -> None:
@@ -34,21 +34,21 @@ class Share:
         return split_chunks(flat, self._group.size)[self._group.rank].view(self.shard.shape)
 
 
-class Replica(ABC):
+class DataParallelStrategy(ABC):
     """A module, its optimiser, and when mean gradients travel among the ranks of a group.
 
     `module` is what a pipeline calls, `shares` are what the optimiser updates here. A step is: every backward pass
-    within `around_backward`, then `finish`, then `step`. Optimisers treat each element by itself. `keeps_weights` says
+    within `backward_context`, then `finish`, then `step`. Optimisers treat each element by itself. `keeps_weights` says
     whether each rank has all weights between steps.
     """
 
     module: nn.Module
     optimizer: torch.optim.Optimizer
-    shares: list[Share]
+    shares: list[ParameterShard]
     keeps_weights = True
 
     @contextmanager
-    def around_backward(self, is_last: bool) -> Iterator[None]:
+    def backward_context(self, is_last: bool) -> Iterator[None]:
         """Context manager around a backward pass, the last of a step where `is_last`."""
         yield
 
@@ -61,17 +61,17 @@ class Replica(ABC):
         """Update, let every rank have what it needs of it, and forget gradients."""
 
 
-class Whole(Replica):
+class DDPStrategy(DataParallelStrategy):
     """Every rank keeps and updates everything: gradients are all-reduced while the last backward pass goes on."""
 
     def __init__(self, stage: nn.Module, group: Rank) -> None:
         self.module = self._ddp = DDP(stage, group, BUCKET_BYTES)
         alone = group.group([group.rank])
-        self.shares = [Share(FlatParameters([one]), one, alone) for one in stage.parameters()]
+        self.shares = [ParameterShard(FlatParameters([one]), one, alone) for one in stage.parameters()]
         self.optimizer = torch.optim.AdamW(stage.parameters(), **ADAM)
 
     @contextmanager
-    def around_backward(self, is_last: bool) -> Iterator[None]:
+    def backward_context(self, is_last: bool) -> Iterator[None]:
         """Add gradients up until the last backward pass, which sends their sums."""
         if is_last:
             yield
@@ -89,13 +89,13 @@ class Whole(Replica):
         self.optimizer.zero_grad()
 
 
-class StatesDivided(Replica):
+class ZeRO1Strategy(DataParallelStrategy):
     """ZeRO 1: gradients are added up whole, reduce-scattered once, and weights gathered after the update."""
 
     def __init__(self, stage: nn.Module, group: Rank, alone: nn.Parameter | None) -> None:
         self.module, self._sharded = stage, _divide_states(stage, group, alone)
         self.optimizer = self._sharded.optimizer
-        self.shares = [Share(flat, shard, group) for flat, shard in self._sharded.shards]
+        self.shares = [ParameterShard(flat, shard, group) for flat, shard in self._sharded.shards]
 
     def finish(self) -> None:
         """Reduce-scatter the gradients."""
@@ -107,7 +107,7 @@ class StatesDivided(Replica):
         self._sharded.zero_grad()
 
 
-class GradientsDivided(StatesDivided):
+class ZeRO2Strategy(ZeRO1Strategy):
     """ZeRO 2: gradients are reduce-scattered in each backward pass, so that nobody has them whole."""
 
     def __init__(self, stage: nn.Module, group: Rank, alone: nn.Parameter | None) -> None:
@@ -115,7 +115,7 @@ class GradientsDivided(StatesDivided):
         self.module = self._ddp = ShardedDDP(stage, group, self._sharded)
 
     @contextmanager
-    def around_backward(self, is_last: bool) -> Iterator[None]:
+    def backward_context(self, is_last: bool) -> Iterator[None]:
         """Reduce-scatter this backward pass's gradients."""
         yield
         self._ddp.finish_gradient_synchronization()
@@ -124,18 +124,18 @@ class GradientsDivided(StatesDivided):
         """Nothing is left to do."""
 
 
-class WeightsDivided(Replica):
+class ZeRO3Strategy(DataParallelStrategy):
     """ZeRO 3: weights too are whole only while they are used."""
 
     keeps_weights = False
 
     def __init__(self, stage: nn.Module, group: Rank, alone: nn.Parameter | None) -> None:
         self.module = self._fsdp = FSDP(stage, group, alone=alone)
-        self.shares = [Share(flat, shard, group) for flat, shard in self._fsdp.units]
+        self.shares = [ParameterShard(flat, shard, group) for flat, shard in self._fsdp.units]
         self.optimizer = torch.optim.AdamW(self._fsdp.parameters(), **ADAM)
 
     @contextmanager
-    def around_backward(self, is_last: bool) -> Iterator[None]:
+    def backward_context(self, is_last: bool) -> Iterator[None]:
         """Reduce-scatter this backward pass's gradients."""
         yield
         self._fsdp.finish_gradient_synchronization()
@@ -149,14 +149,16 @@ class WeightsDivided(Replica):
         self.optimizer.zero_grad()
 
 
-def replicate(stage: nn.Module, group: Rank, zero_stage: int, alone: nn.Parameter | None = None) -> Replica:
+def make_strategy(
+    stage: nn.Module, group: Rank, zero_stage: int, alone: nn.Parameter | None = None
+) -> DataParallelStrategy:
     """The replica of a piece of a model on the ranks of `group`, by stage of ZeRO, 0 to 3.
 
     alone: a parameter that is divided by itself, so that ranks with another piece that has it keep equal shards of it.
     """
     if zero_stage == 0:
-        return Whole(stage, group)
-    kinds: dict[int, Callable[..., Replica]] = {1: StatesDivided, 2: GradientsDivided, 3: WeightsDivided}
+        return DDPStrategy(stage, group)
+    kinds: dict[int, Callable[..., DataParallelStrategy]] = {1: ZeRO1Strategy, 2: ZeRO2Strategy, 3: ZeRO3Strategy}
     return kinds[zero_stage](stage, group, alone)
 
 

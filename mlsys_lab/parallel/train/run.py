@@ -24,9 +24,9 @@ from mlsys_lab.inference.pretrained import FOLDER, TOKENIZER
 from mlsys_lab.inference.text import Tokenizer
 from mlsys_lab.models import training
 from mlsys_lab.models.training import Tokens
-from mlsys_lab.parallel.train.checkpoint import restore_newest, save
+from mlsys_lab.parallel.train.checkpoint import restore_latest, save
 from mlsys_lab.parallel.train.options import make_config, make_plan, parse_layout
-from mlsys_lab.parallel.train.traffic import count_bytes
+from mlsys_lab.parallel.train.traffic import predict_bytes
 from mlsys_lab.parallel.train.trainer import Trainer
 from mlsys_lab.scaling.text import course_text
 
@@ -50,7 +50,7 @@ def run(world: Rank, args: argparse.Namespace) -> list[float]:
         trainer = Trainer(training.new_model(config, plan.seed), ids, plan, layout, rank)
         folder = Path(args.checkpoints) if args.checkpoints else None
         if folder:
-            restore_newest(trainer, folder, say)
+            restore_latest(trainer, folder, say)
         peak = measure_peak(rank)
         say(f"{parameters(config).total:,} parameters, {len(ids):,} tokens of text, {args.layout} on {rank.size} ranks")
         flops = compute.training(config, plan.sequence, plan.batch).model
@@ -65,7 +65,7 @@ def run(world: Rank, args: argparse.Namespace) -> list[float]:
                 say(f"step {trainer.done:5}  loss {losses[-1]:.4f}  {speed:9,.0f} tokens/s  MFU {share:6.2%}")
             if folder and (trainer.done % args.every == 0 or trainer.done == plan.steps):
                 save(trainer, folder)
-        closed = count_bytes(config, layout, batch=plan.batch, tokens=plan.sequence, element_bytes=4)
+        closed = predict_bytes(config, layout, batch=plan.batch, tokens=plan.sequence, element_bytes=4)
         for line in table(add_up(rank, sent), closed, len(losses)):
             say(line)
     return losses

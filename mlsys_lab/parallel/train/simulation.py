@@ -12,7 +12,7 @@ from mlsys_lab.flops.bounds import Machine, Traffic
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.memory import BYTES, Recipe
-from mlsys_lab.parallel.mesh import AXES, find_place
+from mlsys_lab.parallel.mesh import AXES, mesh_coordinates
 from mlsys_lab.parallel.pipeline.schedules import Action, one_forward_one_backward
 from mlsys_lab.parallel.pipeline.simulation import in_order
 
@@ -164,6 +164,6 @@ def _find_groups(layout: Layout, axes: Axes) -> list[list[int]]:
     """All groups of ranks that differ on these axes alone."""
     groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for rank in range(layout.devices):
-        place = find_place(layout, rank)
+        place = mesh_coordinates(layout, rank)
         groups[tuple(place[axis] for axis in AXES if axis not in axes)].append(rank)
     return list(groups.values())

@@ -15,14 +15,14 @@ from mlsys_lab.parallel.pipeline.execution import GRADIENTS as STAGE_GRADIENTS
 from mlsys_lab.parallel.sharded.optimizer import NORM, WEIGHTS
 from mlsys_lab.parallel.tensor.loss import LOSS
 from mlsys_lab.parallel.tensor.regions import ACTIVATIONS
-from mlsys_lab.parallel.tensor.transformer import COPIES
+from mlsys_lab.parallel.tensor.transformer import REPLICATED_GRADIENTS
 from mlsys_lab.parallel.train.trainer import REPORT, TIED
 
 NUMBER_BYTES = 8
 """A norm or a loss travels as one number in float64."""
 
 
-def count_bytes(
+def predict_bytes(
     config: TransformerConfig, layout: Layout, *, batch: int, tokens: int, element_bytes: int
 ) -> dict[str, float]:
     """Bytes that all ranks together send in a step of `Trainer` on `batch` sequences of `tokens`, by purpose.
@@ -68,7 +68,9 @@ def count_bytes(
         numbers = NUMBER_BYTES * config.experts.count
         sent[COUNTS] = ends * layers * m * (1 + again) * communication.gather_bytes(numbers, layout.expert)
     if layout.sequence_parallel:
-        sent[COPIES] = m * ends * communication.all_reduce_bytes(parameters(config).norm * element_bytes, t)
+        sent[REPLICATED_GRADIENTS] = (
+            m * ends * communication.all_reduce_bytes(parameters(config).norm * element_bytes, t)
+        )
     if config.tied and p > 1:
         both = ends * 2 * communication.all_reduce_bytes(held.embedding * element_bytes, 2)
         sent[TIED] = both / (layout.replicas if layout.zero_stage else 1)

@@ -21,15 +21,15 @@ from mlsys_lab.models import training
 from mlsys_lab.models.training import Tokens
 from mlsys_lab.models.transformer import Transformer
 from mlsys_lab.parallel.context import ring_attention, zigzag_positions
-from mlsys_lab.parallel.expert import divide_experts
-from mlsys_lab.parallel.mesh import Mesh
+from mlsys_lab.parallel.expert import apply_expert_parallel
+from mlsys_lab.parallel.mesh import DeviceMesh
 from mlsys_lab.parallel.pipeline import Pipeline, interleaved
-from mlsys_lab.parallel.pipeline.stage import Stage
-from mlsys_lab.parallel.recomputation import recompute
-from mlsys_lab.parallel.sharded import clip_gradients
-from mlsys_lab.parallel.tensor import divide_transformer, divided_cross_entropy
-from mlsys_lab.parallel.train.piece import Piece
-from mlsys_lab.parallel.train.replica import Replica, Share
+from mlsys_lab.parallel.pipeline.stage import TransformerChunk
+from mlsys_lab.parallel.recomputation import apply_activation_checkpointing
+from mlsys_lab.parallel.sharded import clip_grad_norm
+from mlsys_lab.parallel.tensor import apply_tensor_parallel, vocab_parallel_cross_entropy
+from mlsys_lab.parallel.train.piece import ModelChunk
+from mlsys_lab.parallel.train.replica import DataParallelStrategy, ParameterShard
 
 TIED, REPORT = "gradients of the tied embedding", "report"
 """Purposes with which the ledger counts gradients of an embedding on both ends of a pipeline, and reported losses."""
@@ -37,7 +37,7 @@ EMBEDDING = "embedding.weight"
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainConfig:
     """What decides about a run besides model, text and layout; the arguments of `mlsys_lab.models.training.train`."""
 
     batch: int
@@ -57,9 +57,9 @@ class Trainer:
     model, the plan or the number of ranks.
     """
 
-    def __init__(self, model: Transformer, ids: Tokens, plan: Plan, layout: Layout, world: Rank) -> None:
+    def __init__(self, model: Transformer, ids: Tokens, plan: TrainConfig, layout: Layout, world: Rank) -> None:
         check(model.config, plan, layout)
-        self.mesh = mesh = Mesh(layout, world)
+        self.mesh = mesh = DeviceMesh(layout, world)
         self.config, self.layout, self.plan, self._ids = model.config, layout, plan, ids
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         self.batches, self.done = training.Batches(len(ids), plan.batch, plan.sequence, plan.seed), 0
@@ -74,24 +74,24 @@ class Trainer:
         self._pipeline = Pipeline([piece.module for piece in self.pieces], mesh.pipeline)
         self._schedule = interleaved(mesh.pipeline.size, layout.micro_batches(plan.batch), layout.interleave)
 
-    def _take_piece(self, model: Transformer, number: int) -> Piece:
+    def _take_piece(self, model: Transformer, number: int) -> ModelChunk:
         """Cut a whole model down, in place, to what this rank has of its stage's piece `number`."""
         mesh, layout = self.mesh, self.layout
         if self._positions:
             _attend_round_the_ring(model, mesh.context, self._positions)
         if model.config.experts is None:
-            divide_transformer(model, mesh.tensor, sequence_parallel=layout.sequence_parallel)
+            apply_tensor_parallel(model, mesh.tensor, sequence_parallel=layout.sequence_parallel)
         names = {parameter: name for name, parameter in model.named_parameters()}
-        experts = divide_experts(model, mesh.expert)
-        recompute(model.blocks, layout.recomputation)
+        experts = apply_expert_parallel(model, mesh.expert)
+        apply_activation_checkpointing(model.blocks, layout.recomputation)
         size = mesh.pipeline.size
-        stage = Stage(model, number * size + mesh.pipeline.rank, size * layout.interleave, self._places)
+        stage = TransformerChunk(model, number * size + mesh.pipeline.rank, size * layout.interleave, self._places)
         self.names |= {parameter: names[parameter] for parameter in stage.parameters()}
         experts.intersection_update(stage.parameters())
         self._experts |= experts
         is_end = self._ends is not None and (stage.is_first or stage.is_last)
         tied = model.get_parameter(EMBEDDING) if is_end else None
-        return Piece(stage, experts, mesh, layout.zero_stage, tied)
+        return ModelChunk(stage, experts, mesh, layout.zero_stage, tied)
 
     def step(self) -> float:
         """Train on the next batch; returns its mean loss before the update, in nats a token, on every rank."""
@@ -104,13 +104,13 @@ class Trainer:
             inputs,
             targets,
             self._loss,
-            lambda piece, is_last: self.pieces[piece].around_backward(is_last),
+            lambda piece, is_last: self.pieces[piece].backward_context(is_last),
         )
         for replica in self._replicas():
             replica.finish()
         if self._ends is not None:
             self._add_up_tied(self._ends)
-        clip_gradients(shards, training.GRADIENT_NORM, mesh.world, self._counts)
+        clip_grad_norm(shards, training.GRADIENT_NORM, mesh.world, self._counts)
         self.done += 1
         for replica in self._replicas():
             for group in replica.optimizer.param_groups:
@@ -118,31 +118,33 @@ class Trainer:
             replica.step()
         return self._report(loss)
 
-    def shares(self) -> Iterator[tuple[Replica, Share]]:
+    def shares(self) -> Iterator[tuple[DataParallelStrategy, ParameterShard]]:
         """Yield each share that this rank updates, with the replica that it belongs to."""
         for replica in self._replicas():
             for share in replica.shares:
                 yield replica, share
 
-    def _replicas(self) -> list[Replica]:
+    def _replicas(self) -> list[DataParallelStrategy]:
         return [replica for piece in self.pieces for replica in piece.replicas]
 
-    def divided_dim(self, parameter: nn.Parameter) -> int | None:
+    def sharded_dim(self, parameter: nn.Parameter) -> int | None:
         """Dimension along which tensor parallelism has divided a parameter, None for one that is whole."""
         pairs = enumerate(zip(parameter.shape, self.shapes[self.names[parameter]], strict=True))
         return next((dim for dim, (own, whole) in pairs if own < whole), None)
 
-    def counts_once(self, parameter: nn.Parameter) -> bool:
+    def is_primary_copy(self, parameter: nn.Parameter) -> bool:
         """Whether this rank is the one that counts a parameter of which others have copies."""
         place = self.mesh.place
-        is_copy = self.divided_dim(parameter) is None and place["tensor"] > 0
+        is_copy = self.sharded_dim(parameter) is None and place["tensor"] > 0
         is_second_end = self.names[parameter] == EMBEDDING and place["pipeline"] > 0
         replicas = self.mesh.expert_replicas if parameter in self._experts else self.mesh.replicas
         is_replica = self.layout.zero_stage == 0 and replicas.rank > 0
         return not (is_copy or is_second_end or is_replica)
 
-    def _count(self, share: Share) -> torch.Tensor:
-        return torch.cat([torch.full((one.numel(),), float(self.counts_once(one))) for one in share.flat.parameters])
+    def _count(self, share: ParameterShard) -> torch.Tensor:
+        return torch.cat(
+            [torch.full((one.numel(),), float(self.is_primary_copy(one))) for one in share.flat.parameters]
+        )
 
     def _add_up_tied(self, ends: Rank) -> None:
         """Sum the gradients of an embedding that the first and the last stage have."""
@@ -152,7 +154,7 @@ class Trainer:
                 share.shard.grad.copy_(ring(ends, share.shard.grad, TIED))
 
     def _loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return divided_cross_entropy(logits.flatten(0, 1), targets.flatten(), self.mesh.tensor)
+        return vocab_parallel_cross_entropy(logits.flatten(0, 1), targets.flatten(), self.mesh.tensor)
 
     def _report(self, loss: torch.Tensor | None) -> float:
         """Mean of the last stages' losses, on every rank."""
@@ -162,7 +164,7 @@ class Trainer:
         return ring(self.mesh.world, value, REPORT).item()
 
 
-def check(config: TransformerConfig, plan: Plan, layout: Layout) -> None:
+def check(config: TransformerConfig, plan: TrainConfig, layout: Layout) -> None:
     """Raise InputError where a model or a plan does not divide by a layout."""
     layout.check(config)
     if config.experts is not None and (layout.tensor > 1 or layout.zero_stage == 3 or layout.sequence_parallel):

@@ -12,9 +12,9 @@ from mlsys_lab.comm import Rank, RankError, run
 from mlsys_lab.comm.collectives.chunks import chunk_lengths
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.communication import all_reduce_bytes
-from mlsys_lab.parallel.data.averaging import GRADIENTS, average_flat
+from mlsys_lab.parallel.data.averaging import GRADIENTS, average_gradients_flat
 from mlsys_lab.parallel.data.blocks import LEVELS
-from mlsys_lab.parallel.data.compression import Int8Average, PowerSGD
+from mlsys_lab.parallel.data.compression import Int8GradientAverager, PowerSGD
 from tests.parallel.training import loss_of, make_batches, make_model, make_optimizer, rows_of
 
 SHAPES = [(12, 7), (5,), (3, 3)]
@@ -37,7 +37,7 @@ def parameters_with(gradients: list[torch.Tensor]) -> list[nn.Parameter]:
 def test_eight_bits_are_off_by_two_roundings(p: int, block: int) -> None:
     def average(rank: Rank, _: None) -> list[torch.Tensor]:
         parameters = parameters_with(draw(rank.rank))
-        Int8Average(parameters, rank, block).average()
+        Int8GradientAverager(parameters, rank, block).average()
         return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
     results, ledger = run(average, [None] * p)
@@ -58,7 +58,7 @@ def test_what_a_rounding_leaves_out_comes_later() -> None:
 
     def add_up(rank: Rank, _: None) -> list[torch.Tensor]:
         parameters = parameters_with(gradients)
-        average, totals = Int8Average(parameters, rank), [torch.zeros_like(one) for one in gradients]
+        average, totals = Int8GradientAverager(parameters, rank), [torch.zeros_like(one) for one in gradients]
         for _ in range(steps):
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient.clone()
@@ -113,14 +113,16 @@ def final_loss(average: Callable[[nn.Module, Rank], Callable[[], None]], p: int 
 
 
 def test_what_compression_saves_and_what_it_costs_in_loss() -> None:
-    exact, whole = final_loss(lambda model, rank: lambda: average_flat(model, rank))
-    int8, eighth = final_loss(lambda model, rank: Int8Average(model.parameters(), rank).average)
+    exact, whole = final_loss(lambda model, rank: lambda: average_gradients_flat(model, rank))
+    int8, eighth = final_loss(lambda model, rank: Int8GradientAverager(model.parameters(), rank).average)
     power, thin = final_loss(lambda model, rank: PowerSGD(model.parameters(), rank, rank=1).average)
     assert int8 == pytest.approx(exact, rel=0.01) and eighth < 0.15 * whole  # of float64; a quarter of float32
     assert exact < power < 1.15 * exact and thin < 0.26 * whole
 
 
-@pytest.mark.parametrize("make", [lambda rank, _: Int8Average([], rank, 0), lambda rank, _: PowerSGD([], rank, 0)])
+@pytest.mark.parametrize(
+    "make", [lambda rank, _: Int8GradientAverager([], rank, 0), lambda rank, _: PowerSGD([], rank, 0)]
+)
 def test_no_block_and_no_rank_are_told(make: Callable[[Rank, None], object]) -> None:
     with pytest.raises((RankError, InputError), match=r"has at least .*: got 0"):
         run(make, [None])

@@ -12,7 +12,7 @@ from torch import nn
 from mlsys_lab.comm import Post, Rank, RankError, run, volumes
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.communication import all_reduce_bytes
-from mlsys_lab.parallel.data import DDP, average_each, average_flat, loss_weights
+from mlsys_lab.parallel.data import DDP, average_gradients, average_gradients_flat, loss_weights
 from mlsys_lab.parallel.data.averaging import GRADIENTS
 from mlsys_lab.parallel.flat import assign_buckets
 from tests.parallel.training import (
@@ -62,8 +62,8 @@ def train_ddp(bucket_bytes: float) -> Callable[[Rank, torch.Tensor], Trained]:
 
 
 PROGRAMS = {
-    "each": train_averaging(average_each),
-    "flat": train_averaging(average_flat),
+    "each": train_averaging(average_gradients),
+    "flat": train_averaging(average_gradients_flat),
     "one bucket": train_ddp(1e9),
     "buckets": train_ddp(600),
     "a bucket each": train_ddp(1),

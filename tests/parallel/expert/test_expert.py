@@ -13,7 +13,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.flops import Experts, TransformerConfig
 from mlsys_lab.flops.communication import expert_parallel_bytes
 from mlsys_lab.models.experts import MixtureOfExperts
-from mlsys_lab.parallel.expert import ExpertParallel, balance_loss, route
+from mlsys_lab.parallel.expert import ExpertParallelMoE, load_balancing_loss, route
 
 EXPERTS = Experts(count=8, active=2, d_ff=6, shared=1)
 CONFIG = TransformerConfig("mixture", 1, d_model=6, n_heads=1, d_ff=6, vocab_size=9, context=16, experts=EXPERTS)
@@ -36,7 +36,7 @@ def test_results_and_gradients_equal_one_process(p: int) -> None:
     x, gradient = drawn(p)
 
     def train(rank: Rank, _: None) -> tuple[torch.Tensor, dict[str, torch.Tensor], torch.Tensor | None]:
-        layer = ExpertParallel(mixture(), rank)
+        layer = ExpertParallelMoE(mixture(), rank)
         given = x[rank.rank].clone().requires_grad_()
         out = layer(given)
         out.backward(gradient[rank.rank])
@@ -66,7 +66,7 @@ def test_rows_that_move_are_those_of_the_closed_form_where_choices_are_even(p: i
     tokens = EXPERTS.count // EXPERTS.active
 
     def forward(rank: Rank, _: None) -> None:
-        layer = ExpertParallel(mixture(), rank)
+        layer = ExpertParallelMoE(mixture(), rank)
         even = torch.eye(EXPERTS.count).double().view(tokens, EXPERTS.active, -1).sum(1)
         layer.router.forward = lambda x: even
         layer(torch.randn(1, tokens, 6, dtype=torch.float64, requires_grad=True)).sum().backward()
@@ -94,7 +94,7 @@ def test_dropped_choices_add_nothing(p: int) -> None:
     factor = EXPERTS.count / (2 * 3 * EXPERTS.active)
 
     def forward(rank: Rank, _: None) -> tuple[torch.Tensor, int]:
-        layer = ExpertParallel(mixture(), rank, capacity_factor=factor)
+        layer = ExpertParallelMoE(mixture(), rank, capacity_factor=factor)
         return layer(x[rank.rank]).detach(), layer.dropped
 
     whole = mixture()
@@ -118,7 +118,7 @@ def test_the_balance_loss_is_of_all_ranks_together(p: int) -> None:
 
     def lose(rank: Rank, _: None) -> tuple[float, torch.Tensor | None]:
         mine = logits[rank.rank].clone().requires_grad_()
-        loss = balance_loss(mine, mine.topk(2).indices, rank)
+        loss = load_balancing_loss(mine, mine.topk(2).indices, rank)
         loss.backward()
         return loss.item(), mine.grad
 
@@ -133,7 +133,7 @@ def test_the_balance_loss_is_of_all_ranks_together(p: int) -> None:
 
 def test_even_choices_have_the_least_loss() -> None:
     def lose(rank: Rank, _: None) -> float:
-        return balance_loss(torch.zeros(8, 8), torch.arange(8)[:, None], rank).item()
+        return load_balancing_loss(torch.zeros(8, 8), torch.arange(8)[:, None], rank).item()
 
     assert run(lose, [None] * 2).results == [pytest.approx(1.0)] * 2
 
@@ -141,7 +141,7 @@ def test_even_choices_have_the_least_loss() -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda rank: ExpertParallel(mixture(), rank), "experts cannot be divided evenly: got 8 over 3 ranks"),
+        (lambda rank: ExpertParallelMoE(mixture(), rank), "experts cannot be divided evenly: got 8 over 3 ranks"),
         (
             lambda rank: route(torch.zeros(2, 1, dtype=torch.int64), 4, 0.0),
             "a capacity factor must be positive: got 0.0",

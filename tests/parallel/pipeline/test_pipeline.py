@@ -30,9 +30,9 @@ from mlsys_lab.parallel.pipeline import (
     zero_bubble,
 )
 from mlsys_lab.parallel.pipeline.execution import ACTIVATIONS, GRADIENTS
-from mlsys_lab.parallel.pipeline.late_weights import LateWeights
-from mlsys_lab.parallel.pipeline.schedules import most_kept
-from mlsys_lab.parallel.pipeline.stage import Stage
+from mlsys_lab.parallel.pipeline.late_weights import WeightGradStore
+from mlsys_lab.parallel.pipeline.schedules import max_in_flight
+from mlsys_lab.parallel.pipeline.stage import TransformerChunk
 
 ROWS, WIDTH = 3, 5
 CASES = {
@@ -86,7 +86,7 @@ def test_gradients_equal_one_process_and_messages_are_counted(
 @pytest.mark.parametrize(("p", "m"), [(2, 2), (2, 6), (3, 3), (4, 4), (4, 16)])
 def test_what_stages_keep_is_the_closed_form(p: int, m: int, chunks: int) -> None:
     layout = Layout(pipeline=p, interleave=chunks)
-    kept = [most_kept(order) / chunks for order in interleaved(p, m, chunks)]
+    kept = [max_in_flight(order) / chunks for order in interleaved(p, m, chunks)]
     assert kept == [layout.in_flight(stage, m) for stage in range(p)]
 
 
@@ -116,12 +116,14 @@ def test_idle_time_is_the_closed_form(make: Callable[[int, int], Schedule], chun
 
 def test_what_a_rank_keeps() -> None:
     p, m = 4, 8
-    assert [most_kept(order) for order in gpipe(p, m)] == [m] * p
-    assert [most_kept(order) for order in one_forward_one_backward(p, m)] == [4, 3, 2, 1]
+    assert [max_in_flight(order) for order in gpipe(p, m)] == [m] * p
+    assert [max_in_flight(order) for order in one_forward_one_backward(p, m)] == [4, 3, 2, 1]
     for schedule in (gpipe(p, m), one_forward_one_backward(p, m)):
         cluster = Cluster(p)
         simulate(cluster, schedule, forward_s=1.0, backward_s=2.0, activation_bytes=10.0)
-        assert [cluster.timeline().peak_bytes(rank) for rank in range(p)] == [10 * most_kept(one) for one in schedule]
+        assert [cluster.timeline().peak_bytes(rank) for rank in range(p)] == [
+            10 * max_in_flight(one) for one in schedule
+        ]
 
 
 @pytest.mark.parametrize(("p", "m"), [(1, 1), (2, 2), (2, 5), (4, 4), (4, 16), (8, 12)])
@@ -136,7 +138,7 @@ def test_weights_that_wait_leave_the_idle_time_of_the_paper(p: int, m: int, inpu
         ends.append(cluster.timeline().end_s / (m * (1 + inputs + weights)) - 1)
     assert ends[0] == pytest.approx(split_bubble(p, m, inputs=inputs, weights=weights))
     assert ends[1] == pytest.approx(bubble(p, m)) and (p == 1 or ends[0] < ends[1])
-    assert [most_kept(order) for order in schedule] == [min(p, m)] * p
+    assert [max_in_flight(order) for order in schedule] == [min(p, m)] * p
 
 
 def test_the_idle_time_of_a_split_backward_pass_has_its_bounds() -> None:
@@ -180,7 +182,7 @@ def test_late_weights_are_worked_out_once_and_leave_frozen_ones_alone() -> None:
     first, second = nn.Linear(WIDTH, WIDTH).double(), nn.Linear(WIDTH, 2, bias=False).double()
     first.weight.requires_grad_(False)
     x = data(1)[0].requires_grad_()  # (1, ROWS, WIDTH)
-    with LateWeights() as late:
+    with WeightGradStore() as late:
         result = second(first(x)).square().sum()
     result.backward()
     assert x.grad is not None and second.weight.grad is None and first.bias.grad is None
@@ -232,7 +234,7 @@ def test_a_schedule_of_another_pipeline_is_told() -> None:
 @pytest.mark.parametrize(("layers", "sizes"), [(6, [2, 1, 2, 1]), (5, [2, 1, 1, 1]), (7, [2, 2, 2, 1]), (8, [2] * 4)])
 def test_layers_are_spread_over_stages_as_the_docstring_says(layers: int, sizes: list[int]) -> None:
     config = TransformerConfig("deep", n_layers=layers, d_model=8, n_heads=2, d_ff=8, vocab_size=5, context=4)
-    stages = [Stage(Transformer(config), number, 4, torch.arange(4)) for number in range(4)]
+    stages = [TransformerChunk(Transformer(config), number, 4, torch.arange(4)) for number in range(4)]
     kept = [sum(not isinstance(block, nn.Identity) for block in stage.model.blocks) for stage in stages]
     assert kept == sizes
-    assert "of 6 layers, 4 pieces\n    have [2, 1, 2, 1]" in str(Stage.__doc__)
+    assert "of 6 layers, 4 pieces\n    have [2, 1, 2, 1]" in str(TransformerChunk.__doc__)

@@ -7,7 +7,13 @@ import torch
 
 from mlsys_lab.comm import Rank, run
 from mlsys_lab.flops.memory import RECIPES, states
-from mlsys_lab.parallel.sharded import OffloadedOptimizer, ShardedDDP, ShardedOptimizer, clip_gradients, state_bytes
+from mlsys_lab.parallel.sharded import (
+    OffloadedOptimizer,
+    ShardedDDP,
+    ShardedOptimizer,
+    clip_grad_norm,
+    optimizer_state_bytes,
+)
 from tests.parallel.training import Trained, assert_equal, loss_of, make_batches, make_model, rows_of, train_alone
 
 NUMEL = sum(parameter.numel() for parameter in make_model().parameters())
@@ -53,7 +59,7 @@ def test_two_bytes_down_and_two_up_and_the_rest_stays_below(p: int, device: str)
         for batch in rows_of(rank, batches):
             loss_of(model, batch).backward()
             optimizer.reduce_gradients()
-            clip_gradients([shard for _, shard in optimizer.shards], 0.1, rank)
+            clip_grad_norm([shard for _, shard in optimizer.shards], 0.1, rank)
             optimizer.step()
             optimizer.zero_grad()
         return [parameter.detach() for parameter in model.parameters()], optimizer
@@ -67,5 +73,5 @@ def test_two_bytes_down_and_two_up_and_the_rest_stays_below(p: int, device: str)
     for way in ("down_bytes", "up_bytes"):
         assert sum(getattr(one.crossings, way) for one in optimizers) == steps * 2 * NUMEL
     asked = states(NUMEL, RECIPES["mixed16"], data=p, zero_stage=1)
-    assert sum(state_bytes(one.optimizer) for one in optimizers) == p * asked.moments
+    assert sum(optimizer_state_bytes(one.optimizer) for one in optimizers) == p * asked.moments
     assert {shard.device.type for one in optimizers for _, shard in one.shards} == {"cpu"}

@@ -13,10 +13,10 @@ from mlsys_lab.comm import Ledger, Rank, run
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.communication import all_reduce_bytes, data_parallel_bytes, gather_bytes
 from mlsys_lab.flops.memory import RECIPES, states
-from mlsys_lab.parallel.data import DDP, copy_from_first
+from mlsys_lab.parallel.data import DDP, sync_module_states
 from mlsys_lab.parallel.data.averaging import GRADIENTS
-from mlsys_lab.parallel.recomputation import recompute
-from mlsys_lab.parallel.sharded import FSDP, ShardedDDP, ShardedOptimizer, clip_gradients, state_bytes
+from mlsys_lab.parallel.recomputation import apply_activation_checkpointing
+from mlsys_lab.parallel.sharded import FSDP, ShardedDDP, ShardedOptimizer, clip_grad_norm, optimizer_state_bytes
 from mlsys_lab.parallel.sharded.optimizer import WEIGHTS
 from mlsys_lab.parallel.sharded.unit import divide
 from tests.parallel.training import (
@@ -132,7 +132,7 @@ def test_states_are_divided(p: int) -> None:
         loss_of(model, make_batches(2, steps=1)[0]).backward()
         optimizer.reduce_gradients()
         optimizer.step()
-        return state_bytes(optimizer.optimizer), sum(4 * shard.numel() for _, shard in optimizer.shards)
+        return optimizer_state_bytes(optimizer.optimizer), sum(4 * shard.numel() for _, shard in optimizer.shards)
 
     by_rank, _ = run(measure, [None] * p)
     asked = states(NUMEL, RECIPES["mixed16"], data=p, zero_stage=1)
@@ -224,7 +224,7 @@ def test_recomputed_layers_and_several_micro_batches(p: int) -> None:
     def gradients(rank: Rank, _: None) -> dict[str, torch.Tensor]:
         module = make_model()
         model = FSDP(module, rank)
-        recompute(module.blocks, "full")
+        apply_activation_checkpointing(module.blocks, "full")
         for batch in rows_of(rank, batches):
             loss_of(model, batch).backward()
             model.finish_gradient_synchronization()
@@ -248,7 +248,7 @@ def test_the_norm_that_clips_is_of_all_shards(p: int) -> None:
         model = FSDP(make_model(), rank)
         loss_of(model, tokens.chunk(rank.size)[rank.rank]).backward()
         model.finish_gradient_synchronization()
-        norm = clip_gradients(model.parameters(), 0.01, rank)
+        norm = clip_grad_norm(model.parameters(), 0.01, rank)
         for shard in model.parameters():
             shard.data = shard.grad
         return norm, model.gather_full_params()
@@ -293,7 +293,7 @@ def test_units_are_layers_and_what_is_left() -> None:
 def test_groups_of_parameters_keep_their_options() -> None:
     def lone(rank: Rank, _: None) -> list[float]:
         model = nn.Linear(3, 2, bias=True)
-        copy_from_first(model, rank)
+        sync_module_states(model, rank)
         groups = [{"params": [model.weight], "lr": 0.0}, {"params": [model.bias]}]
         optimizer = ShardedOptimizer(groups, torch.optim.SGD, rank, lr=1.0)
         before = [one.detach().clone() for one in model.parameters()]

@@ -8,10 +8,10 @@ import torch
 from mlsys_lab.comm import Rank, Run, run
 from mlsys_lab.comm.collectives.chunks import split_chunks
 from mlsys_lab.parallel.data.averaging import GRADIENTS
-from mlsys_lab.parallel.recomputation import recompute
-from mlsys_lab.parallel.sharded import FSDP, Int8Transport, Transport
+from mlsys_lab.parallel.recomputation import apply_activation_checkpointing
+from mlsys_lab.parallel.sharded import FSDP, Int8Collectives, ZeroCollectives
 from mlsys_lab.parallel.sharded.optimizer import WEIGHTS
-from mlsys_lab.parallel.sharded.unit import NEAR_WEIGHTS, divide
+from mlsys_lab.parallel.sharded.unit import SECONDARY_WEIGHTS, divide
 from tests.parallel.training import (
     Trained,
     assert_equal,
@@ -27,12 +27,14 @@ UNITS = [sum(one.numel() for one in parameters) for _, parameters in divide(make
 BLOCK = 16
 
 
-def train(p: int, near: int | None, transport: Transport | None, batches: torch.Tensor, kind: str = "none") -> Run:
+def train(
+    p: int, near: int | None, transport: ZeroCollectives | None, batches: torch.Tensor, kind: str = "none"
+) -> Run:
     """Train on p ranks; neighbours of `near` ranks keep a second copy of the weights among them."""
 
     def program(rank: Rank, _: None) -> Trained:
         module = make_model(seed=rank.rank)
-        recompute(module.blocks, kind)
+        apply_activation_checkpointing(module.blocks, kind)
         first = rank.rank - rank.rank % near if near else 0
         neighbours = rank.group(range(first, first + near)) if near else None
         model = FSDP(module, rank, transport=transport, near=neighbours)
@@ -62,14 +64,14 @@ def test_a_near_copy_spares_a_gather_and_changes_nothing(p: int, near: int, kind
     assert_equal(trained, train_alone(batches))
     sent, whole = ledger.purpose_bytes(), 8 * sum(UNITS)
     assert sent[WEIGHTS] == len(batches) * (p - 1) * whole  # forward alone
-    assert sent.get(NEAR_WEIGHTS, 0) == len(batches) * p // near * (near - 1) * whole
+    assert sent.get(SECONDARY_WEIGHTS, 0) == len(batches) * p // near * (near - 1) * whole
     assert sent[GRADIENTS] == len(batches) * (p - 1) * whole
 
 
 def test_what_eight_bits_save_and_what_they_cost_in_loss() -> None:
     """Bytes to the byte; nine tenths of the exact run's fall of the loss at least, and equal weights on all ranks."""
     p, batches = 4, make_batches(rows=8, steps=1).repeat(20, 1, 1)
-    trained, ledger = train(p, 2, Int8Transport(BLOCK), batches)
+    trained, ledger = train(p, 2, Int8Collectives(BLOCK), batches)
     sent = ledger.purpose_bytes()
     assert sent[WEIGHTS] == sent[GRADIENTS] == len(batches) * int8_bytes(p)
     exact = train_alone(batches)

@@ -21,11 +21,11 @@ from mlsys_lab.flops.communication import (
     vocabulary_parallel_bytes,
 )
 from mlsys_lab.models.transformer import Transformer
-from mlsys_lab.parallel.recomputation import recompute
-from mlsys_lab.parallel.tensor import divide_transformer, divided_cross_entropy
+from mlsys_lab.parallel.recomputation import apply_activation_checkpointing
+from mlsys_lab.parallel.tensor import apply_tensor_parallel, vocab_parallel_cross_entropy
 from mlsys_lab.parallel.tensor.loss import LOSS
 from mlsys_lab.parallel.tensor.regions import ACTIVATIONS
-from mlsys_lab.parallel.tensor.transformer import COPIES, sliced_parameters
+from mlsys_lab.parallel.tensor.transformer import REPLICATED_GRADIENTS, sequence_parallel_parameters
 from tests.parallel.training import make_optimizer
 
 GROUPED = TransformerConfig("grouped", 2, d_model=16, n_heads=8, d_ff=24, vocab_size=24, context=8, n_kv_heads=4)
@@ -63,12 +63,12 @@ def train_divided(
     rank: Rank, given: tuple[TransformerConfig, bool, str]
 ) -> tuple[list[float], dict[str, torch.Tensor]]:
     config, sequence_parallel, recomputation = given
-    model = divide_transformer(make(config), rank, sequence_parallel=sequence_parallel)
-    recompute(model.blocks, recomputation)
+    model = apply_tensor_parallel(make(config), rank, sequence_parallel=sequence_parallel)
+    apply_activation_checkpointing(model.blocks, recomputation)
     optimizer, losses = make_optimizer(model.parameters()), []
     for tokens in BATCHES:
         optimizer.zero_grad()
-        loss = divided_cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), rank)
+        loss = vocab_parallel_cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), rank)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -115,11 +115,11 @@ def test_five_steps_equal_one_process(
     if recomputation == "full":  # but for the MLP's sum, which nothing needs again: torch stops before it
         once = gather_bytes(tokens * config.d_model * 8, p)
         activations -= config.n_layers * (1 if sequence_parallel else 2) * once
-    copies = 8 * sum(one.numel() for one in sliced_parameters(model)) if sequence_parallel else 0
+    copies = 8 * sum(one.numel() for one in sequence_parallel_parameters(model)) if sequence_parallel else 0
     expected = {
         ACTIVATIONS: activations,
         LOSS: vocabulary.loss * targets / tokens,
-        COPIES: all_reduce_bytes(copies, p),
+        REPLICATED_GRADIENTS: all_reduce_bytes(copies, p),
     }
     sent = {purpose: p * len(BATCHES) * size for purpose, size in expected.items() if size}
     assert ledger.purpose_bytes() == pytest.approx(sent)
@@ -135,13 +135,13 @@ def test_a_rank_keeps_as_many_activations_as_the_closed_form() -> None:
     def measure(rank: Rank, _: None) -> list[tuple[int, int]]:
         found = []
         for sequence_parallel, kind in cases:
-            model = divide_transformer(make(config), rank, sequence_parallel=sequence_parallel)
-            recompute(model.blocks, kind)
+            model = apply_tensor_parallel(make(config), rank, sequence_parallel=sequence_parallel)
+            apply_activation_checkpointing(model.blocks, kind)
             for parameter in model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
             with track_memory() as memory:
                 logits = model(ids[:, :-1]).flatten(0, 1)
-                loss = divided_cross_entropy(logits, ids[:, 1:].flatten(), rank)
+                loss = vocab_parallel_cross_entropy(logits, ids[:, 1:].flatten(), rank)
                 kept = memory.current_bytes
                 loss.backward()
             found.append((kept, memory.peak_bytes))
@@ -160,7 +160,7 @@ def test_a_rank_keeps_as_many_activations_as_the_closed_form() -> None:
 
 def test_a_rank_keeps_its_part_of_the_matrices() -> None:
     def count(rank: Rank, _: None) -> int:
-        return sum(parameter.numel() for parameter in divide_transformer(make(GROUPED), rank).parameters())
+        return sum(parameter.numel() for parameter in apply_tensor_parallel(make(GROUPED), rank).parameters())
 
     norms = sum(parameter.numel() for name, parameter in make(GROUPED).named_parameters() if "norm" in name)
     whole = sum(parameter.numel() for parameter in make(GROUPED).parameters())
@@ -176,7 +176,7 @@ def test_the_divided_loss_and_its_gradient_are_torchs(scale: float) -> None:
 
     def part(rank: Rank, _: None) -> tuple[float, torch.Tensor]:
         mine = logits.chunk(rank.size, 1)[rank.rank].clone().requires_grad_()
-        loss = divided_cross_entropy(mine, targets, rank)
+        loss = vocab_parallel_cross_entropy(mine, targets, rank)
         (2 * loss).backward()
         assert mine.grad is not None
         return loss.item(), mine.grad
@@ -192,12 +192,12 @@ def test_the_divided_loss_and_its_gradient_are_torchs(scale: float) -> None:
 
 def test_tokens_that_cannot_be_divided_are_told() -> None:
     def look(rank: Rank, tokens: torch.Tensor) -> torch.Tensor:
-        return divide_transformer(make(GROUPED), rank, sequence_parallel=True)(tokens)
+        return apply_tensor_parallel(make(GROUPED), rank, sequence_parallel=True)(tokens)
 
     with pytest.raises((RankError, InputError), match="tokens of a sequence cannot be divided evenly: got 7 over 2"):
         run(look, [BATCHES[0][:, :7]] * 2)
     with pytest.raises(InputError, match="unknown recomputation: got 'ful'"):
-        recompute([], "ful")
+        apply_activation_checkpointing([], "ful")
 
 
 @pytest.mark.parametrize(
@@ -211,12 +211,12 @@ def test_tokens_that_cannot_be_divided_are_told() -> None:
 )
 def test_what_cannot_be_divided_is_told(changes: dict[str, Any], p: int, said: str) -> None:
     with pytest.raises((RankError, InputError), match=re.escape(said)):
-        run(lambda rank, config: divide_transformer(make(config), rank), [replace(GROUPED, **changes)] * p)
+        run(lambda rank, config: apply_tensor_parallel(make(config), rank), [replace(GROUPED, **changes)] * p)
 
 
 def test_a_token_outside_the_whole_vocabulary_is_told() -> None:
     def look_up(rank: Rank, tokens: torch.Tensor) -> torch.Tensor:
-        return divide_transformer(make(GROUPED), rank)(tokens)
+        return apply_tensor_parallel(make(GROUPED), rank)(tokens)
 
     with pytest.raises((RankError, InputError), match="token outside the vocabulary: got 3 to 24, expected 0 to 23"):
         run(look_up, [torch.tensor([[3, 24]])] * 2)

@@ -17,15 +17,15 @@ from mlsys_lab.flops.layout import Layout
 from mlsys_lab.models import training
 from mlsys_lab.models.transformer import Transformer
 from mlsys_lab.parallel.expert.layer import TOKENS
-from mlsys_lab.parallel.train import Plan, Trainer
-from mlsys_lab.parallel.train.traffic import count_bytes
+from mlsys_lab.parallel.train import TrainConfig, Trainer
+from mlsys_lab.parallel.train.traffic import predict_bytes
 from tests.sampling import keep
 
 CONFIG = TransformerConfig("small", 2, d_model=16, n_heads=4, d_ff=24, vocab_size=24, context=16, tied=True)
 UNEVEN = replace(CONFIG, n_layers=5)
 MIXTURE = replace(CONFIG, n_layers=3, experts=Experts(count=4, active=2, d_ff=12, shared=1, dense_layers=1))
 OWN_HEAD = replace(CONFIG, n_layers=4, tied=False)
-PLAN = Plan(batch=8, sequence=16, steps=6, rate=0.05)
+PLAN = TrainConfig(batch=8, sequence=16, steps=6, rate=0.05)
 IDS = np.random.default_rng(0).integers(24, size=600)
 LAYOUTS = {
     "data × tensor × pipeline": (CONFIG, Layout(data=2, tensor=2, pipeline=2, micro_batch=2)),
@@ -98,7 +98,7 @@ def test_losses_and_with_them_five_updates_equal_one_process(name: str) -> None:
     alone = [loss for _, loss in training.train(whole, IDS, **asdict(PLAN))]
     for losses in results:
         assert losses == pytest.approx(alone, rel=1e-11)
-    expected = count_bytes(config, layout, batch=PLAN.batch, tokens=PLAN.sequence, element_bytes=8)
+    expected = predict_bytes(config, layout, batch=PLAN.batch, tokens=PLAN.sequence, element_bytes=8)
     sent = ledger.purpose_bytes()
     sent.pop("broadcast", None)  # before the first step, so that all begin alike
     # An even choice of experts is a rough guess: each row that moves goes there and back, forward and backward.
