@@ -14,7 +14,7 @@ from mlsys_lab.comm.collectives.chunks import chunk_lengths
 from mlsys_lab.comm.simulate import Cluster, Timeline
 from mlsys_lab.comm.simulate.steps import data_parallel_step
 from mlsys_lab.flops.memory import RECIPES, states
-from mlsys_lab.parallel.flat import assign_buckets
+from mlsys_lab.parallel.buckets import assign_buckets
 
 RANKS = 4
 

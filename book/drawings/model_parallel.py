@@ -13,7 +13,7 @@ from book.drawings.kit import CHUNKS, Panel, arrow, box, drawing, line, panel, r
 from mlsys_lab.comm.simulate import Cluster
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.parallel.context import contiguous_positions, count_scores, zigzag_positions
-from mlsys_lab.parallel.expert.routing import route
+from mlsys_lab.parallel.expert import route
 from mlsys_lab.parallel.mesh import mesh_coordinates
 from mlsys_lab.parallel.pipeline import gpipe, one_forward_one_backward, simulate, zero_bubble
 from mlsys_lab.parallel.pipeline.schedules import Schedule, max_in_flight
@@ -160,9 +160,9 @@ def schedules() -> Markup:
 def experts() -> Markup:
     """Tokens of two ranks on their way to four experts, of which each has room for two from each rank."""
     chosen = torch.tensor([[0], [1], [2], [2], [2], [3]])
-    routing = route(chosen, count=4, capacity_factor=1.25)
-    assert routing.dropped == 1
-    kept = set(routing.rows.tolist())
+    routing = route(chosen, num_experts=4, capacity_factor=1.25)
+    assert routing.num_dropped == 1
+    kept = set(routing.token_indices.tolist())
     pieces = [
         text(4, 16, "tokens of rank 0", "blue", size="small", anchor="start"),
         text(244, 16, "experts", size="small"),

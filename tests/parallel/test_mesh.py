@@ -14,9 +14,9 @@ from mlsys_lab.parallel.mesh import DeviceMesh
 def find_members(rank: Rank, layout: Layout) -> dict[str, list[int]]:
     mesh = DeviceMesh(layout, rank)
     groups = {axis: getattr(mesh, axis) for axis in ("tensor", "context", "data", "pipeline", "replicas")}
-    ends = mesh.ends()
-    if ends is not None:
-        groups["ends"] = ends
+    embedding = mesh.embedding_group()
+    if embedding is not None:
+        groups["embedding"] = embedding
     return {axis: list(group._members) for axis, group in groups.items()}
 
 
@@ -29,7 +29,7 @@ def test_groups_are_neighbours_by_axis() -> None:
         "data": [0, 4],
         "pipeline": [0, 8, 16],
         "replicas": [0, 2, 4, 6],
-        "ends": [0, 16],
+        "embedding": [0, 16],
     }
     assert results[13] == {
         "tensor": [12, 13],

@@ -17,8 +17,8 @@ from mlsys_lab.comm import Rank, run
 from mlsys_lab.models.transformer import Transformer
 from mlsys_lab.parallel.data import DDP
 from mlsys_lab.parallel.pipeline import Pipeline, one_forward_one_backward
-from mlsys_lab.parallel.sharded import FSDP
 from mlsys_lab.parallel.tensor import apply_tensor_parallel, vocab_parallel_cross_entropy
+from mlsys_lab.parallel.zero import FSDP
 from tests.parallel.training import CONFIG, loss_of, make_batches, make_model
 
 RANKS, MICRO_BATCHES = 2, 4

@@ -1,9 +1,19 @@
-"""Tensor parallelism: every matrix is divided over the ranks, which all work on the same tokens (arXiv:1909.08053)."""
+"""Tensor parallelism (Megatron-LM, arXiv:1909.08053): every matrix is sharded over ranks that see the same tokens."""
 
-from mlsys_lab.parallel.tensor.layers import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
-from mlsys_lab.parallel.tensor.loss import vocab_parallel_cross_entropy
-from mlsys_lab.parallel.tensor.regions import copy_to_tensor_parallel_region, reduce_from_tensor_parallel_region
-from mlsys_lab.parallel.tensor.sequence import gather, scatter, sequence_parallel_linears, split
+from mlsys_lab.parallel.tensor.layers import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    VocabParallelEmbedding,
+    vocab_parallel_cross_entropy,
+)
+from mlsys_lab.parallel.tensor.mappings import (
+    copy_to_tensor_parallel_region,
+    gather_from_sequence_parallel_region,
+    reduce_from_tensor_parallel_region,
+    reduce_scatter_to_sequence_parallel_region,
+    scatter_to_sequence_parallel_region,
+    sequence_parallel_linears,
+)
 from mlsys_lab.parallel.tensor.transformer import apply_tensor_parallel
 
 __all__ = [
@@ -12,10 +22,10 @@ __all__ = [
     "VocabParallelEmbedding",
     "apply_tensor_parallel",
     "copy_to_tensor_parallel_region",
-    "gather",
+    "gather_from_sequence_parallel_region",
     "reduce_from_tensor_parallel_region",
-    "scatter",
+    "reduce_scatter_to_sequence_parallel_region",
+    "scatter_to_sequence_parallel_region",
     "sequence_parallel_linears",
-    "split",
     "vocab_parallel_cross_entropy",
 ]

@@ -30,9 +30,9 @@ from mlsys_lab.parallel.pipeline import (
     zero_bubble,
 )
 from mlsys_lab.parallel.pipeline.execution import ACTIVATIONS, GRADIENTS
-from mlsys_lab.parallel.pipeline.late_weights import WeightGradStore
 from mlsys_lab.parallel.pipeline.schedules import max_in_flight
-from mlsys_lab.parallel.pipeline.stage import TransformerChunk
+from mlsys_lab.parallel.pipeline.transformer import TransformerChunk
+from mlsys_lab.parallel.pipeline.weight_grad_store import WeightGradStore
 
 ROWS, WIDTH = 3, 5
 CASES = {
@@ -182,12 +182,12 @@ def test_late_weights_are_worked_out_once_and_leave_frozen_ones_alone() -> None:
     first, second = nn.Linear(WIDTH, WIDTH).double(), nn.Linear(WIDTH, 2, bias=False).double()
     first.weight.requires_grad_(False)
     x = data(1)[0].requires_grad_()  # (1, ROWS, WIDTH)
-    with WeightGradStore() as late:
+    with WeightGradStore() as store:
         result = second(first(x)).square().sum()
     result.backward()
     assert x.grad is not None and second.weight.grad is None and first.bias.grad is None
     for _ in range(2):  # the second time there is nothing left
-        late.backward()
+        store.backward()
         whole = torch.autograd.grad(second(first(x)).square().sum(), [x, first.bias, second.weight])
         torch.testing.assert_close([x.grad, first.bias.grad, second.weight.grad], list(whole), rtol=1e-12, atol=0)
     assert first.weight.grad is None
@@ -207,11 +207,11 @@ def test_messages_that_take_time_make_idle_time_and_interleaving_has_more_of_the
     ("call", "said"),
     [
         (lambda: gpipe(0, 1), "a pipeline has at least one rank and micro-batch: got 0 and 1"),
-        (lambda: interleaved(4, 6, 2), "a multiple of the ranks: got 6 over 4 ranks, 2 chunks"),
+        (lambda: interleaved(4, 6, 2), "must be a multiple of the ranks: got 6 over 4 ranks, 2 chunks"),
         (lambda: simulate(Cluster(2), gpipe(3, 1), forward_s=1, backward_s=2), "another number of ranks: got 3"),
         (
             lambda: simulate(Cluster(1), [[Action("backward", 0), Action("forward", 0)]], forward_s=1, backward_s=2),
-            "the schedule never ends: got rank 0 waits for ever before",
+            "the schedule deadlocks: got rank 0 waits forever at",
         ),
     ],
 )
@@ -227,7 +227,7 @@ def test_a_schedule_of_another_pipeline_is_told() -> None:
         Pipeline(layers(1), rank).step(schedule, list(x), list(y), nn.functional.mse_loss)
 
     for schedule in (gpipe(3, 2), gpipe(2, 3), interleaved(2, 2, 2), zero_bubble(2, 3)):
-        with pytest.raises((RankError, InputError), match="the schedule is of another pipeline"):
+        with pytest.raises((RankError, InputError), match="the schedule does not match the pipeline"):
             run(train, [schedule] * 2)
 
 
@@ -237,4 +237,4 @@ def test_layers_are_spread_over_stages_as_the_docstring_says(layers: int, sizes:
     stages = [TransformerChunk(Transformer(config), number, 4, torch.arange(4)) for number in range(4)]
     kept = [sum(not isinstance(block, nn.Identity) for block in stage.model.blocks) for stage in stages]
     assert kept == sizes
-    assert "of 6 layers, 4 pieces\n    have [2, 1, 2, 1]" in str(TransformerChunk.__doc__)
+    assert "6 layers in 4 chunks are [2, 1, 2, 1]" in str(TransformerChunk.__doc__)

@@ -21,10 +21,10 @@ from mlsys_lab.flops.communication import (
     vocabulary_parallel_bytes,
 )
 from mlsys_lab.models.transformer import Transformer
-from mlsys_lab.parallel.recomputation import apply_activation_checkpointing
+from mlsys_lab.parallel.activation_checkpointing import apply_activation_checkpointing
 from mlsys_lab.parallel.tensor import apply_tensor_parallel, vocab_parallel_cross_entropy
-from mlsys_lab.parallel.tensor.loss import LOSS
-from mlsys_lab.parallel.tensor.regions import ACTIVATIONS
+from mlsys_lab.parallel.tensor.layers import LOSS
+from mlsys_lab.parallel.tensor.mappings import ACTIVATIONS
 from mlsys_lab.parallel.tensor.transformer import REPLICATED_GRADIENTS, sequence_parallel_parameters
 from tests.parallel.training import make_optimizer
 
@@ -203,9 +203,9 @@ def test_tokens_that_cannot_be_divided_are_told() -> None:
 @pytest.mark.parametrize(
     ("changes", "p", "said"),
     [
-        ({}, 3, "heads cannot be divided evenly: got 4 of keys over 3 ranks"),
+        ({}, 3, "KV heads cannot be divided evenly: got 4 over 3 ranks"),
         ({"d_ff": 25}, 2, "a dimension cannot be divided evenly: got 25 over 2 ranks"),
-        ({"position": "alibi"}, 2, "this model is not divided here: got grouped with ALiBi"),
+        ({"position": "alibi"}, 2, "tensor parallelism does not support this model: got grouped with ALiBi"),
         ({"parallel_blocks": True, "qk_norm": True}, 2, "with parallel blocks, norms of queries and keys"),
     ],
 )

@@ -125,13 +125,13 @@ def train_and_be_killed(rank: Rank, folder: Path) -> None:
 
     def write_and_die(*given, **options) -> None:
         write(*given, **options)
-        if rank.rank == 1 and trainer.done == 2 * BEFORE - 2:
+        if rank.rank == 1 and trainer.steps_done == 2 * BEFORE - 2:
             os.kill(os.getpid(), signal.SIGKILL)
 
     checkpoint.save_file = write_and_die
     for _ in range(PLAN.steps):
         trainer.step()
-        if trainer.done % 2 == 0:
+        if trainer.steps_done % 2 == 0:
             save(trainer, folder)
 
 
@@ -145,7 +145,7 @@ def test_a_rank_that_is_killed_and_going_on_from_the_last_whole_checkpoint(tmp_p
         trainer = make_trainer(rank, Layout(data=2, zero_stage=1))
         if path is not None:
             restore(trainer, path)
-        losses = [trainer.step() for _ in range(PLAN.steps - trainer.done)]
+        losses = [trainer.step() for _ in range(PLAN.steps - trainer.steps_done)]
         save(trainer, tmp_path)
         return losses
 
@@ -200,10 +200,10 @@ def scribble(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (cut_short, r"no whole checkpoint: got 100 bytes of .*rank-1.safetensors, expected \d+ bytes"),
-        (scribble, r"no whole checkpoint: got .*rank-0.safetensors: .*header"),
+        (cut_short, r"incomplete checkpoint: got 100 bytes of .*rank-1.safetensors, expected \d+ bytes"),
+        (scribble, r"incomplete checkpoint: got .*rank-0.safetensors: .*header"),
         (lambda path: (path / "rank-2.safetensors").unlink(), "got 0 bytes of .*rank-2.safetensors"),
-        (lambda path: (path / "manifest.json").unlink(), "no whole checkpoint: got .* without a readable manifest"),
+        (lambda path: (path / "manifest.json").unlink(), "incomplete checkpoint: got .* without a readable manifest"),
         (lambda path: (path / "manifest.json").write_text("{"), "without a readable manifest"),
     ],
 )
@@ -239,4 +239,4 @@ def test_a_checkpoint_of_another_model_or_run_is_told(
 def test_a_manifest_says_what_the_run_was(whole_run) -> None:
     layout, folder, _ = whole_run
     manifest = json.loads((list_checkpoints(folder)[0] / "manifest.json").read_text())
-    assert (manifest["layout"], manifest["plan"], manifest["done"]) == (asdict(layout), asdict(PLAN), BEFORE)
+    assert (manifest["layout"], manifest["config"], manifest["steps_done"]) == (asdict(layout), asdict(PLAN), BEFORE)

@@ -16,7 +16,7 @@ from mlsys_lab.flops import Experts, TransformerConfig
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.models import training
 from mlsys_lab.models.transformer import Transformer
-from mlsys_lab.parallel.expert.layer import TOKENS
+from mlsys_lab.parallel.expert import TOKENS
 from mlsys_lab.parallel.train import TrainConfig, Trainer
 from mlsys_lab.parallel.train.traffic import predict_bytes
 from tests.sampling import keep
@@ -125,11 +125,11 @@ def test_losses_and_with_them_five_updates_equal_one_process(name: str) -> None:
         (
             {"experts": MIXTURE.experts},
             Layout(tensor=2),
-            "experts are divided over data ranks alone: got 2 tensor-parallel ranks, ZeRO 0",
+            "experts are sharded over data ranks only: got 2 tensor-parallel ranks, ZeRO 0",
         ),
         ({"context": 8}, Layout(), "got 16 tokens, expected a multiple of 1, up to 8"),
         ({"vocab_size": 25}, Layout(tensor=2), "a dimension cannot be divided evenly: got 25 over 2 ranks"),
-        ({"position": "alibi"}, Layout(), "this model is not divided here: got small with ALiBi"),
+        ({"position": "alibi"}, Layout(), "tensor parallelism does not support this model: got small with ALiBi"),
     ],
 )
 def test_a_layout_that_does_not_fit_is_told(changes: dict[str, Any], layout: Layout, said: str) -> None:

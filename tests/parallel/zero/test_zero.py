@@ -13,12 +13,12 @@ from mlsys_lab.comm import Ledger, Rank, run
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.communication import all_reduce_bytes, data_parallel_bytes, gather_bytes
 from mlsys_lab.flops.memory import RECIPES, states
+from mlsys_lab.parallel.activation_checkpointing import apply_activation_checkpointing
 from mlsys_lab.parallel.data import DDP, sync_module_states
-from mlsys_lab.parallel.data.averaging import GRADIENTS
-from mlsys_lab.parallel.recomputation import apply_activation_checkpointing
-from mlsys_lab.parallel.sharded import FSDP, ShardedDDP, ShardedOptimizer, clip_grad_norm, optimizer_state_bytes
-from mlsys_lab.parallel.sharded.optimizer import WEIGHTS
-from mlsys_lab.parallel.sharded.unit import divide
+from mlsys_lab.parallel.data.ddp import GRADIENTS
+from mlsys_lab.parallel.zero import FSDP, ShardedDDP, ShardedOptimizer, clip_grad_norm, optimizer_state_bytes
+from mlsys_lab.parallel.zero.fsdp import find_units
+from mlsys_lab.parallel.zero.optimizer import WEIGHTS
 from tests.parallel.training import (
     Trained,
     assert_equal,
@@ -161,7 +161,7 @@ def test_hybrid_sharding_gathers_within_groups_and_sums_between_them(within: int
     def prepare(rank: Rank):
         group = rank.group(range(rank.rank - rank.rank % within, rank.rank - rank.rank % within + within))
         replicas = rank.group(range(rank.rank % within, rank.size, within))
-        model = FSDP(make_model(seed=rank.rank), group, replicas=replicas)
+        model = FSDP(make_model(seed=rank.rank), group, replica_group=replicas)
         optimizer = make_optimizer(model.parameters())
 
         def step() -> None:
@@ -188,9 +188,9 @@ def test_whole_weights_are_those_of_a_few_layers(p: int) -> None:
         loss_of(model, tokens).backward()
         model.finish_gradient_synchronization()
         left = [parameter.untyped_storage().nbytes() for parameter in model.module.parameters()]
-        return model.peak_bytes, left
+        return model.peak_unsharded_bytes, left
 
-    units = [8 * sum(one.numel() for one in parameters) for _, parameters in divide(make_model())]
+    units = [8 * sum(one.numel() for one in parameters) for _, parameters in find_units(make_model())]
     for peak, left in run(measure, [make_batches(2, steps=1)[0]] * p).results:
         assert peak <= units[0] + 2 * max(units[1:])
         assert not any(left)
@@ -278,16 +278,16 @@ def test_whole_weights_in_bfloat16_and_shards_in_float32() -> None:
 
 def test_units_are_layers_and_what_is_left() -> None:
     model = make_model()
-    module, *layers = divide(model)
+    module, *layers = find_units(model)
     assert module[0] is model and [layer for layer, _ in layers] == list(model.blocks)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     assert [names[id(one)] for one in module[1]] == ["embedding.weight", "norm.weight"]
     layer = nn.Linear(2, 2)
     twice = nn.ModuleList([layer, nn.Linear(2, 2), layer])
-    assert [len(parameters) for _, parameters in divide(nn.Sequential(twice))] == [2, 2]
+    assert [len(parameters) for _, parameters in find_units(nn.Sequential(twice))] == [2, 2]
     mixed = nn.ModuleList([nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())])
     with pytest.raises(InputError, match="several dtypes: got float32, float64 in '0'"):
-        divide(mixed)
+        find_units(mixed)
 
 
 def test_groups_of_parameters_keep_their_options() -> None:

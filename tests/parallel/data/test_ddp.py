@@ -12,9 +12,9 @@ from torch import nn
 from mlsys_lab.comm import Post, Rank, RankError, run, volumes
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.communication import all_reduce_bytes
+from mlsys_lab.parallel.buckets import assign_buckets
 from mlsys_lab.parallel.data import DDP, average_gradients, average_gradients_flat, loss_weights
-from mlsys_lab.parallel.data.averaging import GRADIENTS
-from mlsys_lab.parallel.flat import assign_buckets
+from mlsys_lab.parallel.data.ddp import GRADIENTS
 from tests.parallel.training import (
     Trained,
     assert_equal,
@@ -170,7 +170,7 @@ class TwoScales(nn.Module):
     [
         ("unused", "parameters got no gradient: got 1 of 1, the first of shape (3,)"),
         ("twice", "a gradient was added to while it was being synchronised: got a second backward()"),
-        ("nothing", "gradients have not been made since the last synchronisation: got 0 of a bucket's 1"),
+        ("nothing", "no gradients have been computed since the last synchronisation: got 0 of a bucket's 1"),
     ],
 )
 def test_what_would_give_wrong_gradients_is_told(wrong: str, said: str) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from mlsys_lab.comm import Rank, run
 from mlsys_lab.flops.memory import RECIPES, states
-from mlsys_lab.parallel.sharded import (
+from mlsys_lab.parallel.zero import (
     OffloadedOptimizer,
     ShardedDDP,
     ShardedOptimizer,
@@ -70,8 +70,8 @@ def test_two_bytes_down_and_two_up_and_the_rest_stays_below(p: int, device: str)
         tolerance = {"rtol": 0, "atol": 0} if device == "cpu" else {"rtol": 2**-7, "atol": 1e-4}
         torch.testing.assert_close(weights, expected, **tolerance)
     optimizers = [optimizer for _, optimizer in offloaded]
-    for way in ("down_bytes", "up_bytes"):
-        assert sum(getattr(one.crossings, way) for one in optimizers) == steps * 2 * NUMEL
+    for direction in ("device_to_host_bytes", "host_to_device_bytes"):
+        assert sum(getattr(one.traffic, direction) for one in optimizers) == steps * 2 * NUMEL
     asked = states(NUMEL, RECIPES["mixed16"], data=p, zero_stage=1)
     assert sum(optimizer_state_bytes(one.optimizer) for one in optimizers) == p * asked.moments
     assert {shard.device.type for one in optimizers for _, shard in one.shards} == {"cpu"}

@@ -14,13 +14,14 @@ from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.flops.communication import context_parallel_bytes, ulysses_bytes
 from mlsys_lab.models.attention import fused_attention
 from mlsys_lab.parallel.context import (
+    KV,
+    KV_GRADIENTS,
     contiguous_positions,
     count_scores,
     ring_attention,
     ulysses_attention,
     zigzag_positions,
 )
-from mlsys_lab.parallel.context.ring import GRADIENTS, KEYS_VALUES
 
 B, N, K, T, H = 2, 8, 4, 24, 6
 CONFIG = TransformerConfig("c", 1, d_model=N * H, n_heads=N, d_ff=8, vocab_size=9, context=T, n_kv_heads=K)
@@ -78,8 +79,8 @@ def test_bytes_of_the_ring_are_the_closed_form(p: int) -> None:
     _, ledger = run(attend, [None] * p)
     forward = p * context_parallel_bytes(CONFIG, B * T, p, layers=1, element_bytes=8)
     sent = ledger.purpose_bytes()
-    assert sent[KEYS_VALUES] == pytest.approx(2 * forward)  # forward, and again backward
-    assert sent[GRADIENTS] == pytest.approx(forward)
+    assert sent[KV] == pytest.approx(2 * forward)  # forward, and again backward
+    assert sent[KV_GRADIENTS] == pytest.approx(forward)
 
 
 @pytest.mark.parametrize("p", [2, 4])
@@ -107,10 +108,10 @@ def test_zigzag_gives_every_rank_as_many_scores() -> None:
     [
         (lambda rank: zigzag_positions(12, 4), "tokens cannot be divided evenly: got 12 over 8"),
         (lambda rank: contiguous_positions(0, 1), "tokens cannot be divided evenly: got 0 over 1"),
-        (lambda rank: ring_attention(*drawn()[:3], rank, [torch.arange(3)] * 3), "as many tokens as positions"),
+        (lambda rank: ring_attention(*drawn()[:3], rank, [torch.arange(3)] * 3), "as many positions as tokens"),
         (
             lambda rank: ulysses(*drawn()[:3], rank, [torch.arange(T)] * 3),
-            "heads cannot be divided evenly: got 4 of keys",
+            "KV heads cannot be divided evenly: got 4 over 3 ranks",
         ),
     ],
 )

@@ -78,13 +78,13 @@ def test_rows_that_move_are_those_of_the_closed_form_where_choices_are_even(p: i
 
 
 def test_routing_is_in_order_of_experts_and_first_choices_come_first() -> None:
-    routing = route(torch.tensor([[2, 0], [2, 1], [0, 2]]), count=4)
-    assert routing.counts.tolist() == [2, 1, 3, 0] and routing.dropped == 0
-    assert routing.rows.tolist() == [2, 0, 1, 0, 1, 2]
-    assert routing.choices.tolist() == [0, 1, 1, 0, 0, 1]
-    tight = route(torch.tensor([[2, 0], [2, 1], [0, 2]]), count=4, capacity_factor=1.0)  # ⌈6/4⌉ = 2 each
-    assert tight.counts.tolist() == [2, 1, 2, 0] and tight.dropped == 1
-    assert tight.rows.tolist() == [2, 0, 1, 0, 1]
+    routing = route(torch.tensor([[2, 0], [2, 1], [0, 2]]), num_experts=4)
+    assert routing.tokens_per_expert.tolist() == [2, 1, 3, 0] and routing.num_dropped == 0
+    assert routing.token_indices.tolist() == [2, 0, 1, 0, 1, 2]
+    assert routing.topk_slots.tolist() == [0, 1, 1, 0, 0, 1]
+    tight = route(torch.tensor([[2, 0], [2, 1], [0, 2]]), num_experts=4, capacity_factor=1.0)  # ⌈6/4⌉ = 2 each
+    assert tight.tokens_per_expert.tolist() == [2, 1, 2, 0] and tight.num_dropped == 1
+    assert tight.token_indices.tolist() == [2, 0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("p", [1, 2])
@@ -95,7 +95,7 @@ def test_dropped_choices_add_nothing(p: int) -> None:
 
     def forward(rank: Rank, _: None) -> tuple[torch.Tensor, int]:
         layer = ExpertParallelMoE(mixture(), rank, capacity_factor=factor)
-        return layer(x[rank.rank]).detach(), layer.dropped
+        return layer(x[rank.rank]).detach(), layer.num_dropped
 
     whole = mixture()
     for given, (out, dropped) in zip(x, run(forward, [None] * p).results, strict=True):
