@@ -1,6 +1,6 @@
 """Drawings of chapter 10: replicas, overlap, buckets, ZeRO's stages, a layer's life under stage 3, hybrid sharding.
 
-Times come from the simulator, buckets and shards from `parallel.flat`, shares from `flops.memory`.
+Times come from the simulator, buckets and shards from `parallel.buckets`, fractions from `flops.memory`.
 """
 
 from __future__ import annotations

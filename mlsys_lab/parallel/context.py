@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mlsys_lab.comm import Rank
-from mlsys_lab.comm.collectives.exchange import all_to_all
+from mlsys_lab.comm.collectives.all_to_all import all_to_all
 from mlsys_lab.comm.collectives.rooted import receive
 from mlsys_lab.errors import InputError
 

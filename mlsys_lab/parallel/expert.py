@@ -15,7 +15,7 @@ from torch import nn
 
 from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.all_reduce import ring
-from mlsys_lab.comm.collectives.exchange import all_to_all
+from mlsys_lab.comm.collectives.all_to_all import all_to_all
 from mlsys_lab.errors import InputError
 from mlsys_lab.models.experts import MixtureOfExperts
 from mlsys_lab.models.transformer import Transformer

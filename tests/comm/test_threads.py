@@ -120,7 +120,7 @@ def test_a_rank_that_never_comes_back_from_c_is_given_up():
     ("inputs", "options", "text"),
     [
         ([], {}, "at least one rank"),
-        ([1], {"world": "treads"}, "no such world: got treads, expected threads or gloo or nccl; help: did you mean"),
+        ([1], {"backend": "treads"}, "unknown backend: got treads, expected threads or gloo or nccl; help: did you"),
         ([1], {"limit_s": 0}, "a limit must be positive"),
     ],
 )

@@ -147,7 +147,7 @@ def compared() -> list[dict[str, tuple[Found, Found]]]:
         warnings.simplefilter("ignore")  # torch's, about its own parts that are in the making
         return {name: technique(rank) for name, technique in techniques.items()}
 
-    results, _ = run(compare, [TECHNIQUES] * RANKS, world="gloo")
+    results, _ = run(compare, [TECHNIQUES] * RANKS, backend="gloo")
     return results
 
 

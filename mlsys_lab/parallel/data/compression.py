@@ -15,9 +15,9 @@ from torch import nn
 
 from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.all_reduce import ring
+from mlsys_lab.comm.collectives.all_to_all import all_to_all
 from mlsys_lab.comm.collectives.chunks import split_chunks
-from mlsys_lab.comm.collectives.exchange import all_to_all
-from mlsys_lab.comm.collectives.scattered import all_gather_ring
+from mlsys_lab.comm.collectives.reduce_scatter import all_gather_ring
 from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.data.ddp import GRADIENTS
 

@@ -24,7 +24,7 @@ from torch import nn
 
 from mlsys_lab.comm import Rank, run
 from mlsys_lab.comm.cost.alpha_beta import LinkCost
-from mlsys_lab.comm.paced import pace
+from mlsys_lab.comm.instrumentation import emulate_link
 from mlsys_lab.comm.simulate import Cluster
 from mlsys_lab.comm.simulate.steps import data_parallel_step
 from mlsys_lab.errors import CourseError, InputError
@@ -60,7 +60,7 @@ def measure(ranks: int = 2, layers: int = 8, load: float = 1.0, steps: int = 3) 
     if ranks < 2 or layers < 2 or steps < 1 or not load > 0:
         got = f"{ranks} ranks, {layers} layers, {steps} steps, load {load:g}"
         raise InputError("overlap needs two ranks, two layers, a step and a positive load", got=got)
-    results, _ = run(_time_methods, [(layers, load, steps)] * ranks, world="gloo")
+    results, _ = run(_time_methods, [(layers, load, steps)] * ranks, backend="gloo")
     arithmetic_s, all_reduce_s = 3 * layers * LAYER_S, load * 2 * layers * LAYER_S
 
     def hide(step_s: float) -> float:
@@ -102,7 +102,7 @@ def _time_methods(world: Rank, given: tuple[int, float, int]) -> list[float]:
     model = nn.Sequential(*(_Layer(WIDTH, WIDTH, bias=False) for _ in range(layers)))
     layer_bytes = 4 * WIDTH * WIDTH
     link = LinkCost(0.0, all_reduce_bytes(layer_bytes, world.size) / (load * 2 * LAYER_S))
-    rank, x = pace(world, link), torch.randn(1, WIDTH)
+    rank, x = emulate_link(world, link), torch.randn(1, WIDTH)
 
     def step_s(module: nn.Module, finish: Callable[[], None]) -> float:
         world.barrier()

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from mlsys_lab.comm import Rank
-from mlsys_lab.comm.collectives.scattered import all_gather_ring
+from mlsys_lab.comm.collectives.reduce_scatter import all_gather_ring
 from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.tensor.mappings import reduce_from_tensor_parallel_region
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.all_reduce import ring
-from mlsys_lab.comm.collectives.scattered import all_gather_ring, reduce_scatter_ring
+from mlsys_lab.comm.collectives.reduce_scatter import all_gather_ring, reduce_scatter_ring
 from mlsys_lab.errors import InputError
 
 ACTIVATIONS = "activations"

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from mlsys_lab import comm
-from mlsys_lab.comm.launched import is_launched, join_world
+from mlsys_lab.comm.torchrun import is_torchrun, join_world
 from mlsys_lab.errors import CourseError, InputError, UsageError
 from mlsys_lab.flops import compute
 from mlsys_lab.flops.bounds import machine
@@ -83,7 +83,7 @@ def _run(argv: Sequence[str] | None) -> None:
     from mlsys_lab.parallel.train.run import run
 
     layout = parse_layout(args.layout)
-    if is_launched():
+    if is_torchrun():
         with join_world(LIMIT_S) as rank:
             run(rank, args)
     else:

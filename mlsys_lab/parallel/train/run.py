@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from mlsys_lab.comm import Rank
+from mlsys_lab.comm.collectives.reduce_scatter import all_gather_ring
 from mlsys_lab.comm.collectives.rooted import broadcast_tree
-from mlsys_lab.comm.collectives.scattered import all_gather_ring
-from mlsys_lab.comm.tally import tally
+from mlsys_lab.comm.instrumentation import count_sent_bytes
 from mlsys_lab.flops import compute
 from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.flops.utilisation import mfu
@@ -36,7 +36,7 @@ PROGRESS_LINES = 20
 
 def run(world: Rank, args: argparse.Namespace) -> list[float]:
     """Train with the options of the command line, printing on rank 0; return the loss of each step."""
-    rank, sent = tally(world)
+    rank, sent = count_sent_bytes(world)
     layout, train_config = parse_layout(args.layout), make_train_config(args)
     tokenizer = Tokenizer.load(FOLDER / TOKENIZER)
     config = make_config(args, tokenizer.vocab_size)

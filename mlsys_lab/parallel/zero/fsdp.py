@@ -16,8 +16,8 @@ from torch import nn
 from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.all_reduce import ring_steps
 from mlsys_lab.comm.collectives.chunks import split_chunks
+from mlsys_lab.comm.collectives.reduce_scatter import all_gather_ring, all_gather_steps, reduce_scatter_steps
 from mlsys_lab.comm.collectives.rooted import broadcast_tree
-from mlsys_lab.comm.collectives.scattered import all_gather_ring, all_gather_steps, reduce_scatter_steps
 from mlsys_lab.comm.collectives.steps import InFlight, Steps
 from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.buckets import BucketReducer, FlatParameters, assign_buckets

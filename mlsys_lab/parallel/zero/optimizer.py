@@ -16,8 +16,8 @@ from torch import nn
 from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.all_reduce import ring
 from mlsys_lab.comm.collectives.chunks import split_chunks
+from mlsys_lab.comm.collectives.reduce_scatter import all_gather_ring, reduce_scatter_ring, reduce_scatter_steps
 from mlsys_lab.comm.collectives.rooted import broadcast_tree
-from mlsys_lab.comm.collectives.scattered import all_gather_ring, reduce_scatter_ring, reduce_scatter_steps
 from mlsys_lab.comm.collectives.steps import InFlight
 from mlsys_lab.parallel.buckets import BucketReducer, FlatParameters, assign_buckets
 from mlsys_lab.parallel.data.ddp import GRADIENTS, broadcast_tensors, sync_untrained_states

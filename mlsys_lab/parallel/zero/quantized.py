@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from mlsys_lab.comm import Rank
+from mlsys_lab.comm.collectives.all_to_all import all_to_all
 from mlsys_lab.comm.collectives.chunks import split_chunks
-from mlsys_lab.comm.collectives.exchange import all_to_all
-from mlsys_lab.comm.collectives.scattered import all_gather_steps
+from mlsys_lab.comm.collectives.reduce_scatter import all_gather_steps
 from mlsys_lab.comm.collectives.steps import Steps
 from mlsys_lab.parallel.data.compression import BlockQuantizer
 from mlsys_lab.parallel.data.ddp import GRADIENTS

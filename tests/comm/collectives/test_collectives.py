@@ -7,9 +7,11 @@ import math
 import pytest
 import torch
 
-from mlsys_lab.comm import Ledger, RankError, run, volumes
-from mlsys_lab.comm.collectives import all_reduce, exchange, rooted, scattered
+from mlsys_lab.comm import Ledger, RankError, run
+from mlsys_lab.comm.collectives import all_reduce, reduce_scatter, rooted
+from mlsys_lab.comm.collectives.all_to_all import all_to_all
 from mlsys_lab.comm.collectives.chunks import chunk_lengths, split_chunks
+from tests.comm import volumes
 
 SIZES = range(1, 10)
 POWERS = (1, 2, 4, 8)
@@ -126,17 +128,17 @@ def test_reduce_scatter_and_all_gather(p):
     for n in LENGTHS:
         inputs, lengths = draw(n, p), chunk_lengths(n, p)
         expected = split_chunks(sum(inputs), p)
-        results, ledger = run(scattered.reduce_scatter_ring, inputs)
+        results, ledger = run(reduce_scatter.reduce_scatter_ring, inputs)
         assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
         check_volume(ledger, volumes.ring_reduce_scatter(n, p), p - 1)
-        results, ledger = run(scattered.all_gather_ring, expected)
+        results, ledger = run(reduce_scatter.all_gather_ring, expected)
         assert all(torch.equal(torch.cat(parts), sum(inputs)) for parts in results)
         check_volume(ledger, volumes.ring_all_gather(lengths), p - 1)
         if p in POWERS:
-            results, ledger = run(scattered.reduce_scatter_halving, inputs)
+            results, ledger = run(reduce_scatter.reduce_scatter_halving, inputs)
             assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
             check_volume(ledger, volumes.halving_reduce_scatter(n, p), log2_up(p))
-            results, ledger = run(scattered.all_gather_doubling, expected)
+            results, ledger = run(reduce_scatter.all_gather_doubling, expected)
             assert all(torch.equal(whole, sum(inputs)) for whole in results)
             check_volume(ledger, volumes.doubling_all_gather(lengths), log2_up(p))
 
@@ -148,16 +150,16 @@ def test_all_to_all(p):
         [torch.full((length,), float(10 * a + b), dtype=torch.float64) for b, length in enumerate(row)]
         for a, row in enumerate(lengths)
     ]
-    results, ledger = run(exchange.all_to_all, inputs)
+    results, ledger = run(all_to_all, inputs)
     for b, received in enumerate(results):
         assert [x.tolist() for x in received] == [inputs[a][b].tolist() for a in range(p)]
     check_volume(ledger, volumes.all_to_all(lengths), p - 1)
 
 
 def test_what_does_not_fit_is_one_line():
-    with pytest.raises(RankError, match="pair up ranks: got 3, expected a power of two"):
-        run(scattered.reduce_scatter_halving, draw(4, 3))
+    with pytest.raises(RankError, match="need pairs of ranks: got 3, expected a power of two"):
+        run(reduce_scatter.reduce_scatter_halving, draw(4, 3))
     with pytest.raises(RankError, match="islands must be of one size: got 6 ranks, island=4"):
         run(lambda rank, x: all_reduce.hierarchical(rank, x, 4), draw(4, 6))
-    with pytest.raises(RankError, match="a part for each rank: got 2, expected 3"):
-        run(exchange.all_to_all, [draw(1, 2)] * 3)
+    with pytest.raises(RankError, match="an array for each rank: got 2, expected 3"):
+        run(all_to_all, [draw(1, 2)] * 3)

@@ -11,7 +11,7 @@ from mlsys_lab.comm.cost.nccl import (
     Cluster,
     estimate_all_reduce,
     nvls_bound_s,
-    payload_share,
+    payload_fraction,
     rank_estimates,
 )
 from mlsys_lab.errors import InputError
@@ -97,7 +97,7 @@ def test_an_estimate_by_hand():
 
 
 def test_payload_and_switches_that_add():
-    assert [payload_share(protocol) for protocol in ("LL", "LL128", "Simple")] == [0.5, 0.9375, 1.0]
+    assert [payload_fraction(protocol) for protocol in ("LL", "LL128", "Simple")] == [0.5, 0.9375, 1.0]
     assert nvls_bound_s(450e9, 450e9) == 1.0
 
 

@@ -145,7 +145,7 @@ def test_a_ring_of_512_ranks_is_simulated_in_little_time():
         (lambda: Cluster(2).compute(0, -1.0), "a time of at least 0: got -1.0 s"),
         (lambda: Cluster(2).send(0, 1, float("nan")), "got nan s"),
         (lambda: Cluster(2, slow={0: 0.0}), r"positive factor: got slow\[0\]=0.0"),
-        (lambda: Cluster(2, link_rate={(0, 1): 2.0}), "from 0 to 1 of its rate"),
+        (lambda: Cluster(2, link_rate={(0, 1): 2.0}), "from 0 to 1 of its bandwidth"),
     ],
 )
 def test_bad_arguments(call, text):

@@ -10,7 +10,7 @@ import pytest
 
 from mlsys_lab.comm.cost import patterns, topology
 from mlsys_lab.comm.cost.alpha_beta import LinkCost
-from mlsys_lab.comm.cost.choice import predict
+from mlsys_lab.comm.cost.selection import predict
 from mlsys_lab.comm.cost.topology import Topology
 from mlsys_lab.comm.simulate import Cluster
 from mlsys_lab.comm.simulate.steps import ring_all_reduce
@@ -178,7 +178,7 @@ def test_a_ring_of_128_ranks_with_shared_links_is_simulated_in_little_time():
         (lambda: Cluster(4, topology=TRUNK).transfer(0, 0, 1.0), "a rank sends to another rank: got from 0 to 0"),
         (lambda: Cluster(4, topology=TRUNK).transfer(0, 1, math.inf), "a number of bytes of at least 0: got inf"),
         (lambda: Cluster(4, topology=TRUNK, link_rate={"trunc": 0.5}), "got trunc; help: did you mean 'trunk'"),
-        (lambda: Cluster(4, topology=TRUNK, link_rate={(0, 1): 0.5}), r"no such link in the topology: got \(0, 1\)"),
+        (lambda: Cluster(4, topology=TRUNK, link_rate={(0, 1): 0.5}), r"unknown link in the topology: got \(0, 1\)"),
         (lambda: Cluster(4, link_rate={"trunk": 0.5}), r"got trunk, expected \(source, destination\)"),
         (lambda: Cluster(2, link_rate={(0, 2): 0.5}), "no such rank in the cluster: got 2"),
         (lambda: Cluster(2, link_jitter=-1.0), "a jitter of at least 0: got 2, 0.0, -1.0"),

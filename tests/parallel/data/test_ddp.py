@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from mlsys_lab.comm import Post, Rank, RankError, run, volumes
+from mlsys_lab.comm import Post, Rank, RankError, run
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.communication import all_reduce_bytes
 from mlsys_lab.parallel.buckets import assign_buckets
 from mlsys_lab.parallel.data import DDP, average_gradients, average_gradients_flat, loss_weights
 from mlsys_lab.parallel.data.ddp import GRADIENTS
+from tests.comm import volumes
 from tests.parallel.training import (
     Trained,
     assert_equal,

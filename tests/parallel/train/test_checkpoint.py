@@ -137,7 +137,7 @@ def train_and_be_killed(rank: Rank, folder: Path) -> None:
 
 def test_a_rank_that_is_killed_and_going_on_from_the_last_whole_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(RankError, match="rank 1 died: killed by SIGKILL"):
-        run(train_and_be_killed, [tmp_path] * 2, world="gloo")
+        run(train_and_be_killed, [tmp_path] * 2, backend="gloo")
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000002"]
     assert (tmp_path / "step-00000004.part").exists()
 

@@ -1,7 +1,7 @@
-"""What each collective sends over each link, in closed form: elements and messages, chunk by chunk.
+"""Closed forms of what each collective sends over each link: elements and messages, for every length.
 
-Averages such as 2·(p - 1)/p·n for a ring hold for each rank only where p divides n; these forms hold for every length.
-Letters: p ranks, n elements, cᵢ the length of chunk i, root 0 unless it is given.
+Averages such as 2·(p - 1)/p·n for a ring hold for each rank only where p divides n; these forms always hold. Letters:
+p ranks, n elements, cᵢ the length of chunk i; the root is 0 by default.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from mlsys_lab.comm.collectives.chunks import chunk_lengths
-from mlsys_lab.comm.collectives.trees import Place, binomial_place, double_tree_places
+from mlsys_lab.comm.collectives.trees import TreeNode, binomial_tree_node, double_tree_nodes
 
 
 class Volume:
@@ -70,17 +70,17 @@ def linear_reduce(n: int, p: int, root: int = 0) -> Volume:
 
 def tree_broadcast(n: int, p: int, root: int = 0) -> Volume:
     """Each rank but the root gets n elements from its parent in the binomial tree."""
-    return _down((binomial_place(rank, p, root) for rank in range(p)), n, 1)
+    return _down((binomial_tree_node(rank, p, root) for rank in range(p)), n, 1)
 
 
 def tree_reduce(n: int, p: int, root: int = 0) -> Volume:
     """Each rank but the root sends n elements to its parent in the binomial tree."""
-    return _up((binomial_place(rank, p, root) for rank in range(p)), n, 1)
+    return _up((binomial_tree_node(rank, p, root) for rank in range(p)), n, 1)
 
 
-def chain_broadcast(n: int, p: int, root: int = 0, pieces: int = 8) -> Volume:
-    """n elements in `pieces` messages from each rank to the next, from the root to the one before it."""
-    return Volume(((root + i) % p, (root + i + 1) % p, n, pieces) for i in range(p - 1))
+def chain_broadcast(n: int, p: int, root: int = 0, segments: int = 8) -> Volume:
+    """n elements in `segments` messages from each rank to the next, from the root to the one before it."""
+    return Volume(((root + i) % p, (root + i + 1) % p, n, segments) for i in range(p - 1))
 
 
 def ring_reduce_scatter(n: int, p: int) -> Volume:
@@ -130,24 +130,24 @@ def ring_all_reduce(n: int, p: int) -> Volume:
 def halving_doubling_all_reduce(n: int, p: int) -> Volume:
     """Halving and doubling among 2ᵏ ranks; the p - 2ᵏ others hand their n elements to a neighbour and get n back."""
     power = 1 << (p.bit_length() - 1)
-    spare = p - power
+    extra = p - power
     core = halving_reduce_scatter(n, power) + doubling_all_gather(chunk_lengths(n, power))
-    folds = [(2 * i + side, 2 * i + 1 - side, n, 1) for i in range(spare) for side in (0, 1)]
-    return core.renumber([*range(0, 2 * spare, 2), *range(2 * spare, p)]) + Volume(folds)
+    folds = [(2 * i + side, 2 * i + 1 - side, n, 1) for i in range(extra) for side in (0, 1)]
+    return core.renumber([*range(0, 2 * extra, 2), *range(2 * extra, p)]) + Volume(folds)
 
 
-def chain_all_reduce(n: int, p: int, pieces: int = 8) -> Volume:
-    """n elements in `pieces` messages up and down each link of the chain."""
-    return Volume((a, b, n, pieces) for i in range(p - 1) for a, b in ((i, i + 1), (i + 1, i)))
+def chain_all_reduce(n: int, p: int, segments: int = 8) -> Volume:
+    """n elements in `segments` messages up and down each link of the chain."""
+    return Volume((a, b, n, segments) for i in range(p - 1) for a, b in ((i, i + 1), (i + 1, i)))
 
 
-def double_tree_all_reduce(n: int, p: int, pieces: int = 4) -> Volume:
+def double_tree_all_reduce(n: int, p: int, segments: int = 4) -> Volume:
     """Half of the elements up and down the edges of each of two trees."""
     total = Volume()
-    for half, places in zip(
-        chunk_lengths(n, 2), zip(*(double_tree_places(rank, p) for rank in range(p)), strict=True), strict=True
+    for half, nodes in zip(
+        chunk_lengths(n, 2), zip(*(double_tree_nodes(rank, p) for rank in range(p)), strict=True), strict=True
     ):
-        total += _up(places, half, pieces) + _down(places, half, pieces)
+        total += _up(nodes, half, segments) + _down(nodes, half, segments)
     return total
 
 
@@ -158,8 +158,8 @@ def hierarchical_all_reduce(n: int, p: int, island: int) -> Volume:
     for base in range(0, p, island):
         members = range(base, base + island)
         total += (ring_reduce_scatter(n, island) + ring_all_gather(lengths)).renumber(members)
-    for place, length in enumerate(lengths):
-        total += ring_all_reduce(length, p // island).renumber(range(place, p, island))
+    for index, length in enumerate(lengths):
+        total += ring_all_reduce(length, p // island).renumber(range(index, p, island))
     return total
 
 
@@ -171,15 +171,15 @@ ALL_REDUCE: dict[str, Callable[[int, int], Volume]] = {
     "chain": chain_all_reduce,
     "double_tree": double_tree_all_reduce,
 }
-"""Volume of each form of all-reduce that `collectives.all_reduce.ALGORITHMS` names, of (n, p)."""
+"""Volume of each all-reduce algorithm that `collectives.all_reduce.ALGORITHMS` names, of (n, p)."""
 
 
-def _up(places: Iterable[Place], n: int, messages: int) -> Volume:
-    return Volume((rank, place.parent, n, messages) for rank, place in enumerate(places) if place.parent is not None)
+def _up(nodes: Iterable[TreeNode], n: int, messages: int) -> Volume:
+    return Volume((rank, node.parent, n, messages) for rank, node in enumerate(nodes) if node.parent is not None)
 
 
-def _down(places: Iterable[Place], n: int, messages: int) -> Volume:
-    return Volume((place.parent, rank, n, messages) for rank, place in enumerate(places) if place.parent is not None)
+def _down(nodes: Iterable[TreeNode], n: int, messages: int) -> Volume:
+    return Volume((node.parent, rank, n, messages) for rank, node in enumerate(nodes) if node.parent is not None)
 
 
 def _distances(p: int) -> list[int]:

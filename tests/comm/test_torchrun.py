@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from mlsys_lab.comm.collectives.all_reduce import ring
-from mlsys_lab.comm.launched import is_launched, join_world
-from mlsys_lab.comm.trouble import LostError
+from mlsys_lab.comm.errors import ConnectionLostError
+from mlsys_lab.comm.torchrun import is_torchrun, join_world
 from tests.ports import held_port
 
 SIZE = 3
@@ -21,14 +21,14 @@ def add_up(rank: int, port: int, writer: Connection) -> None:
     """Sum all ranks' numbers; then rank 0 leaves, and the others wait for it in vain."""
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(SIZE), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    assert is_launched()
+    assert is_torchrun()
     said = ""
     try:
         with join_world(30.0) as world:
             total = ring(world, torch.tensor([float(world.rank)])).item()
             if rank > 0:
                 world.recv(0)
-    except LostError as problem:
+    except ConnectionLostError as problem:
         said = str(problem)
     writer.send((total, torch.initial_seed(), said))
     os._exit(0)
@@ -52,4 +52,4 @@ def test_launched_ranks_talk_and_say_who_is_gone() -> None:
 
 def test_a_process_that_was_started_by_hand_is_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
-    assert not is_launched()
+    assert not is_torchrun()

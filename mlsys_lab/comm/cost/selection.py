@@ -1,11 +1,11 @@
-"""Which form of all-reduce is fastest for a size on a topology, and why, in a sentence."""
+"""All-reduce algorithm selection: predicts every algorithm's time for a size and topology, and explains the best."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from mlsys_lab.comm.cost import patterns
-from mlsys_lab.comm.cost.congestion import carry_s
+from mlsys_lab.comm.cost.congestion import busiest_link_s
 from mlsys_lab.comm.cost.patterns import Pattern
 from mlsys_lab.comm.cost.topology import Topology
 from mlsys_lab.errors import InputError
@@ -13,7 +13,7 @@ from mlsys_lab.errors import InputError
 
 @dataclass(frozen=True)
 class Prediction:
-    """Time of a pattern of messages on a topology: `latency_s` until messages begin to arrive, the rest for bytes."""
+    """Predicted time of an algorithm on a topology: latency, and transfer of bytes."""
 
     algorithm: str
     steps: int
@@ -22,36 +22,36 @@ class Prediction:
 
     @property
     def time_s(self) -> float:
-        """Seconds that the operation takes: latency and transfer together."""
+        """Seconds of the operation: latency and transfer together."""
         return self.latency_s + self.transfer_s
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Predictions for all forms that fit, the fastest first, and what tells the first from the second."""
+class Selection:
+    """Predictions for all algorithms, the fastest first, and a sentence that explains why the first is faster."""
 
     predictions: tuple[Prediction, ...]
-    sentence: str
+    explanation: str
 
     @property
     def algorithm(self) -> str:
-        """Name of the fastest form."""
+        """Name of the fastest algorithm."""
         return self.predictions[0].algorithm
 
 
 def predict(algorithm: str, pattern: Pattern, size_bytes: float, topology: Topology) -> Prediction:
-    """Time of an all-reduce of `size_bytes` that sends in this pattern, its rounds one after the other."""
+    """Predict an all-reduce of `size_bytes` with this message pattern, one round after the other."""
     latency_s = transfer_s = 0.0
     for one in pattern:
         latency_s += one.times * max((topology.latency_s(a, b) for a, b, _ in one.messages), default=0.0)
-        transfer_s += one.times * size_bytes * carry_s(one.messages, topology)
+        transfer_s += one.times * size_bytes * busiest_link_s(one.messages, topology)
     return Prediction(algorithm, sum(one.times for one in pattern), latency_s, transfer_s)
 
 
-def autopick(size_bytes: float, topology: Topology) -> Choice:
-    """Predict every form of all-reduce for an array of `size_bytes` on all ranks of a topology, and explain the best.
+def select_algorithm(size_bytes: float, topology: Topology) -> Selection:
+    """Predict every all-reduce algorithm for `size_bytes` on all ranks of a topology, and explain the best.
 
-    Islands of every size that divides the ranks are tried for the hierarchical form.
+    The hierarchical algorithm is tried with islands of every size that divides the number of ranks.
     """
     ranks = topology.size
     if ranks < 2 or not size_bytes > 0:
@@ -64,7 +64,7 @@ def autopick(size_bytes: float, topology: Topology) -> Choice:
         (predict(name, pattern, size_bytes, topology) for name, pattern in candidates.items()),
         key=lambda prediction: (prediction.time_s, prediction.steps),
     )
-    return Choice(tuple(ranked), _explain(ranked[0], ranked[1]))
+    return Selection(tuple(ranked), _explain(ranked[0], ranked[1]))
 
 
 def _explain(best: Prediction, second: Prediction) -> str:

@@ -1,4 +1,4 @@
-"""How a run of several ranks can go wrong, each told in one line that names the ranks."""
+"""What can go wrong in a run of several ranks: one-line errors that name the ranks."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from mlsys_lab.errors import CourseError, InputError
 
 
 class MessageError(CourseError):
-    """A message that does not fit: another array than its receiver waits for, or one changed while it was sent."""
+    """A message that does not fit: not the array that its receiver expects, or one changed while it was being sent."""
 
     @classmethod
-    def of_ended(cls, rank: int) -> MessageError:
-        """The error of a rank that was kept from an earlier run, and now posts a message."""
+    def from_finished_rank(cls, rank: int) -> MessageError:
+        """The error of a rank object that was kept from an earlier run and now posts a message."""
         return cls(
             f"rank {rank} of a run that has ended posts a message", help="use the rank that the program is given"
         )
 
 
 class DeadlockError(CourseError):
-    """No rank can go on: each waits for another, or for one that has ended."""
+    """No rank can continue: each waits for another rank, or for one that has ended."""
 
 
 class RankError(CourseError):
@@ -33,17 +33,17 @@ class RankError(CourseError):
         return type(self), (str(self), self.rank)
 
     @classmethod
-    def of(cls, rank: int, problem: BaseException) -> RankError:
-        """The error that says what `problem` says, and which rank raised it; the rank last where input is at fault."""
+    def from_exception(cls, rank: int, problem: BaseException) -> RankError:
+        """The error that says which rank raised `problem`, and what it says; the rank comes last for a bad input."""
         if isinstance(problem, InputError):
             return cls(f"{problem} (on rank {rank})", rank)
         text = str(problem) if isinstance(problem, CourseError) else f"{type(problem).__name__}: {problem}"
         return cls(f"rank {rank} failed: {text}", rank)
 
 
-class SilentRankError(RankError):
-    """A rank has run to its limit without posting a message."""
+class RankTimeoutError(RankError):
+    """A rank has run to its time limit without posting a message."""
 
 
-class LostError(CourseError):
-    """The other side of a connection went away: another rank is to blame, or has ended."""
+class ConnectionLostError(CourseError):
+    """The other side of a connection is gone: another rank failed, or has ended."""

@@ -1,4 +1,4 @@
-"""Collectives without a root: reduce-scatter and all-gather, in which every rank ends with its share or with all.
+"""Reduce-scatter, which leaves each rank one chunk of the sum, and its counterpart all-gather.
 
 Letters: p ranks, n elements, cᵢ the length of chunk i.
 """
@@ -9,7 +9,7 @@ import torch
 
 from mlsys_lab.comm.collectives.chunks import split_chunks
 from mlsys_lab.comm.collectives.rooted import receive
-from mlsys_lab.comm.collectives.steps import Steps, drain
+from mlsys_lab.comm.collectives.steps import Steps, run_steps
 from mlsys_lab.comm.rank import Rank
 from mlsys_lab.errors import InputError
 
@@ -17,18 +17,18 @@ from mlsys_lab.errors import InputError
 def reduce_scatter_ring(rank: Rank, x: torch.Tensor, purpose: str = "reduce_scatter") -> torch.Tensor:
     """Return this rank's chunk, flat, of the sum of all ranks' `x`: p - 1 steps, n - c_rank elements sent.
 
-    Partial sums travel to the right, and each rank adds its own numbers; the last to add is the owner.
+    Partial sums travel to the right, and each rank adds its own array; the last one to add is the chunk's owner.
     """
-    return drain(reduce_scatter_steps(rank, x, purpose))
+    return run_steps(reduce_scatter_steps(rank, x, purpose))
 
 
 def all_gather_ring(rank: Rank, x: torch.Tensor, purpose: str = "all_gather") -> list[torch.Tensor]:
-    """Return the list of all ranks' `x`, whose lengths may differ, in order of rank: p - 1 steps round the ring."""
-    return drain(all_gather_steps(rank, x, purpose))
+    """Return the list of all ranks' `x`, whose lengths may differ, in order of rank: p - 1 steps around the ring."""
+    return run_steps(all_gather_steps(rank, x, purpose))
 
 
 def reduce_scatter_steps(rank: Rank, x: torch.Tensor, purpose: str) -> Steps[torch.Tensor]:
-    """Go through `reduce_scatter_ring` step by step, with a pause while each step's messages are under way."""
+    """The steps of `reduce_scatter_ring`, yielding while the messages of each step are in flight."""
     p, right, left = rank.size, (rank.rank + 1) % rank.size, (rank.rank - 1) % rank.size
     chunks = split_chunks(x.clone(memory_format=torch.contiguous_format), p)
     for step in range(p - 1):
@@ -41,7 +41,7 @@ def reduce_scatter_steps(rank: Rank, x: torch.Tensor, purpose: str) -> Steps[tor
 
 
 def all_gather_steps(rank: Rank, x: torch.Tensor, purpose: str) -> Steps[list[torch.Tensor]]:
-    """Go through `all_gather_ring` step by step, with a pause while each step's messages are under way."""
+    """The steps of `all_gather_ring`, yielding while the messages of each step are in flight."""
     p, right, left = rank.size, (rank.rank + 1) % rank.size, (rank.rank - 1) % rank.size
     parts: list[torch.Tensor] = [x] * p
     parts[rank.rank] = x.clone()
@@ -56,7 +56,7 @@ def all_gather_steps(rank: Rank, x: torch.Tensor, purpose: str) -> Steps[list[to
 def reduce_scatter_halving(rank: Rank, x: torch.Tensor, purpose: str = "reduce_scatter") -> torch.Tensor:
     """Return this rank's chunk, flat, of the sum of all ranks' `x`: log₂ p steps, n - c_rank elements sent.
 
-    Recursive halving: each step exchanges half of what is left with the rank half the distance away (Thakur et al.
+    Recursive halving: each step exchanges half of the remaining chunks with a rank at half the distance (Thakur et al.
     2005, §3.2). Raises InputError unless p is a power of two.
     """
     require_power_of_two(rank)
@@ -77,7 +77,7 @@ def reduce_scatter_halving(rank: Rank, x: torch.Tensor, purpose: str = "reduce_s
 
 
 def all_gather_doubling(rank: Rank, x: torch.Tensor, purpose: str = "all_gather") -> torch.Tensor:
-    """Return all ranks' flat `x`, joined in order of rank: log₂ p steps, in each of which what a rank has doubles.
+    """Return all ranks' flat `x`, joined in order of rank: log₂ p steps, each of which doubles what a rank has.
 
     Recursive doubling (Thakur et al. 2005, §3.1). Raises InputError unless p is a power of two.
     """
@@ -96,4 +96,4 @@ def all_gather_doubling(rank: Rank, x: torch.Tensor, purpose: str = "all_gather"
 def require_power_of_two(rank: Rank) -> None:
     """Raise InputError unless the number of ranks is a power of two."""
     if rank.size & (rank.size - 1):
-        raise InputError("recursive halving and doubling pair up ranks", got=rank.size, expected="a power of two")
+        raise InputError("recursive halving and doubling need pairs of ranks", got=rank.size, expected="a power of two")

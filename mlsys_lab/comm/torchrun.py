@@ -1,4 +1,4 @@
-"""The world of a program that torchrun has started once for each rank: this process is one of them."""
+"""Ranks of a program that torchrun has started: this process is one of them."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from contextlib import contextmanager
 
 import torch.distributed as dist
 
-from mlsys_lab.comm.child import ProcessEndpoint
 from mlsys_lab.comm.ledger import Finish, Post
+from mlsys_lab.comm.process_endpoint import ProcessEndpoint
 from mlsys_lab.comm.rank import Rank
 from mlsys_lab.comm.seeds import seed_rank
 
 
-def is_launched() -> bool:
+def is_torchrun() -> bool:
     """Whether torchrun has started this process."""
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
 
 
 @contextmanager
 def join_world(limit_s: float) -> Iterator[Rank]:
-    """This process as a rank among those that torchrun has started, over gloo, for the body of a `with`.
+    """Context with this process as a rank among those that torchrun has started, over gloo.
 
-    Its random states are seeded with its number. Nothing is logged, so that a run may go on for days. limit_s: how long
-    it waits for another rank. DeadlockError when that is over; LostError when the connection to another is gone.
+    Seeds the random generators with the rank. Keeps no log, so that a run may take days. limit_s: how long the rank
+    waits for another one. Raises DeadlockError after that, ConnectionLostError when the connection to another rank is
+    gone.
     """
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    forgotten: deque[Post | Finish] = deque(maxlen=0)
-    endpoint = ProcessEndpoint(rank, size, "gloo", limit_s, forgotten, [0.0] * size)
+    discarded: deque[Post | Finish] = deque(maxlen=0)
+    endpoint = ProcessEndpoint(rank, size, "gloo", limit_s, discarded, [0.0] * size)
     seed_rank(rank)
     try:
         yield Rank(endpoint)

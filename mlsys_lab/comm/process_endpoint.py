@@ -1,4 +1,4 @@
-"""What runs in the process of one rank: its program, and its posts carried out over torch.distributed."""
+"""One rank's process: runs its program, and carries out its sends and receives over torch.distributed."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ import torch
 import torch.distributed as dist
 from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 
+from mlsys_lab.comm.errors import ConnectionLostError, DeadlockError, MessageError, RankError
 from mlsys_lab.comm.ledger import Finish, Log, Post
-from mlsys_lab.comm.rank import Endpoint, Rank, Request, Snapshot, as_bytes, require_alike
+from mlsys_lab.comm.rank import Endpoint, Rank, Request, Snapshot, as_bytes, check_received
 from mlsys_lab.comm.seeds import seed_rank
-from mlsys_lab.comm.trouble import DeadlockError, LostError, MessageError, RankError
 from mlsys_lab.errors import InputError
 
-REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128)
-WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
-DTYPES = REAL + WHOLE
-HEADER = 10  # numbers in a header: dtype, number of axes, then the length of each
+FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128)
+INTEGER = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+DTYPES = FLOATING + INTEGER
+HEADER = 10  # numbers in a header: dtype, number of axes, then the length of each axis
 
 
-def run_child(
+def run_rank(
     function: Callable[..., Any],
     rank: int,
     given: Any,
     size: int,
-    world: str,
+    backend: str,
     limit_s: float,
     folder: Path,
     writer: Connection,
@@ -47,23 +47,23 @@ def run_child(
 ) -> None:
     """Body of a rank's process: run the program, write (result, log) or the error to the pipe, and end the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends all of us
-    torch.set_num_threads(1)  # a forked child has none of the parent's OpenMP threads, and would wait for them for ever
+    torch.set_num_threads(1)  # a forked child lacks the parent's OpenMP threads and would wait for them forever
     log: Log = []
-    told: Any
+    report: Any
     try:
-        if world == "nccl":
+        if backend == "nccl":
             torch.cuda.set_device(rank)
         store = FileStore(str(folder / "store"), size)
-        endpoint = ProcessEndpoint(rank, size, world, limit_s, log, busy_since, store)
+        endpoint = ProcessEndpoint(rank, size, backend, limit_s, log, busy_since, store)
         seed_rank(rank)
-        told = (function(Rank(endpoint), given), log)
+        report = (function(Rank(endpoint), given), log)
         endpoint.close()
-    except (MessageError, DeadlockError, LostError) as problem:
-        told = problem
+    except (MessageError, DeadlockError, ConnectionLostError) as problem:
+        report = problem
     except BaseException as problem:
-        told = RankError.of(rank, problem)
+        report = RankError.from_exception(rank, problem)
     try:
-        message = pickle.dumps(told)
+        message = pickle.dumps(report)
     except Exception as problem:
         message = pickle.dumps(RankError(f"rank {rank} failed: its result cannot leave the process: {problem}", rank))
     with contextlib.suppress(OSError):
@@ -73,17 +73,17 @@ def run_child(
 
 
 class ProcessEndpoint(Endpoint):
-    """Posts over torch.distributed: each peer and channel has threads, so that receives go on while a rank sends.
+    """Sends and receives over torch.distributed, on threads for each peer and channel, so that both can overlap.
 
-    `log` takes what is posted, `busy_since` says since when each rank computes. Ranks meet in a store, or without one
-    where the environment says (MASTER_ADDR, MASTER_PORT).
+    `log` receives all posts; `busy_since` has the time since when each rank computes, for the parent to see. Ranks
+    rendezvous in a store, or without one by the environment (MASTER_ADDR, MASTER_PORT).
     """
 
     def __init__(
         self,
         rank: int,
         size: int,
-        world: str,
+        backend: str,
         limit_s: float,
         log: MutableSequence[Post | Finish],
         busy_since: Any,
@@ -91,22 +91,22 @@ class ProcessEndpoint(Endpoint):
     ) -> None:
         self.address, self.size, self.limit_s, self.log, self.busy_since = rank, size, limit_s, log, busy_since
         self.posts = 0
-        self.device = torch.device("cuda", rank) if world == "nccl" else torch.device("cpu")
+        self.device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
         timeout = datetime.timedelta(seconds=limit_s)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
-        self.torch_group = dist.new_group(backend="nccl", timeout=timeout) if world == "nccl" else dist.group.WORLD
+        self.torch_group = dist.new_group(backend="nccl", timeout=timeout) if backend == "nccl" else dist.group.WORLD
         self.outboxes: dict[tuple[int, str], _Worker] = defaultdict(_Worker)
         self.inboxes: dict[tuple[int, str], _Worker] = defaultdict(_Worker)
-        if store is not None:  # a rank that ended before the others have connected would take their connections away
+        if store is not None:  # a rank that ends before all others have connected would close their connections
             if store.add("connected", 1) == size:
                 store.set("all connected", "")
             with self.waiting():
                 store.wait(["all connected"], timeout)
 
     def post_send(self, array: torch.Tensor, destination: int, purpose: str, channel: str) -> Request:
-        """Start to send a header and the array's bytes, on a thread of the peer and channel."""
+        """Start to send a header and the array's bytes, on the thread of this peer and channel."""
         if array.dtype not in DTYPES or array.ndim > HEADER - 2:
-            raise InputError("an array that no header can describe", got=f"{array.dtype}, {array.ndim} axes")
+            raise InputError("an array of unsupported dtype or too many axes", got=f"{array.dtype}, {array.ndim} axes")
         header = torch.zeros(HEADER, dtype=torch.int64)
         header[: 2 + array.ndim] = torch.tensor([DTYPES.index(array.dtype), array.ndim, *array.shape])
         snapshot, tag = Snapshot(array), _tag(channel)
@@ -121,7 +121,7 @@ class ProcessEndpoint(Endpoint):
         return _ProcessRequest(self, task, "send", destination, snapshot, None)
 
     def post_receive(self, source: int, like: torch.Tensor | None, channel: str) -> Request:
-        """Start to receive what a header announces, on a thread of the peer and channel."""
+        """Start to receive a header and the array that it describes, on the thread of this peer and channel."""
         self.log.append(Post("recv", source, channel=channel))
         tag = _tag(channel)
 
@@ -138,7 +138,7 @@ class ProcessEndpoint(Endpoint):
         return _ProcessRequest(self, task, "recv", source, None, like)
 
     def close(self) -> None:
-        """Wait until all that was posted is done: leaving the group takes the connections away."""
+        """Wait until all posts are complete: leaving the group closes the connections."""
         with self.waiting():
             for box in (*self.outboxes.values(), *self.inboxes.values()):
                 if box.last is not None:
@@ -146,7 +146,7 @@ class ProcessEndpoint(Endpoint):
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Tell the parent for the body of a `with` that this rank waits for others, and does not compute."""
+        """Context in which the parent sees this rank as waiting for other ranks, not computing."""
         self.busy_since[self.address] = math.inf
         try:
             yield
@@ -155,7 +155,7 @@ class ProcessEndpoint(Endpoint):
 
 
 def _tag(channel: str) -> int:
-    """The number that gloo tells messages of one channel from another's by; NCCL ignores it and keeps posting order."""
+    """Tag by which gloo separates messages of different channels; NCCL ignores it and keeps posting order."""
     return zlib.crc32(channel.encode()) >> 1
 
 
@@ -166,7 +166,7 @@ class _Task:
         self.result: Any = None
         self.problem: Exception | None = None
 
-    def perform(self) -> None:
+    def run(self) -> None:
         try:
             self.result = self.call()
         except Exception as problem:
@@ -175,7 +175,7 @@ class _Task:
 
 
 class _Worker:
-    """A thread, started with its first task, that performs tasks one after the other."""
+    """A thread, started with its first task, that runs tasks in order."""
 
     def __init__(self) -> None:
         self.tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
@@ -190,7 +190,7 @@ class _Worker:
 
     def _work(self) -> None:
         while True:
-            self.tasks.get().perform()
+            self.tasks.get().run()
 
 
 class _ProcessRequest(Request):
@@ -209,15 +209,15 @@ class _ProcessRequest(Request):
         endpoint.posts += 1
 
     def wait(self) -> torch.Tensor | None:
-        """Wait for the other side; returns the array of a receive, None for a send."""
+        """Wait for the other side; return the array of a receive, None for a send."""
         rank, limit_s = self.endpoint.address, self.endpoint.limit_s
-        way = "send to" if self.kind == "send" else "receive from"
+        action = "send to" if self.kind == "send" else "receive from"
         with self.endpoint.waiting():
             done = self.task.done.wait(limit_s)
         if not done:
-            raise DeadlockError(f"rank {rank} has waited {limit_s:g} s to {way} rank {self.peer}")
+            raise DeadlockError(f"rank {rank} has waited {limit_s:g} s to {action} rank {self.peer}")
         if self.task.problem is not None:
-            raise LostError(f"rank {rank} could not {way} rank {self.peer}") from self.task.problem
+            raise ConnectionLostError(f"rank {rank} could not {action} rank {self.peer}") from self.task.problem
         if not self.finished:
             self.finished = True
             self.endpoint.log.append(Finish(self.number))
@@ -225,5 +225,5 @@ class _ProcessRequest(Request):
             self.snapshot.require_unchanged(rank, self.peer)
             return None
         array: torch.Tensor = self.task.result
-        require_alike(array, self.like, self.peer, rank)
+        check_received(array, self.like, self.peer, rank)
         return array
