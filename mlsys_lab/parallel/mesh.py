@@ -15,7 +15,7 @@ class DeviceMesh:
 
     `coordinates` has its index on each axis. `tensor`, `context`, `data` and `pipeline` are the groups of ranks that
     differ from it on that axis only; `replicas` those with the same parameters (data and context axes). Expert
-    parallelism splits the data axis: `expert` is the group of neighbouring data ranks that share the experts out, and
+    parallelism splits the data axis: `expert` is the group of neighbouring data ranks that shard the experts, and
     `expert_replicas` the replicas with the same experts. In torch: `DeviceMesh`; in Megatron: `parallel_state`. Raises
     InputError unless the layout has as many devices as there are ranks.
 

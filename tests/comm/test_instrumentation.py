@@ -52,7 +52,7 @@ def take_two(rank: Rank, sizes: list[int]) -> list[float]:
 
 
 @pytest.mark.parametrize("backend", ["threads", "gloo"])
-def test_messages_go_one_behind_the_other(backend: str) -> None:
+def test_messages_are_sent_one_after_the_other(backend: str) -> None:
     first_s, both_s = LINK.time_s(1, 40), LINK.time_s(2, 40 + 20)
     (sender, _), ledger = run(take_two, [[10, 5]] * 2, backend=backend)
     assert sender[0] >= first_s and sender[1] >= both_s

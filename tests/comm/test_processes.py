@@ -69,7 +69,7 @@ def kill_rank_1(rank, x):
         (lambda rank, x: lambda: x, 1, RankError, "rank 0 failed: its result cannot leave the process"),
     ],
 )
-def test_what_goes_wrong_names_the_rank_and_no_process_is_left(program, size, error, text):
+def test_errors_name_the_rank_and_no_process_is_left(program, size, error, text):
     with pytest.raises(error, match=text):
         run(program, [torch.ones(2)] * size, backend="gloo")
     assert multiprocessing.active_children() == []

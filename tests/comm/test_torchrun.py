@@ -34,7 +34,7 @@ def add_up(rank: int, port: int, writer: Connection) -> None:
     os._exit(0)
 
 
-def test_launched_ranks_talk_and_say_who_is_gone() -> None:
+def test_ranks_communicate_and_name_a_rank_that_is_gone() -> None:
     context = multiprocessing.get_context("fork")
     pipes = [context.Pipe(duplex=False) for _ in range(SIZE)]
     with held_port() as port:
@@ -50,6 +50,6 @@ def test_launched_ranks_talk_and_say_who_is_gone() -> None:
     assert told == [(3.0, 0, ""), (3.0, 1, gone[0]), (3.0, 2, gone[1])]
 
 
-def test_a_process_that_was_started_by_hand_is_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_started_by_hand_is_not_torchruns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     assert not is_torchrun()

@@ -95,7 +95,7 @@ def test_bytes_of_ulysses_shrink_with_the_ranks(p: int) -> None:
     assert ledger.total_bytes == pytest.approx(p * sent)
 
 
-def test_zigzag_gives_every_rank_as_many_scores() -> None:
+def test_zigzag_gives_every_rank_equally_many_scores() -> None:
     for ranks in (1, 2, 4, 8):
         even, uneven = count_scores(zigzag_positions(64, ranks)), count_scores(contiguous_positions(64, ranks))
         assert sum(even) == sum(uneven) == 64 * 65 // 2
@@ -115,6 +115,6 @@ def test_zigzag_gives_every_rank_as_many_scores() -> None:
         ),
     ],
 )
-def test_what_cannot_be_divided_is_told(call: Callable[[Rank], object], said: str) -> None:
+def test_uneven_shards_raise(call: Callable[[Rank], object], said: str) -> None:
     with pytest.raises((RankError, InputError), match=re.escape(said)):
         run(lambda rank, _: call(rank), [None] * 3)

@@ -61,7 +61,7 @@ def test_results_and_gradients_equal_one_process(p: int) -> None:
 
 
 @pytest.mark.parametrize("p", [2, 4])
-def test_rows_that_move_are_those_of_the_closed_form_where_choices_are_even(p: int) -> None:
+def test_dispatched_bytes_are_those_of_the_closed_form_for_equal_loads(p: int) -> None:
     """Each token of a rank chooses other experts, so that every expert gets as many rows."""
     tokens = EXPERTS.count // EXPERTS.active
 
@@ -77,7 +77,7 @@ def test_rows_that_move_are_those_of_the_closed_form_where_choices_are_even(p: i
     assert ledger.total_bytes == counts + 2 * forward_bytes
 
 
-def test_routing_is_in_order_of_experts_and_first_choices_come_first() -> None:
+def test_rows_are_sorted_by_expert_and_first_choices_have_priority() -> None:
     routing = route(torch.tensor([[2, 0], [2, 1], [0, 2]]), num_experts=4)
     assert routing.tokens_per_expert.tolist() == [2, 1, 3, 0] and routing.num_dropped == 0
     assert routing.token_indices.tolist() == [2, 0, 1, 0, 1, 2]
@@ -113,7 +113,7 @@ def test_dropped_choices_add_nothing(p: int) -> None:
 
 
 @pytest.mark.parametrize("p", [1, 2, 4])
-def test_the_balance_loss_is_of_all_ranks_together(p: int) -> None:
+def test_the_load_balancing_loss_is_over_all_ranks(p: int) -> None:
     logits = torch.randn(p, 6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(11))
 
     def lose(rank: Rank, _: None) -> tuple[float, torch.Tensor | None]:
@@ -131,7 +131,7 @@ def test_the_balance_loss_is_of_all_ranks_together(p: int) -> None:
     torch.testing.assert_close(torch.cat([mine for _, mine in results]) / p, whole.grad)
 
 
-def test_even_choices_have_the_least_loss() -> None:
+def test_equal_loads_minimise_the_load_balancing_loss() -> None:
     def lose(rank: Rank, _: None) -> float:
         return load_balancing_loss(torch.zeros(8, 8), torch.arange(8)[:, None], rank).item()
 
@@ -148,6 +148,6 @@ def test_even_choices_have_the_least_loss() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_told(call: Callable[[Rank], object], said: str) -> None:
+def test_invalid_arguments_raise(call: Callable[[Rank], object], said: str) -> None:
     with pytest.raises((RankError, InputError), match=re.escape(said)):
         run(lambda rank, _: call(rank), [None] * 3)

@@ -40,7 +40,7 @@ def test_groups_are_neighbours_by_axis() -> None:
     }
 
 
-def test_neighbouring_data_ranks_divide_the_experts() -> None:
+def test_neighbouring_data_ranks_shard_the_experts() -> None:
     def find(rank: Rank, layout: Layout) -> tuple[list[int], list[int]]:
         mesh = DeviceMesh(layout, rank)
         return [*mesh.expert._members], [*mesh.expert_replicas._members]
@@ -63,6 +63,6 @@ def test_groups_of_one_shape_carry_their_own_messages() -> None:
     assert run(talk, [Layout(data=2)] * 2).results[1] == [1, 0]
 
 
-def test_a_layout_of_another_number_of_ranks_is_told() -> None:
+def test_a_layout_of_another_number_of_ranks_raises() -> None:
     with pytest.raises((RankError, InputError), match="the layout has another number of ranks: got 8, expected 4"):
         run(find_members, [Layout(data=2, tensor=2, pipeline=2)] * 4)

@@ -51,7 +51,7 @@ def payload_fraction(protocol: Protocol) -> float:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class NcclCluster:
     """Nodes of GPUs as NCCL sees them, connected by `channels` rings (or trees) of `channel_bytes_per_s` each."""
 
     nodes: int
@@ -91,7 +91,7 @@ class Estimate:
         return self.latency_s + size_bytes / self.bytes_per_s
 
 
-def estimate_all_reduce(cluster: Cluster, algorithm: Algorithm, protocol: Protocol) -> Estimate:
+def estimate_all_reduce(cluster: NcclCluster, algorithm: Algorithm, protocol: Protocol) -> Estimate:
     """Latency and algorithm bandwidth of an all-reduce by this algorithm and protocol."""
     hops = HOP_LATENCY_US[cluster.inside, algorithm][protocol]
     between = HOP_LATENCY_US["network", algorithm][protocol]
@@ -115,7 +115,7 @@ def _ring_efficiency(protocol: Protocol) -> float:
     return {"LL": 1 / 4, "LL128": 0.92, "Simple": 1.0}[protocol]
 
 
-def _tree_bytes_per_s(cluster: Cluster, protocol: Protocol) -> float:
+def _tree_bytes_per_s(cluster: NcclCluster, protocol: Protocol) -> float:
     bus = min(0.9 * cluster.bus_bytes_per_s, (80e9 if cluster.nodes > 2 else 110e9))
     if protocol == "LL":
         return bus / 3.8
@@ -125,7 +125,7 @@ def _tree_bytes_per_s(cluster: Cluster, protocol: Protocol) -> float:
     return bus
 
 
-def rank_estimates(cluster: Cluster, size_bytes: float) -> list[Estimate]:
+def rank_estimates(cluster: NcclCluster, size_bytes: float) -> list[Estimate]:
     """Estimates of all six algorithms and protocols for this size, the fastest, which NCCL would use, first."""
     estimates = [estimate_all_reduce(cluster, algorithm, protocol) for algorithm, protocol in BASE_LATENCY_US]
     return sorted(estimates, key=lambda estimate: estimate.time_s(size_bytes))

@@ -39,7 +39,7 @@ def nvlink_island(ranks: int, bytes_per_s: float, latency_s: float = 1e-6) -> To
     return Topology(
         f"NVLink island of {ranks}",
         ranks,
-        {f"{rank} {way}": bytes_per_s for rank in range(ranks) for way in ("out", "in")},
+        {f"{rank} {direction}": bytes_per_s for rank in range(ranks) for direction in ("out", "in")},
         lambda a, b: (f"{a} out", f"{b} in"),
         lambda a, b: latency_s,
     )
@@ -59,7 +59,7 @@ def pcie_tree(ranks: int, bytes_per_s: float, latency_s: float = 2e-6, *, per_sw
     return Topology(
         f"PCIe tree of {ranks}, {per_switch} to a switch",
         ranks,
-        {f"{name} {way}": bytes_per_s for name in names for way in ("out", "in")},
+        {f"{name} {direction}": bytes_per_s for name in names for direction in ("out", "in")},
         route,
         lambda a, b: latency_s * (1 if a // per_switch == b // per_switch else 2),
     )
@@ -90,8 +90,8 @@ def rails(
             return inside_latency_s
         return rail_latency_s + (inside_latency_s if a % per_node != b % per_node else 0.0)
 
-    inside = {f"{rank} {way}": inside_bytes_per_s for rank in range(ranks) for way in ("out", "in")}
-    network = {f"{rank} rail {way}": rail_bytes_per_s for rank in range(ranks) for way in ("out", "in")}
+    inside = {f"{rank} {direction}": inside_bytes_per_s for rank in range(ranks) for direction in ("out", "in")}
+    network = {f"{rank} rail {direction}": rail_bytes_per_s for rank in range(ranks) for direction in ("out", "in")}
     return Topology(f"{nodes} nodes of {per_node} on rails", ranks, inside | network, route, latency_s)
 
 
@@ -107,9 +107,9 @@ def fat_tree(
         across = () if first == second else (f"leaf {first} out", f"leaf {second} in")
         return (f"{a} out", *across, f"{b} in")
 
-    ports = {f"{rank} {way}": bytes_per_s for rank in range(ranks) for way in ("out", "in")}
+    ports = {f"{rank} {direction}": bytes_per_s for rank in range(ranks) for direction in ("out", "in")}
     uplink = bytes_per_s * per_leaf / oversubscription
-    uplinks = {f"leaf {leaf} {way}": uplink for leaf in range(leaves) for way in ("out", "in")}
+    uplinks = {f"leaf {leaf} {direction}": uplink for leaf in range(leaves) for direction in ("out", "in")}
     return Topology(
         f"fat tree of {ranks}, {per_leaf} to a leaf, {oversubscription:g}:1",
         ranks,

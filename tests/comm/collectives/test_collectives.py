@@ -156,7 +156,7 @@ def test_all_to_all(p):
     check_volume(ledger, volumes.all_to_all(lengths), p - 1)
 
 
-def test_what_does_not_fit_is_one_line():
+def test_mismatches_are_one_line():
     with pytest.raises(RankError, match="need pairs of ranks: got 3, expected a power of two"):
         run(reduce_scatter.reduce_scatter_halving, draw(4, 3))
     with pytest.raises(RankError, match="islands must be of one size: got 6 ranks, island=4"):

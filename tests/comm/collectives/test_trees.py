@@ -35,7 +35,7 @@ def test_binomial_trees(size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_two_binary_trees_share_the_work(size):
+def test_two_binary_trees_balance_the_load(size):
     first, second = zip(*(double_tree_nodes(rank, size) for rank in range(size)), strict=True)
     assert list(first) == [binary_tree_node(rank, size) for rank in range(size)]
     check_tree(first, 0)

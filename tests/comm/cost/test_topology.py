@@ -69,7 +69,7 @@ def test_oversubscription_slows_what_crosses_the_spine_and_nothing_else():
     assert predict("ring", ring(8), 1e6, thin) == predict("ring", ring(8), 1e6, full)
 
 
-def test_the_choice_goes_from_latency_to_bandwidth_as_arrays_grow():
+def test_selection_goes_from_latency_to_bandwidth_as_arrays_grow():
     nodes = topology.rails(4, 8, inside_bytes_per_s=450e9, rail_bytes_per_s=50e9)
     small, large = select_algorithm(1e3, nodes), select_algorithm(1e9, nodes)
     assert small.algorithm == "halving_doubling" and "bound by latency" in small.explanation

@@ -72,7 +72,7 @@ def test_eight_bits_are_off_by_two_roundings(p: int, block: int) -> None:
     assert sum(ledger.sent_bytes(GRADIENTS)) == 2 * (p - 1) * sum(one + 4 * -(-one // block) for one in lengths)
 
 
-def test_what_a_rounding_leaves_out_comes_later() -> None:
+def test_quantization_errors_are_fed_back() -> None:
     gradients, steps = draw(0), 40
 
     def add_up(rank: Rank, _: None) -> list[torch.Tensor]:
@@ -142,6 +142,6 @@ def test_what_compression_saves_and_what_it_costs_in_loss() -> None:
 @pytest.mark.parametrize(
     "make", [lambda rank, _: Int8GradientAverager([], rank, 0), lambda rank, _: PowerSGD([], rank, 0)]
 )
-def test_no_block_and_no_rank_are_told(make: Callable[[Rank, None], object]) -> None:
+def test_empty_blocks_and_rank_zero_raise(make: Callable[[Rank, None], object]) -> None:
     with pytest.raises((RankError, InputError), match=r"has at least .*: got 0"):
         run(make, [None])

@@ -97,7 +97,7 @@ def sent_bytes(buckets: list[int], p: int) -> list[int]:
     return [8 * sum(elements) for elements in zip(*by_bucket, strict=True)]
 
 
-def test_gradients_leave_while_the_backward_pass_goes_on() -> None:
+def test_gradients_are_sent_during_the_backward_pass() -> None:
     def train(rank: Rank, tokens: torch.Tensor) -> None:
         model = DDP(make_model(), rank, bucket_bytes=600)
         model.module.embedding.weight.register_hook(lambda _: rank.barrier())  # its gradient comes last of all
@@ -174,7 +174,7 @@ class TwoScales(nn.Module):
         ("nothing", "no gradients have been computed since the last synchronisation: got 0 of a bucket's 1"),
     ],
 )
-def test_what_would_give_wrong_gradients_is_told(wrong: str, said: str) -> None:
+def test_what_would_give_wrong_gradients_raises(wrong: str, said: str) -> None:
     def train(rank: Rank, x: torch.Tensor) -> None:
         model = DDP(TwoScales(is_used=wrong != "unused"), rank, bucket_bytes=1)
         model(x).sum().backward()

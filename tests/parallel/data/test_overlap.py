@@ -20,7 +20,7 @@ def test_buckets_during_the_backward_pass_end_a_step_sooner() -> None:
 
 
 @pytest.mark.parametrize("given", [{"ranks": 1}, {"layers": 1}, {"steps": 0}, {"load": 0.0}])
-def test_what_cannot_overlap_is_told(given: dict[str, float]) -> None:
+def test_invalid_arguments_raise(given: dict[str, float]) -> None:
     with pytest.raises(InputError, match="overlap needs two ranks, two layers, a step and a positive load"):
         overlap.measure(**given)
 

@@ -84,7 +84,7 @@ def test_gradients_equal_one_process_and_messages_are_counted(
 
 @pytest.mark.parametrize("chunks", [1, 2, 3])
 @pytest.mark.parametrize(("p", "m"), [(2, 2), (2, 6), (3, 3), (4, 4), (4, 16)])
-def test_what_stages_keep_is_the_closed_form(p: int, m: int, chunks: int) -> None:
+def test_micro_batches_in_flight_are_those_of_the_closed_form(p: int, m: int, chunks: int) -> None:
     layout = Layout(pipeline=p, interleave=chunks)
     kept = [max_in_flight(order) / chunks for order in interleaved(p, m, chunks)]
     assert kept == [layout.in_flight(stage, m) for stage in range(p)]
@@ -114,7 +114,7 @@ def test_idle_time_is_the_closed_form(make: Callable[[int, int], Schedule], chun
     assert cluster.timeline().end_s / busy - 1 == pytest.approx(bubble(p, m, interleave=chunks))
 
 
-def test_what_a_rank_keeps() -> None:
+def test_micro_batches_in_flight() -> None:
     p, m = 4, 8
     assert [max_in_flight(order) for order in gpipe(p, m)] == [m] * p
     assert [max_in_flight(order) for order in one_forward_one_backward(p, m)] == [4, 3, 2, 1]
@@ -128,7 +128,7 @@ def test_what_a_rank_keeps() -> None:
 
 @pytest.mark.parametrize(("p", "m"), [(1, 1), (2, 2), (2, 5), (4, 4), (4, 16), (8, 12)])
 @pytest.mark.parametrize(("inputs", "weights"), [(1.0, 1.0), (1.2, 0.8), (2.0, 1.0), (1.5, 0.25)])
-def test_weights_that_wait_leave_the_idle_time_of_the_paper(p: int, m: int, inputs: float, weights: float) -> None:
+def test_the_zero_bubble_schedule_has_the_bubble_of_the_paper(p: int, m: int, inputs: float, weights: float) -> None:
     """Less than 1F1B's, for no more memory than its first rank takes."""
     ends, schedule = [], zero_bubble(p, m)
     for one in (schedule, one_forward_one_backward(p, m)):
@@ -147,7 +147,7 @@ def test_the_idle_time_of_a_split_backward_pass_has_its_bounds() -> None:
             split_bubble(**given)
 
 
-def test_weights_that_wait_are_averaged_over_replicas_once() -> None:
+def test_postponed_weight_gradients_are_averaged_over_replicas_once() -> None:
     """Two replicas of two stages: hooks of linear layers are called in their late passes, those of norms before."""
     m, p = 4, 2
     x, y = data(m)
@@ -178,7 +178,7 @@ def test_weights_that_wait_are_averaged_over_replicas_once() -> None:
         torch.testing.assert_close(gradients, expected, rtol=1e-12, atol=1e-15)
 
 
-def test_late_weights_are_worked_out_once_and_leave_frozen_ones_alone() -> None:
+def test_postponed_weight_gradients_are_computed_once_and_not_for_frozen_weights() -> None:
     first, second = nn.Linear(WIDTH, WIDTH).double(), nn.Linear(WIDTH, 2, bias=False).double()
     first.weight.requires_grad_(False)
     x = data(1)[0].requires_grad_()  # (1, ROWS, WIDTH)
@@ -215,12 +215,12 @@ def test_messages_that_take_time_make_idle_time_and_interleaving_has_more_of_the
         ),
     ],
 )
-def test_schedules_that_cannot_be_are_told(call: Callable[[], object], said: str) -> None:
+def test_invalid_schedules_raise(call: Callable[[], object], said: str) -> None:
     with pytest.raises(InputError, match=re.escape(said)):
         call()
 
 
-def test_a_schedule_of_another_pipeline_is_told() -> None:
+def test_a_schedule_of_another_pipeline_raises() -> None:
     x, y = data(2)
 
     def train(rank: Rank, schedule: Schedule) -> None:

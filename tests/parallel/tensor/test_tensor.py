@@ -125,7 +125,7 @@ def test_five_steps_equal_one_process(
     assert ledger.purpose_bytes() == pytest.approx(sent)
 
 
-def test_a_rank_keeps_as_many_activations_as_the_closed_form() -> None:
+def test_saved_activations_are_those_of_the_closed_form() -> None:
     """What it keeps to the end of the forward pass to a tenth; of a step's peak, with what comes and goes, 1 to 1.4."""
     rows, tokens, p = 2, 32, 2
     config = replace(CONFIGS["learned positions, biases"], n_layers=3, d_model=32, d_ff=128, context=tokens)
@@ -158,7 +158,7 @@ def test_a_rank_keeps_as_many_activations_as_the_closed_form() -> None:
             assert 1 < peak / (activations.stack(layer, whole, layers=3) + head) < 1.4, kind
 
 
-def test_a_rank_keeps_its_part_of_the_matrices() -> None:
+def test_a_rank_keeps_its_shard_of_the_matrices() -> None:
     def count(rank: Rank, _: None) -> int:
         return sum(parameter.numel() for parameter in apply_tensor_parallel(make(GROUPED), rank).parameters())
 
@@ -169,7 +169,7 @@ def test_a_rank_keeps_its_part_of_the_matrices() -> None:
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e3])
-def test_the_divided_loss_and_its_gradient_are_torchs(scale: float) -> None:
+def test_the_vocab_parallel_loss_and_its_gradient_are_torchs(scale: float) -> None:
     """Also where logits are so large that exponentials overflow on all ranks but one."""
     logits = torch.randn(7, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(5)) * scale
     targets = torch.tensor([0, 11, 5, 6, 3, 3, 9])
@@ -190,7 +190,7 @@ def test_the_divided_loss_and_its_gradient_are_torchs(scale: float) -> None:
         torch.testing.assert_close(torch.cat([gradient for _, gradient in results], 1), whole.grad)
 
 
-def test_tokens_that_cannot_be_divided_are_told() -> None:
+def test_tokens_that_do_not_divide_evenly_raise() -> None:
     def look(rank: Rank, tokens: torch.Tensor) -> torch.Tensor:
         return apply_tensor_parallel(make(GROUPED), rank, sequence_parallel=True)(tokens)
 
@@ -209,12 +209,12 @@ def test_tokens_that_cannot_be_divided_are_told() -> None:
         ({"parallel_blocks": True, "qk_norm": True}, 2, "with parallel blocks, norms of queries and keys"),
     ],
 )
-def test_what_cannot_be_divided_is_told(changes: dict[str, Any], p: int, said: str) -> None:
+def test_uneven_shards_raise(changes: dict[str, Any], p: int, said: str) -> None:
     with pytest.raises((RankError, InputError), match=re.escape(said)):
         run(lambda rank, config: apply_tensor_parallel(make(config), rank), [replace(GROUPED, **changes)] * p)
 
 
-def test_a_token_outside_the_whole_vocabulary_is_told() -> None:
+def test_a_token_outside_the_full_vocabulary_raises() -> None:
     def look_up(rank: Rank, tokens: torch.Tensor) -> torch.Tensor:
         return apply_tensor_parallel(make(GROUPED), rank)(tokens)
 

@@ -64,7 +64,7 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Layout, Path, l
     return layout, folder, results
 
 
-def test_the_same_layout_goes_on_bit_for_bit(whole_run, tmp_path: Path) -> None:
+def test_the_same_layout_resumes_bit_for_bit(whole_run, tmp_path: Path) -> None:
     layout, folder, uninterrupted = whole_run
     results, _ = run(go_on, [(layout, list_checkpoints(folder)[0], tmp_path)] * 4)
     for (losses, drawn), (whole, drawn_then) in zip(results, uninterrupted, strict=True):
@@ -85,7 +85,7 @@ def test_the_same_layout_goes_on_bit_for_bit(whole_run, tmp_path: Path) -> None:
     ],
     ids=["2 ranks", "8 ranks, ZeRO 3", "8 ranks, stages", "4 ranks, stages in pieces"],
 )
-def test_other_layouts_go_on_as_one_process_would(layout: Layout, whole_run, tmp_path: Path) -> None:
+def test_other_layouts_resume_as_one_process_would(layout: Layout, whole_run, tmp_path: Path) -> None:
     _, folder, uninterrupted = whole_run
     results, _ = run(go_on, [(layout, list_checkpoints(folder)[0], tmp_path)] * layout.devices)
     for losses, _ in results:
@@ -98,7 +98,7 @@ def test_other_layouts_go_on_as_one_process_would(layout: Layout, whole_run, tmp
             torch.testing.assert_close(Checkpoint(path).read(name), parameter.detach(), rtol=1e-8, atol=1e-10)
 
 
-def test_experts_go_on_among_other_ranks(tmp_path: Path) -> None:
+def test_experts_resume_on_other_ranks(tmp_path: Path) -> None:
     before, after = Layout(data=2, expert=2), Layout(data=4, expert=4, zero_stage=1)
 
     def start(rank: Rank, _: None) -> None:
@@ -135,7 +135,7 @@ def train_and_be_killed(rank: Rank, folder: Path) -> None:
             save(trainer, folder)
 
 
-def test_a_rank_that_is_killed_and_going_on_from_the_last_whole_checkpoint(tmp_path: Path) -> None:
+def test_resuming_from_the_last_complete_checkpoint_after_a_kill(tmp_path: Path) -> None:
     with pytest.raises(RankError, match="rank 1 died: killed by SIGKILL"):
         run(train_and_be_killed, [tmp_path] * 2, backend="gloo")
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000002"]
@@ -155,7 +155,7 @@ def test_a_rank_that_is_killed_and_going_on_from_the_last_whole_checkpoint(tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000006"]
 
 
-def test_a_break_at_any_call_of_the_disk_leaves_the_last_whole_one(tmp_path: Path, monkeypatch) -> None:
+def test_an_interruption_at_any_fsync_leaves_a_complete_checkpoint(tmp_path: Path, monkeypatch) -> None:
     def save_next(rank: Rank, _: None) -> None:
         trainer = make_trainer(rank, Layout())
         if found := list_checkpoints(tmp_path):
@@ -207,7 +207,7 @@ def scribble(path: Path) -> None:
         (lambda path: (path / "manifest.json").write_text("{"), "without a readable manifest"),
     ],
 )
-def test_half_a_checkpoint_is_told(spoil: Callable[[Path], object], said: str, whole_run, tmp_path: Path) -> None:
+def test_an_incomplete_checkpoint_raises(spoil: Callable[[Path], object], said: str, whole_run, tmp_path: Path) -> None:
     path = shutil.copytree(list_checkpoints(whole_run[1])[0], tmp_path / "half")
     spoil(path)
     with pytest.raises(InputError, match=said) as raised:
@@ -226,7 +226,7 @@ def test_half_a_checkpoint_is_told(spoil: Callable[[Path], object], said: str, w
         (CONFIG, replace(PLAN, batch=2), "the checkpoint is of another run: got batch=4, expected batch=2"),
     ],
 )
-def test_a_checkpoint_of_another_model_or_run_is_told(
+def test_a_checkpoint_of_another_model_or_run_raises(
     config: TransformerConfig, plan: TrainConfig, said: str, whole_run
 ) -> None:
     def resume(rank: Rank, path: Path) -> None:

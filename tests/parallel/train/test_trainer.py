@@ -132,6 +132,6 @@ def test_losses_and_with_them_five_updates_equal_one_process(name: str) -> None:
         ({"position": "alibi"}, Layout(), "tensor parallelism does not support this model: got small with ALiBi"),
     ],
 )
-def test_a_layout_that_does_not_fit_is_told(changes: dict[str, Any], layout: Layout, said: str) -> None:
+def test_a_layout_that_does_not_fit_raises(changes: dict[str, Any], layout: Layout, said: str) -> None:
     with pytest.raises((RankError, InputError), match=re.escape(said)):
         run(train, [(replace(CONFIG, **changes), layout)] * layout.devices)

@@ -123,7 +123,7 @@ def test_bytes_are_those_of_the_closed_form(p: int, stage: int) -> None:
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, 4])
-def test_states_are_divided(p: int) -> None:
+def test_optimizer_states_are_sharded(p: int) -> None:
     """Moments in fp32 for bf16 weights: each rank's share of what one process keeps, all shares together the whole."""
 
     def measure(rank: Rank, _: None) -> tuple[int, int]:
@@ -182,7 +182,7 @@ def test_hybrid_sharding_gathers_within_groups_and_sums_between_them(within: int
 
 
 @pytest.mark.parametrize("p", [2, 3])
-def test_whole_weights_are_those_of_a_few_layers(p: int) -> None:
+def test_only_a_few_layers_are_unsharded_at_once(p: int) -> None:
     def measure(rank: Rank, tokens: torch.Tensor) -> tuple[int, list[int]]:
         model = FSDP(make_model(), rank)
         loss_of(model, tokens).backward()
@@ -241,7 +241,7 @@ def test_recomputed_layers_and_several_micro_batches(p: int) -> None:
 
 
 @pytest.mark.parametrize("p", [1, 2, 4])
-def test_the_norm_that_clips_is_of_all_shards(p: int) -> None:
+def test_the_clipping_norm_is_over_all_shards(p: int) -> None:
     tokens = make_batches(rows=4, steps=1)[0]
 
     def clip(rank: Rank, _: None) -> tuple[float, dict[str, torch.Tensor]]:
@@ -262,7 +262,7 @@ def test_the_norm_that_clips_is_of_all_shards(p: int) -> None:
             torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-5, atol=1e-9)
 
 
-def test_whole_weights_in_bfloat16_and_shards_in_float32() -> None:
+def test_unsharded_weights_in_bfloat16_and_shards_in_float32() -> None:
     def measure(rank: Rank, tokens: torch.Tensor) -> tuple[torch.dtype, ...]:
         model = FSDP(make_model().float(), rank, compute_dtype=torch.bfloat16)
         logits = model(tokens)
@@ -404,7 +404,7 @@ class Boxed:
     x: torch.Tensor
 
 
-def test_nested_lists_and_layers_that_return_dicts_are_divided_like_any_other() -> None:
+def test_nested_lists_and_layers_that_return_dicts_are_sharded() -> None:
     x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(6))
 
     def program(rank: Rank, _: int) -> tuple[torch.Tensor, dict[str, torch.Tensor], list[str]]:
