@@ -46,15 +46,15 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "all_reduce": dict(all_reduce.ALGORITHMS),
     "broadcast": {
         "linear": rooted.broadcast_linear,
-        "tree": rooted.broadcast_tree,
+        "tree": rooted.broadcast,
         "chain": rooted.broadcast_chain,
     },
-    "reduce": {"linear": _reduced(rooted.reduce_linear), "tree": _reduced(rooted.reduce_tree)},
+    "reduce": {"linear": _reduced(rooted.reduce_linear), "tree": _reduced(rooted.reduce)},
     "all_gather": {
-        "ring": _gathered(reduce_scatter.all_gather_ring),
+        "ring": _gathered(reduce_scatter.all_gather),
         "doubling": _gathered(reduce_scatter.all_gather_doubling),
     },
-    "reduce_scatter": {"ring": reduce_scatter.reduce_scatter_ring, "halving": reduce_scatter.reduce_scatter_halving},
+    "reduce_scatter": {"ring": reduce_scatter.reduce_scatter, "halving": reduce_scatter.reduce_scatter_halving},
     "all_to_all": {"pairwise": _all_to_all},
 }
 """Our algorithms for each collective, by name. With processes there is "torch" too."""

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from mlsys_lab.comm import Rank
-from mlsys_lab.comm.collectives.all_reduce import ring
+from mlsys_lab.comm.collectives.all_reduce import all_reduce
 from mlsys_lab.comm.collectives.all_to_all import all_to_all
 from mlsys_lab.errors import InputError
 from mlsys_lab.models.experts import MixtureOfExperts
@@ -146,7 +146,7 @@ def load_balancing_loss(logits: torch.Tensor, expert_ids: torch.Tensor, group: R
     """
     num_experts = logits.shape[1]
     local_counts = torch.bincount(expert_ids.reshape(-1), minlength=num_experts).to(logits.dtype)
-    counts = ring(group, local_counts, "choices of experts")
+    counts = all_reduce(group, local_counts, "choices of experts")
     return num_experts * (counts / counts.sum() * logits.softmax(1).mean(0)).sum()
 
 

@@ -9,19 +9,18 @@ import pytest
 import torch
 
 from mlsys_lab.comm import Rank, instrumentation, run
-from mlsys_lab.comm.collectives import all_reduce
-from mlsys_lab.comm.collectives.all_reduce import ring
+from mlsys_lab.comm.collectives.all_reduce import ALGORITHMS, all_reduce
 from mlsys_lab.comm.cost.alpha_beta import LinkCost
 from mlsys_lab.comm.instrumentation import CLOCK, emulate_link, record_sends
 
 LINK = LinkCost(latency_s=0.02, bytes_per_s=1000.0)
 
 
-@pytest.mark.parametrize("algorithm", all_reduce.ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_what_was_sent_is_what_the_ledger_counts_and_the_run_is_no_other(algorithm):
     inputs = [torch.arange(7.0) + rank for rank in range(5)]
-    (results, ledger), sent = record_sends(all_reduce.ALGORITHMS[algorithm], inputs)
-    plain = run(all_reduce.ALGORITHMS[algorithm], inputs)
+    (results, ledger), sent = record_sends(ALGORITHMS[algorithm], inputs)
+    plain = run(ALGORITHMS[algorithm], inputs)
     assert ledger.messages == plain.ledger.messages
     assert all(torch.equal(a, b) for a, b in zip(results, plain.results, strict=True))
     assert [sum(array.nbytes for array in arrays) for arrays in sent] == ledger.sent_bytes()
@@ -40,7 +39,7 @@ def test_an_array_is_kept_as_it_was_when_it_was_sent():
 
 
 def take_two(rank: Rank, sizes: list[int]) -> list[float]:
-    """Seconds from the posts, which both ranks begin together, to each of two messages; rank 1 receives."""
+    """Seconds from a common start to each of two messages; rank 1 receives."""
     slow = emulate_link(rank, LINK)
     rank.barrier()
     start, times = time.monotonic(), []
@@ -61,7 +60,7 @@ def test_messages_are_sent_one_after_the_other(backend: str) -> None:
 
 @dataclass
 class Clock:
-    """A clock that goes on only where somebody sleeps."""
+    """A clock that advances only by sleeping."""
 
     now_s: float = 0.0
 
@@ -92,6 +91,6 @@ def test_a_link_carries_while_its_rank_computes(busy_s: float, monkeypatch: pyte
 
 def test_results_are_those_of_the_bare_ranks() -> None:
     inputs = [torch.arange(7.0) + rank for rank in range(3)]
-    slow, _ = run(lambda rank, x: ring(emulate_link(rank, LinkCost(0.0, 1e6)), x), inputs)
-    bare, _ = run(ring, inputs)
+    slow, _ = run(lambda rank, x: all_reduce(emulate_link(rank, LinkCost(0.0, 1e6)), x), inputs)
+    bare, _ = run(all_reduce, inputs)
     assert all(torch.equal(a, b) for a, b in zip(slow, bare, strict=True))

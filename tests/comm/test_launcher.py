@@ -1,4 +1,4 @@
-"""A run on a topology: its ledger tells seconds."""
+"""A run on a topology: its ledger is in seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real processes over gloo. Few runs, since each takes half a second; what they do is held to what threads do."""
+"""Real processes over gloo. Few runs, since each takes half a second; results must equal those on threads."""
 
 from __future__ import annotations
 

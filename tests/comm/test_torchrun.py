@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 import pytest
 import torch
 
-from mlsys_lab.comm.collectives.all_reduce import ring
+from mlsys_lab.comm.collectives.all_reduce import all_reduce
 from mlsys_lab.comm.errors import ConnectionLostError
 from mlsys_lab.comm.torchrun import is_torchrun, join_world
 from tests.ports import held_port
@@ -18,14 +18,14 @@ SIZE = 3
 
 
 def add_up(rank: int, port: int, writer: Connection) -> None:
-    """Sum all ranks' numbers; then rank 0 leaves, and the others wait for it in vain."""
+    """Sum all ranks' numbers; then rank 0 leaves, and the other ranks wait for it in vain."""
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(SIZE), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     assert is_torchrun()
     said = ""
     try:
         with join_world(30.0) as world:
-            total = ring(world, torch.tensor([float(world.rank)])).item()
+            total = all_reduce(world, torch.tensor([float(world.rank)])).item()
             if rank > 0:
                 world.recv(0)
     except ConnectionLostError as problem:

@@ -9,19 +9,19 @@ import torch
 
 from mlsys_lab.comm.collectives.chunks import split_chunks
 from mlsys_lab.comm.collectives.reduce_scatter import (
+    all_gather,
     all_gather_doubling,
-    all_gather_ring,
     all_gather_steps,
+    reduce_scatter,
     reduce_scatter_halving,
-    reduce_scatter_ring,
     reduce_scatter_steps,
 )
 from mlsys_lab.comm.collectives.rooted import (
+    broadcast,
     broadcast_linear,
-    broadcast_tree,
     receive,
+    reduce,
     reduce_linear,
-    reduce_tree,
     wait_all,
 )
 from mlsys_lab.comm.collectives.steps import Steps, run_steps
@@ -32,28 +32,28 @@ from mlsys_lab.errors import InputError
 PURPOSE = "all_reduce"
 
 
-def naive(rank: Rank, x: torch.Tensor) -> torch.Tensor:
+def all_reduce_naive(rank: Rank, x: torch.Tensor) -> torch.Tensor:
     """All ranks send to rank 0, which sums and sends back: 2·(p - 1) steps of n elements, all through one rank."""
     total = reduce_linear(rank, x)
     return broadcast_linear(rank, x if total is None else total)
 
 
-def tree(rank: Rank, x: torch.Tensor) -> torch.Tensor:
+def all_reduce_tree(rank: Rank, x: torch.Tensor) -> torch.Tensor:
     """Reduce to rank 0 along a binomial tree and broadcast along it: 2·⌈log₂ p⌉ steps of n elements."""
-    total = reduce_tree(rank, x)
-    return broadcast_tree(rank, x if total is None else total)
+    total = reduce(rank, x)
+    return broadcast(rank, x if total is None else total)
 
 
-def ring(rank: Rank, x: torch.Tensor, purpose: str = PURPOSE) -> torch.Tensor:
+def all_reduce(rank: Rank, x: torch.Tensor, purpose: str = PURPOSE) -> torch.Tensor:
     """Ring reduce-scatter, then ring all-gather: 2·(p - 1) steps of about n/p elements, bandwidth-optimal.
 
     Patarasuk and Yuan 2009. Rank r sends 2n - c_r - c_(r+1) elements, where cᵢ is the length of chunk i.
     """
-    return run_steps(ring_steps(rank, x, purpose))
+    return run_steps(all_reduce_steps(rank, x, purpose))
 
 
-def ring_steps(rank: Rank, x: torch.Tensor, purpose: str) -> Steps[torch.Tensor]:
-    """The steps of `ring`, yielding while the messages of each step are in flight."""
+def all_reduce_steps(rank: Rank, x: torch.Tensor, purpose: str) -> Steps[torch.Tensor]:
+    """The steps of `all_reduce`, yielding while the messages of each step are in flight."""
     chunk = yield from reduce_scatter_steps(rank, x, purpose)
     chunks = yield from all_gather_steps(rank, chunk, purpose)
     return torch.cat(chunks).reshape(x.shape)
@@ -81,7 +81,7 @@ def halving_doubling(rank: Rank, x: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def chain(rank: Rank, x: torch.Tensor, segments: int = 8) -> torch.Tensor:
+def all_reduce_chain(rank: Rank, x: torch.Tensor, segments: int = 8) -> torch.Tensor:
     """Pipeline segments down a chain of ranks, summing, and back up: 2·(p - 2 + segments) steps of n/segments."""
     node = TreeNode(
         rank.rank + 1 if rank.rank + 1 < rank.size else None,
@@ -92,7 +92,7 @@ def chain(rank: Rank, x: torch.Tensor, segments: int = 8) -> torch.Tensor:
     return out
 
 
-def double_tree(rank: Rank, x: torch.Tensor, segments: int = 4) -> torch.Tensor:
+def all_reduce_double_tree(rank: Rank, x: torch.Tensor, segments: int = 4) -> torch.Tensor:
     """Half the array up and down one binary tree, half on a second one in which the first one's leaves are inner nodes.
 
     Sanders, Speck and Träff 2009; NCCL's trees between nodes. Steps grow with log₂ p, and segments are pipelined, so
@@ -127,8 +127,8 @@ def hierarchical(rank: Rank, x: torch.Tensor, island: int) -> torch.Tensor:
     base, index = rank.rank - rank.rank % island, rank.rank % island
     inside = rank.group(range(base, base + island))
     across = rank.group(range(index, rank.size, island))
-    chunk = ring(across, reduce_scatter_ring(inside, x, PURPOSE))
-    return torch.cat(all_gather_ring(inside, chunk, PURPOSE)).reshape(x.shape)
+    chunk = all_reduce(across, reduce_scatter(inside, x, PURPOSE))
+    return torch.cat(all_gather(inside, chunk, PURPOSE)).reshape(x.shape)
 
 
 def _reduce_and_broadcast(rank: Rank, node: TreeNode, segments: list[torch.Tensor]) -> list[Request]:
@@ -149,11 +149,11 @@ def _reduce_and_broadcast(rank: Rank, node: TreeNode, segments: list[torch.Tenso
 
 
 ALGORITHMS = {
-    "naive": naive,
-    "tree": tree,
-    "ring": ring,
+    "naive": all_reduce_naive,
+    "tree": all_reduce_tree,
+    "ring": all_reduce,
     "halving_doubling": halving_doubling,
-    "chain": chain,
-    "double_tree": double_tree,
+    "chain": all_reduce_chain,
+    "double_tree": all_reduce_double_tree,
 }
 """All-reduce algorithms that take a rank and an array, by name; `hierarchical` also needs the size of an island."""

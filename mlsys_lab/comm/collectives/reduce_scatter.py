@@ -14,7 +14,7 @@ from mlsys_lab.comm.rank import Rank
 from mlsys_lab.errors import InputError
 
 
-def reduce_scatter_ring(rank: Rank, x: torch.Tensor, purpose: str = "reduce_scatter") -> torch.Tensor:
+def reduce_scatter(rank: Rank, x: torch.Tensor, purpose: str = "reduce_scatter") -> torch.Tensor:
     """Return this rank's chunk, flat, of the sum of all ranks' `x`: p - 1 steps, n - c_rank elements sent.
 
     Partial sums travel to the right, and each rank adds its own array; the last one to add is the chunk's owner.
@@ -22,13 +22,13 @@ def reduce_scatter_ring(rank: Rank, x: torch.Tensor, purpose: str = "reduce_scat
     return run_steps(reduce_scatter_steps(rank, x, purpose))
 
 
-def all_gather_ring(rank: Rank, x: torch.Tensor, purpose: str = "all_gather") -> list[torch.Tensor]:
+def all_gather(rank: Rank, x: torch.Tensor, purpose: str = "all_gather") -> list[torch.Tensor]:
     """Return the list of all ranks' `x`, whose lengths may differ, in order of rank: p - 1 steps around the ring."""
     return run_steps(all_gather_steps(rank, x, purpose))
 
 
 def reduce_scatter_steps(rank: Rank, x: torch.Tensor, purpose: str) -> Steps[torch.Tensor]:
-    """The steps of `reduce_scatter_ring`, yielding while the messages of each step are in flight."""
+    """The steps of `reduce_scatter`, yielding while the messages of each step are in flight."""
     p, right, left = rank.size, (rank.rank + 1) % rank.size, (rank.rank - 1) % rank.size
     chunks = split_chunks(x.clone(memory_format=torch.contiguous_format), p)
     for step in range(p - 1):
@@ -41,7 +41,7 @@ def reduce_scatter_steps(rank: Rank, x: torch.Tensor, purpose: str) -> Steps[tor
 
 
 def all_gather_steps(rank: Rank, x: torch.Tensor, purpose: str) -> Steps[list[torch.Tensor]]:
-    """The steps of `all_gather_ring`, yielding while the messages of each step are in flight."""
+    """The steps of `all_gather`, yielding while the messages of each step are in flight."""
     p, right, left = rank.size, (rank.rank + 1) % rank.size, (rank.rank - 1) % rank.size
     parts: list[torch.Tensor] = [x] * p
     parts[rank.rank] = x.clone()

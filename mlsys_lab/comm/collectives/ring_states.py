@@ -1,4 +1,4 @@
-"""A ring all-reduce step by step: which ranks' numbers each chunk contains, observed in a run of `all_reduce.ring`.
+"""A ring all-reduce step by step: which ranks' numbers each chunk contains, observed in a run of `all_reduce`.
 
 Nothing here knows how a ring works. Rank r fills its array with 2ʳ, shifted by p bits for each chunk, so that the bits
 of a sum say which chunk it is and which ranks contributed; the recorded messages say the rest.
@@ -58,7 +58,7 @@ def ring_states(ranks: int, elements: int = 500) -> list[RingState]:
         )
     lengths = torch.tensor(chunk_lengths(elements, ranks))
     inputs = [(1 << (rank + ranks * torch.arange(ranks))).repeat_interleave(lengths) for rank in range(ranks)]
-    (results, ledger), sent = record_sends(all_reduce.ring, inputs)
+    (results, ledger), sent = record_sends(all_reduce.all_reduce, inputs)
 
     outgoing = [iter(arrays) for arrays in sent]
     observed = [(message, *_content(next(outgoing[message.source]), ranks)) for message in ledger.messages]

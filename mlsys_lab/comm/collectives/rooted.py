@@ -25,7 +25,7 @@ def broadcast_linear(rank: Rank, x: torch.Tensor, root: int = 0) -> torch.Tensor
     return x.clone()
 
 
-def broadcast_tree(rank: Rank, x: torch.Tensor, root: int = 0) -> torch.Tensor:
+def broadcast(rank: Rank, x: torch.Tensor, root: int = 0) -> torch.Tensor:
     """Return the root's `x` on every rank, along a binomial tree: ranks that have it pass it on, ⌈log₂ p⌉ rounds."""
     node = binomial_tree_node(rank.rank, rank.size, root)
     x = x.clone() if node.parent is None else rank.recv(node.parent, like=x)
@@ -59,7 +59,7 @@ def reduce_linear(rank: Rank, x: torch.Tensor, root: int = 0) -> torch.Tensor | 
     return total
 
 
-def reduce_tree(rank: Rank, x: torch.Tensor, root: int = 0) -> torch.Tensor | None:
+def reduce(rank: Rank, x: torch.Tensor, root: int = 0) -> torch.Tensor | None:
     """Return the sum of all ranks' `x` on the root, None elsewhere: the broadcast tree, from leaves to root."""
     node = binomial_tree_node(rank.rank, rank.size, root)
     total = x.clone()

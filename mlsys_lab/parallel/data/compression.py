@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from mlsys_lab.comm import Rank
-from mlsys_lab.comm.collectives.all_reduce import ring
+from mlsys_lab.comm.collectives.all_reduce import all_reduce
 from mlsys_lab.comm.collectives.all_to_all import all_to_all
 from mlsys_lab.comm.collectives.chunks import split_chunks
-from mlsys_lab.comm.collectives.reduce_scatter import all_gather_ring
+from mlsys_lab.comm.collectives.reduce_scatter import all_gather
 from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.data.ddp import GRADIENTS
 
@@ -77,7 +77,7 @@ class Int8GradientAverager:
             )
             received = [self._quantizer.dequantize(*one, corrected.dtype) for one in zip(codes, scales, strict=True)]
             mean = self._quantizer.quantize(torch.stack(received).mean(0))
-            codes, scales = (all_gather_ring(self._group, array, GRADIENTS) for array in mean)
+            codes, scales = (all_gather(self._group, array, GRADIENTS) for array in mean)
             chunks = [self._quantizer.dequantize(*one, corrected.dtype) for one in zip(codes, scales, strict=True)]
             parameter.grad.copy_(torch.cat(chunks).view_as(corrected))
 
@@ -117,4 +117,4 @@ class PowerSGD:
             parameter.grad.copy_(left @ right.T)
 
     def _mean(self, x: torch.Tensor) -> torch.Tensor:
-        return ring(self._group, x, GRADIENTS) / self._group.size
+        return all_reduce(self._group, x, GRADIENTS) / self._group.size

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from mlsys_lab.comm import Rank
-from mlsys_lab.comm.collectives.all_reduce import ring, ring_steps
-from mlsys_lab.comm.collectives.rooted import broadcast_tree
+from mlsys_lab.comm.collectives.all_reduce import all_reduce, all_reduce_steps
+from mlsys_lab.comm.collectives.rooted import broadcast
 from mlsys_lab.comm.collectives.steps import InFlight
 from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.buckets import BucketReducer, assign_buckets
@@ -37,14 +37,14 @@ def sync_untrained_states(module: nn.Module, group: Rank) -> None:
 def broadcast_tensors(tensors: Iterable[torch.Tensor], group: Rank) -> None:
     """Overwrite tensors with those of the group's rank 0, one after the other."""
     for tensor in tensors:
-        tensor.data.copy_(broadcast_tree(group, tensor.data))
+        tensor.data.copy_(broadcast(group, tensor.data))
 
 
 def average_gradients(module: nn.Module, group: Rank) -> None:
     """Step 1: one all-reduce for each parameter, after the backward pass. Small ones cost as much latency as large."""
     for parameter in module.parameters():
         if parameter.grad is not None:
-            parameter.grad.copy_(ring(group, parameter.grad, GRADIENTS) / group.size)
+            parameter.grad.copy_(all_reduce(group, parameter.grad, GRADIENTS) / group.size)
 
 
 def average_gradients_flat(module: nn.Module, group: Rank) -> None:
@@ -53,7 +53,7 @@ def average_gradients_flat(module: nn.Module, group: Rank) -> None:
     Raises InputError if a trainable parameter has no gradient.
     """
     for bucket in assign_buckets(module.parameters(), float("inf")):
-        bucket.write_gradients(ring(group, bucket.read_gradients(), GRADIENTS) / group.size)
+        bucket.write_gradients(all_reduce(group, bucket.read_gradients(), GRADIENTS) / group.size)
 
 
 class DDP(nn.Module):
@@ -72,7 +72,7 @@ class DDP(nn.Module):
         sync_module_states(module, group)
         self._reducer = BucketReducer(
             assign_buckets(module.parameters(), bucket_bytes),
-            lambda bucket: InFlight(ring_steps(group, bucket.read_gradients(), GRADIENTS)),
+            lambda bucket: InFlight(all_reduce_steps(group, bucket.read_gradients(), GRADIENTS)),
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -104,7 +104,7 @@ def loss_weights(tokens: Sequence[int], group: Rank) -> list[float]:
     """
     if any(count < 0 for count in tokens):
         raise InputError("tokens of a micro-batch must not be negative", got=list(tokens))
-    total = int(ring(group, torch.tensor([sum(tokens)], device=group.device), "token counts"))
+    total = int(all_reduce(group, torch.tensor([sum(tokens)], device=group.device), "token counts"))
     if not total:
         raise InputError("no rank has a token", got=f"{list(tokens)} here and 0 elsewhere")
     return [count * group.size / total for count in tokens]

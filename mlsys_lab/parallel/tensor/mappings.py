@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from mlsys_lab.comm import Rank
-from mlsys_lab.comm.collectives.all_reduce import ring
-from mlsys_lab.comm.collectives.reduce_scatter import all_gather_ring, reduce_scatter_ring
+from mlsys_lab.comm.collectives.all_reduce import all_reduce
+from mlsys_lab.comm.collectives.reduce_scatter import all_gather, reduce_scatter
 from mlsys_lab.errors import InputError
 
 ACTIVATIONS = "activations"
@@ -80,13 +80,13 @@ class _CopyToRegion(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None]:
-        return ring(ctx.group, gradients[0], ACTIVATIONS), None
+        return all_reduce(ctx.group, gradients[0], ACTIVATIONS), None
 
 
 class _ReduceFromRegion(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Rank) -> torch.Tensor:
-        return ring(group, x, ACTIVATIONS)
+        return all_reduce(group, x, ACTIVATIONS)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None]:
@@ -145,12 +145,12 @@ class _GatheredProducts(torch.autograd.Function):
 
 
 def _all_gather_tokens(x: torch.Tensor, group: Rank) -> torch.Tensor:
-    return torch.cat(all_gather_ring(group, x.contiguous(), ACTIVATIONS), 1)
+    return torch.cat(all_gather(group, x.contiguous(), ACTIVATIONS), 1)
 
 
 def _reduce_scatter_tokens(x: torch.Tensor, group: Rank) -> torch.Tensor:
     _require_divisible(x, group)
-    shard = reduce_scatter_ring(group, x.transpose(0, 1), ACTIVATIONS)  # tokens first, so that chunks are tokens
+    shard = reduce_scatter(group, x.transpose(0, 1), ACTIVATIONS)  # tokens first, so that chunks are tokens
     return shard.view(-1, x.shape[0], x.shape[2]).transpose(0, 1).contiguous()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from mlsys_lab.comm import Rank
-from mlsys_lab.comm.collectives.all_reduce import ring
+from mlsys_lab.comm.collectives.all_reduce import all_reduce
 from mlsys_lab.errors import InputError
 from mlsys_lab.models.attention import SelfAttention
 from mlsys_lab.models.experts import MLP
@@ -82,7 +82,7 @@ def _apply_sequence_parallel(model: Transformer, group: Rank) -> None:
         lambda _module, _inputs, output: gather_from_sequence_parallel_region(output, group)
     )
     for parameter in sequence_parallel_parameters(model):
-        parameter.register_hook(lambda gradient: ring(group, gradient, REPLICATED_GRADIENTS))  # type: ignore[no-untyped-call]
+        parameter.register_hook(lambda gradient: all_reduce(group, gradient, REPLICATED_GRADIENTS))  # type: ignore[no-untyped-call]
 
 
 def sequence_parallel_parameters(model: Transformer) -> list[nn.Parameter]:

@@ -129,10 +129,10 @@ def restore(trainer: Trainer, path: Path) -> None:
             flats[kind] = torch.cat([one.reshape(-1) for one in local])
         if strategy.keeps_full_weights:
             shard.flat.write_values(flats["weight"])
-        shard.shard.data.copy_(shard.local_slice(flats["weight"]))
-        moments = {kind: shard.local_slice(flats[kind]).to(shard.shard.device).clone() for kind in KINDS[1:]}
+        shard.parameter.data.copy_(shard.local_slice(flats["weight"]))
+        moments = {kind: shard.local_slice(flats[kind]).to(shard.parameter.device).clone() for kind in KINDS[1:]}
         step = torch.tensor(float(checkpoint.manifest["steps_done"]))
-        strategy.optimizer.state[shard.shard] = {"step": step, **moments}
+        strategy.optimizer.state[shard.parameter] = {"step": step, **moments}
     trainer.steps_done, trainer.batches.state = checkpoint.manifest["steps_done"], checkpoint.manifest["position"]
     if checkpoint.manifest["layout"] == asdict(trainer.layout):
         torch.set_rng_state(checkpoint.random_state(trainer.mesh.world.rank))
@@ -219,10 +219,10 @@ def _write_shards(trainer: Trainer, file: Path) -> None:
     shards: list[CheckpointShard] = []
     tensors = {"random": torch.get_rng_state()}
     for strategy, shard in trainer.shards():
-        state = strategy.optimizer.state[shard.shard]
-        zeros = torch.zeros_like(shard.shard)  # moments before the first step
-        saved = {"weight": shard.shard.detach(), **{kind: state.get(kind, zeros) for kind in KINDS[1:]}}
-        offset, end = -shard.start, shard.shard.numel()
+        state = strategy.optimizer.state[shard.parameter]
+        zeros = torch.zeros_like(shard.parameter)  # moments before the first step
+        saved = {"weight": shard.parameter.detach(), **{kind: state.get(kind, zeros) for kind in KINDS[1:]}}
+        offset, end = -shard.start, shard.parameter.numel()
         for parameter in shard.flat.parameters:
             first, last = max(0, offset), min(end, offset + parameter.numel())
             if trainer.is_primary_copy(parameter) and first < last:

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from mlsys_lab.comm import Rank
-from mlsys_lab.comm.collectives.reduce_scatter import all_gather_ring
-from mlsys_lab.comm.collectives.rooted import broadcast_tree
+from mlsys_lab.comm.collectives.reduce_scatter import all_gather
+from mlsys_lab.comm.collectives.rooted import broadcast
 from mlsys_lab.comm.instrumentation import count_sent_bytes
 from mlsys_lab.flops import compute
 from mlsys_lab.flops.parameters import parameters
@@ -80,8 +80,8 @@ def run(world: Rank, args: argparse.Namespace) -> list[float]:
 def read_text(rank: Rank, tokenizer: Tokenizer) -> Tokens:
     """Token ids (D,) of the book's chapters, which rank 0 reads and broadcasts."""
     ids = torch.tensor(tokenizer.encode(course_text()) if rank.rank == 0 else [], dtype=torch.int64)
-    length = broadcast_tree(rank, torch.tensor(len(ids)))
-    text: Tokens = broadcast_tree(rank, ids if rank.rank == 0 else ids.new_empty(int(length))).numpy()
+    length = broadcast(rank, torch.tensor(len(ids)))
+    text: Tokens = broadcast(rank, ids if rank.rank == 0 else ids.new_empty(int(length))).numpy()
     return text
 
 
@@ -93,14 +93,14 @@ def measure_peak(rank: Rank) -> float:
         torch.set_num_threads(os.cpu_count() or 1)
         peak[0] = measure_cpu().peaks["fp32"]
         torch.set_num_threads(threads)
-    return float(broadcast_tree(rank, peak))
+    return float(broadcast(rank, peak))
 
 
 def sum_over_ranks(rank: Rank, sent: Counter[str]) -> Counter[str]:
     """Bytes that all ranks have sent, by purpose."""
     own = torch.from_numpy(np.frombuffer(json.dumps(sent).encode(), dtype=np.uint8).copy())
     total: Counter[str] = Counter()
-    for one in all_gather_ring(rank, own):
+    for one in all_gather(rank, own):
         total.update(json.loads(one.numpy().tobytes()))
     return total
 

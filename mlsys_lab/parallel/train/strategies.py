@@ -23,16 +23,16 @@ ADAM: dict[str, Any] = {"betas": BETAS, "weight_decay": WEIGHT_DECAY}
 
 
 class ParameterShard:
-    """The elements of some flattened parameters that this rank updates: `shard` holds those from `start` on."""
+    """The elements of some flattened parameters that this rank updates: `parameter` holds those from `start` on."""
 
-    def __init__(self, flat: FlatParameters, shard: nn.Parameter, group: Rank) -> None:
-        self.flat, self.shard, self._group = flat, shard, group
+    def __init__(self, flat: FlatParameters, parameter: nn.Parameter, group: Rank) -> None:
+        self.flat, self.parameter, self._group = flat, parameter, group
         lengths = [len(chunk) for chunk in split_chunks(torch.empty(flat.numel), group.size)]
         self.start = sum(lengths[: group.rank])
 
     def local_slice(self, flat: torch.Tensor) -> torch.Tensor:
         """This rank's elements of an array with one number for each element of the parameters, in the shard's shape."""
-        return split_chunks(flat, self._group.size)[self._group.rank].view(self.shard.shape)
+        return split_chunks(flat, self._group.size)[self._group.rank].view(self.parameter.shape)
 
 
 class DataParallelStrategy(ABC):

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from mlsys_lab.comm import Rank
-from mlsys_lab.comm.collectives.all_reduce import ring
+from mlsys_lab.comm.collectives.all_reduce import all_reduce
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout
@@ -99,7 +99,7 @@ class Trainer:
 
     def step(self) -> float:
         """Train on the next batch; return its mean loss before the update, in nats a token, on every rank."""
-        config, mesh, shards = self.config, self.mesh, [shard.shard for _, shard in self.shards()]
+        config, mesh, shards = self.config, self.mesh, [shard.parameter for _, shard in self.shards()]
         windows = training.windows(self._ids, next(self.batches), config.sequence)  # (B, T + 1)
         own = torch.split(windows.chunk(mesh.data.size)[mesh.data.rank], self.layout.micro_batch)
         inputs, targets = [one[:, self._positions] for one in own], [one[:, self._positions + 1] for one in own]
@@ -155,8 +155,8 @@ class Trainer:
         """All-reduce the gradients of an embedding that the first and the last stage have."""
         for _, shard in self.shards():
             if any(self.names[one] == EMBEDDING for one in shard.flat.parameters):
-                assert shard.shard.grad is not None
-                shard.shard.grad.copy_(ring(embedding_group, shard.shard.grad, TIED))
+                assert shard.parameter.grad is not None
+                shard.parameter.grad.copy_(all_reduce(embedding_group, shard.parameter.grad, TIED))
 
     def _loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return vocab_parallel_cross_entropy(logits.flatten(0, 1), targets.flatten(), self.mesh.tensor)
@@ -165,7 +165,7 @@ class Trainer:
         """Mean of the last stages' losses, on every rank."""
         own = loss.item() / self.mesh.replicas.size if loss is not None and self.mesh.tensor.rank == 0 else 0.0
         value = torch.tensor([own], dtype=torch.float64, device=self.mesh.world.device)
-        return ring(self.mesh.world, value, MEAN_LOSS).item()
+        return all_reduce(self.mesh.world, value, MEAN_LOSS).item()
 
 
 def check_layout(model_config: TransformerConfig, config: TrainConfig, layout: Layout) -> None:

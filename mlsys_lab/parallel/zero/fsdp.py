@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from mlsys_lab.comm import Rank
-from mlsys_lab.comm.collectives.all_reduce import ring_steps
+from mlsys_lab.comm.collectives.all_reduce import all_reduce_steps
 from mlsys_lab.comm.collectives.chunks import split_chunks
-from mlsys_lab.comm.collectives.reduce_scatter import all_gather_ring, all_gather_steps, reduce_scatter_steps
-from mlsys_lab.comm.collectives.rooted import broadcast_tree
+from mlsys_lab.comm.collectives.reduce_scatter import all_gather, all_gather_steps, reduce_scatter_steps
+from mlsys_lab.comm.collectives.rooted import broadcast
 from mlsys_lab.comm.collectives.steps import InFlight, Steps
 from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.buckets import BucketReducer, FlatParameters, assign_buckets
@@ -85,7 +85,7 @@ class FSDP(nn.Module):
         ]
         if replica_group is not None:
             for unit in self._units:
-                unit.shard.data.copy_(broadcast_tree(replica_group, unit.shard.data))
+                unit.shard.data.copy_(broadcast(replica_group, unit.shard.data))
         self.__dict__["module"] = module  # not a submodule: its parameters are not what the optimizer updates
         self.shards = nn.ParameterList([unit.shard for unit in self._units])
         self.peak_unsharded_bytes = 0
@@ -116,7 +116,7 @@ class FSDP(nn.Module):
         """All-gather every trainable parameter, by name and in the shards' dtype."""
         full = {}
         for unit in self._units:
-            flat = torch.cat(all_gather_ring(self._group, unit.shard.detach()))
+            flat = torch.cat(all_gather(self._group, unit.shard.detach()))
             for parameter, values in unit.flat.split(flat):
                 full[self._names[id(parameter)]] = values.clone()
         return {name: full[name] for name in self._names.values() if name in full}
@@ -159,7 +159,11 @@ class FSDP(nn.Module):
 
     def _reduce(self, gradients: torch.Tensor) -> Steps[torch.Tensor]:
         shard = yield from self._collectives.reduce_scatter(self._group, gradients)
-        return shard if self._replica_group is None else (yield from ring_steps(self._replica_group, shard, GRADIENTS))
+        return (
+            shard
+            if self._replica_group is None
+            else (yield from all_reduce_steps(self._replica_group, shard, GRADIENTS))
+        )
 
 
 class FSDPUnit:
@@ -181,7 +185,7 @@ class FSDPUnit:
         self.module, self._group, self._collectives = module, group, collectives
         self._secondary_group = secondary_group
         (flat,) = assign_buckets(parameters, float("inf"))
-        values = broadcast_tree(group, flat.read_values())
+        values = broadcast(group, flat.read_values())
         self.shard = nn.Parameter(split_chunks(values, group.size)[group.rank].clone())
         for parameter in flat.parameters:
             # Storage of its own, to be freed and allocated again.

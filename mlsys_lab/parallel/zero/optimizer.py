@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from mlsys_lab.comm import Rank
-from mlsys_lab.comm.collectives.all_reduce import ring
+from mlsys_lab.comm.collectives.all_reduce import all_reduce
 from mlsys_lab.comm.collectives.chunks import split_chunks
-from mlsys_lab.comm.collectives.reduce_scatter import all_gather_ring, reduce_scatter_ring, reduce_scatter_steps
-from mlsys_lab.comm.collectives.rooted import broadcast_tree
+from mlsys_lab.comm.collectives.reduce_scatter import all_gather, reduce_scatter, reduce_scatter_steps
+from mlsys_lab.comm.collectives.rooted import broadcast
 from mlsys_lab.comm.collectives.steps import InFlight
 from mlsys_lab.parallel.buckets import BucketReducer, FlatParameters, assign_buckets
 from mlsys_lab.parallel.data.ddp import GRADIENTS, broadcast_tensors, sync_untrained_states
@@ -55,7 +55,7 @@ class ShardedOptimizer:
             broadcast_tensors([one for one in given["params"] if not one.requires_grad], group)
             shards = []
             for bucket in assign_buckets(given["params"], bucket_bytes):
-                bucket.write_values(broadcast_tree(group, bucket.read_values()))
+                bucket.write_values(broadcast(group, bucket.read_values()))
                 own = self._own_chunk(bucket.read_values())
                 shards.append((bucket, nn.Parameter(self._to_optimizer(own, master_dtype or bucket.dtype))))
             param_groups.append(given | {"params": [shard for _, shard in shards]})
@@ -74,7 +74,7 @@ class ShardedOptimizer:
         Call it between `backward()` and `step()`, unless `DDP` has averaged the gradients already.
         """
         for bucket, shard in self.shards:
-            total = reduce_scatter_ring(self._group, bucket.read_gradients(), GRADIENTS)
+            total = reduce_scatter(self._group, bucket.read_gradients(), GRADIENTS)
             shard.grad = self._to_optimizer(total / self._group.size, shard.dtype)
 
     def accumulate_gradient(self, shard: nn.Parameter, gradient: torch.Tensor) -> None:
@@ -94,7 +94,7 @@ class ShardedOptimizer:
         for bucket, shard in self.shards:
             shard.grad = None
             own = self._to_model(shard, bucket.parameters[0])
-            bucket.write_values(torch.cat(all_gather_ring(self._group, own, WEIGHTS)))
+            bucket.write_values(torch.cat(all_gather(self._group, own, WEIGHTS)))
 
     def _to_optimizer(self, array: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Convert from the model's dtype and device to the optimizer's."""
@@ -169,7 +169,7 @@ def clip_grad_norm(
     for shard, mask in zip(given, masks, strict=True):
         if shard.grad is not None:
             total += (shard.grad.double().square() * mask.to(shard.grad.device)).sum().to(group.device)
-    norm = math.sqrt(ring(group, total.reshape(1), NORM).item())
+    norm = math.sqrt(all_reduce(group, total.reshape(1), NORM).item())
     if norm > max_norm:
         for shard in given:
             if shard.grad is not None:

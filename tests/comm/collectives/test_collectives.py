@@ -73,9 +73,9 @@ def test_hierarchical_all_reduce(p, island):
 
 
 def test_double_trees_grow_with_the_logarithm_and_both_halves_are_busy():
-    steps = {p: run(all_reduce.double_tree, draw(64, p)).ledger.steps for p in (4, 8, 16, 32)}
+    steps = {p: run(all_reduce.all_reduce_double_tree, draw(64, p)).ledger.steps for p in (4, 8, 16, 32)}
     assert max(steps[2 * p] - steps[p] for p in (4, 8, 16)) <= 8  # where a ring takes 2p steps more
-    assert steps[32] < run(all_reduce.ring, draw(64, 32)).ledger.steps
+    assert steps[32] < run(all_reduce.all_reduce, draw(64, 32)).ledger.steps
     sent = volumes.double_tree_all_reduce(1 << 20, 32).sent_elements(32)
     assert max(sent[1:-1]) == 2 << 20 and min(sent) >= 1 << 20
 
@@ -94,7 +94,7 @@ def test_broadcast_and_reduce(p):
             inputs = draw(n, p)
             for function, volume, steps in (
                 (rooted.broadcast_linear, volumes.linear_broadcast(n, p, root), p - 1),
-                (rooted.broadcast_tree, volumes.tree_broadcast(n, p, root), log2_up(p)),
+                (rooted.broadcast, volumes.tree_broadcast(n, p, root), log2_up(p)),
                 (rooted.broadcast_chain, volumes.chain_broadcast(n, p, root), p - 2 + 8 if p > 1 else 0),
             ):
                 results, ledger = run(lambda rank, x, f=function, root=root: f(rank, x, root), inputs)
@@ -102,7 +102,7 @@ def test_broadcast_and_reduce(p):
                 check_volume(ledger, volume, steps)
             for function, volume, steps in (
                 (rooted.reduce_linear, volumes.linear_reduce(n, p, root), p - 1),
-                (rooted.reduce_tree, volumes.tree_reduce(n, p, root), log2_up(p)),
+                (rooted.reduce, volumes.tree_reduce(n, p, root), log2_up(p)),
             ):
                 results, ledger = run(lambda rank, x, f=function, root=root: f(rank, x, root), inputs)
                 assert torch.equal(results[root], sum(inputs))
@@ -128,10 +128,10 @@ def test_reduce_scatter_and_all_gather(p):
     for n in LENGTHS:
         inputs, lengths = draw(n, p), chunk_lengths(n, p)
         expected = split_chunks(sum(inputs), p)
-        results, ledger = run(reduce_scatter.reduce_scatter_ring, inputs)
+        results, ledger = run(reduce_scatter.reduce_scatter, inputs)
         assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
         check_volume(ledger, volumes.ring_reduce_scatter(n, p), p - 1)
-        results, ledger = run(reduce_scatter.all_gather_ring, expected)
+        results, ledger = run(reduce_scatter.all_gather, expected)
         assert all(torch.equal(torch.cat(parts), sum(inputs)) for parts in results)
         check_volume(ledger, volumes.ring_all_gather(lengths), p - 1)
         if p in POWERS:

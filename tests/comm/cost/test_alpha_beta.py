@@ -30,7 +30,7 @@ def test_pipelines_beside_a_replay_at_their_number_of_segments(p):
     segments = 16
     chain, double = (
         run(lambda rank, x, form=form: form(rank, x, segments), [torch.zeros(6400)] * p).ledger.steps
-        for form in (all_reduce.chain, all_reduce.double_tree)
+        for form in (all_reduce.all_reduce_chain, all_reduce.all_reduce_double_tree)
     )
     assert chain == 2 * (p - 2 + segments)
     perfect = 4 * math.ceil(math.log2(p)) - 4 + 4 * segments

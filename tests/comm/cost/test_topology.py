@@ -50,7 +50,7 @@ def test_routes_by_hand():
 @pytest.mark.parametrize("wires", EXAMPLES, ids=lambda wires: wires.name)
 def test_predicted_time_of_a_ring_is_that_of_its_messages(wires):
     n = 8 * 1000
-    _, ledger = run(all_reduce.ring, [torch.zeros(n)] * wires.size)
+    _, ledger = run(all_reduce.all_reduce, [torch.zeros(n)] * wires.size)
     prediction = predict("ring", ring(wires.size), 4 * n, wires)
     assert replay_s(ledger, wires) == pytest.approx(prediction.time_s)
 
@@ -123,7 +123,7 @@ def test_bus_factors():
         (lambda: bus_factor("all_reduce", 0), "at least one rank"),
         (lambda: bus_bytes_per_s("reduce", 2, 1.0, 0.0), "a positive time"),
         (
-            lambda: replay_s(run(all_reduce.ring, [torch.zeros(1)] * 2).ledger, topology.nvlink_island(3, 1.0)),
+            lambda: replay_s(run(all_reduce.all_reduce, [torch.zeros(1)] * 2).ledger, topology.nvlink_island(3, 1.0)),
             "another number of ranks: got 3, expected 2",
         ),
     ],

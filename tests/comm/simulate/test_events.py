@@ -1,4 +1,4 @@
-"""Clusters on a topology, whose transfers share links: against numbers worked out by hand and the model of rounds."""
+"""Clusters on a topology, whose transfers share links: against numbers by hand and the model of rounds."""
 
 from __future__ import annotations
 
