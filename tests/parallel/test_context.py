@@ -30,7 +30,7 @@ Divide = Callable[[int, int], list[torch.Tensor]]
 
 
 def drawn() -> tuple[torch.Tensor, ...]:
-    """Queries, keys, values and the gradient of what comes out."""
+    """Queries, keys, values and the gradient of the output."""
     generator = torch.Generator().manual_seed(8)
     shapes = ((B, N, T, H), (B, K, T, H), (B, K, T, H), (B, N, T, H))
     return tuple(3 * torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes)

@@ -1,4 +1,4 @@
-"""Expert parallelism: results and gradients equal to one process, rows that move counted, capacity kept."""
+"""Expert parallelism: results and gradients equal to one process, dispatched rows counted, capacity respected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def mixture() -> MixtureOfExperts:
 
 
 def drawn(p: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens of p ranks (p, 2, 3, D), and gradients of what comes out."""
+    """Tokens of p ranks (p, 2, 3, D), and gradients of the output."""
     x, gradient = torch.randn(2, p, 2, 3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(10))
     return x, gradient
 
@@ -62,7 +62,7 @@ def test_results_and_gradients_equal_one_process(p: int) -> None:
 
 @pytest.mark.parametrize("p", [2, 4])
 def test_dispatched_bytes_are_those_of_the_closed_form_for_equal_loads(p: int) -> None:
-    """Each token of a rank chooses other experts, so that every expert gets as many rows."""
+    """Tokens of a rank choose different experts, so that all experts have the same load."""
     tokens = EXPERTS.count // EXPERTS.active
 
     def forward(rank: Rank, _: None) -> None:
@@ -89,7 +89,7 @@ def test_rows_are_sorted_by_expert_and_first_choices_have_priority() -> None:
 
 @pytest.mark.parametrize("p", [1, 2])
 def test_dropped_choices_add_nothing(p: int) -> None:
-    """With room for one row an expert and rank, the result is that of the rows kept, worked out one by one."""
+    """With a capacity of one row for each expert and rank, only the kept rows contribute."""
     x, _ = drawn(p)
     factor = EXPERTS.count / (2 * 3 * EXPERTS.active)
 
@@ -124,8 +124,8 @@ def test_the_load_balancing_loss_is_over_all_ranks(p: int) -> None:
 
     results, _ = run(lose, [None] * p)
     whole = logits.flatten(0, 1).requires_grad_()
-    shares = torch.bincount(whole.topk(2).indices.reshape(-1), minlength=8) / (2 * len(whole))
-    loss = 8 * (shares * whole.softmax(1).mean(0)).sum()
+    fractions = torch.bincount(whole.topk(2).indices.reshape(-1), minlength=8) / (2 * len(whole))
+    loss = 8 * (fractions * whole.softmax(1).mean(0)).sum()
     loss.backward()
     assert sum(mine for mine, _ in results) / p == pytest.approx(loss.item())
     torch.testing.assert_close(torch.cat([mine for _, mine in results]) / p, whole.grad)

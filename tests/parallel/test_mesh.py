@@ -1,4 +1,4 @@
-"""The mesh's order is the layout's: tensor ranks are neighbours, stages lie furthest apart."""
+"""The mesh's order is the layout's: tensor ranks are neighbours, pipeline stages are furthest apart."""
 
 from __future__ import annotations
 

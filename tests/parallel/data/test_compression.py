@@ -1,4 +1,4 @@
-"""Compressed gradients: how far off they are, what comes later, bytes, and what it costs in loss."""
+"""Compressed gradients: their errors, error feedback, bytes, and the effect on the loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data parallelism: equal to one process, bytes equal to closed forms, and what goes wrong is said."""
+"""Data parallelism: equal to one process, bytes equal to closed forms, and misuse raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipelines: gradients equal to one process, idle time and memory equal to closed forms, messages counted."""
+"""Pipelines: gradients equal to one process, bubbles and memory equal to closed forms, messages counted."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_micro_batches_in_flight() -> None:
 @pytest.mark.parametrize(("p", "m"), [(1, 1), (2, 2), (2, 5), (4, 4), (4, 16), (8, 12)])
 @pytest.mark.parametrize(("inputs", "weights"), [(1.0, 1.0), (1.2, 0.8), (2.0, 1.0), (1.5, 0.25)])
 def test_the_zero_bubble_schedule_has_the_bubble_of_the_paper(p: int, m: int, inputs: float, weights: float) -> None:
-    """Less than 1F1B's, for no more memory than its first rank takes."""
+    """A smaller bubble than 1F1B's, for no more memory than its first rank needs."""
     ends, schedule = [], zero_bubble(p, m)
     for one in (schedule, one_forward_one_backward(p, m)):
         cluster = Cluster(p)
@@ -148,7 +148,7 @@ def test_the_idle_time_of_a_split_backward_pass_has_its_bounds() -> None:
 
 
 def test_postponed_weight_gradients_are_averaged_over_replicas_once() -> None:
-    """Two replicas of two stages: hooks of linear layers are called in their late passes, those of norms before."""
+    """Two replicas of two stages: hooks of linear layers run in the weight-gradient passes, those of norms before."""
     m, p = 4, 2
     x, y = data(m)
 

@@ -75,14 +75,14 @@ def train_divided(
     return losses, {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
-def put_together(parts: list[torch.Tensor], whole: torch.Tensor) -> torch.Tensor:
-    """The parts of a parameter along the dimension in which they are shorter; replicas must be equal."""
+def unshard(shards: list[torch.Tensor], whole: torch.Tensor) -> torch.Tensor:
+    """A full parameter from its shards, or from replicas, which must be equal."""
     for dim in range(whole.ndim):
-        if parts[0].shape[dim] < whole.shape[dim]:
-            return torch.cat(parts, dim)
-    for part in parts[1:]:
-        torch.testing.assert_close(part, parts[0], rtol=0, atol=0)
-    return parts[0]
+        if shards[0].shape[dim] < whole.shape[dim]:
+            return torch.cat(shards, dim)
+    for replica in shards[1:]:
+        torch.testing.assert_close(replica, shards[0], rtol=0, atol=0)
+    return shards[0]
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
@@ -105,8 +105,8 @@ def test_five_steps_equal_one_process(
     for mine, _ in trained:
         assert mine == pytest.approx(losses, rel=1e-12)
     for name, parameter in model.named_parameters():
-        parts = [parameters[name] for _, parameters in trained]
-        torch.testing.assert_close(put_together(parts, parameter), parameter.detach(), rtol=1e-8, atol=1e-10)
+        shards = [parameters[name] for _, parameters in trained]
+        torch.testing.assert_close(unshard(shards, parameter), parameter.detach(), rtol=1e-8, atol=1e-10)
     tokens, targets = BATCHES[0].numel(), BATCHES[0][:, 1:].numel()
     kind = {"element_bytes": 8, "sequence_parallel": sequence_parallel}
     vocabulary = vocabulary_parallel_bytes(config, tokens, p, **kind)
@@ -126,7 +126,7 @@ def test_five_steps_equal_one_process(
 
 
 def test_saved_activations_are_those_of_the_closed_form() -> None:
-    """What it keeps to the end of the forward pass to a tenth; of a step's peak, with what comes and goes, 1 to 1.4."""
+    """Within 10 % at the end of the forward pass; a step's peak, with temporaries, is 1 to 1.4 times the estimate."""
     rows, tokens, p = 2, 32, 2
     config = replace(CONFIGS["learned positions, biases"], n_layers=3, d_model=32, d_ff=128, context=tokens)
     ids = torch.randint(24, (rows, tokens + 1), generator=torch.Generator().manual_seed(3))
@@ -170,7 +170,7 @@ def test_a_rank_keeps_its_shard_of_the_matrices() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 1e3])
 def test_the_vocab_parallel_loss_and_its_gradient_are_torchs(scale: float) -> None:
-    """Also where logits are so large that exponentials overflow on all ranks but one."""
+    """Also with logits so large that exponentials overflow on all ranks but one."""
     logits = torch.randn(7, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(5)) * scale
     targets = torch.tensor([0, 11, 5, 6, 3, 3, 9])
 

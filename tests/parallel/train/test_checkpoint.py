@@ -1,4 +1,4 @@
-"""Checkpoints: any layout goes on from another's, the same one bit for bit; a kill leaves the last whole one."""
+"""Checkpoints: resumed in any layout, in the same one bit for bit; a kill leaves the last complete checkpoint."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make_trainer(rank: Rank, layout: Layout, config: TransformerConfig = CONFIG,
     return Trainer(make_model(config), IDS, plan, layout, rank)
 
 
-def train_without_a_break(rank: Rank, given: tuple[Layout, Path]) -> tuple[list[float], torch.Tensor]:
+def train_uninterrupted(rank: Rank, given: tuple[Layout, Path]) -> tuple[list[float], torch.Tensor]:
     """Losses, with a checkpoint after three steps and one at the end, and a number drawn in the end."""
     layout, folder = given
     trainer, losses = make_trainer(rank, layout), []
@@ -45,7 +45,7 @@ def train_without_a_break(rank: Rank, given: tuple[Layout, Path]) -> tuple[list[
     return losses, torch.rand(1)
 
 
-def go_on(rank: Rank, given: tuple[Layout, Path, Path]) -> tuple[list[float], torch.Tensor]:
+def resume_run(rank: Rank, given: tuple[Layout, Path, Path]) -> tuple[list[float], torch.Tensor]:
     layout, path, folder = given
     trainer = make_trainer(rank, layout)
     restore(trainer, path)
@@ -55,18 +55,20 @@ def go_on(rank: Rank, given: tuple[Layout, Path, Path]) -> tuple[list[float], to
 
 
 @pytest.fixture(scope="module")
-def whole_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Layout, Path, list[tuple[list[float], torch.Tensor]]]:
+def uninterrupted_run(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Layout, Path, list[tuple[list[float], torch.Tensor]]]:
     """A run on four ranks without a break: its layout, the folder of its two checkpoints, what each rank returned."""
     layout = Layout(data=2, pipeline=2, zero_stage=1)
     folder = tmp_path_factory.mktemp("whole")
-    results, _ = run(train_without_a_break, [(layout, folder)] * 4)
+    results, _ = run(train_uninterrupted, [(layout, folder)] * 4)
     assert [path.name for path in list_checkpoints(folder)] == ["step-00000003", "step-00000006"]
     return layout, folder, results
 
 
-def test_the_same_layout_resumes_bit_for_bit(whole_run, tmp_path: Path) -> None:
-    layout, folder, uninterrupted = whole_run
-    results, _ = run(go_on, [(layout, list_checkpoints(folder)[0], tmp_path)] * 4)
+def test_the_same_layout_resumes_bit_for_bit(uninterrupted_run, tmp_path: Path) -> None:
+    layout, folder, uninterrupted = uninterrupted_run
+    results, _ = run(resume_run, [(layout, list_checkpoints(folder)[0], tmp_path)] * 4)
     for (losses, drawn), (whole, drawn_then) in zip(results, uninterrupted, strict=True):
         assert losses == whole[BEFORE:]
         assert torch.equal(drawn, drawn_then)
@@ -83,11 +85,11 @@ def test_the_same_layout_resumes_bit_for_bit(whole_run, tmp_path: Path) -> None:
         Layout(data=2, tensor=2, pipeline=2, zero_stage=2),
         Layout(data=2, pipeline=2, interleave=2, zero_stage=3),
     ],
-    ids=["2 ranks", "8 ranks, ZeRO 3", "8 ranks, stages", "4 ranks, stages in pieces"],
+    ids=["2 ranks", "8 ranks, ZeRO 3", "8 ranks, stages", "4 ranks, interleaved stages"],
 )
-def test_other_layouts_resume_as_one_process_would(layout: Layout, whole_run, tmp_path: Path) -> None:
-    _, folder, uninterrupted = whole_run
-    results, _ = run(go_on, [(layout, list_checkpoints(folder)[0], tmp_path)] * layout.devices)
+def test_other_layouts_resume_as_one_process_would(layout: Layout, uninterrupted_run, tmp_path: Path) -> None:
+    _, folder, uninterrupted = uninterrupted_run
+    results, _ = run(resume_run, [(layout, list_checkpoints(folder)[0], tmp_path)] * layout.devices)
     for losses, _ in results:
         assert losses == pytest.approx(uninterrupted[0][0][BEFORE:], rel=1e-11)
     alone = make_model(CONFIG)
@@ -207,8 +209,10 @@ def scribble(path: Path) -> None:
         (lambda path: (path / "manifest.json").write_text("{"), "without a readable manifest"),
     ],
 )
-def test_an_incomplete_checkpoint_raises(spoil: Callable[[Path], object], said: str, whole_run, tmp_path: Path) -> None:
-    path = shutil.copytree(list_checkpoints(whole_run[1])[0], tmp_path / "half")
+def test_an_incomplete_checkpoint_raises(
+    spoil: Callable[[Path], object], said: str, uninterrupted_run, tmp_path: Path
+) -> None:
+    path = shutil.copytree(list_checkpoints(uninterrupted_run[1])[0], tmp_path / "half")
     spoil(path)
     with pytest.raises(InputError, match=said) as raised:
         Checkpoint(path)
@@ -227,16 +231,16 @@ def test_an_incomplete_checkpoint_raises(spoil: Callable[[Path], object], said: 
     ],
 )
 def test_a_checkpoint_of_another_model_or_run_raises(
-    config: TransformerConfig, plan: TrainConfig, said: str, whole_run
+    config: TransformerConfig, plan: TrainConfig, said: str, uninterrupted_run
 ) -> None:
     def resume(rank: Rank, path: Path) -> None:
         restore(make_trainer(rank, Layout(), config, plan), path)
 
     with pytest.raises((RankError, InputError), match=re.escape(said)):
-        run(resume, [list_checkpoints(whole_run[1])[0]])
+        run(resume, [list_checkpoints(uninterrupted_run[1])[0]])
 
 
-def test_a_manifest_says_what_the_run_was(whole_run) -> None:
-    layout, folder, _ = whole_run
+def test_a_manifest_says_what_the_run_was(uninterrupted_run) -> None:
+    layout, folder, _ = uninterrupted_run
     manifest = json.loads((list_checkpoints(folder)[0] / "manifest.json").read_text())
     assert (manifest["layout"], manifest["config"], manifest["steps_done"]) == (asdict(layout), asdict(PLAN), BEFORE)

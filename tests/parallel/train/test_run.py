@@ -1,4 +1,4 @@
-"""The command: one loss curve whatever the layout, bytes told, checkpoints gone on from, mistakes in one line."""
+"""The command: one loss curve in every layout, bytes reported, checkpoints resumed, mistakes in one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = ["--layers", "2", "--width", "32", "--batch", "4", "--sequence", "16", "
 
 @pytest.fixture(autouse=True)
 def short_text_and_known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text that is soon encoded, and a machine that need not be measured."""
+    """A text that is quickly encoded, and a peak that need not be measured."""
     monkeypatch.setattr(running, "course_text", lambda: read_pretrained("calibration")[:3000])
     monkeypatch.setattr(running, "measure_peak", lambda rank: 1e9)
 
@@ -104,7 +104,7 @@ def test_an_unfinished_run_keeps_its_number_of_steps(tmp_path: Path) -> None:
 
 
 def launch(rank: int, size: int, port: int, layout: str, out: Path) -> None:
-    """What torchrun does for a rank, in a process that is there already."""
+    """What torchrun does for a rank, in a process that exists already."""
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     descriptor = os.open(out / f"{rank}", os.O_CREAT | os.O_WRONLY)

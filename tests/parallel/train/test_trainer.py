@@ -41,9 +41,9 @@ LAYOUTS = {
     "ZeRO 3 of stages": (OWN_HEAD, Layout(data=2, pipeline=4, zero_stage=3, recomputation="full", micro_batch=2)),
     "ZeRO 3 of a tied head": (CONFIG, Layout(data=2, tensor=2, pipeline=2, zero_stage=3, micro_batch=2)),
     "uneven stages": (UNEVEN, Layout(data=2, tensor=2, pipeline=2, zero_stage=1)),
-    "pieces": (UNEVEN, Layout(data=2, context=2, pipeline=2, interleave=2, recomputation="full", micro_batch=2)),
-    "pieces with ZeRO 2": (UNEVEN, Layout(data=4, pipeline=2, interleave=2, zero_stage=2)),
-    "pieces with ZeRO 3": (UNEVEN, Layout(data=2, tensor=2, pipeline=2, interleave=2, zero_stage=3, micro_batch=2)),
+    "interleaved": (UNEVEN, Layout(data=2, context=2, pipeline=2, interleave=2, recomputation="full", micro_batch=2)),
+    "interleaved, ZeRO 2": (UNEVEN, Layout(data=4, pipeline=2, interleave=2, zero_stage=2)),
+    "interleaved, ZeRO 3": (UNEVEN, Layout(data=2, tensor=2, pipeline=2, interleave=2, zero_stage=3, micro_batch=2)),
     "experts": (MIXTURE, Layout(data=4, pipeline=2, expert=2)),
     "experts, ZeRO 1 and context": (
         MIXTURE,
@@ -55,7 +55,7 @@ LAYOUTS = {
         Layout(tensor=2, context=2, pipeline=2, zero_stage=1, sequence_parallel=True, micro_batch=4),
     ),
 }
-WEEKLY = ("uneven stages", "pieces with ZeRO 2", "pieces with ZeRO 3", "experts, ZeRO 2")
+WEEKLY = ("uneven stages", "interleaved, ZeRO 2", "interleaved, ZeRO 3", "experts, ZeRO 2")
 
 
 def make_model(config: TransformerConfig) -> Transformer:
@@ -74,7 +74,7 @@ def train(rank: Rank, given: tuple[TransformerConfig, Layout]) -> list[float]:
 
 
 def count_rows_that_move(model: Transformer, layout: Layout) -> list[int]:
-    """A list that grows with every call of a router in one process: choices of an expert that another rank has."""
+    """Counts, appended for every router call in one process, of choices of experts on another rank."""
     counts: list[int] = []
 
     def count(_module: torch.nn.Module, _inputs: Any, logits: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""States and updates of the host: results those of the device's optimiser, bytes each way those of the paper."""
+"""Optimizer offloading: results equal the device optimizer's, bytes in each direction those of the paper."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_equal_to_one_process(p: int, stage: int) -> None:
 @each_device
 @pytest.mark.parametrize("p", [1, 2, 4])
 def test_two_bytes_down_and_two_up_and_the_rest_stays_below(p: int, device: str) -> None:
-    """A step in bf16 with masters in fp32: weights bit for bit those of the device's own optimiser."""
+    """A step in bf16 with masters in fp32: weights bit for bit those of the device's own optimizer."""
     steps = 3
     batches = make_batches(rows=4, steps=steps).to(device)
 

@@ -1,4 +1,4 @@
-"""ZeRO++: a secondary copy of the weights changes nothing, eight bits a little; bytes are those of the closed forms."""
+"""ZeRO++: secondary shards change no result, int8 a little; bytes are those of the closed forms."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BLOCK_SIZE = 16
 def train(
     p: int, secondary: int | None, collectives: ZeroCollectives | None, batches: torch.Tensor, kind: str = "none"
 ) -> Run:
-    """Train on p ranks; neighbours of `secondary` ranks keep a second copy of the weights among them."""
+    """Train on p ranks; groups of `secondary` neighbours keep secondary shards of the weights."""
 
     def program(rank: Rank, _: None) -> Trained:
         module = make_model(seed=rank.rank)
@@ -69,15 +69,15 @@ def test_a_secondary_copy_spares_a_gather_and_changes_nothing(p: int, secondary:
 
 
 def test_what_eight_bits_save_and_what_they_cost_in_loss() -> None:
-    """Bytes to the byte; nine tenths of the exact run's fall of the loss at least, and equal weights on all ranks."""
+    """Exact bytes; at least nine tenths of the exact run's decrease of the loss; equal weights on all ranks."""
     p, batches = 4, make_batches(rows=8, steps=1).repeat(20, 1, 1)
     trained, ledger = train(p, 2, Int8Collectives(BLOCK_SIZE), batches)
     sent = ledger.purpose_bytes()
     assert sent[WEIGHTS] == sent[GRADIENTS] == len(batches) * int8_bytes(p)
     exact = train_alone(batches)
     rounded = torch.tensor([losses for losses, _ in trained]).mean(0)
-    fall = exact[0][0] - exact[0][-1]
-    assert 0.9 * fall < rounded[0] - rounded[-1] != fall > 0.5
+    decrease = exact[0][0] - exact[0][-1]
+    assert 0.9 * decrease < rounded[0] - rounded[-1] != decrease > 0.5
     for _, parameters in trained[1:]:  # all ranks go on from the same weights
         for name, value in trained[0][1].items():
             assert torch.equal(parameters[name], value)

@@ -1,4 +1,4 @@
-"""ZeRO's stages: equal to one process, bytes and memory equal to closed forms, and what goes wrong is said."""
+"""ZeRO's stages: equal to one process, bytes and memory equal to closed forms, and misuse raises."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def train(
 
 
 def after_ddp(rank: Rank):
-    """Optimiser states alone divided: gradients averaged whole, as by torch's ZeroRedundancyOptimizer."""
+    """Only optimizer states sharded, gradients averaged by DDP, as with torch's ZeroRedundancyOptimizer."""
     model = DDP(make_model(seed=rank.rank), rank)
     optimizer = ShardedOptimizer(model.parameters(), torch.optim.AdamW, rank, **ADAM)
 
@@ -124,7 +124,7 @@ def test_bytes_are_those_of_the_closed_form(p: int, stage: int) -> None:
 
 @pytest.mark.parametrize("p", [1, 2, 3, 4])
 def test_optimizer_states_are_sharded(p: int) -> None:
-    """Moments in fp32 for bf16 weights: each rank's share of what one process keeps, all shares together the whole."""
+    """Moments in fp32 for bf16 weights: each rank keeps its shard, and all shards add up to the whole."""
 
     def measure(rank: Rank, _: None) -> tuple[int, int]:
         model = make_model().bfloat16()
@@ -211,7 +211,7 @@ def test_the_next_layers_weights_are_on_their_way_while_one_computes() -> None:
 
 
 def posts_before(ledger: Ledger, purpose: str) -> int:
-    """Messages of weights that rank 0 has begun to send when it first sends one of this purpose."""
+    """Messages of weights that rank 0 has posted before its first message of this purpose."""
     purposes = [event.purpose for event in ledger.logs[0] if getattr(event, "kind", None) == "send"]
     return purposes[: purposes.index(purpose)].count(WEIGHTS)
 
@@ -399,7 +399,7 @@ class Nested(nn.Module):
 
 @dataclass
 class Boxed:
-    """What a layer may return: a tensor in a record."""
+    """What a layer may return: a tensor in a dataclass."""
 
     x: torch.Tensor
 
