@@ -28,13 +28,13 @@ def figure(schedule: str = "1F1B", **options) -> str:
 
 def test_the_figure_and_python_schedule_and_play_alike(open_module) -> None:
     cases = [[name, p, m] for name in SCHEDULES for p in (1, 2, 3, 4, 8) for m in (1, 2, 5, 8, 12)]
-    page = open_module("pipeline", "makeSchedule", "playSchedule", "mostKept")
+    page = open_module("pipeline", "makeSchedule", "playSchedule", "maxInFlight")
     got = page.evaluate(
         """(cases) => cases.map(([name, p, m]) => {
           const schedule = makeSchedule(name, p, m);
           const orders = schedule.map((order) =>
             order.map((a) => [a.kind, a.microBatch, a.chunk]));
-          return [orders, Math.max(...playSchedule(schedule).map((bar) => bar.end)), schedule.map(mostKept)];
+          return [orders, Math.max(...playSchedule(schedule).map((bar) => bar.end)), schedule.map(maxInFlight)];
         })""",
         cases,
     )
