@@ -168,7 +168,7 @@ def test_numbers_of_ranks_on_which_a_model_does_not_fit_are_no_speed(capsys: pyt
         (["--width", "40"], 1, "the hidden size does not divide into heads: got 40, expected a multiple of 16"),
         (["--steps", "0"], 1, "--steps out of range: got 0, expected at least 1"),
         (["--batch", "3", "--layout", "data=2"], 1, "the batch does not divide evenly: got 3 sequences"),
-        (["--layout", "pipeline=3"], 1, "a piece without a layer: got 2 layers for 3 pieces of the pipeline"),
+        (["--layout", "pipeline=3"], 1, "a model chunk without a layer: got 2 layers for 3 model chunks"),
         (["--layout", "pipeline=2,interleave=2", "--layers", "4", "--simulate"], 1, "in one model chunk: got 4 layers"),
         (["--layout", "tensor=16", "--simulate", "llama3-8"], 1, "help: did you mean"),
         (["--layout", "data=2", "--simulate", "llama3-70b"], 1, "llama3-70b does not fit: got 1,"),

@@ -113,7 +113,7 @@ def test_losses_and_with_them_five_updates_equal_one_process(name: str) -> None:
     ("changes", "layout", "said"),
     [
         ({}, Layout(tensor=3), "query heads do not divide evenly: got 4 among 3 tensor-parallel ranks"),
-        ({}, Layout(pipeline=3), "a piece without a layer: got 2 layers for 3 pieces of the pipeline"),
+        ({}, Layout(pipeline=3), "a model chunk without a layer: got 2 layers for 3 model chunks"),
         ({"n_layers": 4}, Layout(pipeline=2, interleave=2, micro_batch=8), "a multiple of the stages: got 1 over 2"),
         ({}, Layout(data=3), "the batch does not divide evenly: got 8 sequences, expected a multiple of 3"),
         (
