@@ -12,8 +12,8 @@ from markupsafe import Markup
 
 from book.drawings.kit import CHUNKS, Panel, arrow, box, chunk_row, drawing, line, on_circle, panel, rank, text
 from mlsys_lab.comm.collectives.ring_states import ring_states
-from mlsys_lab.comm.collectives.trees import Place, binomial_place, double_tree_places
-from mlsys_lab.comm.cost.nccl import payload_share
+from mlsys_lab.comm.collectives.trees import TreeNode, binomial_tree_node, double_tree_nodes
+from mlsys_lab.comm.cost.nccl import payload_fraction
 
 Held = list[list[int]]
 """By rank and chunk: how many ranks' numbers are in the sum that this rank has of it."""
@@ -50,7 +50,7 @@ def tree() -> Markup:
             receiver = sender + distance
             pieces.append(arrow(across[sender], y, across[receiver], y + 38, "blue"))
         heard |= {sender + distance: y + 38.0 for sender in heard}
-        assert all(binomial_place(r + distance, p).parent == r for r in list(heard)[: len(heard) // 2])
+        assert all(binomial_tree_node(r + distance, p).parent == r for r in list(heard)[: len(heard) // 2])
     bottom = 52 + 50 * rounds
     lives = [line(across[r], 36, across[r], heard[r]) for r in range(1, p)]
     lives += [line(across[r], heard[r], across[r], bottom, "blue") for r in range(p)]
@@ -65,7 +65,7 @@ def tree() -> Markup:
 def double_tree() -> Markup:
     """Two binary trees over eight ranks, in which the leaves of one are inside the other."""
     p = 8
-    places = [double_tree_places(r, p) for r in range(p)]
+    places = [double_tree_nodes(r, p) for r in range(p)]
     first, second = ([pair[i] for pair in places] for i in (0, 1))
     return drawing(
         "Two trees over ranks 0 to 7. In the first the odd ranks are leaves, in the second the even ranks are.",
@@ -161,7 +161,7 @@ def protocols() -> Markup:
     for number, (name, groups) in enumerate((("LL", 8), ("LL128", 2), ("Simple", 1))):
         y = 28 + 44 * number
         rows.append(text(4, y + 19, name, size="strong", anchor="start"))
-        share = payload_share(name)
+        share = payload_fraction(name)
         flag = wide * (1 - share) / groups or 3.0
         for group in range(groups):
             x = left + wide / groups * group
@@ -201,7 +201,7 @@ def _programs(lines: Sequence[str], tones: Sequence[str], busy: int) -> list[str
     return pieces
 
 
-def _tree(places: Sequence[Place], tone: str, title: str) -> Panel:
+def _tree(places: Sequence[TreeNode], tone: str, title: str) -> Panel:
     depth = [0] * len(places)
     for r in range(len(places)):
         parent = places[r].parent

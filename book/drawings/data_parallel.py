@@ -1,6 +1,6 @@
 """Drawings of chapter 10: replicas, overlap, buckets, ZeRO's stages, a layer's life under stage 3, hybrid sharding.
 
-Times come from the simulator, buckets and shards from `parallel.flat`, shares from `flops.memory`.
+Times come from the simulator, buckets and shards from `parallel.buckets`, fractions from `flops.memory`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mlsys_lab.comm.collectives.chunks import chunk_lengths
 from mlsys_lab.comm.simulate import Cluster, Timeline
 from mlsys_lab.comm.simulate.steps import data_parallel_step
 from mlsys_lab.flops.memory import RECIPES, states
-from mlsys_lab.parallel.flat import assign_buckets
+from mlsys_lab.parallel.buckets import assign_buckets
 
 RANKS = 4
 

@@ -13,10 +13,10 @@ from book.drawings.kit import CHUNKS, Panel, arrow, box, drawing, line, panel, r
 from mlsys_lab.comm.simulate import Cluster
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.parallel.context import contiguous_positions, count_scores, zigzag_positions
-from mlsys_lab.parallel.expert.routing import route
-from mlsys_lab.parallel.mesh import find_place
+from mlsys_lab.parallel.expert import route
+from mlsys_lab.parallel.mesh import mesh_coordinates
 from mlsys_lab.parallel.pipeline import gpipe, one_forward_one_backward, simulate, zero_bubble
-from mlsys_lab.parallel.pipeline.schedules import Schedule, most_kept
+from mlsys_lab.parallel.pipeline.schedules import Schedule, max_in_flight
 
 P = 4
 
@@ -143,7 +143,7 @@ def schedules() -> Markup:
             at, width = 20 + unit * start, unit * (end - start) - 1
             pieces.append(box(at, 20 + 24 * (streams[0] // 4), width, 20, tone=tones[kind]))
         pieces.append(text(20, 14, "forward", "blue", size="small", anchor="start"))
-        words = f"rank 0 keeps {most_kept(schedule[0])}"
+        words = f"rank 0 keeps {max_in_flight(schedule[0])}"
         pieces.append(text(336, 14, words, "quiet", size="small", anchor="end"))
         return panel(340, 24 + 24 * P, pieces, title=title)
 
@@ -160,9 +160,9 @@ def schedules() -> Markup:
 def experts() -> Markup:
     """Tokens of two ranks on their way to four experts, of which each has room for two from each rank."""
     chosen = torch.tensor([[0], [1], [2], [2], [2], [3]])
-    routing = route(chosen, count=4, capacity_factor=1.25)
-    assert routing.dropped == 1
-    kept = set(routing.rows.tolist())
+    routing = route(chosen, num_experts=4, capacity_factor=1.25)
+    assert routing.num_dropped == 1
+    kept = set(routing.token_indices.tolist())
     pieces = [
         text(4, 16, "tokens of rank 0", "blue", size="small", anchor="start"),
         text(244, 16, "experts", size="small"),
@@ -192,14 +192,18 @@ def mesh() -> Markup:
     pieces: list[str] = []
     at: dict[int, tuple[float, float]] = {}
     for r in range(8):
-        place = find_place(layout, r)
+        place = mesh_coordinates(layout, r)
         at[r] = (86.0 + 72 * place["tensor"] + 146 * place["data"], 54.0 + 92 * place["pipeline"])
     for stage in range(2):
         pieces.append(box(56, 26 + 92 * stage, 280, 56, tone="quiet"))
         pieces.append(text(4, 58 + 92 * stage, f"stage {stage}", size="small", anchor="start"))
     for a in range(8):
         for b in range(a + 1, 8):
-            differs = [axis for axis, number in find_place(layout, a).items() if find_place(layout, b)[axis] != number]
+            differs = [
+                axis
+                for axis, number in mesh_coordinates(layout, a).items()
+                if mesh_coordinates(layout, b)[axis] != number
+            ]
             if differs == ["tensor"]:
                 pieces.append(line(at[a][0] + 14, at[a][1], at[b][0] - 14, at[b][1], "blue"))
             if differs == ["pipeline"]:

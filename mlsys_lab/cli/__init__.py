@@ -52,7 +52,7 @@ how long requests wait as more of them come, and whether prompts read elsewhere 
   mlsys-lab simulate-serving llama3-70b --tensor 8 --rate 60 80 --replicas 4 --readers 3
 
 what ranks cost each other:
-  mlsys-lab bench-collectives --world gloo --ranks 4
+  mlsys-lab bench-collectives --backend gloo --ranks 4
 
 what a small language model writes, and how far from its bound:
   mlsys-lab generate --prompt "A cache" --speculative

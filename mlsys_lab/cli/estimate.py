@@ -58,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     layout.add_argument("--sequence-parallel", action="store_true", help="divide activations among tensor ranks")
     layout.add_argument("--recompute", default=TRAINING["recompute"], metavar="WHAT", help="none, selective or full")
     layout.add_argument("--micro-batch", type=int, default=1, metavar="N", help="sequences at a time on a data rank")
-    pieces = "pieces of the model that each pipeline stage has, interleaved"
-    layout.add_argument("--interleave", type=int, default=TRAINING["interleave"], metavar="N", help=pieces)
+    chunks = "model chunks of each pipeline stage (virtual stages), interleaved"
+    layout.add_argument("--interleave", type=int, default=TRAINING["interleave"], metavar="N", help=chunks)
     add_wires(layout)
     formats = parser.add_argument_group("formats")
     formats.add_argument("--recipe", default=TRAINING["recipe"], help=f"training: {', '.join(RECIPES)}")

@@ -39,7 +39,7 @@ PARTS = {
 }
 """What a layout can lose by: `model`, where its fullest stage has more to do than another layout's."""
 SHORT = {"data": "dp", "tensor": "tp", "pipeline": "pp", "expert": "ep", "context": "cp"}
-LEGEND = "b sequences of a micro-batch, v pieces a stage, Z ZeRO stage, SP sequence parallel, R full recomputation"
+LEGEND = "b sequences of a micro-batch, v chunks of a stage, Z ZeRO stage, SP sequence parallel, R full recomputation"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     layout.add_argument("--sequence-parallel", action=argparse.BooleanOptionalAction, default=None, help=divided)
     layout.add_argument("--recompute", dest="recomputation", metavar="WHAT", help="none, selective or full")
     layout.add_argument("--micro-batch", type=int, metavar="N", help="sequences at a time on a data rank")
-    layout.add_argument("--interleave", type=int, metavar="N", help="pieces of the model that each pipeline stage has")
+    layout.add_argument(
+        "--interleave", type=int, metavar="N", help="model chunks of each pipeline stage (virtual stages)"
+    )
     parser.add_argument("--recipe", default=RECIPE, help=f"bytes a parameter: {', '.join(RECIPES)} ({RECIPE})")
     parser.add_argument("--all-pairs", action="store_true", help="count attention without its causal mask")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="how many layouts to print (10)")

@@ -1,17 +1,17 @@
-"""Communication between ranks: a world to run them in, collectives made of sends and receives, and what they cost."""
+"""Communication between ranks: launching them, collectives built from sends and receives, their cost, simulation."""
 
 from typing import TYPE_CHECKING
 
+from mlsys_lab.comm.errors import DeadlockError, MessageError, RankError, RankTimeoutError
 from mlsys_lab.comm.ledger import Finish, Ledger, Message, Post, schedule
-from mlsys_lab.comm.trouble import DeadlockError, MessageError, RankError, SilentRankError
 from mlsys_lab.lazy import lazily
 
 if TYPE_CHECKING:
+    from mlsys_lab.comm.launcher import Run, run
     from mlsys_lab.comm.rank import Rank, Request
-    from mlsys_lab.comm.world import Run, run
 else:
-    # Who only counts messages, as a judge does, needs no torch.
-    __getattr__ = lazily(__name__, {"Rank": "rank", "Request": "rank", "Run": "world", "run": "world"})
+    # Code that only counts messages, such as the judge, needs no torch.
+    __getattr__ = lazily(__name__, {"Rank": "rank", "Request": "rank", "Run": "launcher", "run": "launcher"})
 
 
 __all__ = [
@@ -23,9 +23,9 @@ __all__ = [
     "Post",
     "Rank",
     "RankError",
+    "RankTimeoutError",
     "Request",
     "Run",
-    "SilentRankError",
     "run",
     "schedule",
 ]

@@ -1,7 +1,7 @@
-"""What every rank posted, in its own order; and from these logs alone: messages, bytes by link, and latency steps.
+"""Ledger of a run: from each rank's log of sends and receives to messages, bytes by link, and latency steps.
 
-A rank posts a send or a receive, and later finishes it. The k-th send from a to b on a channel meets the k-th receive
-from a that b posts there, so the logs say who sent what to whom however the ranks were interleaved: threads, processes
+A rank posts a send or a receive, and later finishes it. The k-th send from a to b on a channel matches the k-th receive
+from a that b posts there, so the logs determine all messages, however the ranks were interleaved: threads, processes
 and the judge of submissions write the same ledger.
 """
 
@@ -16,14 +16,14 @@ from typing import Literal
 Link = tuple[int, int, str]
 """Source, destination and channel: messages with the same three keep their order."""
 Duration = Callable[[int, int, int], float]
-"""Time that a message takes: of (source, destination, size_bytes)."""
+"""Time of a message, as a function of (source, destination, size_bytes)."""
 
 
 @dataclass(frozen=True)
 class Post:
-    """A rank announces a send of `size_bytes` to `peer`, or a receive from `peer` (whose size the sender decides).
+    """A rank starts a send of `size_bytes` to `peer`, or a receive from `peer`, whose size the sender decides.
 
-    `channel` names the group that it belongs to: "" for all ranks. Messages of two groups never meet.
+    `channel` names the group: "" for all ranks. Sends and receives match within a group only.
     """
 
     kind: Literal["send", "recv"]
@@ -33,17 +33,17 @@ class Post:
     channel: str = ""
 
     def link(self, rank: int) -> Link:
-        """From where to where this post of `rank` goes, and on which channel."""
+        """Source, destination and channel of this post by `rank`."""
         return (rank, self.peer, self.channel) if self.kind == "send" else (self.peer, rank, self.channel)
 
     def describe(self, rank: int) -> str:
-        """What `rank`, which has posted this, waits for: "rank 0 waits to send to rank 1"."""
+        """What `rank`, which posted this, waits for: "rank 0 waits to send to rank 1"."""
         return f"rank {rank} waits to {'send to' if self.kind == 'send' else 'receive from'} rank {self.peer}"
 
 
 @dataclass(frozen=True)
 class Finish:
-    """A rank waits until the post with this number, counted over its own posts, is done."""
+    """A rank waits until the post with this number, counted over its own posts, is complete."""
 
     post: int
 
@@ -53,9 +53,9 @@ Log = list[Post | Finish]
 
 @dataclass(frozen=True)
 class Message:
-    """One message: from where to where, how many bytes, what for, and from when to when it travelled.
+    """One message: source, destination, bytes, purpose, and the times between which it was in flight.
 
-    Times are in the unit of the schedule: latency steps, or seconds where a topology says what a message takes.
+    Times are in the unit of the schedule: latency steps, or seconds if a topology determines the time of a message.
     """
 
     source: int
@@ -67,7 +67,7 @@ class Message:
 
 
 class Ledger:
-    """All messages of a run, and what they add up to.
+    """All messages of a run, and their totals.
 
     >>> ring = [[Post("send", 1, 40), Post("recv", 1), Finish(0), Finish(1)],
     ...         [Post("send", 0, 40), Post("recv", 0), Finish(0), Finish(1)]]
@@ -75,7 +75,7 @@ class Ledger:
     >>> ledger.total_bytes, ledger.steps
     (80, 1)
 
-    duration: what a message takes, in seconds; by default each takes one step.
+    duration: seconds of a message; by default each takes one step.
     """
 
     def __init__(self, logs: Sequence[Log], duration: Duration | None = None) -> None:
@@ -85,7 +85,7 @@ class Ledger:
 
     @property
     def steps(self) -> int:
-        """Latency steps: messages on the longest chain, if a rank sends one and receives one at a time.
+        """Latency steps: messages on the longest chain, if a rank sends and receives one message at a time.
 
         A root that sends to p - 1 ranks in turn takes p - 1 steps, a ring in which all send to the right takes one.
         """
@@ -94,12 +94,12 @@ class Ledger:
 
     @property
     def end(self) -> float:
-        """When the last message has arrived: in seconds under a model of cost, else in steps."""
+        """Time at which the last message has arrived: seconds under a cost model, else steps."""
         return max((message.end for message in self.messages), default=0.0)
 
     @property
     def unmatched(self) -> list[tuple[int, Post]]:
-        """Posts that never met their other side, each with the rank that posted it."""
+        """Posts without a matching send or receive, each with the rank that posted it."""
         posts: dict[tuple[Link, str], list[tuple[int, Post]]] = defaultdict(list)
         for rank, log in enumerate(self.logs):
             for event in log:
@@ -116,11 +116,11 @@ class Ledger:
         return sum(message.size_bytes for message in self.messages)
 
     def sent_bytes(self, purpose: str | None = None) -> list[int]:
-        """Bytes that each rank sent; with `purpose`, only those of messages with this tag."""
+        """Bytes that each rank sent; with `purpose`, only in messages with this tag."""
         return self._by_rank("source", purpose)
 
     def received_bytes(self, purpose: str | None = None) -> list[int]:
-        """Bytes that each rank received; with `purpose`, only those of messages with this tag."""
+        """Bytes that each rank received; with `purpose`, only in messages with this tag."""
         return self._by_rank("destination", purpose)
 
     def sent_messages(self) -> list[int]:
@@ -129,14 +129,14 @@ class Ledger:
         return [counts[rank] for rank in range(len(self.logs))]
 
     def link_bytes(self) -> dict[tuple[int, int], int]:
-        """Bytes by directed pair (source, destination), for the pairs that talked."""
+        """Bytes by directed pair (source, destination), for pairs with messages."""
         links: dict[tuple[int, int], int] = defaultdict(int)
         for message in self.messages:
             links[message.source, message.destination] += message.size_bytes
         return dict(links)
 
     def purpose_bytes(self) -> dict[str, int]:
-        """Bytes of all ranks by the tag of their purpose."""
+        """Bytes of all ranks, by purpose."""
         purposes: dict[str, int] = defaultdict(int)
         for message in self.messages:
             purposes[message.purpose] += message.size_bytes
@@ -159,11 +159,11 @@ def _one_step(source: int, destination: int, size_bytes: int) -> float:
 
 
 def schedule(logs: Sequence[Log], duration: Duration) -> list[Message]:
-    """When each message travels, in order of start: a replay of the logs in which nothing but messages takes time.
+    """Schedule all messages, in order of start: a replay of the logs in which only messages take time.
 
-    A message can start when both sides have posted it, and a rank sends one and receives one at a time (full-duplex,
-    one port). Who is ready first goes first; of equals the lower source, then its earlier post. What was posted and
-    never matched is left out.
+    A message starts once both sides have posted it and their ports are free: a rank sends and receives one message at a
+    time (full-duplex, one port). The message that is ready first starts first; ties go to the lower source, then to its
+    earlier post. Unmatched posts are left out.
     """
     replay = _Replay(logs, duration)
     while replay.ready:
@@ -177,7 +177,7 @@ class _Replay:
         self.logs, self.duration = logs, duration
         self.now = [0.0 for _ in ranks]
         self.next_event = [0 for _ in ranks]
-        self.done: list[list[float | None]] = [[] for _ in ranks]  # by post, the time at which it was
+        self.done: list[list[float | None]] = [[] for _ in ranks]  # by post, the time at which it completed
         self.sends: dict[Link, list[tuple[float, int, Post]]] = defaultdict(list)
         self.receives: dict[Link, list[tuple[float, int]]] = defaultdict(list)
         self.matched: Counter[Link] = Counter()
@@ -188,7 +188,7 @@ class _Replay:
             self._advance(rank)
 
     def _advance(self, rank: int) -> None:
-        """Let a rank post until it waits for something that is not done."""
+        """Let a rank post until it waits for something incomplete."""
         log = self.logs[rank]
         while self.next_event[rank] < len(log):
             event = log[self.next_event[rank]]
@@ -216,7 +216,7 @@ class _Replay:
             heapq.heappush(self.ready, (max(sent, posted), link[0], send, link[1], receive, announced))
 
     def deliver(self) -> None:
-        """Carry the message that can start first, unless its ports are busy: then it comes again when they are free."""
+        """Deliver the message that is ready first, or requeue it for when its ports are free."""
         when, source, send, destination, receive, post = heapq.heappop(self.ready)
         start = max(when, self.out_free[source], self.in_free[destination])
         if start > when:

@@ -1,4 +1,4 @@
-"""Measure collectives as nccl-tests does: time, algorithm and bus bandwidth, and how many elements came out wrong."""
+"""Measure collectives as nccl-tests does: time, algorithm and bus bandwidth, and the number of wrong elements."""
 
 from __future__ import annotations
 
@@ -10,58 +10,61 @@ from typing import Any
 
 import torch
 
-from mlsys_lab.comm.collectives import all_reduce, exchange, rooted, scattered
+from mlsys_lab.comm.collectives import all_reduce, reduce_scatter, rooted
+from mlsys_lab.comm.collectives.all_to_all import all_to_all
 from mlsys_lab.comm.collectives.chunks import split_chunks
 from mlsys_lab.comm.cost.bus_bandwidth import bus_bytes_per_s
+from mlsys_lab.comm.launcher import Backend, run
 from mlsys_lab.comm.rank import Rank
-from mlsys_lab.comm.world import WorldName, run
 from mlsys_lab.errors import InputError, did_you_mean
 
-Form = Callable[[Rank, torch.Tensor], torch.Tensor]
-"""From a rank's whole array to what it ends with, flat."""
+Algorithm = Callable[[Rank, torch.Tensor], torch.Tensor]
+"""From a rank's full array to its result, flat."""
 
 
-def _gathered(form: Callable[[Rank, torch.Tensor], Any]) -> Form:
+def _gathered(algorithm: Callable[[Rank, torch.Tensor], Any]) -> Algorithm:
     def gather_own_chunk(rank: Rank, x: torch.Tensor) -> torch.Tensor:
-        parts = form(rank, split_chunks(x, rank.size)[rank.rank])
+        parts = algorithm(rank, split_chunks(x, rank.size)[rank.rank])
         return parts if isinstance(parts, torch.Tensor) else torch.cat(parts)
 
     return gather_own_chunk
 
 
-def _reduced(form: Callable[[Rank, torch.Tensor], torch.Tensor | None]) -> Form:
+def _reduced(algorithm: Callable[[Rank, torch.Tensor], torch.Tensor | None]) -> Algorithm:
     def reduce_to_root(rank: Rank, x: torch.Tensor) -> torch.Tensor:
-        total = form(rank, x)
+        total = algorithm(rank, x)
         return x if total is None else total
 
     return reduce_to_root
 
 
 def _all_to_all(rank: Rank, x: torch.Tensor) -> torch.Tensor:
-    return torch.cat(exchange.all_to_all(rank, split_chunks(x, rank.size)))
+    return torch.cat(all_to_all(rank, split_chunks(x, rank.size)))
 
 
-FORMS: dict[str, dict[str, Form]] = {
+ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "all_reduce": dict(all_reduce.ALGORITHMS),
     "broadcast": {
         "linear": rooted.broadcast_linear,
-        "tree": rooted.broadcast_tree,
+        "tree": rooted.broadcast,
         "chain": rooted.broadcast_chain,
     },
-    "reduce": {"linear": _reduced(rooted.reduce_linear), "tree": _reduced(rooted.reduce_tree)},
-    "all_gather": {"ring": _gathered(scattered.all_gather_ring), "doubling": _gathered(scattered.all_gather_doubling)},
-    "reduce_scatter": {"ring": scattered.reduce_scatter_ring, "halving": scattered.reduce_scatter_halving},
+    "reduce": {"linear": _reduced(rooted.reduce_linear), "tree": _reduced(rooted.reduce)},
+    "all_gather": {
+        "ring": _gathered(reduce_scatter.all_gather),
+        "doubling": _gathered(reduce_scatter.all_gather_doubling),
+    },
+    "reduce_scatter": {"ring": reduce_scatter.reduce_scatter, "halving": reduce_scatter.reduce_scatter_halving},
     "all_to_all": {"pairwise": _all_to_all},
 }
-"""Our forms of each collective, by name. "torch" stands beside them in worlds of processes."""
+"""Our algorithms for each collective, by name. With processes there is "torch" too."""
 
 
-def _torch_form(collective: str) -> Form:
-    """Make the form that calls torch.distributed's own collective, over the group that the world has made."""
+def _torch_algorithm(collective: str) -> Algorithm:
+    """The algorithm that calls torch.distributed's own collective over the backend's group."""
     import torch.distributed as dist
 
     def call(rank: Rank, x: torch.Tensor) -> torch.Tensor:
-        """Call torch's own collective with this rank's x, and return what it gives this rank."""
         group, p = rank.torch_group, rank.size
         if collective == "all_to_all":
             received = [torch.empty_like(split_chunks(x, p)[rank.rank]) for _ in range(p)]
@@ -91,10 +94,10 @@ def _torch_form(collective: str) -> Form:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a form of a collective on an array of `size_bytes`, median of its iterations."""
+    """One row of the table: a collective by one algorithm on an array of `size_bytes`, median of its iterations."""
 
     collective: str
-    form: str
+    algorithm: str
     ranks: int
     size_bytes: int
     time_s: float
@@ -102,12 +105,12 @@ class Row:
 
     @property
     def algorithm_bytes_per_s(self) -> float:
-        """The array's bytes over the time."""
+        """Algorithm bandwidth: the array's bytes divided by the time."""
         return self.size_bytes / self.time_s
 
     @property
     def bus_bytes_per_s(self) -> float:
-        """What each rank's link carried, to be compared with what it can carry."""
+        """Bus bandwidth, to be compared with the bandwidth of a rank's link."""
         return bus_bytes_per_s(self.collective, self.ranks, self.size_bytes, self.time_s)
 
 
@@ -116,47 +119,47 @@ def measure(
     ranks: int,
     sizes_bytes: Sequence[int],
     *,
-    world: WorldName = "threads",
-    forms: Sequence[str] | None = None,
+    backend: Backend = "threads",
+    algorithms: Sequence[str] | None = None,
     iterations: int = 5,
 ) -> list[Row]:
-    """Time a collective of float32 arrays in all its forms, or in those named; one untimed call goes before.
+    """Time a collective of float32 arrays with all algorithms, or those named, after one untimed call.
 
-    A time is that of the slowest rank between two barriers. On threads ranks take turns, so that a time is the work of
-    all ranks and of Python: it tells forms apart by their number of messages, and says nothing of a network. Sizes are
-    rounded to whole elements for each rank. Raises InputError for bad arguments.
+    Each time is that of the slowest rank between two barriers. On threads ranks take turns, so a time is the work of
+    all ranks and of Python: it compares numbers of messages and says nothing about a network. Sizes are rounded to an
+    equal number of elements on each rank. Raises InputError for bad arguments.
     """
-    if collective not in FORMS:
-        known = ", ".join(FORMS)
-        raise InputError("no such collective", got=collective, expected=known, help=did_you_mean(collective, FORMS))
+    if collective not in ALGORITHMS:
+        known, help_ = ", ".join(ALGORITHMS), did_you_mean(collective, ALGORITHMS)
+        raise InputError("unknown collective", got=collective, expected=known, help=help_)
     if ranks < 2 or iterations < 1 or not sizes_bytes or min(sizes_bytes) < 1:
         raise InputError(
             "a measurement needs two ranks, an iteration and a positive size",
             got=f"{ranks} ranks, {iterations} iterations, sizes {list(sizes_bytes)}",
         )
-    known_forms = [*FORMS[collective], *(["torch"] if world != "threads" else [])]
-    power = ranks & (ranks - 1) == 0
-    chosen = list(forms or [form for form in known_forms if power or form not in ("doubling", "halving")])
-    if unknown := [form for form in chosen if form not in known_forms]:
+    available = [*ALGORITHMS[collective], *(["torch"] if backend != "threads" else [])]
+    is_power = ranks & (ranks - 1) == 0
+    chosen = list(algorithms or [one for one in available if is_power or one not in ("doubling", "halving")])
+    if unknown := [one for one in chosen if one not in available]:
         raise InputError(
-            f"no such form of {collective} in the world of {world}", got=unknown[0], expected=", ".join(known_forms)
+            f"unknown algorithm for {collective} with {backend}", got=unknown[0], expected=", ".join(available)
         )
     counts = [max(1, round(size / 4 / ranks)) * ranks for size in sizes_bytes]
 
     def program(rank: Rank, _: None) -> list[tuple[float, int]]:
-        return [_measure_one(rank, collective, form, n, iterations) for form in chosen for n in counts]
+        return [_measure_one(rank, collective, algorithm, n, iterations) for algorithm in chosen for n in counts]
 
-    results, _ = run(program, [None] * ranks, world=world)
+    results, _ = run(program, [None] * ranks, backend=backend)
     measured = zip(*results, strict=True)
     return [
-        Row(collective, form, ranks, 4 * n, max(time_s for time_s, _ in each), sum(wrong for _, wrong in each))
-        for (form, n), each in zip(((form, n) for form in chosen for n in counts), measured, strict=True)
+        Row(collective, algorithm, ranks, 4 * n, max(time_s for time_s, _ in each), sum(wrong for _, wrong in each))
+        for (algorithm, n), each in zip(((one, n) for one in chosen for n in counts), measured, strict=True)
     ]
 
 
-def _measure_one(rank: Rank, collective: str, form: str, n: int, iterations: int) -> tuple[float, int]:
-    """Median seconds of a call on this rank, and its wrong elements."""
-    function = _torch_form(collective) if form == "torch" else FORMS[collective][form]
+def _measure_one(rank: Rank, collective: str, algorithm: str, n: int, iterations: int) -> tuple[float, int]:
+    """Median seconds of a call on this rank, and the number of its wrong elements."""
+    function = _torch_algorithm(collective) if algorithm == "torch" else ALGORITHMS[collective][algorithm]
     x = _make_input(rank.rank, n).to(rank.device)
     out = function(rank, x)
     times = []
@@ -173,7 +176,7 @@ def _measure_one(rank: Rank, collective: str, form: str, n: int, iterations: int
 
 
 def _make_input(rank: int, n: int) -> torch.Tensor:
-    """Small whole numbers, whose sums are exact in float32."""
+    """Small integers, whose sums are exact in float32."""
     return (torch.arange(n) % 7 + rank).float()
 
 

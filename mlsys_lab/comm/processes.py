@@ -1,8 +1,8 @@
-"""Worlds of real processes, one for each rank, that talk over gloo (memory of the host) or NCCL (GPUs).
+"""Backends "gloo" and "nccl": one process for each rank, connected through host memory or between GPUs.
 
-torch.distributed carries the bytes and nothing else. Each array goes with a header that says its dtype and shape, since
-gloo itself adds ten elements to twelve without a word. Processes are forked, so that a function of a notebook can run
-in them; they meet through a file, so that there is no port to be in use.
+torch.distributed only carries the bytes. Each array is preceded by a header with its dtype and shape, since gloo itself
+adds ten elements to twelve without an error. Processes are forked, so that a function defined in a notebook can run in
+them, and rendezvous through a file, so that no port can be in use already.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from typing import Any, Literal
 
 import torch
 
-from mlsys_lab.comm.child import run_child
+from mlsys_lab.comm.errors import ConnectionLostError, DeadlockError, MessageError, RankError
 from mlsys_lab.comm.ledger import Log
-from mlsys_lab.comm.trouble import DeadlockError, LostError, MessageError, RankError
+from mlsys_lab.comm.process_endpoint import run_rank
 from mlsys_lab.errors import CourseError, MissingToolError
 
 POLL_S = 0.1
-GRACE_S = 2.0  # for other ranks to report once the first has failed: the first to fail may be a victim of another
+GRACE_S = 2.0  # for other ranks to report after the first failure, which another rank may have caused
 
 
 def run_processes(
-    function: Callable[..., Any], inputs: Sequence[Any], world: Literal["gloo", "nccl"], limit_s: float
+    function: Callable[..., Any], inputs: Sequence[Any], backend: Literal["gloo", "nccl"], limit_s: float
 ) -> tuple[list[Any], list[Log]]:
     """Run `function(rank, input)` in a process for each input; returns results and logs. See `mlsys_lab.comm.run`."""
     size = len(inputs)
-    if world == "nccl" and torch.cuda.device_count() < size:
+    if backend == "nccl" and torch.cuda.device_count() < size:
         raise MissingToolError(
-            "NCCL needs a GPU for each rank", got=f"{torch.cuda.device_count()} for {size} ranks", help='world="gloo"'
+            "NCCL needs a GPU for each rank", got=f"{torch.cuda.device_count()} for {size} ranks", help='backend="gloo"'
         )
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory(prefix="mlsys-ranks-") as folder:
@@ -45,8 +45,8 @@ def run_processes(
         busy_since = context.RawArray("d", [time.monotonic()] * size)
         processes = [
             context.Process(
-                target=run_child,
-                args=(function, rank, given, size, world, limit_s, Path(folder), pipes[rank][1], busy_since),
+                target=run_rank,
+                args=(function, rank, given, size, backend, limit_s, Path(folder), pipes[rank][1], busy_since),
             )
             for rank, given in enumerate(inputs)
         ]
@@ -69,7 +69,7 @@ Report = tuple[Any, Log]
 def _collect(
     processes: Sequence[Any], readers: Sequence[Connection], busy_since: Sequence[float], limit_s: float
 ) -> list[Report]:
-    """Each rank's result and log; raises the failure of the rank that is to blame."""
+    """Each rank's result and log; raises the failure of the rank that caused all others."""
     reports: dict[int, Report] = {}
     failures: dict[int, CourseError] = {}
     waiting = {reader: rank for rank, reader in enumerate(readers)}
@@ -96,21 +96,21 @@ def _collect(
 
 
 def _receive(reader: Connection, rank: int, process: Any) -> Report | CourseError:
-    """What a rank's process says at its end, or the error that it died without a word."""
+    """What a rank's process reports at its end, or an error if it died without a report."""
     try:
-        told: Report | CourseError = pickle.loads(reader.recv_bytes())
+        report: Report | CourseError = pickle.loads(reader.recv_bytes())
     except (EOFError, OSError):
         process.join()
         code = process.exitcode
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
         return RankError(f"rank {rank} died: {how}", rank)
-    return told
+    return report
 
 
 def _find_cause(failures: dict[int, CourseError], reports: dict[int, Report]) -> CourseError:
-    """The failure to raise: of who died or raised, before who waited in vain, before who lost a connection."""
-    first = min(failures.values(), key=lambda failure: BLAME.index(type(failure)))
-    if isinstance(first, LostError):
+    """The failure to raise: that of a rank that died or raised, else of one that timed out, else a lost connection."""
+    first = min(failures.values(), key=lambda failure: CAUSES.index(type(failure)))
+    if isinstance(first, ConnectionLostError):
         ended = "; ".join(f"rank {rank} has ended" for rank in sorted(reports))
         return DeadlockError(
             "; ".join([*(str(failures[rank]) for rank in sorted(failures)), *([ended] if ended else [])])
@@ -118,4 +118,4 @@ def _find_cause(failures: dict[int, CourseError], reports: dict[int, Report]) ->
     return first
 
 
-BLAME = [RankError, MessageError, DeadlockError, LostError]
+CAUSES = [RankError, MessageError, DeadlockError, ConnectionLostError]

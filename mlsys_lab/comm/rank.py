@@ -1,4 +1,4 @@
-"""A rank as its program sees it: its number, and sends and receives to the others. There is no global process group."""
+"""A rank as its program sees it: its number, and sends to and receives from other ranks, without global state."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 
 import torch
 
-from mlsys_lab.comm.trouble import MessageError
+from mlsys_lab.comm.errors import MessageError
 from mlsys_lab.errors import InputError
 
 
 class Request(ABC):
-    """A send or receive that has been posted and may still be under way."""
+    """A send or receive that has been posted and may still be in flight."""
 
     @abstractmethod
     def wait(self) -> torch.Tensor | None:
-        """Wait until it is done; returns the array of a receive, None for a send."""
+        """Wait until it is complete; return the array of a receive, None for a send."""
 
 
 class Endpoint(ABC):
-    """What a world gives each of its ranks: `address` among `size`, and a way to post messages to other addresses.
+    """Transport of one rank, implemented by each backend: `address` among `size`, and posting of sends and receives.
 
-    `device` is where this rank computes; `torch_group` is torch.distributed's group of all ranks, where there is one.
+    `device` is where this rank computes; `torch_group` is torch.distributed's group of all ranks, if there is one.
     """
 
     address: int
@@ -34,24 +34,24 @@ class Endpoint(ABC):
 
     @property
     def num_posts(self) -> int:
-        """Number of sends and receives that this rank has posted, where its world counts them."""
+        """Number of sends and receives that this rank has posted, if its backend counts them."""
         raise NotImplementedError
 
     @abstractmethod
     def post_send(self, array: torch.Tensor, destination: int, purpose: str, channel: str) -> Request:
-        """Start to send an array to an address. It must not change until the request is done."""
+        """Start to send an array to an address. The array must not change until the request is complete."""
 
     @abstractmethod
     def post_receive(self, source: int, like: torch.Tensor | None, channel: str) -> Request:
-        """Start to receive an array sent on this channel; with `like`, one of its shape and dtype and no other."""
+        """Start to receive an array sent on this channel; with `like`, it must have that array's shape and dtype."""
 
 
 class Rank:
-    """One of `size` processes that run the same program: number `rank`, counted from 0.
+    """One of the `size` ranks of a process group, with number `rank`, counted from 0.
 
-    Sends are synchronous (rendezvous), as gloo's and MPI's for large messages are: `send` returns when the other side
-    has received. Messages of a group between two ranks arrive in the order in which they were sent. `purpose` is a tag
-    that the ledger adds bytes up by.
+    Sends are synchronous (rendezvous), as those of gloo, and of MPI for large messages: `send` returns once the other
+    rank has received. Messages of a group between two ranks arrive in the order in which they were sent. `purpose` is
+    a tag by which the ledger sums bytes.
     """
 
     def __init__(self, endpoint: Endpoint, members: tuple[int, ...] | None = None, channel: str = "") -> None:
@@ -63,29 +63,29 @@ class Rank:
 
     @property
     def device(self) -> torch.device:
-        """Where this rank computes: its GPU in the world of NCCL, the CPU elsewhere."""
+        """Where this rank computes: its GPU with NCCL, otherwise the CPU."""
         return self._endpoint.device
 
     @property
     def torch_group(self) -> Any:
-        """torch.distributed's group of ALL ranks in worlds of processes, for comparison; None on threads."""
+        """torch.distributed's group of ALL ranks, for comparison; None on threads."""
         return self._endpoint.torch_group
 
     def send(self, array: torch.Tensor, destination: int, purpose: str = "") -> None:
-        """Send an array to rank `destination` and wait until it has been received there."""
+        """Send an array to rank `destination` and wait until it has been received."""
         self.isend(array, destination, purpose).wait()
 
     def recv(self, source: int, like: torch.Tensor | None = None) -> torch.Tensor:
         """Wait for the next array from rank `source` and return it, in storage of its own.
 
-        like: an array of the shape and dtype that must come; MessageError for any other.
+        like: an array of the expected shape and dtype; MessageError for any other.
         """
         array = self.irecv(source, like).wait()
         assert array is not None
         return array
 
     def isend(self, array: torch.Tensor, destination: int, purpose: str = "") -> Request:
-        """Start to send an array and return at once; it must not change until `wait()` on the request returns."""
+        """Start to send an array; it must not change until `wait()` on the returned request returns."""
         if not isinstance(array, torch.Tensor):
             raise InputError("a rank sends torch tensors", got=type(array).__name__, help="torch.tensor(...)")
         return self._endpoint.post_send(array.detach(), self._address(destination), purpose, self._channel)
@@ -95,23 +95,24 @@ class Rank:
         return self._endpoint.post_receive(self._address(source), like, self._channel)
 
     def barrier(self) -> None:
-        """Wait until every rank of this group has come here, by dissemination: ⌈log₂ p⌉ empty messages from each.
+        """Wait until every rank of this group has reached the barrier: ⌈log₂ p⌉ empty messages from each rank.
 
-        Hensgen, Finkel and Manber 1988: in round k a rank tells the one 2ᵏ to its right and hears from 2ᵏ to its left.
+        Dissemination (Hensgen, Finkel and Manber 1988): in round k a rank signals the rank 2ᵏ to its right and waits
+        for the one 2ᵏ to its left.
         """
-        distance, nothing = 1, torch.empty(0)
+        distance, empty = 1, torch.empty(0)
         while distance < self.size:
-            told = self.isend(nothing, (self.rank + distance) % self.size, "barrier")
+            signal = self.isend(empty, (self.rank + distance) % self.size, "barrier")
             self.recv((self.rank - distance) % self.size)
-            told.wait()
+            signal.wait()
             distance *= 2
 
     def group(self, ranks: Iterable[int]) -> Rank:
-        """This rank as a member of a smaller group: `ranks`, in whose order its members are numbered from 0.
+        """This rank in a new group of `ranks`, whose members are numbered from 0 in the given order.
 
-        Every member must call it with the same ranks. Messages of a group never meet those of another, nor of another
-        call with the same ranks. Raises InputError for a group that lacks this rank, names one
-        twice, or names one that there is not.
+        Every member must call it with the same ranks. Messages of a group are never matched with those of another, nor
+        of another call with the same ranks. Raises InputError for a group without this rank, with one rank twice, or
+        with one that does not exist.
         """
         chosen = tuple(ranks)
         for one in chosen:
@@ -142,32 +143,32 @@ class Rank:
         return f"Rank({self.rank} of {self.size})"
 
 
-def describe(array: torch.Tensor) -> str:
+def describe_array(array: torch.Tensor) -> str:
     """Dtype and shape of an array as error messages show them, such as "float32 (3, 4)"."""
     return f"{str(array.dtype).removeprefix('torch.')} {tuple(array.shape)}"
 
 
-def require_alike(got: torch.Tensor, like: torch.Tensor | None, source: int, destination: int) -> None:
-    """Raise MessageError naming both ranks if an array that arrives has not the shape and dtype that was asked for."""
+def check_received(got: torch.Tensor, like: torch.Tensor | None, source: int, destination: int) -> None:
+    """Raise MessageError, naming both ranks, unless a received array has the expected shape and dtype."""
     if like is not None and (got.shape != like.shape or got.dtype != like.dtype):
         raise MessageError(
-            f"rank {destination} received from rank {source} another array than it waits for",
-            got=describe(got),
-            expected=describe(like),
+            f"rank {destination} received from rank {source} another array than it expects",
+            got=describe_array(got),
+            expected=describe_array(like),
             help="both sides must divide the array in the same way",
         )
 
 
 class Snapshot:
-    """An array as it was when its send was posted, to notice that the program changed it while it was sent."""
+    """Copy of an array when its send was posted, to detect that the program changed it while it was in flight."""
 
     def __init__(self, array: torch.Tensor) -> None:
         self.array, self.version = array, array._version
         self.copy = array.clone(memory_format=torch.contiguous_format)
 
     def require_unchanged(self, source: int, destination: int) -> None:
-        """Raise MessageError naming both ranks if the array no longer has the numbers it was posted with."""
-        # torch counts changes by storage: with the same count nothing changed, with another it may be a neighbour.
+        """Raise MessageError, naming both ranks, if the array has changed since its send was posted."""
+        # torch counts changes by storage: if the count is the same nothing changed; else another view may have.
         touched = self.array._version != self.version and self.array.numel()
         if touched and not torch.equal(as_bytes(self.array), as_bytes(self.copy)):
             raise MessageError(

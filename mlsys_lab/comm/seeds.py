@@ -1,4 +1,4 @@
-"""Random states of ranks: each has its own, of Python, NumPy and torch, seeded with its number."""
+"""Random states: each rank has its own for Python, NumPy and torch, seeded with its number."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ State = tuple[Any, Any, torch.Tensor]
 
 
 def random_state() -> State:
-    """The present random states of Python, NumPy (the legacy one) and torch's CPU generator."""
+    """Current random states of Python, NumPy (the legacy one) and torch's CPU generator."""
     return random.getstate(), np.random.get_state(), torch.get_rng_state()
 
 
 def set_random_state(state: State) -> None:
-    """Put back what `random_state` returned."""
+    """Restore random states that `random_state` returned."""
     random.setstate(state[0])
     np.random.set_state(state[1])
     torch.set_rng_state(state[2])
 
 
 def seed_rank(rank: int) -> None:
-    """Seed all three with the number of a rank."""
+    """Seed all three generators with a rank's number."""
     random.seed(rank)
     np.random.seed(rank)
     torch.manual_seed(rank)
 
 
 @contextlib.contextmanager
-def keep_random_state() -> Iterator[None]:
-    """`with keep_random_state():` leaves the caller's random states as they were, whatever the body draws."""
+def preserve_random_state() -> Iterator[None]:
+    """Context that restores the caller's random states at its end."""
     state = random_state()
     try:
         yield
@@ -44,8 +44,8 @@ def keep_random_state() -> Iterator[None]:
 
 
 @functools.cache
-def initial_state(rank: int) -> State:
-    """The state that a rank starts from."""
-    with keep_random_state():
+def initial_random_state(rank: int) -> State:
+    """Random states that a rank starts with."""
+    with preserve_random_state():
         seed_rank(rank)
         return random_state()

@@ -1,7 +1,7 @@
-"""A world of threads in which one rank runs at a time: the same program and inputs give the same run, always.
+"""Backend "threads": one rank runs at a time, so the same program and inputs always give the same run.
 
-A rank keeps the baton until it has to wait, and then hands it on to the next rank, in turn, that can go on. When none
-can, the program is deadlocked, and who waits for whom is known exactly.
+A rank keeps the baton until it has to wait, and then passes it to the next rank, in cyclic order, that can continue. If
+no rank can, the program is deadlocked, and the error says exactly which rank waits for which.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any
 
 import torch
 
+from mlsys_lab.comm.errors import DeadlockError, MessageError, RankError, RankTimeoutError
 from mlsys_lab.comm.ledger import Finish, Link, Log, Post
-from mlsys_lab.comm.rank import Endpoint, Rank, Request, Snapshot, require_alike
-from mlsys_lab.comm.seeds import initial_state, keep_random_state, random_state, set_random_state
-from mlsys_lab.comm.trouble import DeadlockError, MessageError, RankError, SilentRankError
+from mlsys_lab.comm.rank import Endpoint, Rank, Request, Snapshot, check_received
+from mlsys_lab.comm.seeds import initial_random_state, preserve_random_state, random_state, set_random_state
 from mlsys_lab.errors import CourseError, UnfinishedError
 
 POLL_S = 0.05
-WALL_FACTOR = 10  # a rank that sleeps uses no CPU: after so many times the limit of CPU time it is given up too
-GRACE_S = 3.0  # for threads to end once they have been told to
-AGAIN_S = 0.5  # whoever runs on for so long has lost what was thrown
+WALL_FACTOR = 10  # a rank that sleeps uses no CPU time: its wall-clock limit is the CPU limit times this
+GRACE_S = 3.0  # for threads to end after they have been stopped
+RETRY_S = 0.5  # a thread that runs on for this long has lost the exception raised in it
 
 
 class _Stopped(BaseException):
-    """Raised in the threads of ranks that must end since the run is over; no program catches it as an Exception."""
+    """Raised in threads of ranks that must end because the run is over; not an Exception, so programs let it pass."""
 
 
 def run_threads(function: Callable[..., Any], inputs: Sequence[Any], limit_s: float) -> tuple[list[Any], list[Log]]:
@@ -39,7 +39,7 @@ def run_threads(function: Callable[..., Any], inputs: Sequence[Any], limit_s: fl
         threading.Thread(target=world.run_rank, args=(function, rank, given), daemon=True, name=f"rank {rank}")
         for rank, given in enumerate(inputs)
     ]
-    with keep_random_state():
+    with preserve_random_state():
         for thread in threads:
             thread.start()
         try:
@@ -53,7 +53,7 @@ def run_threads(function: Callable[..., Any], inputs: Sequence[Any], limit_s: fl
 
 
 class _World:
-    """What all ranks share: whose turn it is, what has been posted, who waits for what, and what went wrong first."""
+    """State shared by all ranks: the baton's holder, posts, what each rank waits for, and the first failure."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -69,7 +69,7 @@ class _World:
         self.over = threading.Event()
         self.closed = False
         self.unmatched: dict[tuple[Link, str], deque[_ThreadRequest]] = defaultdict(deque)
-        self.states = [initial_state(rank) for rank in range(size)]
+        self.states = [initial_random_state(rank) for rank in range(size)]
 
     # --- the baton ----------------------------------------------------------------------------------------------------
 
@@ -77,40 +77,40 @@ class _World:
         self.turns[0].release()
 
     def run_rank(self, function: Callable[..., Any], rank: int, given: Any) -> None:
-        """Body of a rank's thread: wait for the baton, run the program, and hand the baton on for good."""
+        """Body of a rank's thread: wait for the baton, run the program, and pass the baton on."""
         try:
-            self._take(rank)
+            self._await_baton(rank)
             self.results[rank] = function(Rank(_ThreadEndpoint(self, rank)), given)
         except _Stopped:
             return
         except MessageError as problem:
             self.fail(problem)
             return
-        except NotImplementedError as problem:  # a task of a lab: which one, is all that there is to say
+        except NotImplementedError as problem:  # a lab task that is not written yet: its name is the message
             self.fail(UnfinishedError(str(problem)), problem)
             return
         except BaseException as problem:
-            self.fail(RankError.of(rank, problem), problem)
+            self.fail(RankError.from_exception(rank, problem), problem)
             return
         self.ended[rank] = True
-        self._hand_on(rank)
+        self._pass_baton(rank)
 
     def block(self, request: _ThreadRequest) -> None:
-        """Hand on the baton until a request is matched."""
+        """Pass the baton on until a request is matched."""
         if not request.matched:
             self.waiting[request.rank] = request
-            self._hand_on(request.rank)
-            self._take(request.rank)
+            self._pass_baton(request.rank)
+            self._await_baton(request.rank)
             self.waiting[request.rank] = None
 
-    def _take(self, rank: int) -> None:
+    def _await_baton(self, rank: int) -> None:
         self.turns[rank].acquire()
         if self.over.is_set():
             raise _Stopped
         self.holder = rank
         set_random_state(self.states[rank])
 
-    def _hand_on(self, rank: int) -> None:
+    def _pass_baton(self, rank: int) -> None:
         self.states[rank] = random_state()
         for step in range(1, self.size + 1):
             candidate = (rank + step) % self.size
@@ -128,7 +128,7 @@ class _World:
         return f"rank {rank} has ended" if self.ended[rank] or request is None else request.post.describe(rank)
 
     def fail(self, failure: CourseError, cause: BaseException | None = None) -> None:
-        """End the run with this failure, unless there has been one before, which is then the reason for this one."""
+        """End the run with this failure, unless an earlier one has caused it."""
         if self.failure is None:
             self.failure, self.cause = failure, cause
         self.over.set()
@@ -136,7 +136,7 @@ class _World:
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def match(self, request: _ThreadRequest) -> None:
-        """Match a request with the earliest one from the other side, or leave it until that comes."""
+        """Match a request with the earliest one of the other side, or queue it."""
         link, kind = request.post.link(request.rank), request.post.kind
         queue = self.unmatched[link, "recv" if kind == "send" else "send"]
         if not queue:
@@ -151,7 +151,7 @@ class _World:
     # --- the main thread's side ---------------------------------------------------------------------------------------
 
     def watch(self, threads: Sequence[threading.Thread], limit_s: float) -> None:
-        """Wait for the end, and see that whoever holds the baton does not compute for longer than the limit."""
+        """Wait for the end of the run; fail it if the baton's holder computes for longer than the limit."""
         holder, cpu_s, since = -1, 0.0, time.monotonic()
         while not self.over.wait(POLL_S):
             now_cpu_s = _cpu_s(threads[self.holder])
@@ -159,37 +159,37 @@ class _World:
                 holder, cpu_s, since = self.holder, now_cpu_s, time.monotonic()
             elif now_cpu_s - cpu_s > limit_s or time.monotonic() - since > WALL_FACTOR * limit_s:
                 what = f"rank {holder} has run for {limit_s:g} s without a message: does it loop?"
-                self.fail(SilentRankError(what, holder))
+                self.fail(RankTimeoutError(what, holder))
 
     def stop(self, threads: Sequence[threading.Thread]) -> None:
         """End all threads: those that wait, at once, and one that runs, at its next line of Python."""
         self.over.set()
         for turn in self.turns:
             turn.release()
-        # What is thrown into a thread may strike a finaliser, where it comes to nothing, and would be printed there. A
-        # builtin prints nothing, and cannot be struck itself; it is thrown again anyway.
-        report, sys.unraisablehook = sys.unraisablehook, id
+        # An exception raised in a thread may hit a finaliser, where it is ignored but printed. A builtin as the hook
+        # prints nothing and cannot be interrupted itself; the exception is raised again anyway.
+        hook, sys.unraisablehook = sys.unraisablehook, id
         try:
             self._join(threads)
         finally:
-            sys.unraisablehook = report
+            sys.unraisablehook = hook
         if running := [rank for rank, thread in enumerate(threads) if thread.is_alive()]:
             self.failure = RankError(f"{self.failure}; its thread cannot be stopped: restart the kernel", running[0])
 
     def _join(self, threads: Sequence[threading.Thread]) -> None:
-        """Wait for the threads, for a while. Unless all have ended, the one that runs is thrown out; others end alone.
+        """Wait for the threads for a limited time, raising _Stopped in the one that is running; waiting ones end alone.
 
-        A throw is lost in a finaliser or a bare `except`: whoever runs on gets another. None follows sooner, for it
-        would strike what handles the first.
+        The exception is lost in a finaliser or a bare `except`, so a thread that keeps running gets another one, but
+        not at once: it would hit the code that handles the first.
         """
         start = time.monotonic()
-        due = [start if rank == self.holder else start + AGAIN_S for rank in range(self.size)]
+        due = [start if rank == self.holder else start + RETRY_S for rank in range(self.size)]
         while any(thread.is_alive() for thread in threads) and time.monotonic() < start + GRACE_S:
             for rank, thread in enumerate(threads):
                 thread.join(timeout=0.01)
                 is_due = not all(self.ended) and time.monotonic() >= due[rank]
                 if is_due and thread.is_alive() and thread.ident is not None:
-                    due[rank] = time.monotonic() + AGAIN_S
+                    due[rank] = time.monotonic() + RETRY_S
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Stopped))
 
     def raise_failure(self) -> None:
@@ -203,7 +203,7 @@ class _ThreadRequest(Request):
         self, world: _World, rank: int, post: Post, array: torch.Tensor | None = None, like: torch.Tensor | None = None
     ) -> None:
         if world.closed:
-            raise MessageError.of_ended(rank)
+            raise MessageError.from_finished_rank(rank)
         self.world, self.rank, self.post, self.like = world, rank, post, like
         self.snapshot = None if array is None else Snapshot(array)
         self.received: torch.Tensor | None = None
@@ -214,7 +214,7 @@ class _ThreadRequest(Request):
         world.match(self)
 
     def wait(self) -> torch.Tensor | None:
-        """Wait for the other side; returns the array of a receive, None for a send."""
+        """Wait for the other side; return the array of a receive, None for a send."""
         self.world.block(self)
         if not self.finished:
             self.finished = True
@@ -223,7 +223,7 @@ class _ThreadRequest(Request):
             self.snapshot.require_unchanged(self.rank, self.post.peer)
             return None
         assert self.received is not None
-        require_alike(self.received, self.like, self.post.peer, self.rank)
+        check_received(self.received, self.like, self.post.peer, self.rank)
         return self.received
 
 
@@ -244,8 +244,8 @@ class _ThreadEndpoint(Endpoint):
 
 
 def _cpu_s(thread: threading.Thread) -> float:
-    """CPU time of a thread in seconds, 0 of one that has ended; wall time where the system does not tell."""
-    if not thread.is_alive():  # the C library may look where its memory was
+    """CPU time of a thread in seconds, 0 if it has ended; wall-clock time if the system does not measure it."""
+    if not thread.is_alive():  # the C library may read its freed memory
         return 0.0
     if not hasattr(time, "pthread_getcpuclockid") or thread.ident is None:
         return time.monotonic()

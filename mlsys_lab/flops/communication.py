@@ -226,7 +226,7 @@ def ulysses_bytes(
 def bubble(stages: int, micro_batches: int, *, interleave: int = 1) -> float:
     """Idle time of a pipeline over its busy time: (p - 1)/(v·m) (Narayanan et al., arXiv:2104.04473, §2.2).
 
-    `interleave` is v, the pieces of model that each stage holds. As a part of all the time it is b/(1 + b).
+    `interleave` is v, the model chunks of each stage. As a fraction of the total time it is b/(1 + b).
 
     >>> bubble(4, 8), bubble(4, 8, interleave=2)
     (0.375, 0.1875)

@@ -27,7 +27,7 @@ class MemoryUse:
     gradients: float = 0.0
     master: float = 0.0
     moments: float = 0.0
-    gathered: float = 0.0  # weights that ZeRO 3 has fetched, gradients of a piece that ZeRO 2 has yet to divide
+    gathered: float = 0.0  # weights that ZeRO 3 has fetched, gradients of a chunk that ZeRO 2 has yet to shard
     activations: float = 0.0
     cache: float = 0.0
 
@@ -105,7 +105,7 @@ def training_memory(config: TransformerConfig, layout: Layout, recipe: Recipe, *
     # Experts that no other rank holds are whole already.
     divided = (held.dense if replicas > 1 else 0.0) + (held.experts if replicas > layout.expert else 0.0)
     gathered = recipe.weights * divided / full if layout.zero_stage == 3 else 0.0
-    if layout.interleave > 1 and layout.zero_stage >= 2:  # a whole piece, for a round of micro-batches
+    if layout.interleave > 1 and layout.zero_stage >= 2:  # a full model chunk, for a round of micro-batches
         whole_bytes = recipe.gradients + (recipe.weights if layout.zero_stage == 3 else 0.0)
         gathered = whole_bytes * divided / layout.interleave
 

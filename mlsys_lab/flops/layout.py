@@ -20,7 +20,7 @@ class Layout:
     Neighbouring devices are of one tensor-parallel group, then of one context-parallel, one data-parallel and one
     pipeline group. `expert` ranks, taken from the data-parallel ones, hold different experts. ZeRO divides states among
     the data- and context-parallel ranks, which hold the same parameters. `micro_batch` sequences go through the model
-    at a time on each data-parallel rank. Each pipeline stage has `interleave` pieces of the model, so that a
+    at a time on each data-parallel rank. Each pipeline stage has `interleave` model chunks, so that a
     micro-batch goes round the stages as often. Raises InputError for degrees that are no whole numbers of at least 1,
     or do not go together.
     """
@@ -45,7 +45,7 @@ class Layout:
         if self.data % self.expert:
             raise InputError("expert ranks are taken from the data ranks", got=f"{self.expert} of {self.data}")
         if self.interleave > 1 and self.pipeline == 1:
-            raise InputError("a model of one stage has no pieces to interleave", got=f"{self.interleave} of them")
+            raise InputError("a model of one stage has no chunks to interleave", got=f"{self.interleave} of them")
         check_recomputation(self.recomputation)
 
     @property
@@ -72,11 +72,11 @@ class Layout:
         for what, amount, who, ways in wants:
             if amount % ways:
                 raise InputError(f"{what} do not divide evenly", got=f"{amount} among {ways} {who}")
-        # An interleaved model's first piece may hold the embedding alone, its last one the head (Llama 3, §3.3.2).
+        # An interleaved model's first chunk may hold the embedding alone, its last one the head (Llama 3, §3.3.2).
         ends = 2 if self.interleave > 1 else 0
-        if config.n_layers + ends < (pieces := self.pipeline * self.interleave):
-            got = f"{config.n_layers} layers for {pieces} pieces of the pipeline"
-            raise InputError("a piece without a layer", got=got)
+        if config.n_layers + ends < (chunks := self.pipeline * self.interleave):
+            got = f"{config.n_layers} layers for {chunks} model chunks"
+            raise InputError("a model chunk without a layer", got=got)
         K = config.n_kv_heads
         if K % self.tensor and self.tensor % K:
             raise InputError(
@@ -103,16 +103,16 @@ class Layout:
     def stage_layers(self, config: TransformerConfig, *, first: bool = False, last: bool = False) -> int:
         """Layers of the fullest pipeline stage, or of the `first` or the `last` one.
 
-        A stage has `interleave` pieces, and no piece has more than one layer more than another. Where pieces have a
-        layer less, the last stage has one of them, for it has the head, and the next is the first stage's, which keeps
-        most micro-batches (Llama 3, arXiv:2407.21783, §3.3.2).
+        A stage has `interleave` model chunks, whose numbers of layers differ by at most one. Of the chunks with a layer
+        less, the last stage has one, since it also has the head, and the first stage, which has most micro-batches in
+        flight, has the next (Llama 3, arXiv:2407.21783, §3.3.2).
 
         >>> llama = TransformerConfig("405B", 126, 16_384, 128, 53_248, 128_256, 8192)
         >>> [Layout(pipeline=16).stage_layers(llama, **stage) for stage in ({"first": True}, {}, {"last": True})]
         [7, 8, 7]
         """
-        pieces = self.pipeline * self.interleave
-        full = math.ceil(config.n_layers / pieces) * self.interleave
+        chunks = self.pipeline * self.interleave
+        full = math.ceil(config.n_layers / chunks) * self.interleave
         lacking = full * self.pipeline - config.n_layers
         return full - (1 if (last and lacking > 0) or (first and lacking > 1) else 0)
 
@@ -139,7 +139,7 @@ class Layout:
     def rounds(self, micro_batches: int) -> int:
         """How often in a step a rank with ZeRO 2 or 3 goes through its layers: reduce-scatters and gathers are as many.
 
-        A piece of an interleaved stage has as many micro-batches in a row as there are stages, and adds up their
+        A chunk of an interleaved stage has as many micro-batches in a row as there are stages, and adds up their
         gradients first (Llama 3, arXiv:2407.21783, §3.3.2).
         """
         return micro_batches // self.pipeline if self.interleave > 1 else micro_batches

@@ -1,4 +1,4 @@
-"""Ranks on a grid whose axes are kinds of parallelism, in the order that `mlsys_lab.flops.Layout` fixes."""
+"""Device mesh: ranks on a grid whose axes are kinds of parallelism, in the order of `mlsys_lab.flops.Layout`."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.flops.layout import Layout
 
 AXES = ("tensor", "context", "data", "pipeline")
-"""From the axis on which neighbouring ranks differ to the one on which they differ last."""
+"""Axes from the innermost, along which consecutive ranks differ, to the outermost."""
 
 
-class Mesh:
-    """This rank's groups in a layout: with whom it divides matrices, sequences, batches and layers.
+class DeviceMesh:
+    """This rank's coordinates and process groups in a layout.
 
-    `place` is its number on each axis; `tensor`, `context`, `data` and `pipeline` are the ranks that differ from it on
-    that axis alone, `replicas` those that hold the same parameters (data and context). Of data ranks, `expert` are
-    neighbours that divide the experts, and `expert_replicas` those of all replicas that have the same. In torch:
-    `DeviceMesh`. Raises InputError where the layout is not of as many devices as there are ranks.
+    `coordinates` has its index on each axis. `tensor`, `context`, `data` and `pipeline` are the groups of ranks that
+    differ from it on that axis only; `replicas` those with the same parameters (data and context axes). Expert
+    parallelism splits the data axis: `expert` is the group of neighbouring data ranks that shard the experts, and
+    `expert_replicas` the replicas with the same experts. In torch: `DeviceMesh`; in Megatron: `parallel_state`. Raises
+    InputError unless the layout has as many devices as there are ranks.
 
     >>> from mlsys_lab.comm import run
     >>> layout = Layout(data=2, tensor=2, pipeline=2)
-    >>> run(lambda rank, _: Mesh(layout, rank).place, [None] * 8).results[5]
+    >>> run(lambda rank, _: DeviceMesh(layout, rank).coordinates, [None] * 8).results[5]
     {'tensor': 1, 'context': 0, 'data': 0, 'pipeline': 1}
     """
 
@@ -28,32 +29,38 @@ class Mesh:
         if layout.devices != world.size:
             raise InputError("the layout has another number of ranks", got=layout.devices, expected=world.size)
         self.layout, self.world = layout, world
-        self.place = find_place(layout, world.rank)
-        self.tensor, self.context, self.data, self.pipeline = (self.along(axis) for axis in AXES)
-        self.replicas = self.along("context", "data")
-        group, number = divmod(self.place["data"], layout.expert)
+        self.coordinates = mesh_coordinates(layout, world.rank)
+        self.tensor, self.context, self.data, self.pipeline = (self.group_along(axis) for axis in AXES)
+        self.replicas = self.group_along("context", "data")
+        group, index = divmod(self.coordinates["data"], layout.expert)
         self.expert = self.data.group(range(group * layout.expert, (group + 1) * layout.expert))
         self.expert_replicas = self.replicas.group(
-            rank for rank in range(layout.replicas) if rank // layout.context % layout.expert == number
+            rank for rank in range(layout.replicas) if rank // layout.context % layout.expert == index
         )
 
-    def along(self, *axes: str) -> Rank:
-        """Group of the ranks that stand where this one does on all axes but these."""
+    def group_along(self, *axes: str) -> Rank:
+        """Group of the ranks that have this rank's coordinates on all other axes."""
         return self.world.group(
             rank
             for rank in range(self.world.size)
-            if all(axis in axes or number == self.place[axis] for axis, number in find_place(self.layout, rank).items())
+            if all(
+                axis in axes or index == self.coordinates[axis]
+                for axis, index in mesh_coordinates(self.layout, rank).items()
+            )
         )
 
-    def ends(self) -> Rank | None:
-        """Group of the first and the last stage where this rank is on one of them and they are two, else None."""
+    def embedding_group(self) -> Rank | None:
+        """Group of the first and the last pipeline stage, which both hold a tied embedding; None on other ranks.
+
+        None too if one rank is both stages.
+        """
         last = self.pipeline.size - 1
         return self.pipeline.group([0, last]) if last and self.pipeline.rank in (0, last) else None
 
 
-def find_place(layout: Layout, rank: int) -> dict[str, int]:
-    """Number of a rank on each axis of a layout."""
-    place = {}
+def mesh_coordinates(layout: Layout, rank: int) -> dict[str, int]:
+    """Index of a rank on each axis of a layout."""
+    coordinates = {}
     for axis in AXES:
-        rank, place[axis] = divmod(rank, getattr(layout, axis))
-    return place
+        rank, coordinates[axis] = divmod(rank, getattr(layout, axis))
+    return coordinates

@@ -1,6 +1,6 @@
 """Data of the explorer of all-reduce: every form's latency and time a byte on topologies of several sizes.
 
-A prediction of `comm.cost.choice` is a straight line in the array's bytes: the figure needs two numbers for each form
+A prediction of `comm.cost.selection` is linear in the array's bytes: the figure needs two numbers for each algorithm
 and none of the model.
 """
 
@@ -14,7 +14,7 @@ import traitlets
 
 from mlsys_lab import hardware
 from mlsys_lab.comm.cost import topology
-from mlsys_lab.comm.cost.choice import autopick
+from mlsys_lab.comm.cost.selection import select_algorithm
 from mlsys_lab.comm.cost.topology import Topology
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.widgets.modules import esm
@@ -77,7 +77,7 @@ def _lines(place: Topology) -> list[dict[str, Any]]:
     largest = 2**33
     return [
         {"name": one.algorithm, "steps": one.steps, "latency": one.latency_s, "byte": one.transfer_s / largest}
-        for one in sorted(autopick(largest, place).predictions, key=lambda one: one.algorithm)
+        for one in sorted(select_algorithm(largest, place).predictions, key=lambda one: one.algorithm)
     ]
 
 

@@ -33,7 +33,7 @@ summary { cursor: pointer; color: var(--value); margin-top: 8px; }
 
 const LAYOUT_FIELDS = [
   ["data ranks", "data"], ["tensor ranks", "tensor"], ["pipeline stages", "pipeline"], ["context ranks", "context"],
-  ["expert ranks", "expert"], ["micro-batch", "micro_batch"], ["pieces a stage", "interleave"],
+  ["expert ranks", "expert"], ["micro-batch", "micro_batch"], ["chunks a stage", "interleave"],
 ];
 const KINDS = {
   weights: "weights", gradients: "gradients", master: "master weights", moments: "Adam's moments", gathered: "a gathered layer",

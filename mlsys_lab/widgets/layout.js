@@ -6,7 +6,7 @@ const RECOMPUTATIONS = ["none", "selective", "full"];
 function checkLayout(layout) {
   checkWhole(layout, "Layout", ["data", "tensor", "pipeline", "expert", "context", "micro_batch", "interleave"], 1);
   if (layout.data % layout.expert) refuse("expert ranks are taken from the data ranks", { got: `${layout.expert} of ${layout.data}` });
-  if (layout.interleave > 1 && layout.pipeline === 1) refuse("a model of one stage has no pieces to interleave", { got: `${layout.interleave} of them` });
+  if (layout.interleave > 1 && layout.pipeline === 1) refuse("a model of one stage has no chunks to interleave", { got: `${layout.interleave} of them` });
 }
 
 function checkDivision(c, layout) {
@@ -21,9 +21,9 @@ function checkDivision(c, layout) {
   for (const [what, count, who, ways] of wants) {
     if (count % ways) refuse(`${what} do not divide evenly`, { got: `${count} among ${ways} ${who}` });
   }
-  const pieces = layout.pipeline * layout.interleave;
-  // An interleaved model's first piece may hold the embedding alone, its last one the head.
-  if (c.n_layers + (layout.interleave > 1 ? 2 : 0) < pieces) refuse("a piece without a layer", { got: `${c.n_layers} layers for ${pieces} pieces of the pipeline` });
+  const chunks = layout.pipeline * layout.interleave;
+  // An interleaved model's first chunk may hold the embedding alone, its last one the head.
+  if (c.n_layers + (layout.interleave > 1 ? 2 : 0) < chunks) refuse("a model chunk without a layer", { got: `${c.n_layers} layers for ${chunks} model chunks` });
   const K = c.n_kv_heads;
   if (K % layout.tensor && layout.tensor % K) refuse("key/value heads do not divide evenly", { got: `${K} among ${layout.tensor} tensor-parallel ranks` });
 }

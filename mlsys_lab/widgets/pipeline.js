@@ -83,15 +83,15 @@ function playSchedule(schedule) {
   return bars;
 }
 
-// Micro-batches of which a rank keeps activations at once at most.
-function mostKept(order) {
+// Largest number of (micro-batch, chunk) pairs in flight on a rank.
+function maxInFlight(order) {
   const last = order.some((action) => action.kind === "weight") ? "weight" : "backward";
-  let [kept, most] = [0, 0];
+  let [inFlight, largest] = [0, 0];
   for (const { kind } of order) {
-    kept += (kind === "forward") - (kind === last);
-    most = Math.max(most, kept);
+    inFlight += (kind === "forward") - (kind === last);
+    largest = Math.max(largest, inFlight);
   }
-  return most;
+  return largest;
 }
 
 function render({ model, el }) {
@@ -127,7 +127,7 @@ function render({ model, el }) {
     const parts = chunks > 1 ? 2 : splits ? 3 : 1; // into how many (p − 1)/m is divided
     const formula = `: (p − 1)/${parts > 1 ? parts : ""}m = ${number(Number(((p - 1) / (parts * count)).toPrecision(4)))} of the work`;
     verdict.textContent = `${number(Number((100 * idle).toPrecision(3)))} % of the time idle${splits && count < p ? "" : formula}`;
-    const kept = mostKept(schedule[0]);
+    const kept = maxInFlight(schedule[0]);
     detail.textContent = `Rank 0 keeps activations of ${kept} ${kept === 1 ? "micro-batch" : "micro-batches"} at once${chunks > 1 ? ", each of half its layers" : splits ? ", as every rank does; pale are gradients of weights" : ""}.`;
   }
 

@@ -15,7 +15,7 @@ from mlsys_lab.comm.simulate import Cluster, Timeline
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.flops.communication import bubble
 from mlsys_lab.parallel.pipeline import gpipe, interleaved, one_forward_one_backward, simulate, zero_bubble
-from mlsys_lab.parallel.pipeline.schedules import Schedule, most_kept
+from mlsys_lab.parallel.pipeline.schedules import Schedule, max_in_flight
 from mlsys_lab.widgets.modules import esm
 from mlsys_lab.widgets.page import table
 
@@ -68,7 +68,7 @@ def pipeline_table(data: Mapping[str, Any]) -> str:
         for name in SCHEDULES:
             schedule = make_schedule(name, data["ranks"], count)
             end_s, work_s = play(schedule).end_s, 3.0 * max(a.micro_batch + 1 for a in schedule[0])
-            cells.append(f"{100 * (1 - work_s / end_s):.0f} %, keeps {most_kept(schedule[0])}")
+            cells.append(f"{100 * (1 - work_s / end_s):.0f} %, keeps {max_in_flight(schedule[0])}")
         rows.append((count, f"{bubble(data['ranks'], count):.2f}", *cells))
     return table((f"micro-batches over {data['ranks']} ranks", "(p − 1)/m", *SCHEDULES), rows)
 

@@ -38,7 +38,7 @@ const LOSSES = { ...PARTS, model: "uneven stages" };
 const DEGREES = [
   ["data", "data ranks"], ["tensor", "tensor ranks"], ["pipeline", "pipeline stages"], ["expert", "expert ranks"], ["context", "context ranks"],
 ];
-const SETTINGS = [["micro_batch", "micro-batch"], ["interleave", "pieces a stage"]];
+const SETTINGS = [["micro_batch", "micro-batch"], ["interleave", "chunks a stage"]];
 const FIRST = 8;
 
 function render({ model, el }) {
@@ -206,7 +206,7 @@ function wayWords(layout) {
 
 function settingWords(layout) {
   return [
-    `micro-batch ${layout.micro_batch}`, layout.interleave > 1 ? `${layout.interleave} pieces a stage` : "",
+    `micro-batch ${layout.micro_batch}`, layout.interleave > 1 ? `${layout.interleave} chunks a stage` : "",
     layout.zero_stage ? `ZeRO ${layout.zero_stage}` : "", layout.sequence_parallel ? "sequence parallel" : "",
     layout.recomputation === "none" ? "" : `${layout.recomputation} recomputation`,
   ].filter(Boolean).join(", ");

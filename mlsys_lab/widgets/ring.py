@@ -1,6 +1,6 @@
 """Data of the ring that one steps through: whose numbers each rank has in each chunk, recorded from runs.
 
-The figure shows what `comm.collectives.ring_states` read from a run of `all_reduce.ring` and knows nothing of rings.
+The figure shows what `comm.collectives.ring_states` read from a run of `all_reduce` and knows nothing of rings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Programs of several ranks that go wrong, each in one way. The same on threads and on processes."""
+"""Programs of several ranks, each with one error; used on threads and on processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mlsys_lab.comm import Rank
 
 
 def pass_right(rank: Rank, x: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """Five hops round the ring, then a number at random."""
+    """Five hops around the ring, then a random number."""
     for _ in range(5):
         request = rank.isend(x, (rank.rank + 1) % rank.size, "hop")
         x = rank.recv((rank.rank - 1) % rank.size, like=x)
@@ -38,7 +38,7 @@ def sleep(rank: Rank, x: torch.Tensor) -> None:
 
 
 def leave_unwritten(rank, x):
-    """As the cells of a lab are before they are written."""
+    """A lab's solution cell that is not written yet."""
     raise NotImplementedError("still to do: Task 1")
 
 

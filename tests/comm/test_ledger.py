@@ -63,7 +63,7 @@ def test_a_busy_port_does_not_hold_up_a_message_between_others():
     assert [(m.source, m.destination, m.start) for m in ledger.messages] == [(0, 1, 0), (0, 2, 1), (1, 3, 1)]
 
 
-def test_what_never_met_its_other_side_is_told():
+def test_unmatched_posts_are_reported():
     logs = [[Post("send", 1, 4), Finish(0), Post("send", 1, 8)], [Post("recv", 0), Finish(0), Post("recv", 2)], []]
     assert Ledger(logs).unmatched == [(0, Post("send", 1, 8)), (1, Post("recv", 2))]
     assert Ledger(logs).total_bytes == 4

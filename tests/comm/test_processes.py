@@ -1,4 +1,4 @@
-"""Real processes over gloo. Few runs, since each takes half a second; what they do is held to what threads do."""
+"""Real processes over gloo. Few runs, since each takes half a second; results must equal those on threads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.comm.programs import (
 
 def test_processes_and_threads_give_the_same_results_and_the_same_ledger():
     inputs = [torch.tensor([float(r)]) for r in range(4)]
-    threads, processes = run(pass_right, inputs), run(pass_right, inputs, world="gloo")
+    threads, processes = run(pass_right, inputs), run(pass_right, inputs, backend="gloo")
     assert threads.results == processes.results
     assert threads.ledger.logs == processes.ledger.logs
 
@@ -44,7 +44,7 @@ def test_every_dtype_and_shape_travels():
             rank.send(array, 1)
         return arrays
 
-    (sent, received), _ = run(exchange, [None, None], world="gloo")
+    (sent, received), _ = run(exchange, [None, None], backend="gloo")
     for a, b in zip(sent, received, strict=True):
         assert a.dtype == b.dtype and torch.equal(a, b)
 
@@ -69,9 +69,9 @@ def kill_rank_1(rank, x):
         (lambda rank, x: lambda: x, 1, RankError, "rank 0 failed: its result cannot leave the process"),
     ],
 )
-def test_what_goes_wrong_names_the_rank_and_no_process_is_left(program, size, error, text):
+def test_errors_name_the_rank_and_no_process_is_left(program, size, error, text):
     with pytest.raises(error, match=text):
-        run(program, [torch.ones(2)] * size, world="gloo")
+        run(program, [torch.ones(2)] * size, backend="gloo")
     assert multiprocessing.active_children() == []
 
 
@@ -84,13 +84,13 @@ def test_what_goes_wrong_names_the_rank_and_no_process_is_left(program, size, er
 )
 def test_limits_between_processes_are_on_the_clock(program, error, text):
     with pytest.raises(error, match=text):
-        run(program, [torch.ones(100_000)] * 2, world="gloo", limit_s=3)
+        run(program, [torch.ones(100_000)] * 2, backend="gloo", limit_s=3)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() >= 2, reason="this machine has GPUs for two ranks")
 def test_nccl_asks_for_a_gpu_for_each_rank():
     with pytest.raises(MissingToolError, match=r"NCCL needs a GPU for each rank: got \d for 2 ranks"):
-        run(pass_right, [torch.ones(1)] * 2, world="nccl")
+        run(pass_right, [torch.ones(1)] * 2, backend="nccl")
 
 
 @pytest.mark.gpu
@@ -98,7 +98,7 @@ def test_nccl_carries_the_same_program():
     if torch.cuda.device_count() < 2:
         pytest.skip("NCCL between ranks needs two GPUs")
     inputs = [torch.tensor([float(r)], device=f"cuda:{r}") for r in range(2)]
-    assert [x.item() for x, _ in run(pass_right, inputs, world="nccl").results] == [1.0, 0.0]
+    assert [x.item() for x, _ in run(pass_right, inputs, backend="nccl").results] == [1.0, 0.0]
 
 
 def test_no_rank_runs_before_all_have_connected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,5 +112,5 @@ def test_no_rank_runs_before_all_have_connected(monkeypatch: pytest.MonkeyPatch)
             connected_at[0] = time.monotonic()
 
     monkeypatch.setattr(dist, "init_process_group", connect_slowly)
-    started = run(lambda rank, x: time.monotonic(), [0, 0], world="gloo").results
+    started = run(lambda rank, x: time.monotonic(), [0, 0], backend="gloo").results
     assert min(started) >= connected_at[0] > 0

@@ -83,7 +83,7 @@ def test_ranks_have_random_states_of_their_own_and_the_callers_is_left_alone():
         (lambda rank, x: rank.group([0, 5]), 2, RankError, "no such rank: got 5"),
     ],
 )
-def test_what_goes_wrong_is_one_line_and_nothing_is_left_running(program, size, error, text):
+def test_errors_are_one_line_and_no_thread_is_left_running(program, size, error, text):
     before = set(threading.enumerate())
     with pytest.raises(error, match=text) as caught:
         run(program, ones(size), limit_s=0.2)
@@ -103,7 +103,7 @@ def test_an_interrupt_leaves_nothing_running():
     assert set(threading.enumerate()) == before
 
 
-def test_a_rank_that_never_comes_back_from_c_is_given_up():
+def test_a_rank_that_never_returns_from_c_is_abandoned():
     def lose(rank, given):
         if rank.rank == 1:
             given.wait()
@@ -120,7 +120,7 @@ def test_a_rank_that_never_comes_back_from_c_is_given_up():
     ("inputs", "options", "text"),
     [
         ([], {}, "at least one rank"),
-        ([1], {"world": "treads"}, "no such world: got treads, expected threads or gloo or nccl; help: did you mean"),
+        ([1], {"backend": "treads"}, "unknown backend: got treads, expected threads or gloo or nccl; help: did you"),
         ([1], {"limit_s": 0}, "a limit must be positive"),
     ],
 )
@@ -160,7 +160,7 @@ def test_groups_number_their_members_from_zero_and_nest():
 
 
 @pytest.mark.parametrize("size", range(1, 10))
-def test_nobody_leaves_a_barrier_before_all_have_come(size):
+def test_no_rank_leaves_a_barrier_before_all_have_reached_it(size):
     arrived = []
 
     def meet(rank, _):

@@ -189,7 +189,7 @@ def test_traffic_of_every_strategy_by_hand(recomputation, again):
     # Gradients of 4 bytes at most, all-reduced; the fuller of the two ends; an expert's copies are fewer.
     assert traffic["data"].sent_bytes == pytest.approx(2 * 4 * (held.dense + held.head) * 7 / 8)
     assert traffic["experts' data"].sent_bytes == pytest.approx(2 * 4 * held.experts * 1 / 2)
-    # Forward and backward between the pieces of two rounds; each tensor-parallel rank sends its half.
+    # Forward and backward between the chunks of two rounds; each tensor-parallel rank sends its half.
     assert traffic["pipeline"].sent_bytes == 2 * 2 * tokens * D * element / 2
 
 

@@ -9,7 +9,7 @@ import pytest
 from mlsys_lab.comm.cost.alpha_beta import LinkCost, all_reduce_s, ring_half_bytes
 from mlsys_lab.comm.cost.bus_bandwidth import bus_factor
 from mlsys_lab.comm.cost.congestion import egress_bytes_per_s
-from mlsys_lab.comm.cost.nccl import payload_share
+from mlsys_lab.comm.cost.nccl import payload_fraction
 from mlsys_lab.comm.cost.switches import count_switches
 from mlsys_lab.comm.cost.topology import rails
 from mlsys_lab.flops.communication import (
@@ -109,7 +109,7 @@ COMPUTED = {
     "CO02": lambda i: [1e6 * gather_bytes(gathered(i), ranks) / i["W"] for ranks in (MANY, i["devices"])],
     "CO04": lambda i: [bus_factor(name, i["n"]) for name in NCCL_TESTS],
     "CO05": lambda i: [1e3 * all_reduce_bytes(i["bytes"], i["n"]) / i["W"]],
-    "CO06": lambda i: [payload_share(protocol) for protocol in ("LL", "LL128")],
+    "CO06": lambda i: [payload_fraction(protocol) for protocol in ("LL", "LL128")],
     "CO07": steps_one_way,
     "CO08": without_pipelining,
     "CO09": data_parallel,

@@ -89,7 +89,7 @@ def test_one_slow_rank(page) -> None:
 
 
 def test_problems(page) -> None:
-    assert page.p3.sent_elements(4) == [14, 15, 16, 15] and page.p3.total_elements == 4 * 15
+    assert page.p3.sent_bytes() == [4 * 14, 4 * 15, 4 * 16, 4 * 15] and page.p3.total_bytes == 4 * 4 * 15
     assert page.p2_s == exactly(2 * 71 / 72 * 14e9 / 900e9)
     assert page.p4_bus == exactly(180e9 * 15 / 16)
     assert page.p4_bus / 8 < 50e9 / 2

@@ -37,7 +37,7 @@ def test_bubbles(page) -> None:
         ("zero bubble, ZB-H1", 3),
     ):
         assert page.ends[name] == pytest.approx(3 * 16 * (1 + 7 / (16 * v)), rel=1e-9)
-    assert [page.most_kept(page.schedules[name][0]) for name in ("GPipe", "1F1B")] == [16, 8]
+    assert [page.max_in_flight(page.schedules[name][0]) for name in ("GPipe", "1F1B")] == [16, 8]
 
 
 def test_experts(page) -> None:

@@ -1,4 +1,4 @@
-"""The mesh's order is the layout's: tensor ranks are neighbours, stages lie furthest apart."""
+"""The mesh's order is the layout's: tensor ranks are neighbours, pipeline stages are furthest apart."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import torch
 from mlsys_lab.comm import Rank, RankError, run
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.layout import Layout
-from mlsys_lab.parallel.mesh import Mesh
+from mlsys_lab.parallel.mesh import DeviceMesh
 
 
 def find_members(rank: Rank, layout: Layout) -> dict[str, list[int]]:
-    mesh = Mesh(layout, rank)
+    mesh = DeviceMesh(layout, rank)
     groups = {axis: getattr(mesh, axis) for axis in ("tensor", "context", "data", "pipeline", "replicas")}
-    ends = mesh.ends()
-    if ends is not None:
-        groups["ends"] = ends
+    embedding = mesh.embedding_group()
+    if embedding is not None:
+        groups["embedding"] = embedding
     return {axis: list(group._members) for axis, group in groups.items()}
 
 
@@ -29,7 +29,7 @@ def test_groups_are_neighbours_by_axis() -> None:
         "data": [0, 4],
         "pipeline": [0, 8, 16],
         "replicas": [0, 2, 4, 6],
-        "ends": [0, 16],
+        "embedding": [0, 16],
     }
     assert results[13] == {
         "tensor": [12, 13],
@@ -40,9 +40,9 @@ def test_groups_are_neighbours_by_axis() -> None:
     }
 
 
-def test_neighbouring_data_ranks_divide_the_experts() -> None:
+def test_neighbouring_data_ranks_shard_the_experts() -> None:
     def find(rank: Rank, layout: Layout) -> tuple[list[int], list[int]]:
-        mesh = Mesh(layout, rank)
+        mesh = DeviceMesh(layout, rank)
         return [*mesh.expert._members], [*mesh.expert_replicas._members]
 
     results, _ = run(find, [Layout(data=4, context=2, expert=2)] * 8)
@@ -52,7 +52,7 @@ def test_neighbouring_data_ranks_divide_the_experts() -> None:
 
 def test_groups_of_one_shape_carry_their_own_messages() -> None:
     def talk(rank: Rank, layout: Layout) -> list[int]:
-        mesh = Mesh(layout, rank)
+        mesh = DeviceMesh(layout, rank)
         if rank.rank == 0:
             sent = [group.isend(torch.tensor(i), 1) for i, group in enumerate((mesh.replicas, mesh.data))]
             for one in sent:
@@ -63,6 +63,6 @@ def test_groups_of_one_shape_carry_their_own_messages() -> None:
     assert run(talk, [Layout(data=2)] * 2).results[1] == [1, 0]
 
 
-def test_a_layout_of_another_number_of_ranks_is_told() -> None:
+def test_a_layout_of_another_number_of_ranks_raises() -> None:
     with pytest.raises((RankError, InputError), match="the layout has another number of ranks: got 8, expected 4"):
         run(find_members, [Layout(data=2, tensor=2, pipeline=2)] * 4)

@@ -1,4 +1,4 @@
-"""Our techniques beside torch's own, on two processes that talk over gloo: losses and gradients equal to 1e-13.
+"""Our techniques against torch's own, on two processes over gloo: losses and gradients equal to 1e-13.
 
 Both libraries take the same model and rows on each rank, and each rank compares what it is left with.
 """
@@ -17,8 +17,8 @@ from mlsys_lab.comm import Rank, run
 from mlsys_lab.models.transformer import Transformer
 from mlsys_lab.parallel.data import DDP
 from mlsys_lab.parallel.pipeline import Pipeline, one_forward_one_backward
-from mlsys_lab.parallel.sharded import FSDP
-from mlsys_lab.parallel.tensor import divide_transformer, divided_cross_entropy
+from mlsys_lab.parallel.tensor import apply_tensor_parallel, vocab_parallel_cross_entropy
+from mlsys_lab.parallel.zero import FSDP
 from tests.parallel.training import CONFIG, loss_of, make_batches, make_model
 
 RANKS, MICRO_BATCHES = 2, 4
@@ -47,7 +47,7 @@ def data_parallel(rank: Rank) -> tuple[Found, Found]:
 
 
 def fully_sharded(rank: Rank) -> tuple[Found, Found]:
-    """Gradients of shards, put together: torch cuts each parameter by rows, we cut all of a layer laid end to end."""
+    """All-gathered gradients of shards: torch shards each parameter by rows, we shard the flattened layer."""
     from torch.distributed.fsdp import fully_shard
 
     rows = make_batches(rows=6, steps=1)[0].chunk(RANKS)[rank.rank]
@@ -67,7 +67,7 @@ def fully_sharded(rank: Rank) -> tuple[Found, Found]:
 
 
 def tensor_parallel(rank: Rank) -> tuple[Found, Found]:
-    """Heads, hidden units and vocabulary divided: this rank's parts."""
+    """Heads, hidden units and vocabulary sharded: this rank's shards."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Replicate
     from torch.distributed.tensor.parallel import (
@@ -84,8 +84,8 @@ def tensor_parallel(rank: Rank) -> tuple[Found, Found]:
             return Transformer(replace(CONFIG, vocab_size=12, tied=False)).double()
 
     tokens = make_batches(rows=3, steps=1)[0]
-    ours = divide_transformer(make(), rank)
-    loss = divided_cross_entropy(ours(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten(), rank)
+    ours = apply_tensor_parallel(make(), rank)
+    loss = vocab_parallel_cross_entropy(ours(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten(), rank)
     loss.backward()
 
     theirs, mesh = make(), init_device_mesh("cpu", (RANKS,))
@@ -141,13 +141,13 @@ TECHNIQUES = {
 
 @pytest.fixture(scope="module")
 def compared() -> list[dict[str, tuple[Found, Found]]]:
-    """By rank, what our technique and torch's leave: all in one launch, whose start is most of what they take."""
+    """Results of our technique and torch's on each rank: all in one launch, because starting takes most of the time."""
 
     def compare(rank: Rank, techniques: dict[str, Callable[[Rank], tuple[Found, Found]]]):
         warnings.simplefilter("ignore")  # torch's, about its own parts that are in the making
         return {name: technique(rank) for name, technique in techniques.items()}
 
-    results, _ = run(compare, [TECHNIQUES] * RANKS, world="gloo")
+    results, _ = run(compare, [TECHNIQUES] * RANKS, backend="gloo")
     return results
 
 

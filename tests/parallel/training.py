@@ -1,4 +1,4 @@
-"""A model, batches and a single process that trains on all of them: what every technique must come out equal to."""
+"""A model, batches, and training in one process: the reference that every technique must equal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def make_optimizer(parameters: object) -> torch.optim.Optimizer:
 
 
 def train_alone(batches: torch.Tensor, seed: int = 0) -> Trained:
-    """Losses of every step, and the parameters in the end, of one process with all rows."""
+    """Losses of every step, and the final parameters, of one process with all rows."""
     model = make_model(seed)
     optimizer, losses = make_optimizer(model.parameters()), []
     for batch in batches:
@@ -53,7 +53,7 @@ def train_alone(batches: torch.Tensor, seed: int = 0) -> Trained:
 
 
 def rows_of(rank: Rank, batches: torch.Tensor) -> torch.Tensor:
-    """This rank's part of all batches, in equal parts."""
+    """This rank's rows of all batches."""
     return batches.chunk(rank.size, dim=1)[rank.rank]
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mlsys_lab.comm.cost.choice import autopick
+from mlsys_lab.comm.cost.selection import select_algorithm
 from mlsys_lab.errors import InputError
 from mlsys_lab.widgets import element, esm
 from mlsys_lab.widgets.all_reduce import WORLDS, AllReduce, all_reduce_data, all_reduce_table
@@ -31,7 +31,7 @@ def test_two_numbers_a_form_give_the_model_s_predictions() -> None:
         for ranks in counts:
             size = 2 ** rng.uniform(8, 33)
             lines = {one["name"]: one for one in forms_of(data, world, ranks)}
-            predictions = autopick(size, make(ranks)).predictions
+            predictions = select_algorithm(size, make(ranks)).predictions
             assert lines.keys() == {one.algorithm for one in predictions}
             for one in predictions:
                 line = lines[one.algorithm]
@@ -41,7 +41,7 @@ def test_two_numbers_a_form_give_the_model_s_predictions() -> None:
 
 def test_the_table_names_the_fastest_form() -> None:
     data = all_reduce_data()
-    best = autopick(2**20, WORLDS["PCIe tree"][0](8)).predictions[0]
+    best = select_algorithm(2**20, WORLDS["PCIe tree"][0](8)).predictions[0]
     row = next(row for row in all_reduce_table(data).split("<tr>") if row.startswith("<td>PCIe tree</td><td>8</td>"))
     assert f"<td>{best.algorithm}, {1e6 * best.time_s:.3g} µs</td>" in row
 
@@ -75,14 +75,14 @@ def test_the_fastest_by_size_is_the_model_s_choice(open_module) -> None:
             got = page.evaluate("(forms) => fastestBySize(forms)", forms_of(data, world, ranks))
             for size in (2 ** rng.uniform(8, 33) for _ in range(6)):
                 mine = [one["form"] for one in got if one["from"] <= size][-1]
-                best = autopick(size, make(ranks)).predictions[0]
+                best = select_algorithm(size, make(ranks)).predictions[0]
                 assert mine["latency"] + mine["byte"] * size == pytest.approx(best.time_s, rel=1e-6)
 
 
 def test_the_verdict_follows_topology_ranks_and_the_keyboard(open_page) -> None:
     page = open_page(figure("PCIe tree", ranks=8, size_bytes=2**20))
     verdict = page.locator(f"{NAME} .verdict")
-    small = autopick(2**20, WORLDS["PCIe tree"][0](8))
+    small = select_algorithm(2**20, WORLDS["PCIe tree"][0](8))
     assert verdict.inner_text() == f"{small.algorithm}: {1e6 * small.predictions[0].time_s:.3g} µs in 8 steps"
     page.get_by_label("Bytes of the array").focus()
     page.keyboard.press("End")

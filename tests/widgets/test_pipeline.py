@@ -6,7 +6,7 @@ import re
 import pytest
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.parallel.pipeline.schedules import most_kept
+from mlsys_lab.parallel.pipeline.schedules import max_in_flight
 from mlsys_lab.widgets import element, esm
 from mlsys_lab.widgets.pipeline import (
     SCHEDULES,
@@ -28,13 +28,13 @@ def figure(schedule: str = "1F1B", **options) -> str:
 
 def test_the_figure_and_python_schedule_and_play_alike(open_module) -> None:
     cases = [[name, p, m] for name in SCHEDULES for p in (1, 2, 3, 4, 8) for m in (1, 2, 5, 8, 12)]
-    page = open_module("pipeline", "makeSchedule", "playSchedule", "mostKept")
+    page = open_module("pipeline", "makeSchedule", "playSchedule", "maxInFlight")
     got = page.evaluate(
         """(cases) => cases.map(([name, p, m]) => {
           const schedule = makeSchedule(name, p, m);
           const orders = schedule.map((order) =>
             order.map((a) => [a.kind, a.microBatch, a.chunk]));
-          return [orders, Math.max(...playSchedule(schedule).map((bar) => bar.end)), schedule.map(mostKept)];
+          return [orders, Math.max(...playSchedule(schedule).map((bar) => bar.end)), schedule.map(maxInFlight)];
         })""",
         cases,
     )
@@ -42,7 +42,7 @@ def test_the_figure_and_python_schedule_and_play_alike(open_module) -> None:
         schedule = make_schedule(*case)
         assert orders == [[list(action) for action in order] for order in schedule], case
         assert end_s == pytest.approx(play(schedule).end_s, rel=1e-12), case
-        assert kept == list(map(most_kept, schedule)), case
+        assert kept == list(map(max_in_flight, schedule)), case
 
 
 def test_the_table_tells_idle_time_and_what_is_kept() -> None:

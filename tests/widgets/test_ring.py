@@ -94,7 +94,7 @@ def test_every_step_shows_the_recorded_state_in_the_ranks_colours(open_page, ran
 def test_messages_and_bytes_are_counted_up_to_the_ledger_s(open_page) -> None:
     page = open_page(figure(3, step=4))
     count = page.locator(f"{NAME} .count")
-    ledger = run(all_reduce.ring, [torch.zeros(ELEMENTS, dtype=torch.int64)] * 3).ledger
+    ledger = run(all_reduce.all_reduce, [torch.zeros(ELEMENTS, dtype=torch.int64)] * 3).ledger
     whole = f"{len(ledger.messages)} of 12 messages, {ledger.total_bytes:,} of 16,000 bytes"
     assert count.inner_text() == f"{whole}; at most {max(ledger.sent_bytes()):,} from one rank"
     page.locator(f"{NAME} .figure").focus()

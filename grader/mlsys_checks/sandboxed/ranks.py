@@ -106,7 +106,7 @@ def run_on_threads(check: Call | Check, artifact: Any, arrays: Arrays) -> Arrays
     Raises `ProblemError` where a rank does not give its answer, or none can go on, and `MessageError` for a message
     that nobody receives.
     """
-    from mlsys_lab.comm import DeadlockError, RankError, SilentRankError, run
+    from mlsys_lab.comm import DeadlockError, RankError, RankTimeoutError, run
 
     parts = split_ranks(arrays)
     marks: list[list[tuple[int, int]]] = [[] for _ in parts]
@@ -129,7 +129,7 @@ def run_on_threads(check: Call | Check, artifact: Any, arrays: Arrays) -> Arrays
         results, ledger = run(program, parts, limit_s=check.time_limit_s)
     except DeadlockError as error:
         raise ProblemError(describe_deadlock(str(error))) from None
-    except SilentRankError as error:
+    except RankTimeoutError as error:
         raise ProblemError(name_rank(describe_time_out(check.time_limit_s), error.rank)) from None
     except RankError as error:
         cause = error.__cause__

@@ -1,1 +1,1 @@
-"""Collectives made of sends and receives only, each in several forms from the plainest to those used in practice."""
+"""Collectives built from sends and receives, each by several algorithms, from simple to practical."""

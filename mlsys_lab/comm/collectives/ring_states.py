@@ -1,7 +1,7 @@
-"""A ring all-reduce step by step: whose numbers every rank has in each chunk, read from a run of `all_reduce.ring`.
+"""A ring all-reduce step by step: which ranks' numbers each chunk contains, observed in a run of `all_reduce`.
 
-Nothing here knows how a ring works. Rank r puts 2ʳ into every element, moved up by p binary places for each chunk, so
-that the bits of a sum say which chunk it is and whose numbers are in it; the arrays that were sent say the rest.
+Nothing here knows how a ring works. Rank r fills its array with 2ʳ, shifted by p bits for each chunk, so that the bits
+of a sum say which chunk it is and which ranks contributed; the recorded messages say the rest.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import torch
 
 from mlsys_lab.comm.collectives import all_reduce
 from mlsys_lab.comm.collectives.chunks import chunk_lengths
-from mlsys_lab.comm.recording import record
+from mlsys_lab.comm.instrumentation import record_sends
 from mlsys_lab.errors import InputError
 
 Ranks = tuple[int, ...]
-MOST_RANKS = 7  # whose p² bits an int64 holds
+MAX_RANKS = 7  # p² bits must fit an int64
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A chunk that has just come from one rank to another; `content`: the ranks whose numbers were in it on its way."""
+    """A chunk received from another rank; `content`: the ranks whose numbers were summed in the message."""
 
     source: int
     destination: int
@@ -33,14 +33,14 @@ class Arrival:
 
 @dataclass(frozen=True)
 class RingState:
-    """What there is after a step: by rank and chunk, the ranks whose numbers it holds; and what the step brought."""
+    """State after a step: for each rank and chunk, the ranks summed in it; and the messages of the step."""
 
     held: tuple[tuple[Ranks, ...], ...]
     arrivals: tuple[Arrival, ...]
 
     @property
     def adds(self) -> bool:
-        """Whether receivers added what came (reduce-scatter), rather than took it as it was (all-gather)."""
+        """Whether receivers added the messages (reduce-scatter) instead of copying them (all-gather)."""
         return any(self.held[one.destination][one.chunk] != one.content for one in self.arrivals)
 
 
@@ -50,32 +50,32 @@ def ring_states(ranks: int, elements: int = 500) -> list[RingState]:
     >>> [[len(chunk) for chunk in state.held[0]] for state in ring_states(3)]
     [[1, 1, 1], [1, 2, 1], [3, 2, 1], [3, 2, 3], [3, 3, 3]]
     """
-    if not 2 <= ranks <= MOST_RANKS or elements < ranks:
+    if not 2 <= ranks <= MAX_RANKS or elements < ranks:
         raise InputError(
-            "a ring to look at has few ranks and an element for each",
+            "a ring to show has few ranks and an element for each",
             got=f"{ranks} ranks, {elements} elements",
-            expected=f"2 to {MOST_RANKS} ranks",
+            expected=f"2 to {MAX_RANKS} ranks",
         )
     lengths = torch.tensor(chunk_lengths(elements, ranks))
     inputs = [(1 << (rank + ranks * torch.arange(ranks))).repeat_interleave(lengths) for rank in range(ranks)]
-    (results, ledger), sent = record(all_reduce.ring, inputs)
+    (results, ledger), sent = record_sends(all_reduce.all_reduce, inputs)
 
     outgoing = [iter(arrays) for arrays in sent]
-    travelled = [(message, *_content(next(outgoing[message.source]), ranks)) for message in ledger.messages]
+    observed = [(message, *_content(next(outgoing[message.source]), ranks)) for message in ledger.messages]
     final = [[_content(part, ranks)[1] for part in torch.split(out, lengths.tolist())] for out in results]
 
     def kept(rank: int, chunk: int, step: float) -> Ranks:
-        """What a rank has of a chunk after a step: what it sends of it next, or else ends with."""
+        """Ranks summed in a rank's chunk after a step: those in its next message of it, or else in its result."""
         later = (
             content
-            for one, sent_chunk, content in travelled
+            for one, sent_chunk, content in observed
             if (one.source, sent_chunk) == (rank, chunk) and one.start > step
         )
         return next(later, final[rank][chunk])
 
     held: list[list[Ranks]] = [[(rank,)] * ranks for rank in range(ranks)]
     states = [RingState(_frozen(held), ())]
-    for step, messages in groupby(travelled, key=lambda one: one[0].start):
+    for step, messages in groupby(observed, key=lambda one: one[0].start):
         arrivals = tuple(
             Arrival(one.source, one.destination, chunk, one.size_bytes, content) for one, chunk, content in messages
         )
@@ -86,7 +86,7 @@ def ring_states(ranks: int, elements: int = 500) -> list[RingState]:
 
 
 def _content(array: torch.Tensor, ranks: int) -> tuple[int, Ranks]:
-    """Chunk of an array that was sent, and the ranks whose numbers are in it: all of its elements say the same."""
+    """Chunk index of an array that was sent, and the ranks summed in it; all of its elements are equal."""
     (value,) = set(array.tolist())
     chunk = (value.bit_length() - 1) // ranks
     return chunk, tuple(rank for rank in range(ranks) if value >> (rank + ranks * chunk) & 1)

@@ -1,4 +1,4 @@
-"""A collective as steps that pause while messages are under way, so that a rank can do other work in between."""
+"""Asynchronous collectives: generators that yield while messages are in flight, so that a rank can compute."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
 Steps = Generator[None, None, Result]
-"""Type of a collective that yields after it has posted the messages of a step, and returns its result."""
+"""A collective that yields after posting the messages of each step, and returns its result."""
 
 
-def drain(steps: Steps[Result]) -> Result:
-    """Go through all steps without other work in between, and return the result."""
+def run_steps(steps: Steps[Result]) -> Result:
+    """Run all steps without other work in between, and return the result."""
     while True:
         try:
             next(steps)
@@ -21,7 +21,7 @@ def drain(steps: Steps[Result]) -> Result:
 
 
 class InFlight(Generic[Result]):
-    """A collective that has begun and goes on whenever the program calls `advance`, as with MPI_Iallreduce.
+    """A collective in flight, which progresses whenever the program calls `advance`, as with MPI_Iallreduce.
 
     Every rank of the group must start its collectives, and advance them, in the same order.
     """
@@ -33,7 +33,7 @@ class InFlight(Generic[Result]):
         self.advance()
 
     def advance(self) -> None:
-        """Wait for the messages of the step under way, and post those of the next; nothing where all is done."""
+        """Wait for the current step's messages and post those of the next one; no-op once it is complete."""
         if not self.done:
             try:
                 next(self._steps)
@@ -41,7 +41,7 @@ class InFlight(Generic[Result]):
                 self._result, self.done = end.value, True
 
     def wait(self) -> Result:
-        """Go through the steps that are left and return the result."""
+        """Run the remaining steps and return the result."""
         while not self.done:
             self.advance()
         return self._result

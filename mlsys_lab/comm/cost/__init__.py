@@ -1,1 +1,1 @@
-"""What communication costs: the α-β model, topologies with shared links, NCCL's own estimates, and the best choice."""
+"""Cost of communication: the α-β model, topologies with shared links, NCCL's own estimates, algorithm selection."""

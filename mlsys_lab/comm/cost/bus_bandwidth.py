@@ -1,8 +1,8 @@
-"""What nccl-tests prints: algorithm bandwidth, and bus bandwidth, which can be compared with the link's own.
+"""Algorithm bandwidth and bus bandwidth (algbw, busbw), as nccl-tests prints them.
 
-Algorithm bandwidth is the array's bytes over the time. Bus bandwidth multiplies it by what the collective must move
-over each rank's link for every byte of the array, so that a perfect run shows the link's bandwidth whatever the number
-of ranks. nccl-tests, doc/PERFORMANCE.md: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
+Algorithm bandwidth is the array's bytes divided by the time. Bus bandwidth multiplies it by the bytes that must cross
+each rank's link for every byte of the array, so that an ideal run shows the link's bandwidth for any number of ranks.
+nccl-tests, doc/PERFORMANCE.md: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ FACTORS: dict[str, Callable[[int], float]] = {
 
 
 def bus_factor(collective: str, ranks: int) -> float:
-    """Bus bandwidth over algorithm bandwidth. The array is the whole one: what an all-gather ends with.
+    """Ratio of bus to algorithm bandwidth. The array is the full one: an all-gather's result.
 
     >>> [bus_factor(name, 8) for name in ("all_reduce", "all_gather", "broadcast")]
     [1.75, 0.875, 1.0]
     """
     if collective not in FACTORS:
         known = ", ".join(FACTORS)
-        raise InputError("no such collective", got=collective, expected=known, help=did_you_mean(collective, FACTORS))
+        raise InputError("unknown collective", got=collective, expected=known, help=did_you_mean(collective, FACTORS))
     if ranks < 1:
         raise InputError("a collective has at least one rank", got=ranks)
     return FACTORS[collective](ranks)

@@ -1,4 +1,4 @@
-"""Time of messages on a topology whose links they share."""
+"""Time of messages that share the links of a topology."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from mlsys_lab.comm.ledger import Ledger, Message
 from mlsys_lab.errors import InputError
 
 
-def carry_s(messages: Iterable[tuple[int, int, float]], topology: Topology) -> float:
-    """Seconds that links take for messages (source, destination, bytes) sent at once: of the one with most to carry.
+def busiest_link_s(messages: Iterable[tuple[int, int, float]], topology: Topology) -> float:
+    """Seconds of the busiest link, for messages (source, destination, bytes) sent at the same time.
 
-    A link that k messages cross carries them one after the other, which takes as long as all k at a k-th of its rate.
+    k messages over a link take as long one after the other as all at once with 1/k of its bandwidth each.
     """
     load: dict[str, float] = defaultdict(float)
     for source, destination, size_bytes in messages:
@@ -23,15 +23,15 @@ def carry_s(messages: Iterable[tuple[int, int, float]], topology: Topology) -> f
 
 
 def round_s(messages: Collection[Message], topology: Topology) -> float:
-    """Seconds of messages that start together: the longest latency, and then what `carry_s` says."""
+    """Seconds of messages that start together: the longest latency, then the time of the busiest link."""
     latency_s = max((topology.latency_s(one.source, one.destination) for one in messages), default=0.0)
-    return latency_s + carry_s(((one.source, one.destination, one.size_bytes) for one in messages), topology)
+    return latency_s + busiest_link_s(((one.source, one.destination, one.size_bytes) for one in messages), topology)
 
 
 def replay_s(ledger: Ledger, topology: Topology) -> float:
-    """Seconds of a run's messages on a topology: its latency steps one after the other, each as long as `round_s` says.
+    """Seconds of a run's messages on a topology: the sum of `round_s` over its latency steps.
 
-    Ranks wait for each other after each step, which a real run need not do: an upper bound where steps differ in size.
+    Assumes a barrier after each step, which a real run does not need: an upper bound if messages differ in size.
     """
     if len(ledger.logs) != topology.size:
         raise InputError("the topology has another number of ranks", got=topology.size, expected=len(ledger.logs))
@@ -42,7 +42,7 @@ def replay_s(ledger: Ledger, topology: Topology) -> float:
 
 
 def egress_bytes_per_s(topology: Topology, inside: Collection[int]) -> float:
-    """Bandwidth out of a group of ranks, such as those of a node, when each sends as much to every rank outside.
+    """Bandwidth out of a group of ranks, such as a node, when each sends equally much to every rank outside.
 
     >>> from mlsys_lab.comm.cost.topology import rails
     >>> egress_bytes_per_s(rails(2, 8, inside_bytes_per_s=450e9, rail_bytes_per_s=50e9), range(8)) / 1e9
@@ -51,8 +51,8 @@ def egress_bytes_per_s(topology: Topology, inside: Collection[int]) -> float:
     outside = set(range(topology.size)) - set(inside)
     if not outside or not inside or not set(inside) <= set(range(topology.size)):
         raise InputError(
-            "a group leaves some ranks of the topology out",
+            "a group must leave some ranks of the topology out",
             got=f"{sorted(inside)} of {topology.size}",
         )
     messages = [(a, b, 1.0) for a in inside for b in outside]
-    return len(messages) / carry_s(messages, topology)
+    return len(messages) / busiest_link_s(messages, topology)

@@ -1,4 +1,4 @@
-"""What ranks are connected by: links with a capacity each way, and the route that a message takes over them."""
+"""Topologies: links with a capacity in each direction, and the route of a message over them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Route = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Topology:
-    """`size` ranks; `route(a, b)` names the links from a to b, `capacity` has each link's bytes a second.
+    """`size` ranks; `route(a, b)` names the links from a to b, `capacity` has each link's bytes per second.
 
-    A link has one direction: a cable is two of them. `latency_s(a, b)` is what a message takes however short it is.
+    A link has one direction: a cable is two links. `latency_s(a, b)` is the time of an empty message.
     """
 
     name: str
@@ -25,28 +25,28 @@ class Topology:
     latency_s: Callable[[int, int], float]
 
     def message_s(self, source: int, destination: int, size_bytes: float) -> float:
-        """Seconds that a message takes with its whole route to itself: its latency, then its bytes."""
+        """Seconds of a message without contention: its latency, then its bytes."""
         return self.latency_s(source, destination) + size_bytes / self.path_bytes_per_s(source, destination)
 
     def path_bytes_per_s(self, source: int, destination: int) -> float:
-        """Bandwidth of a message that has its whole route to itself: that of the narrowest link."""
+        """Bandwidth of a message without contention: that of the slowest link on its route."""
         return min((self.capacity[link] for link in self.route(source, destination)), default=math.inf)
 
 
 def nvlink_island(ranks: int, bytes_per_s: float, latency_s: float = 1e-6) -> Topology:
-    """GPUs on an NVSwitch: each has one port of `bytes_per_s` each way, and no two messages meet but at a port."""
+    """GPUs on an NVSwitch, each with a port of `bytes_per_s` in each direction; messages share ports only."""
     _require(ranks=ranks, bytes_per_s=bytes_per_s)
     return Topology(
         f"NVLink island of {ranks}",
         ranks,
-        {f"{rank} {way}": bytes_per_s for rank in range(ranks) for way in ("out", "in")},
+        {f"{rank} {direction}": bytes_per_s for rank in range(ranks) for direction in ("out", "in")},
         lambda a, b: (f"{a} out", f"{b} in"),
         lambda a, b: latency_s,
     )
 
 
 def pcie_tree(ranks: int, bytes_per_s: float, latency_s: float = 2e-6, *, per_switch: int = 2) -> Topology:
-    """GPUs in pairs (or more) under PCIe switches, and the switches under one host: two of a switch do not leave it."""
+    """GPUs in pairs (or more) under PCIe switches, all switches under one host; traffic within a switch stays there."""
     _require(ranks=ranks, bytes_per_s=bytes_per_s, per_switch=per_switch)
     switches = math.ceil(ranks / per_switch)
     names = [f"{rank}" for rank in range(ranks)] + [f"switch {switch}" for switch in range(switches)]
@@ -59,7 +59,7 @@ def pcie_tree(ranks: int, bytes_per_s: float, latency_s: float = 2e-6, *, per_sw
     return Topology(
         f"PCIe tree of {ranks}, {per_switch} to a switch",
         ranks,
-        {f"{name} {way}": bytes_per_s for name in names for way in ("out", "in")},
+        {f"{name} {direction}": bytes_per_s for name in names for direction in ("out", "in")},
         route,
         lambda a, b: latency_s * (1 if a // per_switch == b // per_switch else 2),
     )
@@ -74,14 +74,14 @@ def rails(
     inside_latency_s: float = 1e-6,
     rail_latency_s: float = 5e-6,
 ) -> Topology:
-    """Nodes of NVLink islands whose i-th GPUs share a network, rail i; a message between rails first changes GPU."""
+    """Rail-optimised nodes: the i-th GPUs share a network, rail i; a message to another rail first goes over NVLink."""
     _require(nodes=nodes, per_node=per_node, inside_bytes_per_s=inside_bytes_per_s, rail_bytes_per_s=rail_bytes_per_s)
     ranks = nodes * per_node
 
     def route(a: int, b: int) -> Route:
         if a // per_node == b // per_node:
             return (f"{a} out", f"{b} in")
-        via = a - a % per_node + b % per_node  # the GPU of a's node that is on b's rail
+        via = a - a % per_node + b % per_node  # the GPU of a's node on b's rail
         inside = () if via == a else (f"{a} out", f"{via} in")
         return (*inside, f"{via} rail out", f"{b} rail in")
 
@@ -90,15 +90,15 @@ def rails(
             return inside_latency_s
         return rail_latency_s + (inside_latency_s if a % per_node != b % per_node else 0.0)
 
-    inside = {f"{rank} {way}": inside_bytes_per_s for rank in range(ranks) for way in ("out", "in")}
-    network = {f"{rank} rail {way}": rail_bytes_per_s for rank in range(ranks) for way in ("out", "in")}
+    inside = {f"{rank} {direction}": inside_bytes_per_s for rank in range(ranks) for direction in ("out", "in")}
+    network = {f"{rank} rail {direction}": rail_bytes_per_s for rank in range(ranks) for direction in ("out", "in")}
     return Topology(f"{nodes} nodes of {per_node} on rails", ranks, inside | network, route, latency_s)
 
 
 def fat_tree(
     ranks: int, bytes_per_s: float, latency_s: float = 2e-6, *, per_leaf: int = 8, oversubscription: float = 1.0
 ) -> Topology:
-    """Leaf switches of `per_leaf` ranks under one spine; uplinks carry per_leaf/oversubscription ports together."""
+    """Leaf switches of `per_leaf` ranks and a spine; an uplink has the bandwidth of per_leaf/oversubscription ports."""
     _require(ranks=ranks, bytes_per_s=bytes_per_s, per_leaf=per_leaf, oversubscription=oversubscription)
     leaves = math.ceil(ranks / per_leaf)
 
@@ -107,9 +107,9 @@ def fat_tree(
         across = () if first == second else (f"leaf {first} out", f"leaf {second} in")
         return (f"{a} out", *across, f"{b} in")
 
-    ports = {f"{rank} {way}": bytes_per_s for rank in range(ranks) for way in ("out", "in")}
+    ports = {f"{rank} {direction}": bytes_per_s for rank in range(ranks) for direction in ("out", "in")}
     uplink = bytes_per_s * per_leaf / oversubscription
-    uplinks = {f"leaf {leaf} {way}": uplink for leaf in range(leaves) for way in ("out", "in")}
+    uplinks = {f"leaf {leaf} {direction}": uplink for leaf in range(leaves) for direction in ("out", "in")}
     return Topology(
         f"fat tree of {ranks}, {per_leaf} to a leaf, {oversubscription:g}:1",
         ranks,
@@ -120,14 +120,15 @@ def fat_tree(
 
 
 def torus(shape: Sequence[int], bytes_per_s: float, latency_s: float = 1e-6) -> Topology:
-    """A torus of TPUs, each with a link of `bytes_per_s` to both neighbours on each axis; axis by axis, the short way.
+    """A torus of TPUs with links of `bytes_per_s` to both neighbours on each axis; routes go axis by axis.
 
-    Ranks count through the axes with the last running fastest. An axis of two has one pair of links, not two.
+    A route takes the shorter direction on each axis. Ranks are numbered with the last axis fastest. An axis of length
+    two has one pair of links, not two.
     """
     _require(**{f"axis {i}": length for i, length in enumerate(shape)}, bytes_per_s=bytes_per_s)
     ranks = math.prod(shape)
 
-    def place(rank: int) -> list[int]:
+    def coordinates(rank: int) -> list[int]:
         out = []
         for length in reversed(shape):
             rank, position = divmod(rank, length)
@@ -135,31 +136,31 @@ def torus(shape: Sequence[int], bytes_per_s: float, latency_s: float = 1e-6) -> 
         return out[::-1]
 
     def hops(a: int, b: int) -> list[tuple[int, int]]:
-        """(axis, +1 or -1) for each hop."""
-        made = []
-        for axis, (start, end, length) in enumerate(zip(place(a), place(b), shape, strict=True)):
+        """Axis and direction (+1 or -1) of each hop."""
+        path = []
+        for axis, (start, end, length) in enumerate(zip(coordinates(a), coordinates(b), shape, strict=True)):
             ahead = (end - start) % length
-            made += [(axis, 1)] * ahead if ahead <= length - ahead else [(axis, -1)] * (length - ahead)
-        return made
+            path += [(axis, 1)] * ahead if ahead <= length - ahead else [(axis, -1)] * (length - ahead)
+        return path
 
-    def step(position: list[int], axis: int, way: int) -> list[int]:
-        return [(x + way) % shape[i] if i == axis else x for i, x in enumerate(position)]
+    def step(position: list[int], axis: int, direction: int) -> list[int]:
+        return [(x + direction) % shape[i] if i == axis else x for i, x in enumerate(position)]
 
-    def name(position: list[int], axis: int, way: int) -> str:
-        return f"{'.'.join(map(str, position))} axis {axis} {'+' if way > 0 or shape[axis] == 2 else '-'}"
+    def name(position: list[int], axis: int, direction: int) -> str:
+        return f"{'.'.join(map(str, position))} axis {axis} {'+' if direction > 0 or shape[axis] == 2 else '-'}"
 
     def route(a: int, b: int) -> Route:
-        position, links = place(a), []
-        for axis, way in hops(a, b):
-            links.append(name(position, axis, way))
-            position = step(position, axis, way)
+        position, links = coordinates(a), []
+        for axis, direction in hops(a, b):
+            links.append(name(position, axis, direction))
+            position = step(position, axis, direction)
         return tuple(links)
 
     capacity = {
-        name(place(rank), axis, way): bytes_per_s
+        name(coordinates(rank), axis, direction): bytes_per_s
         for rank in range(ranks)
         for axis, length in enumerate(shape)
-        for way in (1, -1)
+        for direction in (1, -1)
         if length > 1
     }
     title = "×".join(map(str, shape))

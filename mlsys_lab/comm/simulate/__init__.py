@@ -1,4 +1,4 @@
-"""A cluster on a desk: ranks whose compute and communication take made-up time on streams, as tasks on a timeline."""
+"""Simulated clusters: ranks whose computation and communication are tasks on streams, with given durations."""
 
 from mlsys_lab.comm.simulate.cluster import Cluster, Task
 from mlsys_lab.comm.simulate.timeline import Timeline

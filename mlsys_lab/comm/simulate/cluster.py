@@ -1,9 +1,8 @@
-"""Ranks with streams, on which tasks run in the order in which they are issued, as kernels do on CUDA streams.
+"""Simulated ranks with streams, on which tasks run in order of issue, as kernels do on CUDA streams.
 
-A task starts when those named in `after` have ended and its streams are free of what was issued before. Where no task
-slows another, both are known when it is issued, and so are its start and end: the simulation is one pass, as long as
-the program that issues tasks. On a topology, whose links transfers share, it is played once all tasks are known, which
-takes about ten times as long.
+A task starts when the tasks in `after` have ended and its streams are free. As long as no task slows another one down,
+its start and end are known when it is issued, and the simulation is a single pass. On a topology, whose links transfers
+share, it runs after all tasks are known, which takes about ten times as long.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ if TYPE_CHECKING:
     from mlsys_lab.comm.cost.topology import Route, Topology  # a lab may withhold costs
 
 Task = int
-"""A task's number, in order of issue: what `after` takes."""
+"""Index of a task, in order of issue."""
 Link = tuple[int, int] | str
-"""From which rank to which, or on a topology the name of a link."""
+"""Source and destination rank, or on a topology the name of a link."""
 
 
 class Cluster:
-    """`ranks` devices, each with a compute stream, a stream for collectives, and one for sends and one for receives.
+    """`ranks` devices, each with four streams: compute, collectives, sends and receives.
 
-    topology: what `transfer` sends over; transfers that are on a link at once share its bandwidth (max-min fair).
-    slow: how many times as long a rank computes (stragglers), by rank. jitter, link_jitter: standard deviation of the
-    logarithm of each compute time, and of each message's time alone on its way, both drawn from `seed`. link_rate:
-    share of its bandwidth that a link still has, by (source, destination), or by its name in the topology; 0 for one
-    that has failed, whose messages never arrive.
+    topology: what `transfer` sends over; concurrent transfers share a link's bandwidth (max-min fair). slow: factors by
+    which ranks compute more slowly (stragglers). jitter, link_jitter: standard deviation of the logarithm of each
+    compute time, and of each message's time without contention, drawn from `seed`. link_rate: fraction of its bandwidth
+    that a link has left, by (source, destination) or by its name in the topology; 0 for a failed link, whose messages
+    never arrive.
 
     >>> cluster = Cluster(2)
     >>> first, second = (cluster.compute(rank, 1.0, "backward") for rank in range(2))
@@ -69,19 +68,19 @@ class Cluster:
         self._jitter, self._random = jitter, random.Random(seed)
         self._link_jitter, self._link_random = link_jitter, random.Random(f"links {seed}")
         self._link_rate = self._checked(link_rate or {})
-        # Columns of the tasks; a stream is a number, four to a rank: compute, collectives, sends, receives.
+        # One entry for each task; streams are numbered, four for each rank: compute, collectives, sends, receives.
         self._free = [0.0] * (4 * ranks)
         self._start: list[float] = []
         self._end: list[float] = []
         self._streams: list[tuple[int, ...]] = []
         self._names: list[str] = []
-        # On a topology, instead of starts and ends: what each task waits for, and the last task of each stream.
+        # On a topology, instead of starts and ends: each task's dependencies, and the last task of each stream.
         self._issued: list[Issued] = []
         self._last: dict[int, Task] = {}
         self._held: list[tuple[int, Task, Task | None, float]] = []
 
     def compute(self, rank: int, seconds: float, name: str = "compute", after: Iterable[Task] = ()) -> Task:
-        """Issue work to the compute stream of a rank."""
+        """Issue a computation on a rank."""
         self._check(rank, seconds)
         seconds *= self._slow[rank]
         if self._jitter:
@@ -91,7 +90,7 @@ class Cluster:
     def collective(
         self, ranks: Sequence[int], seconds: float, name: str = "collective", after: Iterable[Task] = ()
     ) -> Task:
-        """Issue a collective of these ranks as one task: it starts when all are there, and takes as long for all."""
+        """Issue a collective of these ranks as one task: it starts when all are ready and ends for all at once."""
         for rank in ranks:
             self._check(rank, seconds)
         return self._issue(tuple(4 * rank + 1 for rank in ranks), seconds, name, after)
@@ -99,8 +98,8 @@ class Cluster:
     def send(
         self, source: int, destination: int, seconds: float, name: str = "send", after: Iterable[Task] = ()
     ) -> Task:
-        """Issue a message: it takes the sending stream of one rank and the receiving stream of another."""
-        self._check_way(source, destination, seconds)
+        """Issue a message: it occupies the source's send stream and the destination's receive stream."""
+        self._check_pair(source, destination, seconds)
         if self._link_jitter:
             seconds *= self._link_random.lognormvariate(0.0, self._link_jitter)
         if self._link_rate and not self.topology:
@@ -111,27 +110,27 @@ class Cluster:
     def transfer(
         self, source: int, destination: int, size_bytes: float, name: str = "transfer", after: Iterable[Task] = ()
     ) -> Task:
-        """Issue a message of so many bytes over the topology: its latency, and then its share of each link on its way.
+        """Issue a message over the topology: its latency, then its bytes, sharing each link on its route.
 
-        It takes the same two streams as a `send`: a rank sends one message and receives one at a time.
+        It occupies the same two streams as a `send`: a rank sends and receives one message at a time.
         """
         if not self.topology:
             raise InputError("a transfer needs a topology", got="none", help="Cluster(ranks, topology=…), or send")
-        self._check_way(source, destination, 0.0)
+        self._check_pair(source, destination, 0.0)
         if not 0 <= size_bytes < math.inf:
             raise InputError("a transfer has a number of bytes of at least 0", got=size_bytes)
-        longer = self._link_random.lognormvariate(0.0, self._link_jitter) if self._link_jitter else 1.0
+        slowdown = self._link_random.lognormvariate(0.0, self._link_jitter) if self._link_jitter else 1.0
         latency_s, route = self.topology.latency_s(source, destination), self.topology.route(source, destination)
         streams = (4 * source + 2, 4 * destination + 3)
-        return self._issue(streams, longer * latency_s, name, after, longer * size_bytes, route)
+        return self._issue(streams, slowdown * latency_s, name, after, slowdown * size_bytes, route)
 
     def hold(self, rank: int, size_bytes: float, start: Task, until: Task | None = None) -> None:
-        """Count memory on a rank from the start of a task to the end of another, or to the end of the run."""
+        """Count memory on a rank from the start of a task to the end of another one, or to the end of the run."""
         self._check(rank)
         self._held.append((rank, start, until, size_bytes))
 
     def timeline(self) -> Timeline:
-        """When every task ran, and what follows from it."""
+        """Timeline of all tasks."""
         start, end = self._start, self._end
         if self.topology:
             capacity = {link: rate * self._link_rate.get(link, 1.0) for link, rate in self.topology.capacity.items()}
@@ -159,7 +158,7 @@ class Cluster:
         return task
 
     def _run(self, streams: tuple[int, ...], seconds: float, after: Iterable[Task]) -> None:
-        """Let a task start as soon as it can."""
+        """Start a task as early as possible."""
         free, ends = self._free, self._end
         start = 0.0
         for stream in streams:
@@ -175,22 +174,22 @@ class Cluster:
         ends.append(end)
 
     def _checked(self, link_rate: Mapping[tuple[int, int], float] | Mapping[str, float]) -> dict[Link, float]:
-        """Shares of links that there are, each from 0 to 1."""
+        """Validate `link_rate`: existing links, fractions from 0 to 1."""
         checked: dict[Link, float] = {}
         for link, rate in link_rate.items():
             if not 0 <= rate <= 1:
-                raise InputError("a link has a share from 0 to 1 of its rate", got=f"{link}: {rate}")
+                raise InputError("a link has a fraction from 0 to 1 of its bandwidth", got=f"{link}: {rate}")
             if self.topology and link not in self.topology.capacity:
                 help = did_you_mean(str(link), self.topology.capacity)
-                raise InputError("no such link in the topology", got=link, help=help)
+                raise InputError("unknown link in the topology", got=link, help=help)
             if not self.topology and isinstance(link, str):
                 raise InputError("links have names in a topology only", got=link, expected="(source, destination)")
             if isinstance(link, tuple):
-                self._check_way(*link)
+                self._check_pair(*link)
             checked[link] = rate
         return checked
 
-    def _check_way(self, source: int, destination: int, seconds: float = 0.0) -> None:
+    def _check_pair(self, source: int, destination: int, seconds: float = 0.0) -> None:
         self._check(source, seconds)
         self._check(destination)
         if source == destination:

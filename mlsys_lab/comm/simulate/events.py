@@ -1,4 +1,4 @@
-"""A run whose transfers slow each other down, played from event to event: when one ends depends on all that share."""
+"""Event-driven simulation of transfers that share links, so that the end of one depends on all others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Issued(NamedTuple):
-    """A task and what it waits for: it takes `seconds`, and then as long as its bytes need over a route's links."""
+    """A task and its dependencies: it takes `seconds`, and then the time of its bytes over a route's links."""
 
     seconds: float
     after: tuple[int, ...]
@@ -23,15 +23,15 @@ class Issued(NamedTuple):
 
 
 def play(tasks: Sequence[Issued], capacity: Mapping[str, float]) -> tuple[list[float], list[float]]:
-    """Start and end of every task in seconds; infinity for what waits for ever.
+    """Start and end of every task in seconds; infinity for tasks that wait forever.
 
-    A task starts when all of `after` have ended, which stand before it. Transfers share links as `flows` says.
+    A task starts when all of its `after`, which have lower indices, have ended. Transfers share links as in `flows`.
     """
     start, end = [math.inf] * len(tasks), [math.inf] * len(tasks)
     waits = [0] * len(tasks)
     followers: list[list[int]] = [[] for _ in tasks]
     flows = Flows(capacity)
-    events: list[End] = []  # of version 0 where bytes have not begun to travel
+    events: list[End] = []  # version 0 before the bytes start
 
     def issue(task: int, now: float) -> None:
         start[task] = now

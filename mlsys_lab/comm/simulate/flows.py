@@ -1,8 +1,8 @@
-"""Transfers that are under way at once and share links: each has its max-min fair share of bandwidth at every moment.
+"""Max-min fair bandwidth sharing among concurrent transfers.
 
-All rates rise together until a link is full; what crosses it stays at that rate, and the others rise on (progressive
-filling: Bertsekas and Gallager, Data Networks, §6.5.2). What TCP or InfiniBand do comes near it in the mean; packets,
-buffers and the time until rates have settled are left out.
+All rates rise together until a link is full; flows over it keep that rate, and the others continue to rise (progressive
+filling: Bertsekas and Gallager, Data Networks, §6.5.2). TCP and InfiniBand come close to this on average. Left out:
+packets, buffers, and the time until rates settle.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from mlsys_lab.comm.cost.topology import Route
 
-ROUNDING = 1e-12  # shares of links that differ by less are the same: bandwidths are not subtracted exactly
+ROUNDING = 1e-12  # fair shares that differ by less are equal: subtracted bandwidths are rounded
 
 
 def fair_rates(routes: Mapping[int, Route], capacity: Mapping[str, float]) -> dict[int, float]:
-    """Bytes a second of each flow over its route of links: none could have more unless one with less had less still.
+    """Bytes per second of each flow over its route: no flow can get more without taking from one that has less.
 
-    Flows 0 and 1 share a link of 10, of which 1 can use no more than the link of 2 behind it lets through:
+    Flows 0 and 1 share a link of 10, but flow 1 also crosses a link of 2:
 
     >>> fair_rates({0: ("wide",), 1: ("wide", "thin")}, {"wide": 10.0, "thin": 2.0})
     {1: 2.0, 0: 8.0}
@@ -49,7 +49,7 @@ def fair_rates(routes: Mapping[int, Route], capacity: Mapping[str, float]) -> di
 
 @dataclass(slots=True)
 class _Flow:
-    """Bytes that were left at `since`, and the rate from then on; `version` counts the rates that it has had."""
+    """Bytes left at time `since`, and the rate from then on; `version` counts the changes of the rate."""
 
     route: Route
     left_bytes: float
@@ -59,7 +59,7 @@ class _Flow:
 
 
 class End(NamedTuple):
-    """When a flow ends at its present rate; overtaken once `Flows.version` of it is another."""
+    """When a flow ends at its current rate; outdated once `Flows.version` differs."""
 
     time_s: float
     flow: int
@@ -67,7 +67,7 @@ class End(NamedTuple):
 
 
 class Flows:
-    """Flows between `begin` and `finish`; rates are worked out anew only for those that a change can reach."""
+    """Flows between `begin` and `finish`; rates are recomputed only for flows that a change can affect."""
 
     def __init__(self, capacity: Mapping[str, float]) -> None:
         self._capacity = capacity
@@ -76,27 +76,27 @@ class Flows:
         self._changed: dict[str, None] = {}
 
     def begin(self, flow: int, size_bytes: float, route: Route, now: float) -> None:
-        """Start to send so many bytes over a route, from `now`."""
+        """Start to send `size_bytes` over a route at time `now`."""
         self._flows[flow] = _Flow(route, size_bytes, now)
         for link in route:
             self._users.setdefault(link, {})[flow] = None
             self._changed[link] = None
 
     def finish(self, flow: int) -> None:
-        """Take a flow off its links, which has sent all."""
+        """Remove a flow that has sent all its bytes from its links."""
         for link in self._flows.pop(flow).route:
             del self._users[link][flow]
             if self._users[link]:
                 self._changed[link] = None
 
     def version(self, flow: int) -> int:
-        """Number of the flow's present rate, counted from 1; 0 for a flow that is not under way."""
+        """How many rates the flow has had, including the current one; 0 for a flow that is not active."""
         return self._flows[flow].version if flow in self._flows else 0
 
     def settle(self, now: float) -> list[End]:
-        """Share links anew after all changes of this moment; returns the ends that have moved, but for those never."""
+        """Recompute rates after all changes at time `now`; return the new ends of flows whose rate has changed."""
         rates: dict[int, float] = {}
-        for group in self._reach():
+        for group in self._affected_groups():
             rates |= fair_rates({flow: self._flows[flow].route for flow in group}, self._capacity)
         ends = []
         for number, rate in rates.items():
@@ -110,8 +110,8 @@ class Flows:
                 ends.append(End(now + (flow.left_bytes / rate if rate else 0.0), number, flow.version))
         return ends
 
-    def _reach(self) -> list[list[int]]:
-        """Flows on links that have changed, in groups: with those that share a link with them, and so on."""
+    def _affected_groups(self) -> list[list[int]]:
+        """Connected groups of flows that share links, directly or not, with a changed link."""
         groups, seen = [], set()
         for changed in self._changed:
             group, links = [], [changed]

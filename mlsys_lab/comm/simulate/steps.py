@@ -1,4 +1,4 @@
-"""Programs for the simulated cluster: a collective chunk by chunk, and a training step of data and pipeline stages."""
+"""Programs for the simulated cluster: a ring all-reduce message by message, and a data-parallel training step."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 def ring_all_reduce(
     cluster: Cluster, ranks: Sequence[int], size_bytes: float, link: LinkCost | None = None, after: Sequence[Task] = ()
 ) -> list[Task]:
-    """Issue a ring all-reduce message by message; returns the last task of each rank, in their order.
+    """Issue a ring all-reduce message by message; return the last task of each rank, in their order.
 
-    A rank passes on in step k + 1 what it received in step k, so a rank that starts late holds up its neighbours one
-    by one. link: what a message costs, which then meets no others; without it, chunks are transfers over the cluster's
-    topology. `after`: a task for each rank that its first message waits for.
+    A rank forwards in step k + 1 what it received in step k, so a rank that starts late delays its neighbours one after
+    the other. link: cost of a message without contention; if None, chunks are transfers over the cluster's topology.
+    after: for each rank a task that its first message waits for.
     """
     p = len(ranks)
     if p < 2:
@@ -39,23 +39,23 @@ def data_parallel_step(
     *,
     overlap: bool = True,
 ) -> Task:
-    """Issue a step of data parallelism on all ranks: forward, backward (twice as long), one all-reduce a layer.
+    """Issue a data-parallel step on all ranks: forward, backward (twice as long), one all-reduce for each layer.
 
-    With overlap a layer's gradients go while the layers before it are differentiated; without, after the whole of the
+    With overlap, a layer's all-reduce runs during the backward pass of the layers before it; without, after the entire
     backward pass. Returns the optimizer's task of rank 0.
     """
-    everyone = range(cluster.ranks)
-    for rank in everyone:
+    ranks = range(cluster.ranks)
+    for rank in ranks:
         for layer in range(layers):
             cluster.compute(rank, forward_s, f"forward {layer}")
     gradients = [
-        [cluster.compute(rank, 2 * forward_s, f"backward {layer}") for rank in everyone]
+        [cluster.compute(rank, 2 * forward_s, f"backward {layer}") for rank in ranks]
         for layer in reversed(range(layers))
     ]
     last = gradients[-1]
     reduced = [
-        cluster.collective(everyone, all_reduce_s, f"all-reduce {layers - 1 - i}", own if overlap else last)
+        cluster.collective(ranks, all_reduce_s, f"all-reduce {layers - 1 - i}", own if overlap else last)
         for i, own in enumerate(gradients)
     ]
-    updates = [cluster.compute(rank, 0.0, "optimizer", reduced) for rank in everyone]
+    updates = [cluster.compute(rank, 0.0, "optimizer", reduced) for rank in ranks]
     return updates[0]

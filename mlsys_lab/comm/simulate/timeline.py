@@ -1,4 +1,4 @@
-"""When each task of a simulated run started and ended, what that adds up to, and the formats that tools read."""
+"""Timeline of a simulated run: start and end of each task, busy and exposed time, traces and figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STREAMS = ("compute", "collectives", "sends", "receives")
 
 
 class Timeline:
-    """Start and end of every task in seconds; ranks that wait for a link that failed never end (`stuck_ranks`)."""
+    """Start and end of every task in seconds; tasks that wait for a failed link never end (`stuck_ranks`)."""
 
     def __init__(
         self,
@@ -42,19 +42,19 @@ class Timeline:
         return sorted({stream // 4 for streams in endless for stream in streams})
 
     def busy_s(self, rank: int, stream: str = "compute") -> float:
-        """Seconds for which a rank's stream has a task; what never starts takes none."""
+        """Seconds during which a rank's stream runs a task; tasks that never start take none."""
         return sum(end - start for start, end, _ in self._tasks(rank, stream) if start < math.inf)
 
     def exposed_s(self, rank: int) -> float:
-        """Seconds in which a rank communicates, or waits for it, and does not compute, up to its last task's end.
+        """Exposed communication: seconds in which a rank communicates or waits, and does not compute.
 
-        Tasks of the compute stream follow each other without overlap, so this is that end less the busy time.
+        Computed as the end of its last task minus its busy time, since compute tasks do not overlap.
         """
         own = [end for stream in STREAMS for _, end, _ in self._tasks(rank, stream)]
         return max(own, default=0.0) - self.busy_s(rank)
 
     def peak_bytes(self, rank: int) -> float:
-        """Most memory that `Cluster.hold` counts on a rank at one time."""
+        """Peak memory of a rank, as counted by `Cluster.hold`."""
         changes: list[tuple[float, float]] = []
         for holder, start, until, size_bytes in self._held:
             if holder == rank:
@@ -62,13 +62,13 @@ class Timeline:
                 if until is not None:
                     changes.append((self.end[until], -size_bytes))
         held = peak = 0.0
-        for _, change in sorted(changes):  # what is freed at a moment is freed before what is taken then
+        for _, change in sorted(changes):  # at equal times memory is freed before it is allocated
             held += change
             peak = max(peak, held)
         return peak
 
     def chrome_trace(self) -> dict[str, Any]:
-        """The run in Chrome's trace format, a process a rank and a thread a stream, for Perfetto (ui.perfetto.dev)."""
+        """The run in Chrome's trace format for Perfetto (ui.perfetto.dev): ranks as processes, streams as threads."""
         names = [
             {"ph": "M", "name": kind, "pid": rank, "tid": tid, "args": {"name": label}}
             for rank in range(self.ranks)
@@ -90,7 +90,7 @@ class Timeline:
         Path(path).write_text(json.dumps(self.chrome_trace()), encoding="utf-8")
 
     def figure(self, *, title: str = "") -> go.Figure:
-        """Bars over time, a row for each stream that has tasks, by rank; hover shows a task's name and times."""
+        """Gantt chart, one row for each rank and stream with tasks; hovering shows a task's name and times."""
         import plotly.graph_objects as go
 
         figure = go.Figure()

@@ -1,90 +1,120 @@
-"""Gradients averaged in fewer bytes: as 8-bit numbers in blocks, or as two thin matrices.
+"""Gradient compression: averages gradients in fewer bytes, as block-quantized int8 or as low-rank products (PowerSGD).
 
-Both round, and keep what a step left out to add it to the next step's gradients (error feedback, Seide et al. 2014;
-Karimireddy et al., arXiv:1901.09847): nothing is lost, it comes later. Letters: p ranks, a gradient (n, m), rank r.
+Both keep the compression error of a step and add it to the next step's gradients (error feedback, Seide et al. 2014;
+Karimireddy et al., arXiv:1901.09847), so that nothing is lost, only delayed. Letters: p ranks, a gradient (n, m), rank
+r.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from mlsys_lab.comm import Rank
-from mlsys_lab.comm.collectives.all_reduce import ring
+from mlsys_lab.comm.collectives.all_reduce import all_reduce
+from mlsys_lab.comm.collectives.all_to_all import all_to_all
 from mlsys_lab.comm.collectives.chunks import split_chunks
-from mlsys_lab.comm.collectives.exchange import all_to_all
-from mlsys_lab.comm.collectives.scattered import all_gather_ring
+from mlsys_lab.comm.collectives.reduce_scatter import all_gather
 from mlsys_lab.errors import InputError
-from mlsys_lab.parallel.data.averaging import GRADIENTS
-from mlsys_lab.parallel.data.blocks import Blocks
+from mlsys_lab.parallel.data.ddp import GRADIENTS
+
+MAX_CODE = 127
+"""Largest int8 code; -128 is not used, so that codes are symmetric."""
 
 
-class Int8Average:
-    """Averages gradients as 8-bit numbers with an fp32 scale for each `block` of them: 1 + 4/block bytes an element.
+@dataclass(frozen=True)
+class BlockQuantizer:
+    """Symmetric int8 quantization of flat arrays in blocks of `block_size` numbers, each with an fp32 scale.
 
-    A rank sends each other its chunk, adds up what came, and sends the sum, rounded again (ZeRO++, arXiv:2306.10209,
-    §3.3): 2·(p - 1)/p of the elements, a quarter of an fp32 all-reduce's bytes. What the first rounding leaves out is
-    kept for the next step; the second, of sums, is lost.
+    n numbers become codes (n,) in int8 and scales (⌈n/block_size⌉,) in fp32: 1 + 4/block_size bytes a number. The error
+    is at most half a quantization step, 1/254 of the block's largest magnitude. Raises InputError for an empty block.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], group: Rank, block: int = 256) -> None:
-        self.parameters, self._group, self._blocks = list(parameters), group, Blocks(block)
+    block_size: int = 256
+
+    def __post_init__(self) -> None:
+        if self.block_size < 1:
+            raise InputError("a quantization block has at least one number", got=self.block_size)
+
+    def quantize(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Quantize a flat array: codes, and the scale of each block."""
+        blocks = nn.functional.pad(x, (0, -len(x) % self.block_size)).view(-1, self.block_size)
+        scales = (blocks.abs().amax(1) / MAX_CODE).float()
+        divisors = scales.masked_fill(scales == 0, 1).to(x.dtype)[:, None]
+        codes = (blocks / divisors).round().clamp(-MAX_CODE, MAX_CODE).to(torch.int8)
+        return codes.view(-1)[: len(x)].clone(), scales
+
+    def dequantize(self, codes: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Numbers in `dtype`, from their codes and scales."""
+        return codes.to(dtype) * scales.to(dtype).repeat_interleave(self.block_size)[: len(codes)]
+
+
+class Int8GradientAverager:
+    """Averages gradients in int8 with a scale for each block: about a quarter of the bytes of an fp32 all-reduce.
+
+    An all-to-all sends each rank its chunk of every rank's gradient; the rank sums in full precision, quantizes the sum
+    again and all-gathers it (ZeRO++, arXiv:2306.10209, §3.3): 2·(p - 1)/p of the elements. The error of the first
+    quantization is kept for the next step; that of the second, of sums, is lost.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], group: Rank, block_size: int = 256) -> None:
+        self.parameters, self._group, self._quantizer = list(parameters), group, BlockQuantizer(block_size)
         self._errors = [torch.zeros_like(one) for one in self.parameters]
 
-    def average(self) -> None:
-        """Replace every parameter's gradient by the mean over all ranks, rounded; call it after `backward()`."""
+    def average_gradients(self) -> None:
+        """Replace every gradient by the quantized mean over all ranks; call it after `backward()`."""
         for parameter, error in zip(self.parameters, self._errors, strict=True):
             assert parameter.grad is not None
-            wanted = parameter.grad + error
-            chunks = split_chunks(wanted, self._group.size)
-            going = [self._blocks.encode(chunk) for chunk in chunks]
-            sent = [self._blocks.decode(*one, wanted.dtype) for one in going]
-            error.copy_(wanted - torch.cat(sent).view_as(wanted))
-            codes, scales = ([one[kind] for one in going] for kind in (0, 1))
-            codes, scales = (all_to_all(self._group, some, GRADIENTS) for some in (codes, scales))
-            came = [self._blocks.decode(*one, wanted.dtype) for one in zip(codes, scales, strict=True)]
+            corrected = parameter.grad + error
+            quantized = [self._quantizer.quantize(chunk) for chunk in split_chunks(corrected, self._group.size)]
+            sent = [self._quantizer.dequantize(*one, corrected.dtype) for one in quantized]
+            error.copy_(corrected - torch.cat(sent).view_as(corrected))
             codes, scales = (
-                all_gather_ring(self._group, some, GRADIENTS) for some in self._blocks.encode(torch.stack(came).mean(0))
+                all_to_all(self._group, list(arrays), GRADIENTS) for arrays in zip(*quantized, strict=True)
             )
-            parts = [self._blocks.decode(*one, wanted.dtype) for one in zip(codes, scales, strict=True)]
-            parameter.grad.copy_(torch.cat(parts).view_as(wanted))
+            received = [self._quantizer.dequantize(*one, corrected.dtype) for one in zip(codes, scales, strict=True)]
+            mean = self._quantizer.quantize(torch.stack(received).mean(0))
+            codes, scales = (all_gather(self._group, array, GRADIENTS) for array in mean)
+            chunks = [self._quantizer.dequantize(*one, corrected.dtype) for one in zip(codes, scales, strict=True)]
+            parameter.grad.copy_(torch.cat(chunks).view_as(corrected))
 
 
 class PowerSGD:
-    """Averages the gradient of a matrix as a product of (n, r) and (r, m) (Vogels et al., arXiv:1905.13727).
+    """Averages a matrix gradient as a low-rank product (n, r) @ (r, m) (Vogels et al., arXiv:1905.13727).
 
-    One step of power iteration from the last step's matrix: r·(n + m) elements are all-reduced for n·m. Vectors, and
-    matrices for which that is no gain, are averaged as they are. What the product leaves out of this rank's gradient
-    is kept for the next step.
+    One power iteration from the last step's factor: r·(n + m) elements are all-reduced instead of n·m. Vectors, and
+    matrices for which that saves nothing, are averaged uncompressed. The error of this rank's gradient is kept for the
+    next step.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], group: Rank, rank: int = 4, seed: int = 0) -> None:
         if rank < 1:
-            raise InputError("the product of two matrices has at least rank 1", got=rank)
+            raise InputError("a low-rank product has at least rank 1", got=rank)
         self.parameters, self._group = list(parameters), group
-        generator = torch.Generator().manual_seed(seed)  # all ranks begin with one matrix
+        generator = torch.Generator().manual_seed(seed)  # the same initial factor on all ranks
         self._right: dict[nn.Parameter, torch.Tensor] = {}
         self._errors: dict[nn.Parameter, torch.Tensor] = {}
         for one in self.parameters:
             if one.ndim == 2 and rank * sum(one.shape) < one.numel():
-                start = torch.randn(one.shape[1], rank, generator=generator, dtype=torch.float64)
-                self._right[one], self._errors[one] = start.to(one), torch.zeros_like(one)
+                factor = torch.randn(one.shape[1], rank, generator=generator, dtype=torch.float64)
+                self._right[one], self._errors[one] = factor.to(one), torch.zeros_like(one)
 
-    def average(self) -> None:
-        """Replace every parameter's gradient by the mean over all ranks, compressed; call it after `backward()`."""
+    def average_gradients(self) -> None:
+        """Replace every gradient by the compressed mean over all ranks; call it after `backward()`."""
         for parameter in self.parameters:
             assert parameter.grad is not None
             if parameter not in self._right:
                 parameter.grad.copy_(self._mean(parameter.grad))
                 continue
-            wanted = parameter.grad + self._errors[parameter]
-            left = torch.linalg.qr(self._mean(wanted @ self._right[parameter])).Q  # (n, r)
-            right = self._mean(wanted.T @ left)  # (m, r)
-            self._errors[parameter] = wanted - left @ right.T
+            corrected = parameter.grad + self._errors[parameter]
+            left = torch.linalg.qr(self._mean(corrected @ self._right[parameter])).Q  # (n, r)
+            right = self._mean(corrected.T @ left)  # (m, r)
+            self._errors[parameter] = corrected - left @ right.T
             self._right[parameter] = right
             parameter.grad.copy_(left @ right.T)
 
     def _mean(self, x: torch.Tensor) -> torch.Tensor:
-        return ring(self._group, x, GRADIENTS) / self._group.size
+        return all_reduce(self._group, x, GRADIENTS) / self._group.size

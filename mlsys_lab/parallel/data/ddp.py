@@ -1,52 +1,110 @@
-"""Step 3: gradients averaged in buckets while the backward pass goes on (Li et al., arXiv:2006.15704)."""
+"""Data parallelism in three steps: an all-reduce for each gradient, one for all of them, and buckets that overlap.
+
+Before training, all ranks start from rank 0's parameters (`sync_module_states`). With unequal numbers of tokens, losses
+need `loss_weights`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 from torch import nn
 
 from mlsys_lab.comm import Rank
-from mlsys_lab.comm.collectives.all_reduce import ring_steps
+from mlsys_lab.comm.collectives.all_reduce import all_reduce, all_reduce_steps
+from mlsys_lab.comm.collectives.rooted import broadcast
 from mlsys_lab.comm.collectives.steps import InFlight
-from mlsys_lab.parallel.buckets import BucketQueue
-from mlsys_lab.parallel.data.averaging import GRADIENTS, copy_from_first, copy_tensors
-from mlsys_lab.parallel.flat import assign_buckets
+from mlsys_lab.errors import InputError
+from mlsys_lab.parallel.buckets import BucketReducer, assign_buckets
+
+GRADIENTS = "gradients"
+"""The ledger's purpose for messages of gradients."""
+
+
+def sync_module_states(module: nn.Module, group: Rank) -> None:
+    """Broadcast rank 0's parameters and buffers, so that all ranks start from the same model."""
+    broadcast_tensors([*module.parameters(), *module.buffers()], group)
+
+
+def sync_untrained_states(module: nn.Module, group: Rank) -> None:
+    """Broadcast rank 0's buffers and frozen parameters, which belong to no bucket and no shard."""
+    broadcast_tensors([*(one for one in module.parameters() if not one.requires_grad), *module.buffers()], group)
+
+
+def broadcast_tensors(tensors: Iterable[torch.Tensor], group: Rank) -> None:
+    """Overwrite tensors with those of the group's rank 0, one after the other."""
+    for tensor in tensors:
+        tensor.data.copy_(broadcast(group, tensor.data))
+
+
+def average_gradients(module: nn.Module, group: Rank) -> None:
+    """Step 1: one all-reduce for each parameter, after the backward pass. Small ones cost as much latency as large."""
+    for parameter in module.parameters():
+        if parameter.grad is not None:
+            parameter.grad.copy_(all_reduce(group, parameter.grad, GRADIENTS) / group.size)
+
+
+def average_gradients_flat(module: nn.Module, group: Rank) -> None:
+    """Step 2: one all-reduce of all gradients flattened, after the backward pass.
+
+    Raises InputError if a trainable parameter has no gradient.
+    """
+    for bucket in assign_buckets(module.parameters(), float("inf")):
+        bucket.write_gradients(all_reduce(group, bucket.read_gradients(), GRADIENTS) / group.size)
 
 
 class DDP(nn.Module):
-    """A module whose gradients are averaged over the ranks of `group` while `backward()` works them out.
+    """Step 3: a module whose gradients are averaged over `group` in buckets, during `backward()`.
 
-    All ranks begin with rank 0's parameters and buffers. Before each forward pass of training they take its buffers
-    again, since those that change (a batch norm's running means) see other data on each rank. Between `backward()` and
-    the optimiser's step call `finish_gradient_synchronization()`. Gradients travel in buckets of up to `bucket_bytes`,
-    last layers' first. In torch: `DistributedDataParallel`, which waits by itself.
+    All ranks start from rank 0's parameters and buffers. Every forward pass in training mode first broadcasts rank 0's
+    buffers, since those that training changes (a batch norm's running means) see different data on each rank. Call
+    `finish_gradient_synchronization()` between `backward()` and the optimizer's step. Buckets hold up to `bucket_bytes`
+    of gradients, the last layers' first (Li et al., arXiv:2006.15704). In torch: `DistributedDataParallel`, which waits
+    at the end of `backward()` by itself.
     """
 
     def __init__(self, module: nn.Module, group: Rank, bucket_bytes: float = 25 * 2**20) -> None:
         super().__init__()
         self.module, self._group, self._size = module, group, group.size
-        copy_from_first(module, group)
-        buckets = assign_buckets(module.parameters(), bucket_bytes)
-        self._queue = BucketQueue(
-            buckets, lambda bucket: InFlight(ring_steps(group, bucket.read_gradients(), GRADIENTS))
+        sync_module_states(module, group)
+        self._reducer = BucketReducer(
+            assign_buckets(module.parameters(), bucket_bytes),
+            lambda bucket: InFlight(all_reduce_steps(group, bucket.read_gradients(), GRADIENTS)),
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module on this rank's part of the batch."""
         if self.training:
-            copy_tensors(self.module.buffers(), self._group)
+            broadcast_tensors(self.module.buffers(), self._group)
         return self.module(*args, **kwargs)
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Within this context `backward()` adds gradients up and sends nothing: all micro-batches but the last."""
-        return self._queue.paused()
+        """Context for gradient accumulation: `backward()` sends nothing. Use it for all micro-batches but the last."""
+        return self._reducer.no_sync()
 
     def finish_gradient_synchronization(self) -> None:
         """Wait until every gradient is the mean over all ranks.
 
-        Raises InputError where a parameter got no gradient since the last call.
+        Raises InputError if a parameter has got no gradient since the last call.
         """
-        for bucket, total in self._queue.finish():
+        for bucket, total in self._reducer.finish():
             bucket.write_gradients(total / self._size)
+
+
+def loss_weights(tokens: Sequence[int], group: Rank) -> list[float]:
+    """Weights tᵢ·p/Σt for the mean losses of this rank's micro-batches, which have `tokens` target tokens each.
+
+    Weighted like this, gradients accumulated over micro-batches and averaged over the p ranks are those of the mean
+    loss over ALL tokens of all ranks. Unweighted, tokens of short sequences would count more than those of long ones.
+    Costs one all-reduce of a number. A micro-batch of padding only has weight 0. Raises InputError if no rank has a
+    token.
+    """
+    if any(count < 0 for count in tokens):
+        raise InputError("tokens of a micro-batch must not be negative", got=list(tokens))
+    total = int(all_reduce(group, torch.tensor([sum(tokens)], device=group.device), "token counts"))
+    if not total:
+        raise InputError("no rank has a token", got=f"{list(tokens)} here and 0 elsewhere")
+    return [count * group.size / total for count in tokens]

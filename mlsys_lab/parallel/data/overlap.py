@@ -1,8 +1,9 @@
-"""How much of data parallelism's traffic hides behind the backward pass: timed on real ranks, beside the simulator.
+"""How much of data parallelism's communication overlaps with the backward pass: measured, next to the simulator.
 
-Buckets, hooks, messages and processes are real. The arithmetic and the link are paced: a layer takes `LAYER_S` forward
-and twice that backward, and the link is so fast that an all-reduce of all gradients takes --load times as long as the
-backward pass. So the speed of the machine hardly counts; what a message costs a rank besides the link does.
+Buckets, hooks, messages and processes are real. Computation and link are emulated: a layer takes `LAYER_S` forward and
+twice that backward, and the link's speed is such that an all-reduce of all gradients takes --load times as long as the
+backward pass. The result hardly depends on the machine's speed, but it does include what a message costs a rank in
+addition to the link.
 
 examples:
   python -m mlsys_lab.parallel.data.overlap
@@ -23,58 +24,58 @@ from torch import nn
 
 from mlsys_lab.comm import Rank, run
 from mlsys_lab.comm.cost.alpha_beta import LinkCost
-from mlsys_lab.comm.paced import pace
+from mlsys_lab.comm.instrumentation import emulate_link
 from mlsys_lab.comm.simulate import Cluster
 from mlsys_lab.comm.simulate.steps import data_parallel_step
 from mlsys_lab.errors import CourseError, InputError
 from mlsys_lab.flops.communication import all_reduce_bytes
-from mlsys_lab.parallel.data.averaging import average_each, average_flat
-from mlsys_lab.parallel.data.ddp import DDP
+from mlsys_lab.parallel.data.ddp import DDP, average_gradients, average_gradients_flat
 
 LAYER_S, WIDTH = 0.02, 64
-"""Seconds of a layer's forward pass, and its width."""
-WAYS = ("one by one, behind", "in one, behind", "in buckets, during")
-"""How gradients are averaged: `average_each` and `average_flat` behind the backward pass, `DDP` while it goes on."""
+"""Seconds of a layer's forward pass, and its number of features."""
+METHODS = ("all-reduce per parameter", "one flat all-reduce", "overlapped buckets")
+"""How gradients are averaged: `average_gradients`, `average_gradients_flat`, and `DDP`."""
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """A step of one way to average gradients: its seconds, and which share of the all-reduce it hides, 1 at most.
+    """A step with one method of averaging gradients: its time, and the fraction of the all-reduce that it hides.
 
-    Below 0 it takes longer than arithmetic and link together: its messages cost the ranks time of their own.
+    The fraction, at most 1, is negative where the step takes longer than computation and link one after the other,
+    because messages cost the ranks time of their own. `simulated_fraction` is the simulator's.
     """
 
-    way: str
+    method: str
     step_s: float
-    hidden: float
-    simulated: float
+    hidden_fraction: float
+    simulated_fraction: float
 
 
 def measure(ranks: int = 2, layers: int = 8, load: float = 1.0, steps: int = 3) -> list[Overlap]:
-    """Time a step of each way, and say which share of an all-reduce it hides, measured and in the simulator.
+    """Time a step with each method; return the fraction of the all-reduce that it hides, measured and simulated.
 
-    load: an all-reduce of all gradients over the backward pass. The shortest of several steps counts, since other work
-    of the machine can only add to it. Raises InputError for bad arguments.
+    load: time of an all-reduce of all gradients, relative to the backward pass. The shortest of several steps counts,
+    since other work on the machine can only add to it. Raises InputError for bad arguments.
     """
     if ranks < 2 or layers < 2 or steps < 1 or not load > 0:
         got = f"{ranks} ranks, {layers} layers, {steps} steps, load {load:g}"
         raise InputError("overlap needs two ranks, two layers, a step and a positive load", got=got)
-    results, _ = run(_time_ways, [(layers, load, steps)] * ranks, world="gloo")
+    results, _ = run(_time_methods, [(layers, load, steps)] * ranks, backend="gloo")
     arithmetic_s, all_reduce_s = 3 * layers * LAYER_S, load * 2 * layers * LAYER_S
 
     def hide(step_s: float) -> float:
         return 1 - (step_s - arithmetic_s) / all_reduce_s
 
     found = []
-    for number, way in enumerate(WAYS):
+    for number, method in enumerate(METHODS):
         cluster, step_s = Cluster(ranks), max(times[number] for times in results)
-        data_parallel_step(cluster, layers, LAYER_S, all_reduce_s / layers, overlap=number == len(WAYS) - 1)
-        found.append(Overlap(way, step_s, hide(step_s), max(0.0, hide(cluster.timeline().end_s))))
+        data_parallel_step(cluster, layers, LAYER_S, all_reduce_s / layers, overlap=number == len(METHODS) - 1)
+        found.append(Overlap(method, step_s, hide(step_s), max(0.0, hide(cluster.timeline().end_s))))
     return found
 
 
 class _Layer(nn.Linear):
-    """A linear layer that takes a set time."""
+    """A linear layer that takes a fixed time."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         paced: torch.Tensor = _Sleep.apply(super().forward(x))  # type: ignore[no-untyped-call]
@@ -82,7 +83,7 @@ class _Layer(nn.Linear):
 
 
 class _Sleep(torch.autograd.Function):
-    """The identity, which sleeps behind the forward pass and before the backward pass of what it is called with."""
+    """Identity that sleeps for the time of a layer's forward pass, and backward of its backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -95,13 +96,13 @@ class _Sleep(torch.autograd.Function):
         return gradients[0]
 
 
-def _time_ways(world: Rank, given: tuple[int, float, int]) -> list[float]:
-    """Seconds of a step of each way, on this rank."""
+def _time_methods(world: Rank, given: tuple[int, float, int]) -> list[float]:
+    """Seconds of a step with each method, on this rank."""
     layers, load, steps = given
     model = nn.Sequential(*(_Layer(WIDTH, WIDTH, bias=False) for _ in range(layers)))
     layer_bytes = 4 * WIDTH * WIDTH
     link = LinkCost(0.0, all_reduce_bytes(layer_bytes, world.size) / (load * 2 * LAYER_S))
-    rank, x = pace(world, link), torch.randn(1, WIDTH)
+    rank, x = emulate_link(world, link), torch.randn(1, WIDTH)
 
     def step_s(module: nn.Module, finish: Callable[[], None]) -> float:
         world.barrier()
@@ -114,13 +115,16 @@ def _time_ways(world: Rank, given: tuple[int, float, int]) -> list[float]:
     def shortest(module: nn.Module, finish: Callable[[], None]) -> float:
         return min(step_s(module, finish) for _ in range(steps))
 
-    behind = [shortest(model, lambda: average_each(model, rank)), shortest(model, lambda: average_flat(model, rank))]
+    after_backward = [
+        shortest(model, lambda: average_gradients(model, rank)),
+        shortest(model, lambda: average_gradients_flat(model, rank)),
+    ]
     ddp = DDP(model, rank, bucket_bytes=layer_bytes)
-    return [*behind, shortest(ddp, ddp.finish_gradient_synchronization)]
+    return [*after_backward, shortest(ddp, ddp.finish_gradient_synchronization)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns its exit code."""
+    """Run the command line and return its exit code."""
     description, _, examples = str(__doc__).partition("examples:")
     parser = argparse.ArgumentParser(
         "mlsys_lab.parallel.data.overlap",
@@ -128,18 +132,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog=f"examples:{examples}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--ranks", type=int, default=2, help="processes (2)")
+    parser.add_argument("--ranks", type=int, default=2, help="ranks, one process each (2)")
     parser.add_argument("--layers", type=int, default=8, help="layers of the model, one bucket each (8)")
-    parser.add_argument("--load", type=float, default=1.0, help="all-reduce over backward pass (1)")
+    parser.add_argument(
+        "--load", type=float, default=1.0, help="time of the all-reduce, relative to the backward pass (1)"
+    )
     args = parser.parse_args(argv)
     try:
         found = measure(args.ranks, args.layers, args.load)
     except CourseError as problem:
         print(f"overlap: {problem}", file=sys.stderr)
         return 1
-    print(f"{'gradients averaged':<20}{'step, ms':>10}{'hidden':>9}{'simulated':>11}")
+    print(f"{'method':<26}{'step, ms':>10}{'hidden':>9}{'simulated':>11}")
     for one in found:
-        print(f"{one.way:<20}{1e3 * one.step_s:10.0f}{one.hidden:9.0%}{one.simulated:11.0%}")
+        print(f"{one.method:<26}{1e3 * one.step_s:10.0f}{one.hidden_fraction:9.0%}{one.simulated_fraction:11.0%}")
     return 0
 
 

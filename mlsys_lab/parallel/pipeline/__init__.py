@@ -1,4 +1,4 @@
-"""Pipeline parallelism: every rank has some layers, and micro-batches pass through the ranks one behind the other."""
+"""Pipeline parallelism: each rank holds a stage of layers, and micro-batches pass through the stages."""
 
 from mlsys_lab.parallel.pipeline.execution import Pipeline
 from mlsys_lab.parallel.pipeline.schedules import (

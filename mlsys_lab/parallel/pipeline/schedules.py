@@ -1,7 +1,8 @@
-"""In which order each rank of a pipeline works on its micro-batches: what decides about idle time and memory.
+"""Pipeline schedules: the order in which each rank runs its passes, which determines the bubble and the memory.
 
-Letters: p ranks, m micro-batches, v chunks of layers that each rank has. Rank r has chunks r, p + r, 2p + r and so on
-of the model's v·p, so that a micro-batch goes round v times.
+A schedule is data. `execution` runs it on real ranks and `simulation` on simulated ones. Letters: p ranks,
+m micro-batches, v model chunks on each rank (virtual stages). Rank r holds chunks r, p + r, 2p + r, … of the model's
+v·p, so a micro-batch goes round the ranks v times.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ KINDS: tuple[Kind, Kind, Kind] = ("forward", "backward", "weight")
 
 
 class Action(NamedTuple):
-    """A rank's pass over one micro-batch with one of its chunks, both counted from 0.
+    """A pass of one micro-batch through one of the rank's model chunks, both counted from 0.
 
-    In a schedule with passes of kind "weight" those work out the gradients of weights, and "backward" that of what went
-    into the chunk alone; in any other "backward" works out both.
+    In a schedule with passes of kind "weight" (zero bubble's W), those compute weight gradients and "backward" (B) the
+    gradient of the chunk's input only. In any other schedule "backward" computes both.
     """
 
     kind: Kind
@@ -27,87 +28,87 @@ class Action(NamedTuple):
 
 
 Schedule = list[list[Action]]
-"""Type of a schedule: for each rank the actions that it takes, in order."""
+"""Actions of each rank, in order."""
 
 
 def gpipe(ranks: int, micro_batches: int) -> Schedule:
-    """All micro-batches forward, then all backward (Huang et al., arXiv:1811.06965): m kept at once on each rank."""
-    _require(ranks, micro_batches)
+    """All forward passes, then all backward passes (Huang et al., arXiv:1811.06965): m micro-batches in flight."""
+    _require_positive(ranks, micro_batches)
     one = [Action("forward", i) for i in range(micro_batches)] + [Action("backward", i) for i in range(micro_batches)]
     return [list(one) for _ in range(ranks)]
 
 
 def one_forward_one_backward(ranks: int, micro_batches: int) -> Schedule:
-    """Backward as early as can be, then one forward and one backward in turn (PipeDream-flush, arXiv:2006.09503).
+    """1F1B (PipeDream-flush, arXiv:2006.09503): warm up, then alternate forward and backward passes, then cool down.
 
-    As much idle time as `gpipe`; rank r keeps at most p - r micro-batches at once.
+    The bubble is that of `gpipe`; rank r has at most p - r micro-batches in flight.
     """
     return interleaved(ranks, micro_batches, chunks=1)
 
 
 def interleaved(ranks: int, micro_batches: int, chunks: int) -> Schedule:
-    """1F1B with v chunks of layers on each rank (Narayanan et al., arXiv:2104.04473, §2.2): idle time divided by v.
+    """1F1B with v model chunks on each rank (Narayanan et al., arXiv:2104.04473, §2.2): the bubble divided by v.
 
-    Micro-batches go in groups of p: each group through a rank's first chunk, then through its second. The price is v
-    times as many messages. Raises InputError unless p divides m, where v is more than 1.
+    Micro-batches advance in groups of p: each group through a rank's first chunk, then through its second. The price is
+    v times as many messages. With v > 1, raises InputError unless p divides m.
     """
-    _require(ranks, micro_batches)
+    _require_positive(ranks, micro_batches)
     if chunks < 1 or (chunks > 1 and micro_batches % ranks):
         got = f"{micro_batches} over {ranks} ranks, {chunks} chunks"
-        raise InputError("interleaved micro-batches are a multiple of the ranks", got=got)
-    size = ranks if chunks > 1 else micro_batches
+        raise InputError("interleaved micro-batches must be a multiple of the ranks", got=got)
+    group_size = ranks if chunks > 1 else micro_batches
     forward = [
         Action("forward", first + i, chunk)
-        for first in range(0, micro_batches, size)
+        for first in range(0, micro_batches, group_size)
         for chunk in range(chunks)
-        for i in range(size)
+        for i in range(group_size)
     ]
     backward = [Action("backward", one.micro_batch, chunks - 1 - one.chunk) for one in forward]
     schedule = []
     for rank in range(ranks):
-        ahead = ranks - 1 - rank if chunks == 1 else 2 * (ranks - 1 - rank) + (chunks - 1) * ranks
-        ahead = min(ahead, len(forward))
-        order = forward[:ahead]
-        for i, action in enumerate(forward[ahead:]):
+        warm_up = ranks - 1 - rank if chunks == 1 else 2 * (ranks - 1 - rank) + (chunks - 1) * ranks
+        warm_up = min(warm_up, len(forward))
+        order = forward[:warm_up]
+        for i, action in enumerate(forward[warm_up:]):
             order += [action, backward[i]]
-        schedule.append(order + backward[len(forward) - ahead :])
+        schedule.append(order + backward[len(forward) - warm_up :])
     return schedule
 
 
 def zero_bubble(ranks: int, micro_batches: int) -> Schedule:
-    """1F1B whose gradients of weights wait: ZB-H1 (Qi et al., arXiv:2401.10241, §2.2), about a third of its idle time.
+    """ZB-H1 (Qi et al., arXiv:2401.10241, §2.2): 1F1B with weight gradients postponed, about a third of its bubble.
 
-    The rank before waits for no gradient of weights. Rank r is r micro-batches late with them, and fills with the last
-    ones the gap in which 1F1B waits at the end. All ranks keep p micro-batches at most, as 1F1B's rank 0 does.
+    The previous stage no longer waits for weight gradients. Rank r postpones them by r micro-batches and runs the last
+    ones in the gap that 1F1B has at the end. Every rank has up to p micro-batches in flight, as 1F1B's rank 0 has.
     """
-    _require(ranks, micro_batches)
+    _require_positive(ranks, micro_batches)
     schedule = []
     for rank, order in enumerate(one_forward_one_backward(ranks, micro_batches)):
-        split: list[Action] = []
+        actions: list[Action] = []
         for action in order:
-            split.append(action)
+            actions.append(action)
             if action.kind == "backward" and action.micro_batch >= rank:
-                split.append(Action("weight", action.micro_batch - rank))
-        late = range(max(0, micro_batches - rank), micro_batches)
-        schedule.append(split + [Action("weight", i) for i in late])
+                actions.append(Action("weight", action.micro_batch - rank))
+        postponed = range(max(0, micro_batches - rank), micro_batches)
+        schedule.append(actions + [Action("weight", i) for i in postponed])
     return schedule
 
 
-def is_split(schedule: Schedule) -> bool:
-    """Whether gradients of weights have passes of their own in a schedule."""
+def has_weight_passes(schedule: Schedule) -> bool:
+    """Whether the schedule computes weight gradients in passes of their own."""
     return any(action.kind == "weight" for order in schedule for action in order)
 
 
-def most_kept(order: list[Action]) -> int:
-    """Micro-batches of which a rank keeps activations at once at most, each chunk's counted by itself."""
-    last = "weight" if is_split([order]) else "backward"
-    kept = most = 0
+def max_in_flight(order: list[Action]) -> int:
+    """Largest number of (micro-batch, chunk) pairs whose activations a rank holds at once, given its actions."""
+    last_kind = "weight" if has_weight_passes([order]) else "backward"
+    in_flight = largest = 0
     for action in order:
-        kept += (action.kind == "forward") - (action.kind == last)
-        most = max(most, kept)
-    return most
+        in_flight += (action.kind == "forward") - (action.kind == last_kind)
+        largest = max(largest, in_flight)
+    return largest
 
 
-def _require(ranks: int, micro_batches: int) -> None:
+def _require_positive(ranks: int, micro_batches: int) -> None:
     if ranks < 1 or micro_batches < 1:
         raise InputError("a pipeline has at least one rank and micro-batch", got=f"{ranks} and {micro_batches}")

@@ -1,21 +1,31 @@
-"""Tensor parallelism: every matrix is divided over the ranks, which all work on the same tokens (arXiv:1909.08053)."""
+"""Tensor parallelism (Megatron-LM, arXiv:1909.08053): every matrix is sharded over ranks that see the same tokens."""
 
-from mlsys_lab.parallel.tensor.layers import RowLinear, VocabularyEmbedding, take_columns
-from mlsys_lab.parallel.tensor.loss import divided_cross_entropy
-from mlsys_lab.parallel.tensor.regions import enter, leave
-from mlsys_lab.parallel.tensor.sequence import gather, project_gathered, scatter, split
-from mlsys_lab.parallel.tensor.transformer import divide_transformer
+from mlsys_lab.parallel.tensor.layers import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    VocabParallelEmbedding,
+    vocab_parallel_cross_entropy,
+)
+from mlsys_lab.parallel.tensor.mappings import (
+    copy_to_tensor_parallel_region,
+    gather_from_sequence_parallel_region,
+    reduce_from_tensor_parallel_region,
+    reduce_scatter_to_sequence_parallel_region,
+    scatter_to_sequence_parallel_region,
+    sequence_parallel_linears,
+)
+from mlsys_lab.parallel.tensor.transformer import apply_tensor_parallel
 
 __all__ = [
-    "RowLinear",
-    "VocabularyEmbedding",
-    "divide_transformer",
-    "divided_cross_entropy",
-    "enter",
-    "gather",
-    "leave",
-    "project_gathered",
-    "scatter",
-    "split",
-    "take_columns",
+    "ColumnParallelLinear",
+    "RowParallelLinear",
+    "VocabParallelEmbedding",
+    "apply_tensor_parallel",
+    "copy_to_tensor_parallel_region",
+    "gather_from_sequence_parallel_region",
+    "reduce_from_tensor_parallel_region",
+    "reduce_scatter_to_sequence_parallel_region",
+    "scatter_to_sequence_parallel_region",
+    "sequence_parallel_linears",
+    "vocab_parallel_cross_entropy",
 ]

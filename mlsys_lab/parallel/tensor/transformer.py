@@ -1,4 +1,4 @@
-"""A transformer divided as Megatron divides it: heads, hidden units and vocabulary over the ranks."""
+"""Tensor and sequence parallelism of a transformer: shards heads, MLP hidden units and vocabulary, as Megatron does."""
 
 from __future__ import annotations
 
@@ -8,77 +8,85 @@ from typing import Any
 from torch import nn
 
 from mlsys_lab.comm import Rank
-from mlsys_lab.comm.collectives.all_reduce import ring
+from mlsys_lab.comm.collectives.all_reduce import all_reduce
 from mlsys_lab.errors import InputError
 from mlsys_lab.models.attention import SelfAttention
 from mlsys_lab.models.experts import MLP
 from mlsys_lab.models.transformer import Transformer
-from mlsys_lab.parallel.tensor.layers import RowLinear, VocabularyEmbedding, take_columns
-from mlsys_lab.parallel.tensor.regions import enter, leave
-from mlsys_lab.parallel.tensor.sequence import gather, project_gathered, scatter, split
+from mlsys_lab.parallel.tensor.layers import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
+from mlsys_lab.parallel.tensor.mappings import (
+    copy_to_tensor_parallel_region,
+    gather_from_sequence_parallel_region,
+    reduce_from_tensor_parallel_region,
+    reduce_scatter_to_sequence_parallel_region,
+    scatter_to_sequence_parallel_region,
+    sequence_parallel_linears,
+)
 
-COPIES = "gradients of copies"
-"""The purpose with which the ledger counts gradients of parameters that all ranks have, each seen by some tokens."""
+REPLICATED_GRADIENTS = "gradients of replicated parameters"
+"""The ledger's purpose for gradients of parameters that every rank has but applies to its own tokens only."""
 
 
-def divide_transformer(model: Transformer, group: Rank, *, sequence_parallel: bool = False) -> Transformer:
-    """Keep this rank's part of a model that all ranks have whole, in place: ids (B, T) -> logits (B, T, V/p).
+def apply_tensor_parallel(model: Transformer, group: Rank, *, sequence_parallel: bool = False) -> Transformer:
+    """Shard a model that every rank has in full, in place; it then maps token ids (B, T) to logits (B, T, V/p).
 
-    A rank keeps N/p query heads with K/p key/value heads, F/p hidden units of each MLP and V/p tokens; norms are whole
-    on every rank and stay equal. Attention and MLP send an all-reduce forward and one backward each. The loss is
-    `divided_cross_entropy`.
+    Each rank keeps N/p query heads with K/p key/value heads, F/p hidden units of each MLP and V/p rows of the
+    vocabulary; norms are replicated and stay equal. Attention and MLP each need one all-reduce forward and one
+    backward. The matching loss is `vocab_parallel_cross_entropy`.
 
-    sequence_parallel: what goes from block to block, and the norms between, are of T/p tokens. Norms and biases behind
-    a sum then see some tokens each, so that every backward pass sums their gradients over the ranks.
+    sequence_parallel: residual stream and norms hold T/p tokens. Gradients of norms, and of biases added after a sum,
+    are then all-reduced in every backward pass, because each rank saw only its own tokens.
 
-    Raises InputError where a dimension cannot be divided evenly, and for experts, latent attention, parallel blocks,
-    ALiBi and norms of queries and keys, which are not divided here.
+    Raises InputError where a dimension does not divide evenly, and for what is not supported here: experts, latent
+    attention, parallel blocks, ALiBi, and norms of queries and keys.
     """
     _check(model, group)
-    add_up = scatter if sequence_parallel else leave
+    reduce = reduce_scatter_to_sequence_parallel_region if sequence_parallel else reduce_from_tensor_parallel_region
 
-    def enter_here(_module: nn.Module, inputs: Any) -> Any:
-        return enter(inputs[0], group), *inputs[1:]
+    def copy_input(_module: nn.Module, inputs: Any) -> Any:
+        return copy_to_tensor_parallel_region(inputs[0], group), *inputs[1:]
 
     for block in model.blocks:
         attention, mlp = block.attention, block.mlp
         assert isinstance(attention, SelfAttention) and isinstance(mlp, MLP)
-        attention.query, attention.key, attention.value = (
-            take_columns(linear, group) for linear in (attention.query, attention.key, attention.value)
-        )
-        attention.out = RowLinear(attention.out, group, add_up)
-        mlp.up, mlp.down = take_columns(mlp.up, group), RowLinear(mlp.down, group, add_up)
+        attention.query = ColumnParallelLinear(attention.query, group)
+        attention.key = ColumnParallelLinear(attention.key, group)
+        attention.value = ColumnParallelLinear(attention.value, group)
+        attention.out = RowParallelLinear(attention.out, group, reduce)
+        mlp.up, mlp.down = ColumnParallelLinear(mlp.up, group), RowParallelLinear(mlp.down, group, reduce)
         if mlp.gate is not None:
-            mlp.gate = take_columns(mlp.gate, group)
+            mlp.gate = ColumnParallelLinear(mlp.gate, group)
         if sequence_parallel:
-            attention.project = mlp.project = partial(project_gathered, group=group)
+            attention.project = mlp.project = partial(sequence_parallel_linears, group=group)
         else:
-            attention.register_forward_pre_hook(enter_here)
-            mlp.register_forward_pre_hook(enter_here)
-    model.embedding = VocabularyEmbedding(model.embedding, group)
+            attention.register_forward_pre_hook(copy_input)
+            mlp.register_forward_pre_hook(copy_input)
+    model.embedding = VocabParallelEmbedding(model.embedding, group)
     if model.head is not None:
-        model.head = take_columns(model.head, group)
+        model.head = ColumnParallelLinear(model.head, group)
     if sequence_parallel:
-        _divide_sequence(model, group)
+        _apply_sequence_parallel(model, group)
     else:
-        model.norm.register_forward_hook(lambda _module, _inputs, output: enter(output, group))
+        model.norm.register_forward_hook(lambda _module, _inputs, output: copy_to_tensor_parallel_region(output, group))
     return model
 
 
-def _divide_sequence(model: Transformer, group: Rank) -> None:
-    """Divide tokens before the first block, gather them before the head, and sum gradients of what sees some alone."""
+def _apply_sequence_parallel(model: Transformer, group: Rank) -> None:
+    """Scatter tokens before the first block, gather them before the head, and all-reduce gradients of replicas."""
 
-    def split_here(_module: nn.Module, inputs: Any) -> Any:
-        return split(inputs[0], group), *inputs[1:]
+    def scatter_input(_module: nn.Module, inputs: Any) -> Any:
+        return scatter_to_sequence_parallel_region(inputs[0], group), *inputs[1:]
 
-    model.blocks[0].register_forward_pre_hook(split_here)
-    model.norm.register_forward_hook(lambda _module, _inputs, output: gather(output, group))
-    for parameter in sliced_parameters(model):
-        parameter.register_hook(lambda gradient: ring(group, gradient, COPIES))  # type: ignore[no-untyped-call]
+    model.blocks[0].register_forward_pre_hook(scatter_input)
+    model.norm.register_forward_hook(
+        lambda _module, _inputs, output: gather_from_sequence_parallel_region(output, group)
+    )
+    for parameter in sequence_parallel_parameters(model):
+        parameter.register_hook(lambda gradient: all_reduce(group, gradient, REPLICATED_GRADIENTS))  # type: ignore[no-untyped-call]
 
 
-def sliced_parameters(model: Transformer) -> list[nn.Parameter]:
-    """Parameters that sequence parallelism applies to 1/p of the tokens: norms, and biases behind a sum."""
+def sequence_parallel_parameters(model: Transformer) -> list[nn.Parameter]:
+    """Replicated parameters that are applied to T/p tokens on each rank: norms, and biases added after a sum."""
     return [
         parameter
         for name, parameter in model.named_parameters()
@@ -95,7 +103,7 @@ def _check(model: Transformer, group: Rank) -> None:
         "ALiBi": c.position == "alibi",
         "norms of queries and keys": c.qk_norm,
     }
-    if named := [name for name, there in unsupported.items() if there]:
-        raise InputError("this model is not divided here", got=f"{c.name} with {', '.join(named)}")
+    if named := [name for name, present in unsupported.items() if present]:
+        raise InputError("tensor parallelism does not support this model", got=f"{c.name} with {', '.join(named)}")
     if c.n_kv_heads % group.size:
-        raise InputError("heads cannot be divided evenly", got=f"{c.n_kv_heads} of keys over {group.size} ranks")
+        raise InputError("KV heads cannot be divided evenly", got=f"{c.n_kv_heads} over {group.size} ranks")

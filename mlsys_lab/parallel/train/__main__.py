@@ -1,9 +1,9 @@
-"""Train a small transformer on this book's text in any layout, or time a step of it on simulated ranks.
+"""Train a small transformer on this book's text in any layout, or simulate a training step on many GPUs.
 
-torchrun starts a process for each rank; without it the ranks are threads of this process, which take turns: slower, and
-the same losses. Progress tells the loss before each update in nats a token, tokens a second, and MFU: the share of what
-this machine can multiply. In the end, bytes by purpose, counted and in closed form. The loss does not depend on the
-layout, but for rounding.
+torchrun starts a process for each rank; without it the ranks are threads of this process, which take turns: slower,
+with the same losses. Progress lines show the loss before each update in nats a token, tokens a second, and MFU, the
+fraction of this machine's peak FLOP/s. The last lines compare the bytes sent, by purpose, with their closed form. The
+loss does not depend on the layout, except for rounding.
 
 examples:
   torchrun --nproc-per-node 4 -m mlsys_lab.parallel.train --layout data=2,tensor=2
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from mlsys_lab import comm
-from mlsys_lab.comm.launched import is_launched, join_world
+from mlsys_lab.comm.torchrun import is_torchrun, join_world
 from mlsys_lab.errors import CourseError, InputError, UsageError
 from mlsys_lab.flops import compute
 from mlsys_lab.flops.bounds import machine
@@ -31,18 +31,18 @@ from mlsys_lab.flops.memory import recipe
 from mlsys_lab.flops.presets import preset
 from mlsys_lab.flops.utilisation import mfu
 from mlsys_lab.hardware import device
-from mlsys_lab.parallel.train.options import add_arguments, make_config, make_plan, parse_layout
+from mlsys_lab.parallel.train.options import add_arguments, make_config, make_train_config, parse_layout
 from mlsys_lab.parallel.train.simulation import simulate_step
 
 SIMULATED = (8, 64, 512)
-"""Numbers of ranks that are simulated."""
+"""Numbers of ranks that `--simulate` simulates."""
 VOCABULARY = 1024
-LONGEST = 4096
-"""Most tokens of a simulated preset's sequences, where the command line does not say."""
+MAX_SEQUENCE = 4096
+"""Default limit on the sequence length of a simulated preset."""
 LIMIT_S = 600.0
-"""How long a rank waits for another."""
+"""Seconds that a rank waits for another one."""
 GRACE_S = 2.0
-"""How long other ranks leave to rank 0 to say what is wrong before torchrun ends them all."""
+"""Seconds that other ranks give rank 0 to print an error before torchrun ends them all."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -51,12 +51,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns its exit code, and says on stderr in one line what a person can mend."""
+    """Run the command line and return its exit code; errors that a user can fix are one line on stderr."""
     try:
         _run(argv)
     except CourseError as problem:
         if isinstance(problem, InputError) and os.environ.get("RANK", "0") != "0":
-            time.sleep(GRACE_S)  # rank 0 says it
+            time.sleep(GRACE_S)  # rank 0 prints it
         else:
             print(f"train: {problem}", file=sys.stderr, flush=True)
         return 2 if isinstance(problem, UsageError) else 1
@@ -83,7 +83,7 @@ def _run(argv: Sequence[str] | None) -> None:
     from mlsys_lab.parallel.train.run import run
 
     layout = parse_layout(args.layout)
-    if is_launched():
+    if is_torchrun():
         with join_world(LIMIT_S) as rank:
             run(rank, args)
     else:
@@ -91,41 +91,41 @@ def _run(argv: Sequence[str] | None) -> None:
 
 
 def simulate(args: argparse.Namespace) -> list[str]:
-    """Lines about a step of the layout on simulated H100s: with more ranks, more of them data-parallel.
+    """Report lines of a simulated step on H100s; more ranks mean more data-parallel ranks and a larger batch.
 
-    The batch grows with them. Raises InputError for a layout that does not fit the model or any number of ranks, and
-    for one that needs more memory than a device has on every number of ranks.
+    Raises InputError for a layout that does not fit the model or any number of ranks, and for one that needs more
+    memory than a device has on every number of ranks.
     """
     config = preset(args.simulate) if args.simulate else make_config(args, VOCABULARY)
-    plan, layout, h100 = make_plan(args), parse_layout(args.layout), machine(device(DEVICE), "bf16")
-    kept = recipe(RECIPE)
-    tokens = args.sequence or (min(config.context, LONGEST) if args.simulate else plan.sequence)
+    train_config, layout, h100 = make_train_config(args), parse_layout(args.layout), machine(device(DEVICE), "bf16")
+    precision = recipe(RECIPE)
+    tokens = args.sequence or (min(config.context, MAX_SEQUENCE) if args.simulate else train_config.sequence)
     replica = layout.devices // layout.data
     fitting = [ranks for ranks in SIMULATED if ranks % replica == 0]
     if not fitting:
-        got = f"{replica} ranks of tensors, sequences and stages"
+        got = f"{replica} ranks of tensor, context and pipeline parallelism"
         raise InputError("no number of simulated ranks is a multiple of the layout's", got=got, expected=SIMULATED)
     lines = [f"{config.name}, {tokens} tokens a sequence, H100s in nodes of {h100.node}, computing at their peak"]
-    needed = []
+    required_bytes = []
     for ranks in fitting:
         wide = layout.replace(data=ranks // replica)
-        batch = layout.micro_batches(plan.batch) * layout.micro_batch * wide.data
-        needed.append(training_memory(config, wide, kept, batch=batch, tokens=tokens).total)
-        head = f"{ranks:4} ranks, data={wide.data:<3} batch {batch:5}: {needed[-1] / 1e9:6.1f} GB"
-        if needed[-1] > h100.memory_bytes:
+        batch = layout.micro_batches(train_config.batch) * layout.micro_batch * wide.data
+        required_bytes.append(training_memory(config, wide, precision, batch=batch, tokens=tokens).total)
+        head = f"{ranks:4} ranks, data={wide.data:<3} batch {batch:5}: {required_bytes[-1] / 1e9:6.1f} GB"
+        if required_bytes[-1] > h100.memory_bytes:
             lines.append(f"{head} on a device: does not fit in {h100.memory_bytes / 1e9:.1f}")
             continue
-        timeline = simulate_step(config, wide, h100, kept, batch=batch, tokens=tokens)
+        timeline = simulate_step(config, wide, h100, precision, batch=batch, tokens=tokens)
         step_s, flops = timeline.end_s, compute.training(config, tokens, batch, causal=True).model
-        share = mfu(flops, step_s, peak_flops_per_s=h100.peak_flops_per_s, devices=ranks)
+        utilisation = mfu(flops, step_s, peak_flops_per_s=h100.peak_flops_per_s, devices=ranks)
         busy = timeline.busy_s(0) / step_s
         lines.append(
             f"{head}, step {step_s * 1e3:10.3f} ms, rank 0 computes {busy:5.1%} of it,"
-            f" MFU {share:5.1%} at best, {batch * tokens / step_s:12,.0f} tokens/s"
+            f" MFU {utilisation:5.1%} at best, {batch * tokens / step_s:12,.0f} tokens/s"
         )
-    if min(needed) > h100.memory_bytes:
-        got, expected = (f"{size / 1e9:,.1f} GB on a device" for size in (min(needed), h100.memory_bytes))
-        help_ = "divide it (tensor=, pipeline=, zero=) or recompute"
+    if min(required_bytes) > h100.memory_bytes:
+        got, expected = (f"{size / 1e9:,.1f} GB on a device" for size in (min(required_bytes), h100.memory_bytes))
+        help_ = "shard it (tensor=, pipeline=, zero=) or recompute activations"
         raise InputError(f"{config.name} does not fit", got=got, expected=f"at most {expected}", help=help_)
     return lines
 

@@ -1,10 +1,10 @@
-"""Checkpoints that any layout can go on from, written so that a kill at any moment leaves the last whole one.
+"""Checkpoints that resume in any layout, written so that a kill at any moment leaves the last complete one.
 
-A checkpoint is a folder, `step-00000120`: a file of tensors from each rank, with what no rank before it has, and a
-manifest. Ranks write into a folder of another name, which is renamed once everything is on the disk: there is a folder
-of this name only if the checkpoint is whole. A tensor's pieces say which part of which parameter they are, so that a
-reader puts parameters together again and cuts them as its own layout does. Every rank has to see the same folders. In
-torch: `torch.distributed.checkpoint`.
+A checkpoint is a folder, `step-00000120`: one file of tensors from each rank, with what no earlier rank has saved, and
+a manifest. Ranks write to a temporary folder, which is renamed after everything is on the disk, so a folder of the
+final name was complete when it got that name. Each saved shard says which elements of which parameter it holds; a
+reader puts parameters together and reshards them for its own layout. All ranks must see the same folders. In torch:
+`torch.distributed.checkpoint`.
 """
 
 from __future__ import annotations
@@ -25,119 +25,121 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.train.trainer import Trainer
 
 KINDS = ("weight", "exp_avg", "exp_avg_sq")
-"""What is kept of each element of a parameter: its value and Adam's two moments."""
+"""What is saved of each element of a parameter: its value and Adam's two moments."""
 MANIFEST = "manifest.json"
-KEPT = 2
+NUM_KEPT = 2
 """How many checkpoints stay in a folder, the newest ones."""
 
 
-class DamagedCheckpointError(InputError):
-    """A checkpoint that is not whole."""
+class IncompleteCheckpointError(InputError):
+    """A checkpoint with a missing, truncated or unreadable file."""
 
     def __init__(self, got: str, **more: str) -> None:
-        super().__init__("no whole checkpoint", got=got, **more)
+        super().__init__("incomplete checkpoint", got=got, **more)
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Flat elements from `start` on of part `part` of `parts` of a parameter, which is divided along `dim`."""
+class CheckpointShard:
+    """Flat elements from `start` on of shard `index` of `num_shards` of a parameter, sharded along `dim`."""
 
     name: str
     dim: int
-    part: int
-    parts: int
+    index: int
+    num_shards: int
     start: int
 
 
 def save(trainer: Trainer, folder: Path) -> Path:
-    """Write a checkpoint of a run into a folder, which all ranks call with the same; returns its path.
+    """Write a checkpoint of a run into a folder and return its path; all ranks call it with the same folder.
 
-    Older ones than the last two are removed.
+    Keeps the last two checkpoints and removes older ones.
     """
-    world, path = trainer.mesh.world, folder / f"step-{trainer.done:08d}"
+    world, path = trainer.mesh.world, folder / f"step-{trainer.steps_done:08d}"
     temporary = folder / f"{path.name}.part"
     if world.rank == 0:
         for left_over in folder.glob("step-*.part"):
             shutil.rmtree(left_over)
         temporary.mkdir(parents=True)
     world.barrier()
-    _write_pieces(trainer, temporary / _file_name(world.rank))
+    _write_shards(trainer, temporary / _file_name(world.rank))
     world.barrier()
     if world.rank == 0:
         manifest = _describe(trainer) | {
             "files": [(temporary / _file_name(rank)).stat().st_size for rank in range(world.size)]
         }
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-        _flush(temporary / MANIFEST)
-        _flush(temporary)
-        if _is_whole(path):
+        _fsync(temporary / MANIFEST)
+        _fsync(temporary)
+        if _is_complete(path):
             shutil.rmtree(temporary)
         else:
             shutil.rmtree(path, ignore_errors=True)
             temporary.rename(path)
-            _flush(folder)
-        earlier = [one for one in find_all(folder) if one.name <= path.name]  # later ones are damaged
-        for old in earlier[:-KEPT]:
+            _fsync(folder)
+        earlier = [one for one in list_checkpoints(folder) if one.name <= path.name]  # later ones are incomplete
+        for old in earlier[:-NUM_KEPT]:
             shutil.rmtree(old)
     world.barrier()
     return path
 
 
-def find_all(folder: Path) -> list[Path]:
-    """Checkpoints in a folder, the newest last. Each was whole when it got its name."""
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Checkpoints in a folder, the newest last. Each was complete when it got its name."""
     return sorted(path for path in folder.glob("step-*") if path.suffix != ".part")
 
 
-def restore_newest(trainer: Trainer, folder: Path, say: Callable[[str], object]) -> None:
-    """Let a new trainer go on from the newest whole checkpoint in a folder, if it has any; `say` gets a line for each.
+def restore_latest(trainer: Trainer, folder: Path, log: Callable[[str], object]) -> None:
+    """Resume a new trainer from the newest complete checkpoint in a folder, if any; `log` gets a line for each.
 
-    A damaged one is skipped. Raises InputError for one of another model or run, and where all are damaged.
+    Incomplete checkpoints are skipped. Raises InputError for a checkpoint of another model or run, and if all are
+    incomplete.
     """
     problem = None
-    for path in reversed(find_all(folder)):
+    for path in reversed(list_checkpoints(folder)):
         try:
             restore(trainer, path)
-        except DamagedCheckpointError as error:
+        except IncompleteCheckpointError as error:
             problem = problem or error
-            say(f"skipping {path}: {error}")
+            log(f"skipping {path}: {error}")
         else:
-            say(f"going on from {path}")
+            log(f"resuming from {path}")
             return
     if problem:
         raise problem
 
 
 def restore(trainer: Trainer, path: Path) -> None:
-    """Let a new trainer go on from a checkpoint that a run of this model and plan wrote, in this or another layout.
+    """Resume a new trainer from a checkpoint of the same model and configuration, in the same or another layout.
 
-    In the layout of the checkpoint all that follows is as it would have been without a break, bit for bit. A finished
-    run may go on with a plan of more steps, whose learning rates it then follows. Raises InputError for a checkpoint of
-    another model or run, and DamagedCheckpointError, before the trainer is changed, for one that is not whole.
+    In the checkpoint's layout everything that follows equals an uninterrupted run, bit for bit. A finished run may be
+    extended by a configuration with more steps, whose learning rates then apply. Raises InputError for a checkpoint of
+    another model or run, and IncompleteCheckpointError for an incomplete one, before the trainer is changed.
     """
     checkpoint = Checkpoint(path)
     checkpoint.require(_describe(trainer))
-    place, size = trainer.mesh.place, trainer.mesh.tensor.size
-    for replica, share in trainer.shares():
+    tensor = trainer.mesh.tensor
+    for strategy, shard in trainer.shards():
         flats = {}
         for kind in KINDS:
-            parts = []
-            for parameter in share.flat.parameters:
-                whole = checkpoint.read(trainer.names[parameter], kind)
-                dim = trainer.divided_dim(parameter)
-                parts.append(whole if dim is None else whole.chunk(size, dim)[place["tensor"]])
-            flats[kind] = torch.cat([part.reshape(-1) for part in parts])
-        if replica.keeps_weights:
-            share.flat.write_values(flats["weight"])
-        share.shard.data.copy_(share.cut(flats["weight"]))
-        moments = {kind: share.cut(flats[kind]).to(share.shard.device).clone() for kind in KINDS[1:]}
-        replica.optimizer.state[share.shard] = {"step": torch.tensor(float(checkpoint.manifest["done"])), **moments}
-    trainer.done, trainer.batches.state = checkpoint.manifest["done"], checkpoint.manifest["position"]
+            local = []
+            for parameter in shard.flat.parameters:
+                full = checkpoint.read(trainer.names[parameter], kind)
+                dim = trainer.sharded_dim(parameter)
+                local.append(full if dim is None else full.chunk(tensor.size, dim)[tensor.rank])
+            flats[kind] = torch.cat([one.reshape(-1) for one in local])
+        if strategy.keeps_full_weights:
+            shard.flat.write_values(flats["weight"])
+        shard.parameter.data.copy_(shard.local_slice(flats["weight"]))
+        moments = {kind: shard.local_slice(flats[kind]).to(shard.parameter.device).clone() for kind in KINDS[1:]}
+        step = torch.tensor(float(checkpoint.manifest["steps_done"]))
+        strategy.optimizer.state[shard.parameter] = {"step": step, **moments}
+    trainer.steps_done, trainer.batches.state = checkpoint.manifest["steps_done"], checkpoint.manifest["position"]
     if checkpoint.manifest["layout"] == asdict(trainer.layout):
         torch.set_rng_state(checkpoint.random_state(trainer.mesh.world.rank))
 
 
 class Checkpoint:
-    """A checkpoint on the disk, whose parameters can be read whole; DamagedCheckpointError for one that is not."""
+    """A checkpoint on disk, whose full parameters can be read. Raises IncompleteCheckpointError if it is incomplete."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -145,100 +147,104 @@ class Checkpoint:
             self.manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
             files = list(self.manifest["files"])
         except (OSError, ValueError, KeyError, TypeError) as problem:
-            raise DamagedCheckpointError(f"{path} without a readable {MANIFEST}") from problem
-        self._pieces: dict[str, list[tuple[Piece, int, int]]] = {}
+            raise IncompleteCheckpointError(f"{path} without a readable {MANIFEST}") from problem
+        self._shards: dict[str, list[tuple[CheckpointShard, int, int]]] = {}  # with rank and number in its file
         for rank, size_bytes in enumerate(files):
             file = path / _file_name(rank)
             found = file.stat().st_size if file.exists() else 0
             if found != size_bytes:
                 got = f"{found} bytes of {file}"
-                raise DamagedCheckpointError(got, expected=f"{size_bytes} bytes", help="go on from another one")
+                raise IncompleteCheckpointError(
+                    got, expected=f"{size_bytes} bytes", help="resume from another checkpoint"
+                )
             with self._open(rank) as tensors:
-                for number, piece in enumerate(json.loads(tensors.metadata()["pieces"])):
-                    self._pieces.setdefault(piece["name"], []).append((Piece(**piece), rank, number))
+                for number, shard in enumerate(json.loads(tensors.metadata()["shards"])):
+                    self._shards.setdefault(shard["name"], []).append((CheckpointShard(**shard), rank, number))
 
     def require(self, run: dict[str, Any]) -> None:
-        """Raise InputError unless the checkpoint is of this model, dtype and plan; the layout may be another."""
-        is_extended = self.manifest["done"] == self.manifest["plan"].get("steps", 0) < run["plan"]["steps"]
-        for key, words in (("model", "another model"), ("plan", "another run")):
-            wrong = [name for name, value in run[key].items() if self.manifest[key].get(name) != value]
-            if is_extended and key == "plan":
-                wrong.remove("steps")
-            if wrong:
+        """Raise InputError unless model, dtype and configuration are those of `run`; the layout may differ."""
+        manifest = self.manifest
+        is_extension = manifest["steps_done"] == manifest["config"].get("steps", 0) < run["config"]["steps"]
+        for key, words in (("model", "another model"), ("config", "another run")):
+            differing = [name for name, value in run[key].items() if manifest[key].get(name) != value]
+            if is_extension and key == "config":
+                differing.remove("steps")
+            if differing:
                 got, expected = (
-                    ", ".join(f"{name}={one[key].get(name)}" for name in wrong) for one in (self.manifest, run)
+                    ", ".join(f"{name}={one[key].get(name)}" for name in differing) for one in (manifest, run)
                 )
                 raise InputError(f"the checkpoint is of {words}", got=got, expected=expected)
 
     def read(self, name: str, kind: str = "weight") -> torch.Tensor:
-        """Put a whole parameter together from all ranks' pieces, or one of Adam's moments of it."""
-        pieces = self._pieces[name]
-        dim, parts = pieces[0][0].dim, pieces[0][0].parts
+        """A full parameter, or one of its Adam moments, put together from all ranks' shards."""
+        shards = self._shards[name]
+        dim, num_shards = shards[0][0].dim, shards[0][0].num_shards
         shape = list(self.manifest["shapes"][name])
-        shape[dim] //= parts
-        divided = []
-        for part in range(parts):
-            own = sorted((one for one in pieces if one[0].part == part), key=lambda one: one[0].start)
+        shape[dim] //= num_shards
+        local = []
+        for index in range(num_shards):
+            own = sorted((one for one in shards if one[0].index == index), key=lambda one: one[0].start)
             flat = [self._read_tensor(rank, f"{kind} {number}") for _, rank, number in own]
-            divided.append(torch.cat(flat).view(shape))
-        return torch.cat(divided, dim)
+            local.append(torch.cat(flat).view(shape))
+        return torch.cat(local, dim)
 
     def random_state(self, rank: int) -> torch.Tensor:
-        """State of torch's generator on a rank of the run that wrote the checkpoint."""
+        """State of torch's random generator on a rank of the run that wrote the checkpoint."""
         return self._read_tensor(rank, "random")
 
     def _read_tensor(self, rank: int, key: str) -> torch.Tensor:
         with self._open(rank) as tensors:
             tensor: torch.Tensor = tensors.get_tensor(key)
-        return tensor
+            return tensor
 
     def _open(self, rank: int) -> Any:
         file = self.path / _file_name(rank)
         try:
             return safe_open(file, framework="pt")
         except SafetensorError as problem:
-            raise DamagedCheckpointError(f"{file}: {problem}", help="go on from another one") from None
+            help_ = "resume from another checkpoint"
+            raise IncompleteCheckpointError(f"{file}: {problem}", help=help_) from None
 
 
-def _is_whole(path: Path) -> bool:
-    """Whether a path leads to a whole checkpoint."""
+def _is_complete(path: Path) -> bool:
     try:
         Checkpoint(path)
-    except DamagedCheckpointError:
+    except IncompleteCheckpointError:
         return False
     return True
 
 
-def _write_pieces(trainer: Trainer, file: Path) -> None:
-    """Write what this rank counts of all parameters, and its random state."""
-    pieces: list[Piece] = []
+def _write_shards(trainer: Trainer, file: Path) -> None:
+    """Write the elements of which this rank has the primary copy, and its random state."""
+    shards: list[CheckpointShard] = []
     tensors = {"random": torch.get_rng_state()}
-    for replica, share in trainer.shares():
-        state = replica.optimizer.state[share.shard]
-        none_yet = torch.zeros_like(share.shard)  # before the first step
-        kept = {"weight": share.shard.detach(), **{kind: state.get(kind, none_yet) for kind in KINDS[1:]}}
-        offset, end = -share.start, share.shard.numel()
-        for parameter in share.flat.parameters:
+    for strategy, shard in trainer.shards():
+        state = strategy.optimizer.state[shard.parameter]
+        zeros = torch.zeros_like(shard.parameter)  # moments before the first step
+        saved = {"weight": shard.parameter.detach(), **{kind: state.get(kind, zeros) for kind in KINDS[1:]}}
+        offset, end = -shard.start, shard.parameter.numel()
+        for parameter in shard.flat.parameters:
             first, last = max(0, offset), min(end, offset + parameter.numel())
-            if trainer.counts_once(parameter) and first < last:
-                dim = trainer.divided_dim(parameter)
-                part, parts = (0, 1) if dim is None else (trainer.mesh.tensor.rank, trainer.mesh.tensor.size)
-                for kind, values in kept.items():
-                    tensors[f"{kind} {len(pieces)}"] = values.reshape(-1)[first:last].cpu().clone()
-                pieces.append(Piece(trainer.names[parameter], dim or 0, part, parts, first - offset))
+            if trainer.is_primary_copy(parameter) and first < last:
+                dim, tensor = trainer.sharded_dim(parameter), trainer.mesh.tensor
+                index, num_shards = (0, 1) if dim is None else (tensor.rank, tensor.size)
+                for kind, values in saved.items():
+                    tensors[f"{kind} {len(shards)}"] = values.reshape(-1)[first:last].cpu().clone()
+                name = trainer.names[parameter]
+                shards.append(CheckpointShard(name, dim or 0, index, num_shards, first - offset))
             offset += parameter.numel()
-    save_file(tensors, file, metadata={"pieces": json.dumps([asdict(piece) for piece in pieces])})
-    _flush(file)
+    save_file(tensors, file, metadata={"shards": json.dumps([asdict(shard) for shard in shards])})
+    _fsync(file)
 
 
 def _describe(trainer: Trainer) -> dict[str, Any]:
     """What a manifest says about a run, as it comes back from JSON."""
     dtype = str(next(iter(trainer.names)).dtype).removeprefix("torch.")
     run = {
-        "model": asdict(trainer.config) | {"dtype": dtype},
-        "plan": asdict(trainer.plan),
+        "model": asdict(trainer.model_config) | {"dtype": dtype},
+        "config": asdict(trainer.config),
         "layout": asdict(trainer.layout),
-        "done": trainer.done,
+        "steps_done": trainer.steps_done,
         "position": trainer.batches.state,
         "shapes": {name: list(shape) for name, shape in trainer.shapes.items()},
     }
@@ -250,7 +256,7 @@ def _file_name(rank: int) -> str:
     return f"rank-{rank}.safetensors"
 
 
-def _flush(path: Path) -> None:
+def _fsync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:

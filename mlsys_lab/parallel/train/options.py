@@ -1,4 +1,4 @@
-"""What stands on the command line: a layout in words, and the model and the run that the other options make."""
+"""Command-line options of training: the layout, and the model and run that the other options describe."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.flops.config import Experts, TransformerConfig
 from mlsys_lab.flops.layout import Layout
-from mlsys_lab.parallel.train.trainer import Plan
+from mlsys_lab.parallel.train.trainer import TrainConfig
 
-WAYS = {
+LAYOUT_FIELDS = {
     "data": "data",
     "tensor": "tensor",
     "pipeline": "pipeline",
@@ -20,56 +20,60 @@ WAYS = {
     "zero": "zero_stage",
     "micro-batch": "micro_batch",
 }
-"""Names that take a number, with the layout's field."""
+"""Parts of a layout that take a number, and the field of `Layout` that each sets."""
 RECOMPUTE, SEQUENCE = "recompute", "sequence-parallel"
 HEAD_DIM = 16
 SEQUENCE_TOKENS = 64
 
 
 def parse_layout(text: str) -> Layout:
-    """Read a layout as it is written on a command line; InputError, in one line, for one that is not understood.
+    """Parse a layout from the command line; InputError, in one line, for an unknown part.
 
     >>> parse_layout("data=2,tensor=2,zero=1,sequence-parallel,recompute=full").devices
     4
     """
     fields: dict[str, Any] = {}
-    known = (*WAYS, RECOMPUTE, SEQUENCE)
+    known = (*LAYOUT_FIELDS, RECOMPUTE, SEQUENCE)
     for part in text.split(","):
         name, _, value = (word.strip() for word in part.partition("="))
         if name == SEQUENCE and not value:
             fields["sequence_parallel"] = True
         elif name == RECOMPUTE:
             fields["recomputation"] = value
-        elif name in WAYS and value.isascii() and value.isdigit():
-            fields[WAYS[name]] = int(value)
+        elif name in LAYOUT_FIELDS and value.isascii() and value.isdigit():
+            fields[LAYOUT_FIELDS[name]] = int(value)
         else:
             near = "" if name in known else did_you_mean(name, known)
-            raise InputError("no such part of a layout", got=repr(part), expected="data=2,tensor=2,…", help=near)
+            raise InputError("unknown part of a layout", got=repr(part), expected="data=2,tensor=2,…", help=near)
     return Layout(**fields)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of training: layout, model, run, checkpoints, simulation."""
-    names = f"{', '.join(f'{name}=N' for name in WAYS)}, {SEQUENCE}, {RECOMPUTE}=none, selective or full"
-    parser.add_argument("--layout", default="data=1", metavar="LAYOUT", help=f"parts with commas between: {names}")
+    names = f"{', '.join(f'{name}=N' for name in LAYOUT_FIELDS)}, {SEQUENCE}, {RECOMPUTE}=none, selective or full"
+    parser.add_argument("--layout", default="data=1", metavar="LAYOUT", help=f"comma-separated: {names}")
     parser.add_argument("--layers", type=int, default=4, metavar="L", help="layers of the model (4)")
-    parser.add_argument("--width", type=int, default=64, metavar="D", help=f"its width, in heads of {HEAD_DIM} (64)")
-    parser.add_argument("--experts", type=int, default=0, metavar="E", help="experts in place of each MLP, 2 a token")
-    parser.add_argument("--steps", type=int, default=100, metavar="N", help="steps of the whole run (100)")
-    parser.add_argument("--batch", type=int, default=16, metavar="B", help="sequences a step, on all ranks (16)")
-    parser.add_argument("--sequence", type=int, metavar="T", help=f"tokens of each ({SEQUENCE_TOKENS})")
-    parser.add_argument("--rate", type=float, default=4e-3, help="highest learning rate (0.004)")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights and of the order of sequences (0)")
-    parser.add_argument("--checkpoints", metavar="FOLDER", help="write checkpoints here, and go on from the last one")
-    parser.add_argument("--every", type=int, default=50, metavar="N", help="steps from one checkpoint to the next (50)")
-    words = "train nothing: time a step on 8, 64 and 512 simulated H100s, of this model or of a preset"
+    parser.add_argument("--width", type=int, default=64, metavar="D", help=f"hidden size, in heads of {HEAD_DIM} (64)")
+    parser.add_argument(
+        "--experts", type=int, default=0, metavar="E", help="experts in place of each MLP, top-2 routing"
+    )
+    parser.add_argument("--steps", type=int, default=100, metavar="N", help="training steps (100)")
+    parser.add_argument("--batch", type=int, default=16, metavar="B", help="global batch size, in sequences (16)")
+    parser.add_argument("--sequence", type=int, metavar="T", help=f"tokens of a sequence ({SEQUENCE_TOKENS})")
+    parser.add_argument("--rate", type=float, default=4e-3, help="peak learning rate (0.004)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the weights and of the data order (0)")
+    parser.add_argument("--checkpoints", metavar="FOLDER", help="write checkpoints here, and resume from the last one")
+    parser.add_argument("--every", type=int, default=50, metavar="N", help="steps between checkpoints (50)")
+    words = "instead of training, simulate a step on 8, 64 and 512 H100s, of this model or of a preset"
     parser.add_argument("--simulate", nargs="?", const="", metavar="MODEL", help=words)
 
 
 def make_config(args: argparse.Namespace, vocab_size: int) -> TransformerConfig:
-    """The model that the options name: like LLaMA, MLPs of three times the width, a tied head."""
+    """The model that the options describe: LLaMA-like, MLPs of three times the hidden size, a tied head."""
     if args.width < HEAD_DIM or args.width % HEAD_DIM:
-        raise InputError("the width is not in whole heads", got=args.width, expected=f"a multiple of {HEAD_DIM}")
+        raise InputError(
+            "the hidden size does not divide into heads", got=args.width, expected=f"a multiple of {HEAD_DIM}"
+        )
     return TransformerConfig(
         f"{args.layers} layers of {args.width}",
         n_layers=args.layers,
@@ -83,9 +87,9 @@ def make_config(args: argparse.Namespace, vocab_size: int) -> TransformerConfig:
     )
 
 
-def make_plan(args: argparse.Namespace) -> Plan:
-    """The run that the options name; InputError for steps or a distance of checkpoints below 1."""
+def make_train_config(args: argparse.Namespace) -> TrainConfig:
+    """The run that the options describe; InputError for fewer than one step, in total or between checkpoints."""
     for name in ("steps", "every"):
         if getattr(args, name) < 1:
             raise InputError(f"--{name} out of range", got=getattr(args, name), expected="at least 1")
-    return Plan(args.batch, args.sequence or SEQUENCE_TOKENS, args.steps, args.rate, args.seed)
+    return TrainConfig(args.batch, args.sequence or SEQUENCE_TOKENS, args.steps, args.rate, args.seed)

@@ -1,4 +1,4 @@
-"""A run on this rank: text, model, steps with a line of progress now and then, checkpoints, and bytes in the end."""
+"""A command-line training run on one rank: data, model, steps with progress lines, checkpoints, bytes sent."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from mlsys_lab.comm import Rank
-from mlsys_lab.comm.collectives.rooted import broadcast_tree
-from mlsys_lab.comm.collectives.scattered import all_gather_ring
-from mlsys_lab.comm.tally import tally
+from mlsys_lab.comm.collectives.reduce_scatter import all_gather
+from mlsys_lab.comm.collectives.rooted import broadcast
+from mlsys_lab.comm.instrumentation import count_sent_bytes
 from mlsys_lab.flops import compute
 from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.flops.utilisation import mfu
@@ -24,86 +24,92 @@ from mlsys_lab.inference.pretrained import FOLDER, TOKENIZER
 from mlsys_lab.inference.text import Tokenizer
 from mlsys_lab.models import training
 from mlsys_lab.models.training import Tokens
-from mlsys_lab.parallel.train.checkpoint import restore_newest, save
-from mlsys_lab.parallel.train.options import make_config, make_plan, parse_layout
-from mlsys_lab.parallel.train.traffic import count_bytes
+from mlsys_lab.parallel.train.checkpoint import restore_latest, save
+from mlsys_lab.parallel.train.options import make_config, make_train_config, parse_layout
+from mlsys_lab.parallel.train.traffic import predict_bytes
 from mlsys_lab.parallel.train.trainer import Trainer
 from mlsys_lab.scaling.text import course_text
 
-LINES = 20
-"""How often a run says where it stands."""
+PROGRESS_LINES = 20
+"""How many progress lines a run prints."""
 
 
 def run(world: Rank, args: argparse.Namespace) -> list[float]:
-    """Train as the command line says, printing on rank 0; returns the loss of each step taken."""
-    rank, sent = tally(world)
-    layout, plan = parse_layout(args.layout), make_plan(args)
+    """Train with the options of the command line, printing on rank 0; return the loss of each step."""
+    rank, sent = count_sent_bytes(world)
+    layout, train_config = parse_layout(args.layout), make_train_config(args)
     tokenizer = Tokenizer.load(FOLDER / TOKENIZER)
     config = make_config(args, tokenizer.vocab_size)
 
-    def say(line: str) -> None:
+    def log(line: str) -> None:
         if rank.rank == 0:
             print(line, flush=True)
 
     with training.one_thread():
         ids = read_text(rank, tokenizer)
-        trainer = Trainer(training.new_model(config, plan.seed), ids, plan, layout, rank)
+        trainer = Trainer(training.new_model(config, train_config.seed), ids, train_config, layout, rank)
         folder = Path(args.checkpoints) if args.checkpoints else None
         if folder:
-            restore_newest(trainer, folder, say)
+            restore_latest(trainer, folder, log)
         peak = measure_peak(rank)
-        say(f"{parameters(config).total:,} parameters, {len(ids):,} tokens of text, {args.layout} on {rank.size} ranks")
-        flops = compute.training(config, plan.sequence, plan.batch).model
+        log(f"{parameters(config).total:,} parameters, {len(ids):,} tokens of text, {args.layout} on {rank.size} ranks")
+        flops = compute.training(config, train_config.sequence, train_config.batch).model
         sent.clear()
-        first, losses, started = trainer.done, [], time.perf_counter()
-        while trainer.done < plan.steps:
+        first_step, losses, started = trainer.steps_done, [], time.perf_counter()
+        while trainer.steps_done < train_config.steps:
             losses.append(trainer.step())
-            if trainer.done % max(1, plan.steps // LINES) == 0 or trainer.done in (first + 1, plan.steps):
-                step_s = (time.perf_counter() - started) / (trainer.done - first)
-                speed = plan.batch * plan.sequence / step_s
-                share = mfu(flops, step_s, peak_flops_per_s=peak)
-                say(f"step {trainer.done:5}  loss {losses[-1]:.4f}  {speed:9,.0f} tokens/s  MFU {share:6.2%}")
-            if folder and (trainer.done % args.every == 0 or trainer.done == plan.steps):
+            if trainer.steps_done % max(1, train_config.steps // PROGRESS_LINES) == 0 or trainer.steps_done in (
+                first_step + 1,
+                train_config.steps,
+            ):
+                step_s = (time.perf_counter() - started) / (trainer.steps_done - first_step)
+                tokens_per_s = train_config.batch * train_config.sequence / step_s
+                utilisation = mfu(flops, step_s, peak_flops_per_s=peak)
+                progress = f"step {trainer.steps_done:5}  loss {losses[-1]:.4f}  {tokens_per_s:9,.0f} tokens/s"
+                log(f"{progress}  MFU {utilisation:6.2%}")
+            if folder and (trainer.steps_done % args.every == 0 or trainer.steps_done == train_config.steps):
                 save(trainer, folder)
-        closed = count_bytes(config, layout, batch=plan.batch, tokens=plan.sequence, element_bytes=4)
-        for line in table(add_up(rank, sent), closed, len(losses)):
-            say(line)
+        predicted = predict_bytes(
+            config, layout, batch=train_config.batch, tokens=train_config.sequence, element_bytes=4
+        )
+        for line in byte_table(sum_over_ranks(rank, sent), predicted, len(losses)):
+            log(line)
     return losses
 
 
 def read_text(rank: Rank, tokenizer: Tokenizer) -> Tokens:
-    """Token ids (D,) of the book's chapters, which rank 0 reads and sends to all others."""
+    """Token ids (D,) of the book's chapters, which rank 0 reads and broadcasts."""
     ids = torch.tensor(tokenizer.encode(course_text()) if rank.rank == 0 else [], dtype=torch.int64)
-    length = broadcast_tree(rank, torch.tensor(len(ids)))
-    text: Tokens = broadcast_tree(rank, ids if rank.rank == 0 else ids.new_empty(int(length))).numpy()
+    length = broadcast(rank, torch.tensor(len(ids)))
+    text: Tokens = broadcast(rank, ids if rank.rank == 0 else ids.new_empty(int(length))).numpy()
     return text
 
 
 def measure_peak(rank: Rank) -> float:
-    """FLOP/s at which this machine multiplies fp32 matrices with all of its cores, while the other ranks wait."""
+    """FLOP/s of fp32 matrix products on all of this machine's cores, measured by rank 0 while the other ranks wait."""
     peak = torch.zeros(1, dtype=torch.float64)
     if rank.rank == 0:
         threads = torch.get_num_threads()
         torch.set_num_threads(os.cpu_count() or 1)
         peak[0] = measure_cpu().peaks["fp32"]
         torch.set_num_threads(threads)
-    return float(broadcast_tree(rank, peak))
+    return float(broadcast(rank, peak))
 
 
-def add_up(rank: Rank, sent: Counter[str]) -> Counter[str]:
-    """Add up the bytes that ranks have sent, by purpose."""
+def sum_over_ranks(rank: Rank, sent: Counter[str]) -> Counter[str]:
+    """Bytes that all ranks have sent, by purpose."""
     own = torch.from_numpy(np.frombuffer(json.dumps(sent).encode(), dtype=np.uint8).copy())
     total: Counter[str] = Counter()
-    for one in all_gather_ring(rank, own):
+    for one in all_gather(rank, own):
         total.update(json.loads(one.numpy().tobytes()))
     return total
 
 
-def table(sent: Counter[str], closed: dict[str, float], steps: int) -> list[str]:
-    """Lines that hold the bytes of a step, counted, against the closed forms; none where no step was taken."""
+def byte_table(sent: Counter[str], predicted: dict[str, float], steps: int) -> list[str]:
+    """Table of the bytes sent in a step, counted and predicted by the closed forms; empty without a step."""
     if not steps or not sent:
         return []
     lines = [f"{'bytes sent a step, all ranks':<34}{'counted':>14}{'closed form':>14}"]
-    for purpose in sorted(closed.keys() | sent.keys(), key=lambda one: -closed.get(one, 0)):
-        lines.append(f"{purpose:<34}{sent[purpose] / steps:14,.0f}{closed.get(purpose, 0):14,.0f}")
+    for purpose in sorted(predicted.keys() | sent.keys(), key=lambda one: -predicted.get(one, 0)):
+        lines.append(f"{purpose:<34}{sent[purpose] / steps:14,.0f}{predicted.get(purpose, 0):14,.0f}")
     return lines

@@ -1,6 +1,6 @@
 """Training of a transformer in any layout: data, tensor, pipeline, context and expert parallelism, and ZeRO, composed.
 
-Dimension letters: D tokens of the text, B sequences of a batch, T tokens of a sequence.
+Dimension letters: D tokens of the data set, B sequences of a batch, T tokens of a sequence.
 """
 
 from __future__ import annotations
@@ -13,32 +13,31 @@ import torch
 from torch import nn
 
 from mlsys_lab.comm import Rank
-from mlsys_lab.comm.collectives.all_reduce import ring
+from mlsys_lab.comm.collectives.all_reduce import all_reduce
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.models import training
 from mlsys_lab.models.training import Tokens
 from mlsys_lab.models.transformer import Transformer
+from mlsys_lab.parallel.activation_checkpointing import apply_activation_checkpointing
 from mlsys_lab.parallel.context import ring_attention, zigzag_positions
-from mlsys_lab.parallel.expert import divide_experts
-from mlsys_lab.parallel.mesh import Mesh
+from mlsys_lab.parallel.expert import apply_expert_parallel
+from mlsys_lab.parallel.mesh import DeviceMesh
 from mlsys_lab.parallel.pipeline import Pipeline, interleaved
-from mlsys_lab.parallel.pipeline.stage import Stage
-from mlsys_lab.parallel.recomputation import recompute
-from mlsys_lab.parallel.sharded import clip_gradients
-from mlsys_lab.parallel.tensor import divide_transformer, divided_cross_entropy
-from mlsys_lab.parallel.train.piece import Piece
-from mlsys_lab.parallel.train.replica import Replica, Share
+from mlsys_lab.parallel.pipeline.transformer import TransformerChunk
+from mlsys_lab.parallel.tensor import apply_tensor_parallel, vocab_parallel_cross_entropy
+from mlsys_lab.parallel.train.strategies import DataParallelStrategy, ModelChunk, ParameterShard
+from mlsys_lab.parallel.zero import clip_grad_norm
 
-TIED, REPORT = "gradients of the tied embedding", "report"
-"""Purposes with which the ledger counts gradients of an embedding on both ends of a pipeline, and reported losses."""
+TIED, MEAN_LOSS = "gradients of the tied embedding", "mean loss"
+"""The ledger's purposes for gradients of an embedding on both ends of a pipeline, and for the loss that is reported."""
 EMBEDDING = "embedding.weight"
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What decides about a run besides model, text and layout; the arguments of `mlsys_lab.models.training.train`."""
+class TrainConfig:
+    """A run apart from model, data and layout; the arguments of `mlsys_lab.models.training.train`."""
 
     batch: int
     sequence: int
@@ -48,144 +47,151 @@ class Plan:
 
 
 class Trainer:
-    """A training run on this rank of a layout: steps as `mlsys_lab.models.training.train` takes them in one process.
+    """A training run on this rank of a layout; its steps equal those of `mlsys_lab.models.training.train`.
 
-    model: whole, and the same on every rank; each keeps its part of it. ids (D,): the text. `done` counts the steps
-    taken. Pipelines are one-forward-one-backward, interleaved where stages have several pieces; context parallelism is
-    ring attention on zigzag positions; neighbouring data ranks divide experts, and data and context ranks, by ZeRO,
-    what they have alike. A norm of gradients is of all ranks. Raises InputError where the layout does not fit the
-    model, the plan or the number of ranks.
+    model: the full model, the same on every rank; each rank keeps its shard of it. ids (D,): the data set's token ids.
+    `steps_done` counts the steps taken. Pipelines run 1F1B, interleaved with several model chunks; context parallelism
+    is ring attention in zigzag order; experts are sharded over neighbouring data ranks; ZeRO shards over the replicas
+    (data and context ranks). Gradients are clipped by their norm over all ranks. Raises InputError where the layout
+    does not fit the model, the configuration or the number of ranks.
     """
 
-    def __init__(self, model: Transformer, ids: Tokens, plan: Plan, layout: Layout, world: Rank) -> None:
-        check(model.config, plan, layout)
-        self.mesh = mesh = Mesh(layout, world)
-        self.config, self.layout, self.plan, self._ids = model.config, layout, plan, ids
+    def __init__(self, model: Transformer, ids: Tokens, config: TrainConfig, layout: Layout, world: Rank) -> None:
+        check_layout(model.config, config, layout)
+        self.mesh = mesh = DeviceMesh(layout, world)
+        self.model_config, self.layout, self.config, self._ids = model.config, layout, config, ids
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-        self.batches, self.done = training.Batches(len(ids), plan.batch, plan.sequence, plan.seed), 0
-        self._positions = zigzag_positions(plan.sequence, layout.context) if layout.context > 1 else None
-        self._places = self._positions[mesh.context.rank] if self._positions else torch.arange(plan.sequence)
-        self._ends = mesh.ends() if model.config.tied else None
+        self.batches = training.Batches(len(ids), config.batch, config.sequence, config.seed)
+        self.steps_done = 0
+        self._all_positions = zigzag_positions(config.sequence, layout.context) if layout.context > 1 else None
+        self._positions = (
+            self._all_positions[mesh.context.rank] if self._all_positions else torch.arange(config.sequence)
+        )
+        self._embedding_group = mesh.embedding_group() if model.config.tied else None
         self.names: dict[nn.Parameter, str] = {}
-        self._experts: set[nn.Parameter] = set()
+        self._expert_parameters: set[nn.Parameter] = set()
         copies = [deepcopy(model) for _ in range(layout.interleave - 1)]
-        self.pieces = [self._take_piece(one, number) for number, one in enumerate([model, *copies])]
-        self._counts = [share.cut(self._count(share)) for _, share in self.shares()]
-        self._pipeline = Pipeline([piece.module for piece in self.pieces], mesh.pipeline)
-        self._schedule = interleaved(mesh.pipeline.size, layout.micro_batches(plan.batch), layout.interleave)
+        self.chunks = [self._make_chunk(one, index) for index, one in enumerate([model, *copies])]
+        self._norm_weights = [shard.local_slice(self._primary_mask(shard)) for _, shard in self.shards()]
+        self._pipeline = Pipeline([chunk.module for chunk in self.chunks], mesh.pipeline)
+        self._schedule = interleaved(mesh.pipeline.size, layout.micro_batches(config.batch), layout.interleave)
 
-    def _take_piece(self, model: Transformer, number: int) -> Piece:
-        """Cut a whole model down, in place, to what this rank has of its stage's piece `number`."""
+    def _make_chunk(self, model: Transformer, index: int) -> ModelChunk:
+        """Cut a full model down, in place, to this rank's shard of its stage's chunk `index`."""
         mesh, layout = self.mesh, self.layout
-        if self._positions:
-            _attend_round_the_ring(model, mesh.context, self._positions)
+        if self._all_positions:
+            _use_ring_attention(model, mesh.context, self._all_positions)
         if model.config.experts is None:
-            divide_transformer(model, mesh.tensor, sequence_parallel=layout.sequence_parallel)
+            apply_tensor_parallel(model, mesh.tensor, sequence_parallel=layout.sequence_parallel)
         names = {parameter: name for name, parameter in model.named_parameters()}
-        experts = divide_experts(model, mesh.expert)
-        recompute(model.blocks, layout.recomputation)
-        size = mesh.pipeline.size
-        stage = Stage(model, number * size + mesh.pipeline.rank, size * layout.interleave, self._places)
-        self.names |= {parameter: names[parameter] for parameter in stage.parameters()}
-        experts.intersection_update(stage.parameters())
-        self._experts |= experts
-        is_end = self._ends is not None and (stage.is_first or stage.is_last)
-        tied = model.get_parameter(EMBEDDING) if is_end else None
-        return Piece(stage, experts, mesh, layout.zero_stage, tied)
+        expert_parameters = apply_expert_parallel(model, mesh.expert)
+        apply_activation_checkpointing(model.blocks, layout.recomputation)
+        stages = mesh.pipeline.size
+        chunk = TransformerChunk(
+            model, index * stages + mesh.pipeline.rank, stages * layout.interleave, self._positions
+        )
+        self.names |= {parameter: names[parameter] for parameter in chunk.parameters()}
+        expert_parameters.intersection_update(chunk.parameters())
+        self._expert_parameters |= expert_parameters
+        has_tied = self._embedding_group is not None and (chunk.is_first or chunk.is_last)
+        tied = model.get_parameter(EMBEDDING) if has_tied else None
+        return ModelChunk(chunk, expert_parameters, mesh, layout.zero_stage, tied)
 
     def step(self) -> float:
-        """Train on the next batch; returns its mean loss before the update, in nats a token, on every rank."""
-        plan, mesh, shards = self.plan, self.mesh, [share.shard for _, share in self.shares()]
-        windows = training.windows(self._ids, next(self.batches), plan.sequence)  # (B, T + 1)
+        """Train on the next batch; return its mean loss before the update, in nats a token, on every rank."""
+        config, mesh, shards = self.config, self.mesh, [shard.parameter for _, shard in self.shards()]
+        windows = training.windows(self._ids, next(self.batches), config.sequence)  # (B, T + 1)
         own = torch.split(windows.chunk(mesh.data.size)[mesh.data.rank], self.layout.micro_batch)
-        inputs, targets = [one[:, self._places] for one in own], [one[:, self._places + 1] for one in own]
+        inputs, targets = [one[:, self._positions] for one in own], [one[:, self._positions + 1] for one in own]
         loss = self._pipeline.step(
             self._schedule,
             inputs,
             targets,
             self._loss,
-            lambda piece, is_last: self.pieces[piece].around_backward(is_last),
+            lambda chunk, is_last: self.chunks[chunk].backward_context(is_last),
         )
-        for replica in self._replicas():
-            replica.finish()
-        if self._ends is not None:
-            self._add_up_tied(self._ends)
-        clip_gradients(shards, training.GRADIENT_NORM, mesh.world, self._counts)
-        self.done += 1
-        for replica in self._replicas():
-            for group in replica.optimizer.param_groups:
-                group["lr"] = training.learning_rate(self.done, plan.steps, plan.rate)
-            replica.step()
-        return self._report(loss)
+        for strategy in self._strategies():
+            strategy.finish_gradient_synchronization()
+        if self._embedding_group is not None:
+            self._sum_tied_gradients(self._embedding_group)
+        clip_grad_norm(shards, training.GRADIENT_NORM, mesh.world, self._norm_weights)
+        self.steps_done += 1
+        for strategy in self._strategies():
+            for group in strategy.optimizer.param_groups:
+                group["lr"] = training.learning_rate(self.steps_done, config.steps, config.rate)
+            strategy.step()
+        return self._mean_loss(loss)
 
-    def shares(self) -> Iterator[tuple[Replica, Share]]:
-        """Yield each share that this rank updates, with the replica that it belongs to."""
-        for replica in self._replicas():
-            for share in replica.shares:
-                yield replica, share
+    def shards(self) -> Iterator[tuple[DataParallelStrategy, ParameterShard]]:
+        """Yield each shard that this rank updates, with the strategy that it belongs to."""
+        for strategy in self._strategies():
+            for shard in strategy.shards:
+                yield strategy, shard
 
-    def _replicas(self) -> list[Replica]:
-        return [replica for piece in self.pieces for replica in piece.replicas]
+    def _strategies(self) -> list[DataParallelStrategy]:
+        return [strategy for chunk in self.chunks for strategy in chunk.strategies]
 
-    def divided_dim(self, parameter: nn.Parameter) -> int | None:
-        """Dimension along which tensor parallelism has divided a parameter, None for one that is whole."""
-        pairs = enumerate(zip(parameter.shape, self.shapes[self.names[parameter]], strict=True))
-        return next((dim for dim, (own, whole) in pairs if own < whole), None)
+    def sharded_dim(self, parameter: nn.Parameter) -> int | None:
+        """Dimension along which tensor parallelism has sharded a parameter, None if it is replicated."""
+        lengths = enumerate(zip(parameter.shape, self.shapes[self.names[parameter]], strict=True))
+        return next((dim for dim, (own, full) in lengths if own < full), None)
 
-    def counts_once(self, parameter: nn.Parameter) -> bool:
-        """Whether this rank is the one that counts a parameter of which others have copies."""
-        place = self.mesh.place
-        is_copy = self.divided_dim(parameter) is None and place["tensor"] > 0
-        is_second_end = self.names[parameter] == EMBEDDING and place["pipeline"] > 0
-        replicas = self.mesh.expert_replicas if parameter in self._experts else self.mesh.replicas
+    def is_primary_copy(self, parameter: nn.Parameter) -> bool:
+        """Whether this rank is the one that counts and saves a parameter that other ranks have too."""
+        coordinates = self.mesh.coordinates
+        is_tensor_copy = self.sharded_dim(parameter) is None and coordinates["tensor"] > 0
+        is_tied_copy = self.names[parameter] == EMBEDDING and coordinates["pipeline"] > 0
+        replicas = self.mesh.expert_replicas if parameter in self._expert_parameters else self.mesh.replicas
         is_replica = self.layout.zero_stage == 0 and replicas.rank > 0
-        return not (is_copy or is_second_end or is_replica)
+        return not (is_tensor_copy or is_tied_copy or is_replica)
 
-    def _count(self, share: Share) -> torch.Tensor:
-        return torch.cat([torch.full((one.numel(),), float(self.counts_once(one))) for one in share.flat.parameters])
+    def _primary_mask(self, shard: ParameterShard) -> torch.Tensor:
+        """1 for each element of the shard's parameters that this rank counts, 0 for copies."""
+        return torch.cat(
+            [torch.full((one.numel(),), float(self.is_primary_copy(one))) for one in shard.flat.parameters]
+        )
 
-    def _add_up_tied(self, ends: Rank) -> None:
-        """Sum the gradients of an embedding that the first and the last stage have."""
-        for _, share in self.shares():
-            if any(self.names[one] == EMBEDDING for one in share.flat.parameters):
-                assert share.shard.grad is not None
-                share.shard.grad.copy_(ring(ends, share.shard.grad, TIED))
+    def _sum_tied_gradients(self, embedding_group: Rank) -> None:
+        """All-reduce the gradients of an embedding that the first and the last stage have."""
+        for _, shard in self.shards():
+            if any(self.names[one] == EMBEDDING for one in shard.flat.parameters):
+                assert shard.parameter.grad is not None
+                shard.parameter.grad.copy_(all_reduce(embedding_group, shard.parameter.grad, TIED))
 
     def _loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return divided_cross_entropy(logits.flatten(0, 1), targets.flatten(), self.mesh.tensor)
+        return vocab_parallel_cross_entropy(logits.flatten(0, 1), targets.flatten(), self.mesh.tensor)
 
-    def _report(self, loss: torch.Tensor | None) -> float:
+    def _mean_loss(self, loss: torch.Tensor | None) -> float:
         """Mean of the last stages' losses, on every rank."""
-        counts = loss is not None and self.mesh.tensor.rank == 0
-        own = loss.item() / self.mesh.replicas.size if loss is not None and counts else 0.0
+        own = loss.item() / self.mesh.replicas.size if loss is not None and self.mesh.tensor.rank == 0 else 0.0
         value = torch.tensor([own], dtype=torch.float64, device=self.mesh.world.device)
-        return ring(self.mesh.world, value, REPORT).item()
+        return all_reduce(self.mesh.world, value, MEAN_LOSS).item()
 
 
-def check(config: TransformerConfig, plan: Plan, layout: Layout) -> None:
-    """Raise InputError where a model or a plan does not divide by a layout."""
-    layout.check(config)
-    if config.experts is not None and (layout.tensor > 1 or layout.zero_stage == 3 or layout.sequence_parallel):
+def check_layout(model_config: TransformerConfig, config: TrainConfig, layout: Layout) -> None:
+    """Raise InputError where a model, batch or sequence does not divide evenly in a layout."""
+    layout.check(model_config)
+    if model_config.experts is not None and (layout.tensor > 1 or layout.zero_stage == 3 or layout.sequence_parallel):
         raise InputError(
-            "experts are divided over data ranks alone",
+            "experts are sharded over data ranks only",
             got=f"{layout.tensor} tensor-parallel ranks, ZeRO {layout.zero_stage}",
             expected="1 of them, ZeRO 0 to 2",
         )
-    layout.micro_batches(plan.batch)
-    parts = layout.context * (2 if layout.context > 1 else 1)
-    parts = max(parts, layout.context * (layout.tensor if layout.sequence_parallel else 1))
-    if plan.sequence % parts or plan.sequence > config.context:
-        expected = f"a multiple of {parts}, up to {config.context}"
+    layout.micro_batches(config.batch)
+    multiple = layout.context * (2 if layout.context > 1 else 1)
+    multiple = max(multiple, layout.context * (layout.tensor if layout.sequence_parallel else 1))
+    if config.sequence % multiple or config.sequence > model_config.context:
+        expected = f"a multiple of {multiple}, up to {model_config.context}"
         raise InputError(
-            "sequences do not fit the layout or the model", got=f"{plan.sequence} tokens", expected=expected
+            "sequences do not fit the layout or the model", got=f"{config.sequence} tokens", expected=expected
         )
 
 
-def _attend_round_the_ring(model: Transformer, group: Rank, positions: Sequence[torch.Tensor]) -> None:
-    """Let a model attend to all context ranks' tokens, which stand at `positions`."""
+def _use_ring_attention(model: Transformer, group: Rank, positions: Sequence[torch.Tensor]) -> None:
+    """Make a model attend to the tokens of all context ranks, which have these positions."""
 
-    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         return ring_attention(q, k, v, group, positions)
 
     for block in model.blocks:
-        block.attention.attention = attend  # type: ignore[union-attr]
+        block.attention.attention = attention  # type: ignore[union-attr]

@@ -7,9 +7,11 @@ import math
 import pytest
 import torch
 
-from mlsys_lab.comm import Ledger, RankError, run, volumes
-from mlsys_lab.comm.collectives import all_reduce, exchange, rooted, scattered
+from mlsys_lab.comm import Ledger, RankError, run
+from mlsys_lab.comm.collectives import all_reduce, reduce_scatter, rooted
+from mlsys_lab.comm.collectives.all_to_all import all_to_all
 from mlsys_lab.comm.collectives.chunks import chunk_lengths, split_chunks
+from tests.comm import volumes
 
 SIZES = range(1, 10)
 POWERS = (1, 2, 4, 8)
@@ -71,9 +73,9 @@ def test_hierarchical_all_reduce(p, island):
 
 
 def test_double_trees_grow_with_the_logarithm_and_both_halves_are_busy():
-    steps = {p: run(all_reduce.double_tree, draw(64, p)).ledger.steps for p in (4, 8, 16, 32)}
+    steps = {p: run(all_reduce.all_reduce_double_tree, draw(64, p)).ledger.steps for p in (4, 8, 16, 32)}
     assert max(steps[2 * p] - steps[p] for p in (4, 8, 16)) <= 8  # where a ring takes 2p steps more
-    assert steps[32] < run(all_reduce.ring, draw(64, 32)).ledger.steps
+    assert steps[32] < run(all_reduce.all_reduce, draw(64, 32)).ledger.steps
     sent = volumes.double_tree_all_reduce(1 << 20, 32).sent_elements(32)
     assert max(sent[1:-1]) == 2 << 20 and min(sent) >= 1 << 20
 
@@ -92,7 +94,7 @@ def test_broadcast_and_reduce(p):
             inputs = draw(n, p)
             for function, volume, steps in (
                 (rooted.broadcast_linear, volumes.linear_broadcast(n, p, root), p - 1),
-                (rooted.broadcast_tree, volumes.tree_broadcast(n, p, root), log2_up(p)),
+                (rooted.broadcast, volumes.tree_broadcast(n, p, root), log2_up(p)),
                 (rooted.broadcast_chain, volumes.chain_broadcast(n, p, root), p - 2 + 8 if p > 1 else 0),
             ):
                 results, ledger = run(lambda rank, x, f=function, root=root: f(rank, x, root), inputs)
@@ -100,7 +102,7 @@ def test_broadcast_and_reduce(p):
                 check_volume(ledger, volume, steps)
             for function, volume, steps in (
                 (rooted.reduce_linear, volumes.linear_reduce(n, p, root), p - 1),
-                (rooted.reduce_tree, volumes.tree_reduce(n, p, root), log2_up(p)),
+                (rooted.reduce, volumes.tree_reduce(n, p, root), log2_up(p)),
             ):
                 results, ledger = run(lambda rank, x, f=function, root=root: f(rank, x, root), inputs)
                 assert torch.equal(results[root], sum(inputs))
@@ -126,17 +128,17 @@ def test_reduce_scatter_and_all_gather(p):
     for n in LENGTHS:
         inputs, lengths = draw(n, p), chunk_lengths(n, p)
         expected = split_chunks(sum(inputs), p)
-        results, ledger = run(scattered.reduce_scatter_ring, inputs)
+        results, ledger = run(reduce_scatter.reduce_scatter, inputs)
         assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
         check_volume(ledger, volumes.ring_reduce_scatter(n, p), p - 1)
-        results, ledger = run(scattered.all_gather_ring, expected)
+        results, ledger = run(reduce_scatter.all_gather, expected)
         assert all(torch.equal(torch.cat(parts), sum(inputs)) for parts in results)
         check_volume(ledger, volumes.ring_all_gather(lengths), p - 1)
         if p in POWERS:
-            results, ledger = run(scattered.reduce_scatter_halving, inputs)
+            results, ledger = run(reduce_scatter.reduce_scatter_halving, inputs)
             assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
             check_volume(ledger, volumes.halving_reduce_scatter(n, p), log2_up(p))
-            results, ledger = run(scattered.all_gather_doubling, expected)
+            results, ledger = run(reduce_scatter.all_gather_doubling, expected)
             assert all(torch.equal(whole, sum(inputs)) for whole in results)
             check_volume(ledger, volumes.doubling_all_gather(lengths), log2_up(p))
 
@@ -148,16 +150,16 @@ def test_all_to_all(p):
         [torch.full((length,), float(10 * a + b), dtype=torch.float64) for b, length in enumerate(row)]
         for a, row in enumerate(lengths)
     ]
-    results, ledger = run(exchange.all_to_all, inputs)
+    results, ledger = run(all_to_all, inputs)
     for b, received in enumerate(results):
         assert [x.tolist() for x in received] == [inputs[a][b].tolist() for a in range(p)]
     check_volume(ledger, volumes.all_to_all(lengths), p - 1)
 
 
-def test_what_does_not_fit_is_one_line():
-    with pytest.raises(RankError, match="pair up ranks: got 3, expected a power of two"):
-        run(scattered.reduce_scatter_halving, draw(4, 3))
+def test_mismatches_are_one_line():
+    with pytest.raises(RankError, match="need pairs of ranks: got 3, expected a power of two"):
+        run(reduce_scatter.reduce_scatter_halving, draw(4, 3))
     with pytest.raises(RankError, match="islands must be of one size: got 6 ranks, island=4"):
         run(lambda rank, x: all_reduce.hierarchical(rank, x, 4), draw(4, 6))
-    with pytest.raises(RankError, match="a part for each rank: got 2, expected 3"):
-        run(exchange.all_to_all, [draw(1, 2)] * 3)
+    with pytest.raises(RankError, match="an array for each rank: got 2, expected 3"):
+        run(all_to_all, [draw(1, 2)] * 3)

@@ -12,7 +12,7 @@ from mlsys_lab.errors import InputError
 
 @pytest.mark.parametrize("p", range(2, 8))
 def test_sums_travel_to_the_right_and_grow_until_each_rank_has_one_and_then_all(p):
-    """By hand: chunk c starts at rank c + 1, gains one rank's numbers a step, and then goes round once more, whole."""
+    """By hand: chunk c starts at rank c + 1, gets one rank's numbers in each step, then goes round again, complete."""
     states = ring_states(p)
     assert len(states) == 1 + 2 * (p - 1)
     held = [[{r} for _ in range(p)] for r in range(p)]
@@ -31,7 +31,7 @@ def test_sums_travel_to_the_right_and_grow_until_each_rank_has_one_and_then_all(
 
 @pytest.mark.parametrize(("p", "n"), [(2, 2), (3, 500), (4, 10), (6, 500)])
 def test_bytes_are_those_of_the_ledger(p, n):
-    ledger = run(all_reduce.ring, [torch.zeros(n, dtype=torch.int64)] * p).ledger
+    ledger = run(all_reduce.all_reduce, [torch.zeros(n, dtype=torch.int64)] * p).ledger
     arrivals = [one for state in ring_states(p, n) for one in state.arrivals]
     assert len(arrivals) == len(ledger.messages) and sum(one.size_bytes for one in arrivals) == ledger.total_bytes
     lengths = chunk_lengths(n, p)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlsys_lab.comm.collectives.trees import binary_place, binomial_place, double_tree_places
+from mlsys_lab.comm.collectives.trees import binary_tree_node, binomial_tree_node, double_tree_nodes
 
 SIZES = range(1, 34)
 
@@ -29,15 +29,15 @@ def check_tree(places, root):
 @pytest.mark.parametrize("size", SIZES)
 def test_binomial_trees(size):
     for root in {0, 1 % size, size - 1}:
-        places = [binomial_place(rank, size, root) for rank in range(size)]
+        places = [binomial_tree_node(rank, size, root) for rank in range(size)]
         check_tree(places, root)
         assert depth(places) <= (size - 1).bit_length()
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_two_binary_trees_share_the_work(size):
-    first, second = zip(*(double_tree_places(rank, size) for rank in range(size)), strict=True)
-    assert list(first) == [binary_place(rank, size) for rank in range(size)]
+def test_two_binary_trees_balance_the_load(size):
+    first, second = zip(*(double_tree_nodes(rank, size) for rank in range(size)), strict=True)
+    assert list(first) == [binary_tree_node(rank, size) for rank in range(size)]
     check_tree(first, 0)
     check_tree(second, size - 1 if size % 2 == 0 else 1 % size)
     for places in (first, second):

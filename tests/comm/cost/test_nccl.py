@@ -8,17 +8,17 @@ from mlsys_lab.comm.cost.nccl import (
     BASE_LATENCY_US,
     HOP_LATENCY_US,
     LL128_CHANNEL_GB_PER_S,
-    Cluster,
+    NcclCluster,
     estimate_all_reduce,
     nvls_bound_s,
-    payload_share,
+    payload_fraction,
     rank_estimates,
 )
 from mlsys_lab.errors import InputError
 
 WIRES = ("nvlink", "pcie", "network")
-NODE = Cluster(nodes=1, per_node=8, channels=12, channel_bytes_per_s=20e9)
-RACKS = Cluster(nodes=64, per_node=8, channels=8, channel_bytes_per_s=20e9)
+NODE = NcclCluster(nodes=1, per_node=8, channels=12, channel_bytes_per_s=20e9)
+RACKS = NcclCluster(nodes=64, per_node=8, channels=8, channel_bytes_per_s=20e9)
 
 
 TUNING = """
@@ -53,9 +53,9 @@ def bus_gb_per_s(algorithm, protocol, nodes, bus, channels):
 @pytest.mark.parametrize("way", BASE_LATENCY_US, ids="-".join)
 @pytest.mark.parametrize("nodes", [1, 2, 3])
 @pytest.mark.parametrize(("channels", "each"), [(2, 10.0), (2, 60.0), (12, 5.0), (12, 20.0)])
-def test_every_share_of_the_bus_is_that_of_nccls_source(way, nodes, channels, each):
+def test_bus_efficiencies_are_those_of_nccls_source(way, nodes, channels, each):
     """Few and many channels, slow and fast ones: each figure decides somewhere."""
-    got = estimate_all_reduce(Cluster(nodes, 8, channels, each * 1e9), *way).bytes_per_s
+    got = estimate_all_reduce(NcclCluster(nodes, 8, channels, each * 1e9), *way).bytes_per_s
     ranks = 8 * nodes
     ratio = ranks / (2 * (ranks - 1)) if way[0] == "ring" else 0.5
     assert got == pytest.approx(1e9 * ratio * bus_gb_per_s(*way, nodes, channels * each, channels), rel=1e-12)
@@ -71,7 +71,7 @@ def test_every_hop_is_waited_for(way, wire, nodes, per_node):
     inside *= 1.8 if nodes > 1 and protocol == "LL" else 1
     hops = {"ring": 2 * nodes * (per_node - 1), "tree": 2 * (per_node - 1)}[algorithm]
     outer = {"ring": 2 * (nodes - 1), "tree": 2 * {1: 0, 2: 1, 5: 2}[nodes]}[algorithm]
-    got = estimate_all_reduce(Cluster(nodes, per_node, 8, 20e9, wire), algorithm, protocol).latency_s
+    got = estimate_all_reduce(NcclCluster(nodes, per_node, 8, 20e9, wire), algorithm, protocol).latency_s
     assert got == pytest.approx(1e-6 * (BASE_LATENCY_US[way] + hops * inside + outer * between))
 
 
@@ -97,15 +97,15 @@ def test_an_estimate_by_hand():
 
 
 def test_payload_and_switches_that_add():
-    assert [payload_share(protocol) for protocol in ("LL", "LL128", "Simple")] == [0.5, 0.9375, 1.0]
+    assert [payload_fraction(protocol) for protocol in ("LL", "LL128", "Simple")] == [0.5, 0.9375, 1.0]
     assert nvls_bound_s(450e9, 450e9) == 1.0
 
 
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: Cluster(1, 1, 1, 1.0), "needs two ranks: got 1"),
-        (lambda: Cluster(1, 8, 0, 1.0), "nodes, GPUs, channels and a bandwidth"),
+        (lambda: NcclCluster(1, 1, 1, 1.0), "needs two ranks: got 1"),
+        (lambda: NcclCluster(1, 8, 0, 1.0), "nodes, GPUs, channels and a bandwidth"),
         (lambda: nvls_bound_s(1.0, 0.0), "positive bandwidth"),
     ],
 )

@@ -19,7 +19,7 @@ def test_half_of_a_leaf_s_ports_are_for_gpus(nodes, leaf, spine):
     [
         (
             lambda: count_switches(257, 8),
-            "do not reach so many GPUs: got 2056, expected at most 2048 GPUs with 64 ports",
+            "too many GPUs for two levels of switches: got 2056, expected at most 2048 GPUs with 64 ports",
         ),
         (lambda: count_switches(0, 8), "got 0 nodes of 8 GPUs"),
         (lambda: count_switches(1, 8, ports=3), "an even number of ports"),

@@ -9,9 +9,9 @@ from mlsys_lab.comm import run
 from mlsys_lab.comm.collectives import all_reduce
 from mlsys_lab.comm.cost import topology
 from mlsys_lab.comm.cost.bus_bandwidth import bus_bytes_per_s, bus_factor
-from mlsys_lab.comm.cost.choice import autopick, predict
 from mlsys_lab.comm.cost.congestion import egress_bytes_per_s, replay_s
 from mlsys_lab.comm.cost.patterns import Round, ring
+from mlsys_lab.comm.cost.selection import predict, select_algorithm
 from mlsys_lab.errors import InputError
 
 EXAMPLES = [
@@ -50,7 +50,7 @@ def test_routes_by_hand():
 @pytest.mark.parametrize("wires", EXAMPLES, ids=lambda wires: wires.name)
 def test_predicted_time_of_a_ring_is_that_of_its_messages(wires):
     n = 8 * 1000
-    _, ledger = run(all_reduce.ring, [torch.zeros(n)] * wires.size)
+    _, ledger = run(all_reduce.all_reduce, [torch.zeros(n)] * wires.size)
     prediction = predict("ring", ring(wires.size), 4 * n, wires)
     assert replay_s(ledger, wires) == pytest.approx(prediction.time_s)
 
@@ -69,19 +69,19 @@ def test_oversubscription_slows_what_crosses_the_spine_and_nothing_else():
     assert predict("ring", ring(8), 1e6, thin) == predict("ring", ring(8), 1e6, full)
 
 
-def test_the_choice_goes_from_latency_to_bandwidth_as_arrays_grow():
+def test_selection_goes_from_latency_to_bandwidth_as_arrays_grow():
     nodes = topology.rails(4, 8, inside_bytes_per_s=450e9, rail_bytes_per_s=50e9)
-    small, large = autopick(1e3, nodes), autopick(1e9, nodes)
-    assert small.algorithm == "halving_doubling" and "bound by latency" in small.sentence
-    assert large.algorithm == "hierarchical, islands of 8" and "bound by bandwidth" in large.sentence
+    small, large = select_algorithm(1e3, nodes), select_algorithm(1e9, nodes)
+    assert small.algorithm == "halving_doubling" and "bound by latency" in small.explanation
+    assert large.algorithm == "hierarchical, islands of 8" and "bound by bandwidth" in large.explanation
     for choice in (small, large):
         times = [prediction.time_s for prediction in choice.predictions]
         assert times == sorted(times)
-        assert choice.sentence.startswith(choice.algorithm) and choice.predictions[1].algorithm in choice.sentence
+        assert choice.explanation.startswith(choice.algorithm) and choice.predictions[1].algorithm in choice.explanation
 
 
 def test_islands_of_every_size_that_divides_the_ranks_are_tried():
-    choice = autopick(1e6, topology.nvlink_island(12, 450e9))
+    choice = select_algorithm(1e6, topology.nvlink_island(12, 450e9))
     islands = {one.algorithm.rpartition(" ")[2] for one in choice.predictions if "islands" in one.algorithm}
     assert islands == {"2", "3", "4", "6"}
 
@@ -113,14 +113,17 @@ def test_bus_factors():
         (lambda: topology.nvlink_island(0, 1.0), "positive sizes and rates: got ranks=0"),
         (lambda: topology.torus((4, 0), 1.0), "got axis 1=0"),
         (lambda: topology.fat_tree(4, float("nan")), "got bytes_per_s=nan"),
-        (lambda: autopick(1e6, topology.nvlink_island(1, 1.0)), "needs two ranks"),
-        (lambda: egress_bytes_per_s(topology.torus((2,), 1.0), [0, 1]), r"leaves some ranks .* out: got \[0, 1\] of 2"),
+        (lambda: select_algorithm(1e6, topology.nvlink_island(1, 1.0)), "needs two ranks"),
+        (
+            lambda: egress_bytes_per_s(topology.torus((2,), 1.0), [0, 1]),
+            r"must leave some ranks .* out: got \[0, 1\] of 2",
+        ),
         (lambda: egress_bytes_per_s(topology.torus((2,), 1.0), [2]), r"got \[2\] of 2"),
         (lambda: bus_factor("allreduce", 8), "did you mean 'all_reduce'"),
         (lambda: bus_factor("all_reduce", 0), "at least one rank"),
         (lambda: bus_bytes_per_s("reduce", 2, 1.0, 0.0), "a positive time"),
         (
-            lambda: replay_s(run(all_reduce.ring, [torch.zeros(1)] * 2).ledger, topology.nvlink_island(3, 1.0)),
+            lambda: replay_s(run(all_reduce.all_reduce, [torch.zeros(1)] * 2).ledger, topology.nvlink_island(3, 1.0)),
             "another number of ranks: got 3, expected 2",
         ),
     ],

@@ -59,7 +59,7 @@ def test_one_late_rank_holds_up_a_ring_by_as_much_and_one_slow_link_by_more():
     assert half.timeline().end_s == pytest.approx(2 * ring(p, 1e6, LINK), rel=0.1)
 
 
-def test_a_failed_link_stops_everybody_and_is_told():
+def test_a_failed_link_stops_all_ranks_and_is_reported():
     cluster = Cluster(4, link_rate={(1, 2): 0.0})
     ring_all_reduce(cluster, range(4), 1e6, LINK)
     timeline = cluster.timeline()
@@ -145,7 +145,7 @@ def test_a_ring_of_512_ranks_is_simulated_in_little_time():
         (lambda: Cluster(2).compute(0, -1.0), "a time of at least 0: got -1.0 s"),
         (lambda: Cluster(2).send(0, 1, float("nan")), "got nan s"),
         (lambda: Cluster(2, slow={0: 0.0}), r"positive factor: got slow\[0\]=0.0"),
-        (lambda: Cluster(2, link_rate={(0, 1): 2.0}), "from 0 to 1 of its rate"),
+        (lambda: Cluster(2, link_rate={(0, 1): 2.0}), "from 0 to 1 of its bandwidth"),
     ],
 )
 def test_bad_arguments(call, text):

@@ -1,4 +1,4 @@
-"""Clusters on a topology, whose transfers share links: against numbers worked out by hand and the model of rounds."""
+"""Clusters on a topology, whose transfers share links: against numbers by hand and the model of rounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from mlsys_lab.comm.cost import patterns, topology
 from mlsys_lab.comm.cost.alpha_beta import LinkCost
-from mlsys_lab.comm.cost.choice import predict
+from mlsys_lab.comm.cost.selection import predict
 from mlsys_lab.comm.cost.topology import Topology
 from mlsys_lab.comm.simulate import Cluster
 from mlsys_lab.comm.simulate.steps import ring_all_reduce
@@ -45,7 +45,7 @@ def test_two_at_once_share_the_trunk_until_one_has_ended():
     assert ends(cluster) == [1.0 + 10.0 + 5.0, 1.0 + 10.0]
 
 
-def test_one_that_comes_later_slows_the_rest_only():
+def test_a_later_transfer_slows_only_the_remaining_bytes():
     """40 bytes have gone when the second comes; then 60 and 50 at 5 each, and 10 bytes alone."""
     cluster = Cluster(4, topology=TRUNK)
     cluster.transfer(0, 2, 100.0)
@@ -92,7 +92,7 @@ def test_a_ring_takes_what_its_rounds_take(wires, order, steps_s):
         assert cluster.timeline().end_s == pytest.approx(predict("ring", patterns.ring(wires.size), 1e9, wires).time_s)
 
 
-def test_two_rings_on_one_tree_slow_each_other_where_they_meet():
+def test_two_rings_on_one_tree_contend_for_shared_links():
     """Each ring has one rank on each of two leaves, and an uplink as wide as one port: both halve it."""
     thin = topology.fat_tree(4, 50e9, latency_s=1e-6, per_leaf=2, oversubscription=2)
     alone, both = Cluster(4, topology=thin), Cluster(4, topology=thin)
@@ -139,7 +139,7 @@ def test_slow_and_failed_links_by_name():
     assert timeline.stuck_ranks == [0, 2, 3]
 
 
-def test_jitter_of_links_hangs_on_the_seed_alone_and_leaves_compute_as_it_was():
+def test_link_jitter_depends_on_the_seed_only_and_does_not_change_compute():
     def run(wires, jitter, seed):
         cluster = Cluster(4, topology=wires, jitter=0.1, link_jitter=jitter, seed=seed)
         start = [cluster.compute(rank, 1.0) for rank in range(4)]
@@ -178,7 +178,7 @@ def test_a_ring_of_128_ranks_with_shared_links_is_simulated_in_little_time():
         (lambda: Cluster(4, topology=TRUNK).transfer(0, 0, 1.0), "a rank sends to another rank: got from 0 to 0"),
         (lambda: Cluster(4, topology=TRUNK).transfer(0, 1, math.inf), "a number of bytes of at least 0: got inf"),
         (lambda: Cluster(4, topology=TRUNK, link_rate={"trunc": 0.5}), "got trunc; help: did you mean 'trunk'"),
-        (lambda: Cluster(4, topology=TRUNK, link_rate={(0, 1): 0.5}), r"no such link in the topology: got \(0, 1\)"),
+        (lambda: Cluster(4, topology=TRUNK, link_rate={(0, 1): 0.5}), r"unknown link in the topology: got \(0, 1\)"),
         (lambda: Cluster(4, link_rate={"trunk": 0.5}), r"got trunk, expected \(source, destination\)"),
         (lambda: Cluster(2, link_rate={(0, 2): 0.5}), "no such rank in the cluster: got 2"),
         (lambda: Cluster(2, link_jitter=-1.0), "a jitter of at least 0: got 2, 0.0, -1.0"),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from mlsys_lab.comm.simulate.flows import Flows, fair_rates
 
 
-def test_shares_worked_out_by_hand():
+def test_fair_rates_worked_out_by_hand():
     line = {0: ("a", "b"), 1: ("a",), 2: ("b",)}
     assert fair_rates(line, {"a": 10.0, "b": 10.0}) == {0: 5.0, 1: 5.0, 2: 5.0}
     # b is full first, at 2 each; what flow 0 leaves of a goes to flow 1.
@@ -43,7 +43,7 @@ def test_each_flow_has_a_full_link_on_which_none_has_more(routes, capacity):
         assert bottlenecks, f"flow {flow} could have more"
 
 
-def test_a_change_reaches_those_that_share_and_no_others():
+def test_a_change_affects_flows_that_share_links_only():
     flows = Flows({"a": 10.0, "b": 10.0, "c": 10.0})
     flows.begin(0, 100.0, ("a",), 0.0)
     flows.begin(1, 100.0, ("c",), 0.0)

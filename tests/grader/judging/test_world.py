@@ -100,7 +100,7 @@ LOSING = {
     ),
     "another shape than asked for": (
         SHIFT.replace("% rank.size)\n    request", "% rank.size, like=x[1:])\n    request"),
-        ("on rank 0: your code stopped with an exception", "another array than it waits for"),
+        ("on rank 0: your code stopped with an exception", "another array than it expects"),
     ),
     "an unwritten task": (
         "def shift(rank, x):\n    raise NotImplementedError\n",

@@ -1,4 +1,4 @@
-"""Compressed gradients: how far off they are, what comes later, bytes, and what it costs in loss."""
+"""Compressed gradients: their errors, error feedback, bytes, and the effect on the loss."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from mlsys_lab.comm import Rank, RankError, run
 from mlsys_lab.comm.collectives.chunks import chunk_lengths
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.communication import all_reduce_bytes
-from mlsys_lab.parallel.data.averaging import GRADIENTS, average_flat
-from mlsys_lab.parallel.data.blocks import LEVELS
-from mlsys_lab.parallel.data.compression import Int8Average, PowerSGD
+from mlsys_lab.parallel.data.compression import MAX_CODE, BlockQuantizer, Int8GradientAverager, PowerSGD
+from mlsys_lab.parallel.data.ddp import GRADIENTS, average_gradients_flat
 from tests.parallel.training import loss_of, make_batches, make_model, make_optimizer, rows_of
 
 SHAPES = [(12, 7), (5,), (3, 3)]
@@ -32,12 +31,32 @@ def parameters_with(gradients: list[torch.Tensor]) -> list[nn.Parameter]:
     return parameters
 
 
+@pytest.mark.parametrize("size", [1, 4, 7, 100])
+@pytest.mark.parametrize("count", [0, 1, 7, 30])
+def test_no_number_is_off_by_more_than_half_a_step_of_its_block(count: int, size: int) -> None:
+    x = torch.randn(count, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    codes, scales = BlockQuantizer(size).quantize(x)
+    assert (codes.dtype, codes.shape, scales.dtype) == (torch.int8, x.shape, torch.float32)
+    assert len(scales) == -(-count // size)
+    back = BlockQuantizer(size).dequantize(codes, scales, x.dtype)
+    for own, rounded in zip(x.split(size), back.split(size), strict=True):
+        if len(own):
+            assert (own - rounded).abs().max() <= own.abs().max() * (0.5 / MAX_CODE + 1e-6)
+
+
+def test_zeros_stay_zeros_and_a_block_has_a_number() -> None:
+    quantizer = BlockQuantizer(2)
+    assert quantizer.dequantize(*quantizer.quantize(torch.zeros(3)), torch.float32).tolist() == [0, 0, 0]
+    with pytest.raises(InputError, match="a quantization block has at least one number: got 0"):
+        BlockQuantizer(0)
+
+
 @pytest.mark.parametrize("block", [4, 256])
 @pytest.mark.parametrize("p", [1, 3])
 def test_eight_bits_are_off_by_two_roundings(p: int, block: int) -> None:
     def average(rank: Rank, _: None) -> list[torch.Tensor]:
         parameters = parameters_with(draw(rank.rank))
-        Int8Average(parameters, rank, block).average()
+        Int8GradientAverager(parameters, rank, block).average_gradients()
         return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
     results, ledger = run(average, [None] * p)
@@ -48,28 +67,28 @@ def test_eight_bits_are_off_by_two_roundings(p: int, block: int) -> None:
         for mine in results:
             assert torch.equal(mine[number], results[0][number])
             assert mine[number].shape == shape
-            assert 0 < float((mine[number] - mean).abs().max()) <= largest / LEVELS * 1.001
+            assert 0 < float((mine[number] - mean).abs().max()) <= largest / MAX_CODE * 1.001
     lengths = [length for shape in SHAPES for length in chunk_lengths(torch.Size(shape).numel(), p)]
     assert sum(ledger.sent_bytes(GRADIENTS)) == 2 * (p - 1) * sum(one + 4 * -(-one // block) for one in lengths)
 
 
-def test_what_a_rounding_leaves_out_comes_later() -> None:
+def test_quantization_errors_are_fed_back() -> None:
     gradients, steps = draw(0), 40
 
     def add_up(rank: Rank, _: None) -> list[torch.Tensor]:
         parameters = parameters_with(gradients)
-        average, totals = Int8Average(parameters, rank), [torch.zeros_like(one) for one in gradients]
+        averager, totals = Int8GradientAverager(parameters, rank), [torch.zeros_like(one) for one in gradients]
         for _ in range(steps):
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient.clone()
-            average.average()
+            averager.average_gradients()
             for total, parameter in zip(totals, parameters, strict=True):
                 total += parameter.grad
         return totals
 
     (totals,), _ = run(add_up, [None])
     for total, gradient in zip(totals, gradients, strict=True):
-        assert float((total - steps * gradient).abs().max()) < 1.1 * float(gradient.abs().max()) / LEVELS
+        assert float((total - steps * gradient).abs().max()) < 1.1 * float(gradient.abs().max()) / MAX_CODE
 
 
 @pytest.mark.parametrize("p", [1, 3])
@@ -80,7 +99,7 @@ def test_a_product_is_exact_where_the_mean_gradient_has_its_rank(p: int) -> None
 
     def average(rank: Rank, _: None) -> list[torch.Tensor]:
         parameters = parameters_with([columns @ rows[rank.rank], draw(rank.rank)[1]])
-        PowerSGD(parameters, rank, rank=2).average()
+        PowerSGD(parameters, rank, rank=2).average_gradients()
         return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
     results, ledger = run(average, [None] * p)
@@ -113,14 +132,16 @@ def final_loss(average: Callable[[nn.Module, Rank], Callable[[], None]], p: int 
 
 
 def test_what_compression_saves_and_what_it_costs_in_loss() -> None:
-    exact, whole = final_loss(lambda model, rank: lambda: average_flat(model, rank))
-    int8, eighth = final_loss(lambda model, rank: Int8Average(model.parameters(), rank).average)
-    power, thin = final_loss(lambda model, rank: PowerSGD(model.parameters(), rank, rank=1).average)
+    exact, whole = final_loss(lambda model, rank: lambda: average_gradients_flat(model, rank))
+    int8, eighth = final_loss(lambda model, rank: Int8GradientAverager(model.parameters(), rank).average_gradients)
+    power, thin = final_loss(lambda model, rank: PowerSGD(model.parameters(), rank, rank=1).average_gradients)
     assert int8 == pytest.approx(exact, rel=0.01) and eighth < 0.15 * whole  # of float64; a quarter of float32
     assert exact < power < 1.15 * exact and thin < 0.26 * whole
 
 
-@pytest.mark.parametrize("make", [lambda rank, _: Int8Average([], rank, 0), lambda rank, _: PowerSGD([], rank, 0)])
-def test_no_block_and_no_rank_are_told(make: Callable[[Rank, None], object]) -> None:
+@pytest.mark.parametrize(
+    "make", [lambda rank, _: Int8GradientAverager([], rank, 0), lambda rank, _: PowerSGD([], rank, 0)]
+)
+def test_empty_blocks_and_rank_zero_raise(make: Callable[[Rank, None], object]) -> None:
     with pytest.raises((RankError, InputError), match=r"has at least .*: got 0"):
         run(make, [None])

@@ -1,4 +1,4 @@
-"""Pipelines: gradients equal to one process, idle time and memory equal to closed forms, messages counted."""
+"""Pipelines: gradients equal to one process, bubbles and memory equal to closed forms, messages counted."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from mlsys_lab.parallel.pipeline import (
     zero_bubble,
 )
 from mlsys_lab.parallel.pipeline.execution import ACTIVATIONS, GRADIENTS
-from mlsys_lab.parallel.pipeline.late_weights import LateWeights
-from mlsys_lab.parallel.pipeline.schedules import most_kept
-from mlsys_lab.parallel.pipeline.stage import Stage
+from mlsys_lab.parallel.pipeline.schedules import max_in_flight
+from mlsys_lab.parallel.pipeline.transformer import TransformerChunk
+from mlsys_lab.parallel.pipeline.weight_grad_store import WeightGradStore
 
 ROWS, WIDTH = 3, 5
 CASES = {
@@ -84,9 +84,9 @@ def test_gradients_equal_one_process_and_messages_are_counted(
 
 @pytest.mark.parametrize("chunks", [1, 2, 3])
 @pytest.mark.parametrize(("p", "m"), [(2, 2), (2, 6), (3, 3), (4, 4), (4, 16)])
-def test_what_stages_keep_is_the_closed_form(p: int, m: int, chunks: int) -> None:
+def test_micro_batches_in_flight_are_those_of_the_closed_form(p: int, m: int, chunks: int) -> None:
     layout = Layout(pipeline=p, interleave=chunks)
-    kept = [most_kept(order) / chunks for order in interleaved(p, m, chunks)]
+    kept = [max_in_flight(order) / chunks for order in interleaved(p, m, chunks)]
     assert kept == [layout.in_flight(stage, m) for stage in range(p)]
 
 
@@ -114,20 +114,22 @@ def test_idle_time_is_the_closed_form(make: Callable[[int, int], Schedule], chun
     assert cluster.timeline().end_s / busy - 1 == pytest.approx(bubble(p, m, interleave=chunks))
 
 
-def test_what_a_rank_keeps() -> None:
+def test_micro_batches_in_flight() -> None:
     p, m = 4, 8
-    assert [most_kept(order) for order in gpipe(p, m)] == [m] * p
-    assert [most_kept(order) for order in one_forward_one_backward(p, m)] == [4, 3, 2, 1]
+    assert [max_in_flight(order) for order in gpipe(p, m)] == [m] * p
+    assert [max_in_flight(order) for order in one_forward_one_backward(p, m)] == [4, 3, 2, 1]
     for schedule in (gpipe(p, m), one_forward_one_backward(p, m)):
         cluster = Cluster(p)
         simulate(cluster, schedule, forward_s=1.0, backward_s=2.0, activation_bytes=10.0)
-        assert [cluster.timeline().peak_bytes(rank) for rank in range(p)] == [10 * most_kept(one) for one in schedule]
+        assert [cluster.timeline().peak_bytes(rank) for rank in range(p)] == [
+            10 * max_in_flight(one) for one in schedule
+        ]
 
 
 @pytest.mark.parametrize(("p", "m"), [(1, 1), (2, 2), (2, 5), (4, 4), (4, 16), (8, 12)])
 @pytest.mark.parametrize(("inputs", "weights"), [(1.0, 1.0), (1.2, 0.8), (2.0, 1.0), (1.5, 0.25)])
-def test_weights_that_wait_leave_the_idle_time_of_the_paper(p: int, m: int, inputs: float, weights: float) -> None:
-    """Less than 1F1B's, for no more memory than its first rank takes."""
+def test_the_zero_bubble_schedule_has_the_bubble_of_the_paper(p: int, m: int, inputs: float, weights: float) -> None:
+    """A smaller bubble than 1F1B's, for no more memory than its first rank needs."""
     ends, schedule = [], zero_bubble(p, m)
     for one in (schedule, one_forward_one_backward(p, m)):
         cluster = Cluster(p)
@@ -136,7 +138,7 @@ def test_weights_that_wait_leave_the_idle_time_of_the_paper(p: int, m: int, inpu
         ends.append(cluster.timeline().end_s / (m * (1 + inputs + weights)) - 1)
     assert ends[0] == pytest.approx(split_bubble(p, m, inputs=inputs, weights=weights))
     assert ends[1] == pytest.approx(bubble(p, m)) and (p == 1 or ends[0] < ends[1])
-    assert [most_kept(order) for order in schedule] == [min(p, m)] * p
+    assert [max_in_flight(order) for order in schedule] == [min(p, m)] * p
 
 
 def test_the_idle_time_of_a_split_backward_pass_has_its_bounds() -> None:
@@ -145,8 +147,8 @@ def test_the_idle_time_of_a_split_backward_pass_has_its_bounds() -> None:
             split_bubble(**given)
 
 
-def test_weights_that_wait_are_averaged_over_replicas_once() -> None:
-    """Two replicas of two stages: hooks of linear layers are called in their late passes, those of norms before."""
+def test_postponed_weight_gradients_are_averaged_over_replicas_once() -> None:
+    """Two replicas of two stages: hooks of linear layers run in the weight-gradient passes, those of norms before."""
     m, p = 4, 2
     x, y = data(m)
 
@@ -176,16 +178,16 @@ def test_weights_that_wait_are_averaged_over_replicas_once() -> None:
         torch.testing.assert_close(gradients, expected, rtol=1e-12, atol=1e-15)
 
 
-def test_late_weights_are_worked_out_once_and_leave_frozen_ones_alone() -> None:
+def test_postponed_weight_gradients_are_computed_once_and_not_for_frozen_weights() -> None:
     first, second = nn.Linear(WIDTH, WIDTH).double(), nn.Linear(WIDTH, 2, bias=False).double()
     first.weight.requires_grad_(False)
     x = data(1)[0].requires_grad_()  # (1, ROWS, WIDTH)
-    with LateWeights() as late:
+    with WeightGradStore() as store:
         result = second(first(x)).square().sum()
     result.backward()
     assert x.grad is not None and second.weight.grad is None and first.bias.grad is None
     for _ in range(2):  # the second time there is nothing left
-        late.backward()
+        store.backward()
         whole = torch.autograd.grad(second(first(x)).square().sum(), [x, first.bias, second.weight])
         torch.testing.assert_close([x.grad, first.bias.grad, second.weight.grad], list(whole), rtol=1e-12, atol=0)
     assert first.weight.grad is None
@@ -205,34 +207,34 @@ def test_messages_that_take_time_make_idle_time_and_interleaving_has_more_of_the
     ("call", "said"),
     [
         (lambda: gpipe(0, 1), "a pipeline has at least one rank and micro-batch: got 0 and 1"),
-        (lambda: interleaved(4, 6, 2), "a multiple of the ranks: got 6 over 4 ranks, 2 chunks"),
+        (lambda: interleaved(4, 6, 2), "must be a multiple of the ranks: got 6 over 4 ranks, 2 chunks"),
         (lambda: simulate(Cluster(2), gpipe(3, 1), forward_s=1, backward_s=2), "another number of ranks: got 3"),
         (
             lambda: simulate(Cluster(1), [[Action("backward", 0), Action("forward", 0)]], forward_s=1, backward_s=2),
-            "the schedule never ends: got rank 0 waits for ever before",
+            "the schedule deadlocks: got rank 0 waits forever at",
         ),
     ],
 )
-def test_schedules_that_cannot_be_are_told(call: Callable[[], object], said: str) -> None:
+def test_invalid_schedules_raise(call: Callable[[], object], said: str) -> None:
     with pytest.raises(InputError, match=re.escape(said)):
         call()
 
 
-def test_a_schedule_of_another_pipeline_is_told() -> None:
+def test_a_schedule_of_another_pipeline_raises() -> None:
     x, y = data(2)
 
     def train(rank: Rank, schedule: Schedule) -> None:
         Pipeline(layers(1), rank).step(schedule, list(x), list(y), nn.functional.mse_loss)
 
     for schedule in (gpipe(3, 2), gpipe(2, 3), interleaved(2, 2, 2), zero_bubble(2, 3)):
-        with pytest.raises((RankError, InputError), match="the schedule is of another pipeline"):
+        with pytest.raises((RankError, InputError), match="the schedule does not match the pipeline"):
             run(train, [schedule] * 2)
 
 
 @pytest.mark.parametrize(("layers", "sizes"), [(6, [2, 1, 2, 1]), (5, [2, 1, 1, 1]), (7, [2, 2, 2, 1]), (8, [2] * 4)])
 def test_layers_are_spread_over_stages_as_the_docstring_says(layers: int, sizes: list[int]) -> None:
     config = TransformerConfig("deep", n_layers=layers, d_model=8, n_heads=2, d_ff=8, vocab_size=5, context=4)
-    stages = [Stage(Transformer(config), number, 4, torch.arange(4)) for number in range(4)]
+    stages = [TransformerChunk(Transformer(config), number, 4, torch.arange(4)) for number in range(4)]
     kept = [sum(not isinstance(block, nn.Identity) for block in stage.model.blocks) for stage in stages]
     assert kept == sizes
-    assert "of 6 layers, 4 pieces\n    have [2, 1, 2, 1]" in str(Stage.__doc__)
+    assert "6 layers in 4 chunks are [2, 1, 2, 1]" in str(TransformerChunk.__doc__)

@@ -21,11 +21,11 @@ from mlsys_lab.flops.communication import (
     vocabulary_parallel_bytes,
 )
 from mlsys_lab.models.transformer import Transformer
-from mlsys_lab.parallel.recomputation import recompute
-from mlsys_lab.parallel.tensor import divide_transformer, divided_cross_entropy
-from mlsys_lab.parallel.tensor.loss import LOSS
-from mlsys_lab.parallel.tensor.regions import ACTIVATIONS
-from mlsys_lab.parallel.tensor.transformer import COPIES, sliced_parameters
+from mlsys_lab.parallel.activation_checkpointing import apply_activation_checkpointing
+from mlsys_lab.parallel.tensor import apply_tensor_parallel, vocab_parallel_cross_entropy
+from mlsys_lab.parallel.tensor.layers import LOSS
+from mlsys_lab.parallel.tensor.mappings import ACTIVATIONS
+from mlsys_lab.parallel.tensor.transformer import REPLICATED_GRADIENTS, sequence_parallel_parameters
 from tests.parallel.training import make_optimizer
 
 GROUPED = TransformerConfig("grouped", 2, d_model=16, n_heads=8, d_ff=24, vocab_size=24, context=8, n_kv_heads=4)
@@ -63,26 +63,26 @@ def train_divided(
     rank: Rank, given: tuple[TransformerConfig, bool, str]
 ) -> tuple[list[float], dict[str, torch.Tensor]]:
     config, sequence_parallel, recomputation = given
-    model = divide_transformer(make(config), rank, sequence_parallel=sequence_parallel)
-    recompute(model.blocks, recomputation)
+    model = apply_tensor_parallel(make(config), rank, sequence_parallel=sequence_parallel)
+    apply_activation_checkpointing(model.blocks, recomputation)
     optimizer, losses = make_optimizer(model.parameters()), []
     for tokens in BATCHES:
         optimizer.zero_grad()
-        loss = divided_cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), rank)
+        loss = vocab_parallel_cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), rank)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
     return losses, {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
-def put_together(parts: list[torch.Tensor], whole: torch.Tensor) -> torch.Tensor:
-    """The parts of a parameter along the dimension in which they are shorter; replicas must be equal."""
+def unshard(shards: list[torch.Tensor], whole: torch.Tensor) -> torch.Tensor:
+    """A full parameter from its shards, or from replicas, which must be equal."""
     for dim in range(whole.ndim):
-        if parts[0].shape[dim] < whole.shape[dim]:
-            return torch.cat(parts, dim)
-    for part in parts[1:]:
-        torch.testing.assert_close(part, parts[0], rtol=0, atol=0)
-    return parts[0]
+        if shards[0].shape[dim] < whole.shape[dim]:
+            return torch.cat(shards, dim)
+    for replica in shards[1:]:
+        torch.testing.assert_close(replica, shards[0], rtol=0, atol=0)
+    return shards[0]
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
@@ -105,8 +105,8 @@ def test_five_steps_equal_one_process(
     for mine, _ in trained:
         assert mine == pytest.approx(losses, rel=1e-12)
     for name, parameter in model.named_parameters():
-        parts = [parameters[name] for _, parameters in trained]
-        torch.testing.assert_close(put_together(parts, parameter), parameter.detach(), rtol=1e-8, atol=1e-10)
+        shards = [parameters[name] for _, parameters in trained]
+        torch.testing.assert_close(unshard(shards, parameter), parameter.detach(), rtol=1e-8, atol=1e-10)
     tokens, targets = BATCHES[0].numel(), BATCHES[0][:, 1:].numel()
     kind = {"element_bytes": 8, "sequence_parallel": sequence_parallel}
     vocabulary = vocabulary_parallel_bytes(config, tokens, p, **kind)
@@ -115,18 +115,18 @@ def test_five_steps_equal_one_process(
     if recomputation == "full":  # but for the MLP's sum, which nothing needs again: torch stops before it
         once = gather_bytes(tokens * config.d_model * 8, p)
         activations -= config.n_layers * (1 if sequence_parallel else 2) * once
-    copies = 8 * sum(one.numel() for one in sliced_parameters(model)) if sequence_parallel else 0
+    copies = 8 * sum(one.numel() for one in sequence_parallel_parameters(model)) if sequence_parallel else 0
     expected = {
         ACTIVATIONS: activations,
         LOSS: vocabulary.loss * targets / tokens,
-        COPIES: all_reduce_bytes(copies, p),
+        REPLICATED_GRADIENTS: all_reduce_bytes(copies, p),
     }
     sent = {purpose: p * len(BATCHES) * size for purpose, size in expected.items() if size}
     assert ledger.purpose_bytes() == pytest.approx(sent)
 
 
-def test_a_rank_keeps_as_many_activations_as_the_closed_form() -> None:
-    """What it keeps to the end of the forward pass to a tenth; of a step's peak, with what comes and goes, 1 to 1.4."""
+def test_saved_activations_are_those_of_the_closed_form() -> None:
+    """Within 10 % at the end of the forward pass; a step's peak, with temporaries, is 1 to 1.4 times the estimate."""
     rows, tokens, p = 2, 32, 2
     config = replace(CONFIGS["learned positions, biases"], n_layers=3, d_model=32, d_ff=128, context=tokens)
     ids = torch.randint(24, (rows, tokens + 1), generator=torch.Generator().manual_seed(3))
@@ -135,13 +135,13 @@ def test_a_rank_keeps_as_many_activations_as_the_closed_form() -> None:
     def measure(rank: Rank, _: None) -> list[tuple[int, int]]:
         found = []
         for sequence_parallel, kind in cases:
-            model = divide_transformer(make(config), rank, sequence_parallel=sequence_parallel)
-            recompute(model.blocks, kind)
+            model = apply_tensor_parallel(make(config), rank, sequence_parallel=sequence_parallel)
+            apply_activation_checkpointing(model.blocks, kind)
             for parameter in model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
             with track_memory() as memory:
                 logits = model(ids[:, :-1]).flatten(0, 1)
-                loss = divided_cross_entropy(logits, ids[:, 1:].flatten(), rank)
+                loss = vocab_parallel_cross_entropy(logits, ids[:, 1:].flatten(), rank)
                 kept = memory.current_bytes
                 loss.backward()
             found.append((kept, memory.peak_bytes))
@@ -158,9 +158,9 @@ def test_a_rank_keeps_as_many_activations_as_the_closed_form() -> None:
             assert 1 < peak / (activations.stack(layer, whole, layers=3) + head) < 1.4, kind
 
 
-def test_a_rank_keeps_its_part_of_the_matrices() -> None:
+def test_a_rank_keeps_its_shard_of_the_matrices() -> None:
     def count(rank: Rank, _: None) -> int:
-        return sum(parameter.numel() for parameter in divide_transformer(make(GROUPED), rank).parameters())
+        return sum(parameter.numel() for parameter in apply_tensor_parallel(make(GROUPED), rank).parameters())
 
     norms = sum(parameter.numel() for name, parameter in make(GROUPED).named_parameters() if "norm" in name)
     whole = sum(parameter.numel() for parameter in make(GROUPED).parameters())
@@ -169,14 +169,14 @@ def test_a_rank_keeps_its_part_of_the_matrices() -> None:
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e3])
-def test_the_divided_loss_and_its_gradient_are_torchs(scale: float) -> None:
-    """Also where logits are so large that exponentials overflow on all ranks but one."""
+def test_the_vocab_parallel_loss_and_its_gradient_are_torchs(scale: float) -> None:
+    """Also with logits so large that exponentials overflow on all ranks but one."""
     logits = torch.randn(7, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(5)) * scale
     targets = torch.tensor([0, 11, 5, 6, 3, 3, 9])
 
     def part(rank: Rank, _: None) -> tuple[float, torch.Tensor]:
         mine = logits.chunk(rank.size, 1)[rank.rank].clone().requires_grad_()
-        loss = divided_cross_entropy(mine, targets, rank)
+        loss = vocab_parallel_cross_entropy(mine, targets, rank)
         (2 * loss).backward()
         assert mine.grad is not None
         return loss.item(), mine.grad
@@ -190,33 +190,33 @@ def test_the_divided_loss_and_its_gradient_are_torchs(scale: float) -> None:
         torch.testing.assert_close(torch.cat([gradient for _, gradient in results], 1), whole.grad)
 
 
-def test_tokens_that_cannot_be_divided_are_told() -> None:
+def test_tokens_that_do_not_divide_evenly_raise() -> None:
     def look(rank: Rank, tokens: torch.Tensor) -> torch.Tensor:
-        return divide_transformer(make(GROUPED), rank, sequence_parallel=True)(tokens)
+        return apply_tensor_parallel(make(GROUPED), rank, sequence_parallel=True)(tokens)
 
     with pytest.raises((RankError, InputError), match="tokens of a sequence cannot be divided evenly: got 7 over 2"):
         run(look, [BATCHES[0][:, :7]] * 2)
     with pytest.raises(InputError, match="unknown recomputation: got 'ful'"):
-        recompute([], "ful")
+        apply_activation_checkpointing([], "ful")
 
 
 @pytest.mark.parametrize(
     ("changes", "p", "said"),
     [
-        ({}, 3, "heads cannot be divided evenly: got 4 of keys over 3 ranks"),
+        ({}, 3, "KV heads cannot be divided evenly: got 4 over 3 ranks"),
         ({"d_ff": 25}, 2, "a dimension cannot be divided evenly: got 25 over 2 ranks"),
-        ({"position": "alibi"}, 2, "this model is not divided here: got grouped with ALiBi"),
+        ({"position": "alibi"}, 2, "tensor parallelism does not support this model: got grouped with ALiBi"),
         ({"parallel_blocks": True, "qk_norm": True}, 2, "with parallel blocks, norms of queries and keys"),
     ],
 )
-def test_what_cannot_be_divided_is_told(changes: dict[str, Any], p: int, said: str) -> None:
+def test_uneven_shards_raise(changes: dict[str, Any], p: int, said: str) -> None:
     with pytest.raises((RankError, InputError), match=re.escape(said)):
-        run(lambda rank, config: divide_transformer(make(config), rank), [replace(GROUPED, **changes)] * p)
+        run(lambda rank, config: apply_tensor_parallel(make(config), rank), [replace(GROUPED, **changes)] * p)
 
 
-def test_a_token_outside_the_whole_vocabulary_is_told() -> None:
+def test_a_token_outside_the_full_vocabulary_raises() -> None:
     def look_up(rank: Rank, tokens: torch.Tensor) -> torch.Tensor:
-        return divide_transformer(make(GROUPED), rank)(tokens)
+        return apply_tensor_parallel(make(GROUPED), rank)(tokens)
 
     with pytest.raises((RankError, InputError), match="token outside the vocabulary: got 3 to 24, expected 0 to 23"):
         run(look_up, [torch.tensor([[3, 24]])] * 2)

@@ -1,4 +1,4 @@
-"""Checkpoints: any layout goes on from another's, the same one bit for bit; a kill leaves the last whole one."""
+"""Checkpoints: resumed in any layout, in the same one bit for bit; a kill leaves the last complete checkpoint."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.models import training
-from mlsys_lab.parallel.train import Plan, Trainer, checkpoint
-from mlsys_lab.parallel.train.checkpoint import Checkpoint, find_all, restore, save
+from mlsys_lab.parallel.train import TrainConfig, Trainer, checkpoint
+from mlsys_lab.parallel.train.checkpoint import Checkpoint, list_checkpoints, restore, save
 from tests.parallel.train.test_trainer import CONFIG as SMALL
 from tests.parallel.train.test_trainer import IDS, MIXTURE, make_model
 
 CONFIG = replace(SMALL, n_layers=4)
-PLAN = Plan(batch=4, sequence=16, steps=6, rate=0.05)
+PLAN = TrainConfig(batch=4, sequence=16, steps=6, rate=0.05)
 BEFORE = 3
 """Steps before the break."""
 
 
-def make_trainer(rank: Rank, layout: Layout, config: TransformerConfig = CONFIG, plan: Plan = PLAN) -> Trainer:
+def make_trainer(rank: Rank, layout: Layout, config: TransformerConfig = CONFIG, plan: TrainConfig = PLAN) -> Trainer:
     return Trainer(make_model(config), IDS, plan, layout, rank)
 
 
-def train_without_a_break(rank: Rank, given: tuple[Layout, Path]) -> tuple[list[float], torch.Tensor]:
+def train_uninterrupted(rank: Rank, given: tuple[Layout, Path]) -> tuple[list[float], torch.Tensor]:
     """Losses, with a checkpoint after three steps and one at the end, and a number drawn in the end."""
     layout, folder = given
     trainer, losses = make_trainer(rank, layout), []
@@ -45,7 +45,7 @@ def train_without_a_break(rank: Rank, given: tuple[Layout, Path]) -> tuple[list[
     return losses, torch.rand(1)
 
 
-def go_on(rank: Rank, given: tuple[Layout, Path, Path]) -> tuple[list[float], torch.Tensor]:
+def resume_run(rank: Rank, given: tuple[Layout, Path, Path]) -> tuple[list[float], torch.Tensor]:
     layout, path, folder = given
     trainer = make_trainer(rank, layout)
     restore(trainer, path)
@@ -55,23 +55,25 @@ def go_on(rank: Rank, given: tuple[Layout, Path, Path]) -> tuple[list[float], to
 
 
 @pytest.fixture(scope="module")
-def whole_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Layout, Path, list[tuple[list[float], torch.Tensor]]]:
+def uninterrupted_run(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Layout, Path, list[tuple[list[float], torch.Tensor]]]:
     """A run on four ranks without a break: its layout, the folder of its two checkpoints, what each rank returned."""
     layout = Layout(data=2, pipeline=2, zero_stage=1)
     folder = tmp_path_factory.mktemp("whole")
-    results, _ = run(train_without_a_break, [(layout, folder)] * 4)
-    assert [path.name for path in find_all(folder)] == ["step-00000003", "step-00000006"]
+    results, _ = run(train_uninterrupted, [(layout, folder)] * 4)
+    assert [path.name for path in list_checkpoints(folder)] == ["step-00000003", "step-00000006"]
     return layout, folder, results
 
 
-def test_the_same_layout_goes_on_bit_for_bit(whole_run, tmp_path: Path) -> None:
-    layout, folder, uninterrupted = whole_run
-    results, _ = run(go_on, [(layout, find_all(folder)[0], tmp_path)] * 4)
+def test_the_same_layout_resumes_bit_for_bit(uninterrupted_run, tmp_path: Path) -> None:
+    layout, folder, uninterrupted = uninterrupted_run
+    results, _ = run(resume_run, [(layout, list_checkpoints(folder)[0], tmp_path)] * 4)
     for (losses, drawn), (whole, drawn_then) in zip(results, uninterrupted, strict=True):
         assert losses == whole[BEFORE:]
         assert torch.equal(drawn, drawn_then)
     for rank in range(4):
-        ends = [find_all(one)[-1] / f"rank-{rank}.safetensors" for one in (folder, tmp_path)]
+        ends = [list_checkpoints(one)[-1] / f"rank-{rank}.safetensors" for one in (folder, tmp_path)]
         assert ends[0].read_bytes() == ends[1].read_bytes()
 
 
@@ -83,22 +85,22 @@ def test_the_same_layout_goes_on_bit_for_bit(whole_run, tmp_path: Path) -> None:
         Layout(data=2, tensor=2, pipeline=2, zero_stage=2),
         Layout(data=2, pipeline=2, interleave=2, zero_stage=3),
     ],
-    ids=["2 ranks", "8 ranks, ZeRO 3", "8 ranks, stages", "4 ranks, stages in pieces"],
+    ids=["2 ranks", "8 ranks, ZeRO 3", "8 ranks, stages", "4 ranks, interleaved stages"],
 )
-def test_other_layouts_go_on_as_one_process_would(layout: Layout, whole_run, tmp_path: Path) -> None:
-    _, folder, uninterrupted = whole_run
-    results, _ = run(go_on, [(layout, find_all(folder)[0], tmp_path)] * layout.devices)
+def test_other_layouts_resume_as_one_process_would(layout: Layout, uninterrupted_run, tmp_path: Path) -> None:
+    _, folder, uninterrupted = uninterrupted_run
+    results, _ = run(resume_run, [(layout, list_checkpoints(folder)[0], tmp_path)] * layout.devices)
     for losses, _ in results:
         assert losses == pytest.approx(uninterrupted[0][0][BEFORE:], rel=1e-11)
     alone = make_model(CONFIG)
     for _ in training.train(alone, IDS, **asdict(PLAN)):
         pass
-    for path in (find_all(folder)[1], find_all(tmp_path)[0]):
+    for path in (list_checkpoints(folder)[1], list_checkpoints(tmp_path)[0]):
         for name, parameter in alone.named_parameters():
             torch.testing.assert_close(Checkpoint(path).read(name), parameter.detach(), rtol=1e-8, atol=1e-10)
 
 
-def test_experts_go_on_among_other_ranks(tmp_path: Path) -> None:
+def test_experts_resume_on_other_ranks(tmp_path: Path) -> None:
     before, after = Layout(data=2, expert=2), Layout(data=4, expert=4, zero_stage=1)
 
     def start(rank: Rank, _: None) -> None:
@@ -109,7 +111,7 @@ def test_experts_go_on_among_other_ranks(tmp_path: Path) -> None:
 
     def end(rank: Rank, _: None) -> list[float]:
         trainer = make_trainer(rank, after, MIXTURE)
-        restore(trainer, find_all(tmp_path)[-1])
+        restore(trainer, list_checkpoints(tmp_path)[-1])
         return [trainer.step() for _ in range(BEFORE)]
 
     run(start, [None] * 2)
@@ -125,40 +127,40 @@ def train_and_be_killed(rank: Rank, folder: Path) -> None:
 
     def write_and_die(*given, **options) -> None:
         write(*given, **options)
-        if rank.rank == 1 and trainer.done == 2 * BEFORE - 2:
+        if rank.rank == 1 and trainer.steps_done == 2 * BEFORE - 2:
             os.kill(os.getpid(), signal.SIGKILL)
 
     checkpoint.save_file = write_and_die
     for _ in range(PLAN.steps):
         trainer.step()
-        if trainer.done % 2 == 0:
+        if trainer.steps_done % 2 == 0:
             save(trainer, folder)
 
 
-def test_a_rank_that_is_killed_and_going_on_from_the_last_whole_checkpoint(tmp_path: Path) -> None:
+def test_resuming_from_the_last_complete_checkpoint_after_a_kill(tmp_path: Path) -> None:
     with pytest.raises(RankError, match="rank 1 died: killed by SIGKILL"):
-        run(train_and_be_killed, [tmp_path] * 2, world="gloo")
-    assert [path.name for path in find_all(tmp_path)] == ["step-00000002"]
+        run(train_and_be_killed, [tmp_path] * 2, backend="gloo")
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000002"]
     assert (tmp_path / "step-00000004.part").exists()
 
     def finish(rank: Rank, path: Path | None) -> list[float]:
         trainer = make_trainer(rank, Layout(data=2, zero_stage=1))
         if path is not None:
             restore(trainer, path)
-        losses = [trainer.step() for _ in range(PLAN.steps - trainer.done)]
+        losses = [trainer.step() for _ in range(PLAN.steps - trainer.steps_done)]
         save(trainer, tmp_path)
         return losses
 
-    rest, _ = run(finish, [find_all(tmp_path)[-1]] * 2)
+    rest, _ = run(finish, [list_checkpoints(tmp_path)[-1]] * 2)
     whole, _ = run(finish, [None] * 2)
     assert rest[0] == whole[0][2:]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000006"]
 
 
-def test_a_break_at_any_call_of_the_disk_leaves_the_last_whole_one(tmp_path: Path, monkeypatch) -> None:
+def test_an_interruption_at_any_fsync_leaves_a_complete_checkpoint(tmp_path: Path, monkeypatch) -> None:
     def save_next(rank: Rank, _: None) -> None:
         trainer = make_trainer(rank, Layout())
-        if found := find_all(tmp_path):
+        if found := list_checkpoints(tmp_path):
             restore(trainer, found[-1])
         trainer.step()
         save(trainer, tmp_path)
@@ -179,8 +181,8 @@ def test_a_break_at_any_call_of_the_disk_leaves_the_last_whole_one(tmp_path: Pat
             run(save_next, [None])
         assert len(calls) == breaks_at
         is_renamed = breaks_at == 4  # the last call is behind the renaming
-        assert [path.name for path in find_all(tmp_path)][-1] == f"step-0000000{2 if is_renamed else 1}"
-        Checkpoint(find_all(tmp_path)[-1])
+        assert [path.name for path in list_checkpoints(tmp_path)][-1] == f"step-0000000{2 if is_renamed else 1}"
+        Checkpoint(list_checkpoints(tmp_path)[-1])
     monkeypatch.setattr(os, "fsync", fsync)
     for _ in range(3):
         run(save_next, [None])
@@ -200,15 +202,17 @@ def scribble(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (cut_short, r"no whole checkpoint: got 100 bytes of .*rank-1.safetensors, expected \d+ bytes"),
-        (scribble, r"no whole checkpoint: got .*rank-0.safetensors: .*header"),
+        (cut_short, r"incomplete checkpoint: got 100 bytes of .*rank-1.safetensors, expected \d+ bytes"),
+        (scribble, r"incomplete checkpoint: got .*rank-0.safetensors: .*header"),
         (lambda path: (path / "rank-2.safetensors").unlink(), "got 0 bytes of .*rank-2.safetensors"),
-        (lambda path: (path / "manifest.json").unlink(), "no whole checkpoint: got .* without a readable manifest"),
+        (lambda path: (path / "manifest.json").unlink(), "incomplete checkpoint: got .* without a readable manifest"),
         (lambda path: (path / "manifest.json").write_text("{"), "without a readable manifest"),
     ],
 )
-def test_half_a_checkpoint_is_told(spoil: Callable[[Path], object], said: str, whole_run, tmp_path: Path) -> None:
-    path = shutil.copytree(find_all(whole_run[1])[0], tmp_path / "half")
+def test_an_incomplete_checkpoint_raises(
+    spoil: Callable[[Path], object], said: str, uninterrupted_run, tmp_path: Path
+) -> None:
+    path = shutil.copytree(list_checkpoints(uninterrupted_run[1])[0], tmp_path / "half")
     spoil(path)
     with pytest.raises(InputError, match=said) as raised:
         Checkpoint(path)
@@ -226,17 +230,17 @@ def test_half_a_checkpoint_is_told(spoil: Callable[[Path], object], said: str, w
         (CONFIG, replace(PLAN, batch=2), "the checkpoint is of another run: got batch=4, expected batch=2"),
     ],
 )
-def test_a_checkpoint_of_another_model_or_run_is_told(
-    config: TransformerConfig, plan: Plan, said: str, whole_run
+def test_a_checkpoint_of_another_model_or_run_raises(
+    config: TransformerConfig, plan: TrainConfig, said: str, uninterrupted_run
 ) -> None:
     def resume(rank: Rank, path: Path) -> None:
         restore(make_trainer(rank, Layout(), config, plan), path)
 
     with pytest.raises((RankError, InputError), match=re.escape(said)):
-        run(resume, [find_all(whole_run[1])[0]])
+        run(resume, [list_checkpoints(uninterrupted_run[1])[0]])
 
 
-def test_a_manifest_says_what_the_run_was(whole_run) -> None:
-    layout, folder, _ = whole_run
-    manifest = json.loads((find_all(folder)[0] / "manifest.json").read_text())
-    assert (manifest["layout"], manifest["plan"], manifest["done"]) == (asdict(layout), asdict(PLAN), BEFORE)
+def test_a_manifest_says_what_the_run_was(uninterrupted_run) -> None:
+    layout, folder, _ = uninterrupted_run
+    manifest = json.loads((list_checkpoints(folder)[0] / "manifest.json").read_text())
+    assert (manifest["layout"], manifest["config"], manifest["steps_done"]) == (asdict(layout), asdict(PLAN), BEFORE)

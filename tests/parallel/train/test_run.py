@@ -1,4 +1,4 @@
-"""The command: one loss curve whatever the layout, bytes told, checkpoints gone on from, mistakes in one line."""
+"""The command: one loss curve in every layout, bytes reported, checkpoints resumed, mistakes in one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = ["--layers", "2", "--width", "32", "--batch", "4", "--sequence", "16", "
 
 @pytest.fixture(autouse=True)
 def short_text_and_known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text that is soon encoded, and a machine that need not be measured."""
+    """A text that is quickly encoded, and a peak that need not be measured."""
     monkeypatch.setattr(running, "course_text", lambda: read_pretrained("calibration")[:3000])
     monkeypatch.setattr(running, "measure_peak", lambda rank: 1e9)
 
@@ -61,7 +61,7 @@ def test_the_loss_curve_is_one_process_s_and_bytes_are_the_closed_form_s(
     assert losses("tensor=2,pipeline=2,micro-batch=2", "--checkpoints", str(tmp_path)) == pytest.approx(
         alone[2:], rel=1e-4
     )
-    assert f"going on from {tmp_path}/step-00000002" in capsys.readouterr().out
+    assert f"resuming from {tmp_path}/step-00000002" in capsys.readouterr().out
 
 
 def test_a_damaged_newest_checkpoint_is_skipped_with_a_line_and_written_again(
@@ -75,12 +75,12 @@ def test_a_damaged_newest_checkpoint_is_skipped_with_a_line_and_written_again(
     capsys.readouterr()
     assert losses(*options) == whole[2:]
     said = capsys.readouterr().out.splitlines()
-    assert re.match(rf"skipping {tmp_path}/step-00000004: no whole checkpoint: got \d+ bytes of {newest}", said[0])
-    assert said[1] == f"going on from {tmp_path}/step-00000002"
+    assert re.match(rf"skipping {tmp_path}/step-00000004: incomplete checkpoint: got \d+ bytes of {newest}", said[0])
+    assert said[1] == f"resuming from {tmp_path}/step-00000002"
     assert newest.read_bytes() == content
     for path in tmp_path.glob("step-*/manifest.json"):
         path.unlink()
-    with pytest.raises((comm.RankError, InputError), match=r"no whole checkpoint: got .*step-00000004 without a"):
+    with pytest.raises((comm.RankError, InputError), match=r"incomplete checkpoint: got .*step-00000004 without a"):
         losses(*options)
 
 
@@ -91,7 +91,7 @@ def test_a_finished_run_can_be_extended_and_no_other_run(tmp_path: Path) -> None
     assert len(losses("tensor=2", *options[1:], "--steps", "8")) == 2
     with pytest.raises((comm.RankError, InputError), match="of another run: got steps=8, expected steps=4"):
         losses(*options)
-    with pytest.raises((comm.RankError, InputError), match=r"of another run: got batch=4, expected batch=2$"):
+    with pytest.raises((comm.RankError, InputError), match=r"got batch=4, expected batch=2 \(on rank \d\)$"):
         losses(*options, "--steps", "9", "--batch", "2")
 
 
@@ -104,7 +104,7 @@ def test_an_unfinished_run_keeps_its_number_of_steps(tmp_path: Path) -> None:
 
 
 def launch(rank: int, size: int, port: int, layout: str, out: Path) -> None:
-    """What torchrun does for a rank, in a process that is there already."""
+    """What torchrun does for a rank, in a process that exists already."""
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     descriptor = os.open(out / f"{rank}", os.O_CREAT | os.O_WRONLY)
@@ -160,16 +160,16 @@ def test_numbers_of_ranks_on_which_a_model_does_not_fit_are_no_speed(capsys: pyt
 @pytest.mark.parametrize(
     ("argv", "code", "said"),
     [
-        (["--layout", "dat=2"], 1, "no such part of a layout: got 'dat=2', expected data=2,tensor=2,…; help: did you"),
-        (["--layout", "data"], 1, "no such part of a layout: got 'data'"),
+        (["--layout", "dat=2"], 1, "unknown part of a layout: got 'dat=2', expected data=2,tensor=2,…; help: did you"),
+        (["--layout", "data"], 1, "unknown part of a layout: got 'data'"),
         (["--layout", "data=0"], 1, "Layout.data out of range: got 0"),
         (["--layout", "zero=4"], 1, "unknown ZeRO stage: got 4"),
         (["--layout", "recompute=some"], 1, "unknown recomputation: got 'some'"),
-        (["--width", "40"], 1, "the width is not in whole heads: got 40, expected a multiple of 16"),
+        (["--width", "40"], 1, "the hidden size does not divide into heads: got 40, expected a multiple of 16"),
         (["--steps", "0"], 1, "--steps out of range: got 0, expected at least 1"),
         (["--batch", "3", "--layout", "data=2"], 1, "the batch does not divide evenly: got 3 sequences"),
-        (["--layout", "pipeline=3"], 1, "a piece without a layer: got 2 layers for 3 pieces of the pipeline"),
-        (["--layout", "pipeline=2,interleave=2", "--layers", "4", "--simulate"], 1, "in one piece: got 4 layers"),
+        (["--layout", "pipeline=3"], 1, "a model chunk without a layer: got 2 layers for 3 model chunks"),
+        (["--layout", "pipeline=2,interleave=2", "--layers", "4", "--simulate"], 1, "in one model chunk: got 4 layers"),
         (["--layout", "tensor=16", "--simulate", "llama3-8"], 1, "help: did you mean"),
         (["--layout", "data=2", "--simulate", "llama3-70b"], 1, "llama3-70b does not fit: got 1,"),
         (["--layout", "tensor=3", "--simulate"], 1, "no number of simulated ranks is a multiple of the layout's"),

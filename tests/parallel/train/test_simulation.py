@@ -51,7 +51,7 @@ def test_tensor_ranks_wait_for_their_messages() -> None:
     assert end_s(Layout(tensor=4), 1, slow) == pytest.approx(compute_s(1, 4) + sent / 1e9 + steps * LATENCY_S)
 
 
-def test_gradients_hide_behind_the_backward_pass_until_the_link_is_too_slow() -> None:
+def test_gradients_overlap_with_the_backward_pass_until_the_link_is_too_slow() -> None:
     hidden, exposed = (
         Machine(1e12, 1e11, 1e12, link_bytes_per_s=rate, network_bytes_per_s=rate, node=8) for rate in (1e12, 1e6)
     )

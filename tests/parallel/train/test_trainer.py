@@ -16,16 +16,16 @@ from mlsys_lab.flops import Experts, TransformerConfig
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.models import training
 from mlsys_lab.models.transformer import Transformer
-from mlsys_lab.parallel.expert.layer import TOKENS
-from mlsys_lab.parallel.train import Plan, Trainer
-from mlsys_lab.parallel.train.traffic import count_bytes
+from mlsys_lab.parallel.expert import TOKENS
+from mlsys_lab.parallel.train import TrainConfig, Trainer
+from mlsys_lab.parallel.train.traffic import predict_bytes
 from tests.sampling import keep
 
 CONFIG = TransformerConfig("small", 2, d_model=16, n_heads=4, d_ff=24, vocab_size=24, context=16, tied=True)
 UNEVEN = replace(CONFIG, n_layers=5)
 MIXTURE = replace(CONFIG, n_layers=3, experts=Experts(count=4, active=2, d_ff=12, shared=1, dense_layers=1))
 OWN_HEAD = replace(CONFIG, n_layers=4, tied=False)
-PLAN = Plan(batch=8, sequence=16, steps=6, rate=0.05)
+PLAN = TrainConfig(batch=8, sequence=16, steps=6, rate=0.05)
 IDS = np.random.default_rng(0).integers(24, size=600)
 LAYOUTS = {
     "data × tensor × pipeline": (CONFIG, Layout(data=2, tensor=2, pipeline=2, micro_batch=2)),
@@ -41,9 +41,9 @@ LAYOUTS = {
     "ZeRO 3 of stages": (OWN_HEAD, Layout(data=2, pipeline=4, zero_stage=3, recomputation="full", micro_batch=2)),
     "ZeRO 3 of a tied head": (CONFIG, Layout(data=2, tensor=2, pipeline=2, zero_stage=3, micro_batch=2)),
     "uneven stages": (UNEVEN, Layout(data=2, tensor=2, pipeline=2, zero_stage=1)),
-    "pieces": (UNEVEN, Layout(data=2, context=2, pipeline=2, interleave=2, recomputation="full", micro_batch=2)),
-    "pieces with ZeRO 2": (UNEVEN, Layout(data=4, pipeline=2, interleave=2, zero_stage=2)),
-    "pieces with ZeRO 3": (UNEVEN, Layout(data=2, tensor=2, pipeline=2, interleave=2, zero_stage=3, micro_batch=2)),
+    "interleaved": (UNEVEN, Layout(data=2, context=2, pipeline=2, interleave=2, recomputation="full", micro_batch=2)),
+    "interleaved, ZeRO 2": (UNEVEN, Layout(data=4, pipeline=2, interleave=2, zero_stage=2)),
+    "interleaved, ZeRO 3": (UNEVEN, Layout(data=2, tensor=2, pipeline=2, interleave=2, zero_stage=3, micro_batch=2)),
     "experts": (MIXTURE, Layout(data=4, pipeline=2, expert=2)),
     "experts, ZeRO 1 and context": (
         MIXTURE,
@@ -55,7 +55,7 @@ LAYOUTS = {
         Layout(tensor=2, context=2, pipeline=2, zero_stage=1, sequence_parallel=True, micro_batch=4),
     ),
 }
-WEEKLY = ("uneven stages", "pieces with ZeRO 2", "pieces with ZeRO 3", "experts, ZeRO 2")
+WEEKLY = ("uneven stages", "interleaved, ZeRO 2", "interleaved, ZeRO 3", "experts, ZeRO 2")
 
 
 def make_model(config: TransformerConfig) -> Transformer:
@@ -74,7 +74,7 @@ def train(rank: Rank, given: tuple[TransformerConfig, Layout]) -> list[float]:
 
 
 def count_rows_that_move(model: Transformer, layout: Layout) -> list[int]:
-    """A list that grows with every call of a router in one process: choices of an expert that another rank has."""
+    """Counts, appended for every router call in one process, of choices of experts on another rank."""
     counts: list[int] = []
 
     def count(_module: torch.nn.Module, _inputs: Any, logits: torch.Tensor) -> None:
@@ -98,7 +98,7 @@ def test_losses_and_with_them_five_updates_equal_one_process(name: str) -> None:
     alone = [loss for _, loss in training.train(whole, IDS, **asdict(PLAN))]
     for losses in results:
         assert losses == pytest.approx(alone, rel=1e-11)
-    expected = count_bytes(config, layout, batch=PLAN.batch, tokens=PLAN.sequence, element_bytes=8)
+    expected = predict_bytes(config, layout, batch=PLAN.batch, tokens=PLAN.sequence, element_bytes=8)
     sent = ledger.purpose_bytes()
     sent.pop("broadcast", None)  # before the first step, so that all begin alike
     # An even choice of experts is a rough guess: each row that moves goes there and back, forward and backward.
@@ -113,7 +113,7 @@ def test_losses_and_with_them_five_updates_equal_one_process(name: str) -> None:
     ("changes", "layout", "said"),
     [
         ({}, Layout(tensor=3), "query heads do not divide evenly: got 4 among 3 tensor-parallel ranks"),
-        ({}, Layout(pipeline=3), "a piece without a layer: got 2 layers for 3 pieces of the pipeline"),
+        ({}, Layout(pipeline=3), "a model chunk without a layer: got 2 layers for 3 model chunks"),
         ({"n_layers": 4}, Layout(pipeline=2, interleave=2, micro_batch=8), "a multiple of the stages: got 1 over 2"),
         ({}, Layout(data=3), "the batch does not divide evenly: got 8 sequences, expected a multiple of 3"),
         (
@@ -125,13 +125,13 @@ def test_losses_and_with_them_five_updates_equal_one_process(name: str) -> None:
         (
             {"experts": MIXTURE.experts},
             Layout(tensor=2),
-            "experts are divided over data ranks alone: got 2 tensor-parallel ranks, ZeRO 0",
+            "experts are sharded over data ranks only: got 2 tensor-parallel ranks, ZeRO 0",
         ),
         ({"context": 8}, Layout(), "got 16 tokens, expected a multiple of 1, up to 8"),
         ({"vocab_size": 25}, Layout(tensor=2), "a dimension cannot be divided evenly: got 25 over 2 ranks"),
-        ({"position": "alibi"}, Layout(), "this model is not divided here: got small with ALiBi"),
+        ({"position": "alibi"}, Layout(), "tensor parallelism does not support this model: got small with ALiBi"),
     ],
 )
-def test_a_layout_that_does_not_fit_is_told(changes: dict[str, Any], layout: Layout, said: str) -> None:
+def test_a_layout_that_does_not_fit_raises(changes: dict[str, Any], layout: Layout, said: str) -> None:
     with pytest.raises((RankError, InputError), match=re.escape(said)):
         run(train, [(replace(CONFIG, **changes), layout)] * layout.devices)

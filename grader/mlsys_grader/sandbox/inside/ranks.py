@@ -15,8 +15,8 @@ import torch
 from mlsys_checks.sandboxed.ranks import bind_rank
 from mlsys_checks.sandboxed.spec import Call
 from mlsys_grader.sandbox.inside import replies, wire
-from mlsys_lab.comm.rank import Endpoint, Rank, Request, Snapshot, require_alike
-from mlsys_lab.comm.trouble import MessageError
+from mlsys_lab.comm.errors import MessageError
+from mlsys_lab.comm.rank import Endpoint, Rank, Request, Snapshot, check_received
 from mlsys_lab.errors import InputError
 
 
@@ -69,7 +69,7 @@ class RoutedEndpoint(Endpoint):
 
     def _tell(self, kind: str, meta: dict[str, Any], arrays: dict[str, Any]) -> None:
         if self.closed:  # a rank that the learner's code has kept from an earlier call
-            raise MessageError.of_ended(self.address)
+            raise MessageError.from_finished_rank(self.address)
         wire.send(self._channel, wire.Frame(kind, {"nonce": self._nonce, **meta}, arrays))
 
 
@@ -95,5 +95,5 @@ class _RoutedRequest(Request):
         if self._snapshot is not None:
             self._snapshot.require_unchanged(self._endpoint.address, self._peer)
         elif self._received is not None:
-            require_alike(self._received, self._like, self._peer, self._endpoint.address)
+            check_received(self._received, self._like, self._peer, self._endpoint.address)
         return self._received

@@ -10,7 +10,7 @@ import pytest
 from mlsys_grader.sandbox.inside import wire
 from mlsys_grader.sandbox.inside.ranks import RoutedEndpoint
 from mlsys_lab.benchmark.memory import track_memory
-from mlsys_lab.comm.trouble import MessageError
+from mlsys_lab.comm.errors import MessageError
 
 
 def test_an_array_that_a_rank_receives_counts_as_memory_that_it_holds():

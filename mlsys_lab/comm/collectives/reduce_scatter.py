@@ -1,0 +1,99 @@
+"""Reduce-scatter, which leaves each rank one chunk of the sum, and its counterpart all-gather.
+
+Letters: p ranks, n elements, cᵢ the length of chunk i.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from mlsys_lab.comm.collectives.chunks import split_chunks
+from mlsys_lab.comm.collectives.rooted import receive
+from mlsys_lab.comm.collectives.steps import Steps, run_steps
+from mlsys_lab.comm.rank import Rank
+from mlsys_lab.errors import InputError
+
+
+def reduce_scatter(rank: Rank, x: torch.Tensor, purpose: str = "reduce_scatter") -> torch.Tensor:
+    """Return this rank's chunk, flat, of the sum of all ranks' `x`: p - 1 steps, n - c_rank elements sent.
+
+    Partial sums travel to the right, and each rank adds its own array; the last one to add is the chunk's owner.
+    """
+    return run_steps(reduce_scatter_steps(rank, x, purpose))
+
+
+def all_gather(rank: Rank, x: torch.Tensor, purpose: str = "all_gather") -> list[torch.Tensor]:
+    """Return the list of all ranks' `x`, whose lengths may differ, in order of rank: p - 1 steps around the ring."""
+    return run_steps(all_gather_steps(rank, x, purpose))
+
+
+def reduce_scatter_steps(rank: Rank, x: torch.Tensor, purpose: str) -> Steps[torch.Tensor]:
+    """The steps of `reduce_scatter`, yielding while the messages of each step are in flight."""
+    p, right, left = rank.size, (rank.rank + 1) % rank.size, (rank.rank - 1) % rank.size
+    chunks = split_chunks(x.clone(memory_format=torch.contiguous_format), p)
+    for step in range(p - 1):
+        outgoing, incoming = chunks[(rank.rank - step - 1) % p], chunks[(rank.rank - step - 2) % p]
+        sent, received = rank.isend(outgoing, right, purpose), rank.irecv(left, like=incoming)
+        yield
+        incoming += receive(received)
+        sent.wait()
+    return chunks[rank.rank].clone()
+
+
+def all_gather_steps(rank: Rank, x: torch.Tensor, purpose: str) -> Steps[list[torch.Tensor]]:
+    """The steps of `all_gather`, yielding while the messages of each step are in flight."""
+    p, right, left = rank.size, (rank.rank + 1) % rank.size, (rank.rank - 1) % rank.size
+    parts: list[torch.Tensor] = [x] * p
+    parts[rank.rank] = x.clone()
+    for step in range(p - 1):
+        sent, received = rank.isend(parts[(rank.rank - step) % p], right, purpose), rank.irecv(left)
+        yield
+        parts[(rank.rank - step - 1) % p] = receive(received)
+        sent.wait()
+    return parts
+
+
+def reduce_scatter_halving(rank: Rank, x: torch.Tensor, purpose: str = "reduce_scatter") -> torch.Tensor:
+    """Return this rank's chunk, flat, of the sum of all ranks' `x`: log₂ p steps, n - c_rank elements sent.
+
+    Recursive halving: each step exchanges half of the remaining chunks with a rank at half the distance (Thakur et al.
+    2005, §3.2). Raises InputError unless p is a power of two.
+    """
+    require_power_of_two(rank)
+    chunks = split_chunks(x.clone(memory_format=torch.contiguous_format), rank.size)
+    first, distance = 0, rank.size // 2
+    while distance:
+        partner = rank.rank ^ distance
+        halves = range(first, first + distance), range(first + distance, first + 2 * distance)
+        keep, give = halves if rank.rank < partner else halves[::-1]
+        request = rank.isend(torch.cat([chunks[i] for i in give]), partner, purpose)
+        kept = torch.cat([chunks[i] for i in keep])
+        received = rank.recv(partner, like=kept)
+        request.wait()
+        for i, part in zip(keep, torch.split(received, [len(chunks[i]) for i in keep]), strict=True):
+            chunks[i] += part
+        first, distance = keep.start, distance // 2
+    return chunks[rank.rank].clone()
+
+
+def all_gather_doubling(rank: Rank, x: torch.Tensor, purpose: str = "all_gather") -> torch.Tensor:
+    """Return all ranks' flat `x`, joined in order of rank: log₂ p steps, each of which doubles what a rank has.
+
+    Recursive doubling (Thakur et al. 2005, §3.1). Raises InputError unless p is a power of two.
+    """
+    require_power_of_two(rank)
+    have, distance = x.reshape(-1), 1
+    while distance < rank.size:
+        partner = rank.rank ^ distance
+        request = rank.isend(have, partner, purpose)
+        received = rank.recv(partner)
+        request.wait()
+        have = torch.cat([have, received] if rank.rank < partner else [received, have])
+        distance *= 2
+    return have.clone()
+
+
+def require_power_of_two(rank: Rank) -> None:
+    """Raise InputError unless the number of ranks is a power of two."""
+    if rank.size & (rank.size - 1):
+        raise InputError("recursive halving and doubling need pairs of ranks", got=rank.size, expected="a power of two")

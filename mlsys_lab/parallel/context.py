@@ -1,0 +1,183 @@
+"""Context parallelism: each rank holds some tokens of every sequence, and attention runs over the tokens of all ranks.
+
+Ring attention (Liu et al., arXiv:2310.01889) passes keys and values around the ranks. Ulysses (Jacobs et al.,
+arXiv:2309.14509) exchanges tokens for heads, so that each rank attends to full sequences with some of the heads.
+Letters: B sequences, N query heads, K key/value heads, T tokens of a sequence, H head dimension, p ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from mlsys_lab.comm import Rank
+from mlsys_lab.comm.collectives.all_to_all import all_to_all
+from mlsys_lab.comm.collectives.rooted import receive
+from mlsys_lab.errors import InputError
+
+KV, KV_GRADIENTS = "keys and values", "gradients of keys and values"
+"""The ledger's purposes for the messages of ring attention."""
+Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def contiguous_positions(tokens: int, ranks: int) -> list[torch.Tensor]:
+    """Token positions (T/p,) of each rank, one contiguous chunk each: under a causal mask the last rank works most."""
+    _require_divisible(tokens, ranks)
+    return list(torch.arange(tokens).chunk(ranks))
+
+
+def zigzag_positions(tokens: int, ranks: int) -> list[torch.Tensor]:
+    """Token positions (T/p,) of each rank in zigzag order: of 2p chunks, rank i takes chunks i and 2p - 1 - i.
+
+    All ranks then compute equally many scores under a causal mask (Llama 3, arXiv:2407.21783, §3.3.2).
+    """
+    _require_divisible(tokens, 2 * ranks)
+    chunks = torch.arange(tokens).chunk(2 * ranks)
+    return [torch.cat([chunks[rank], chunks[2 * ranks - 1 - rank]]) for rank in range(ranks)]
+
+
+def count_scores(positions: Sequence[torch.Tensor]) -> list[int]:
+    """Query-key pairs that each rank computes under a causal mask, given the positions of its queries."""
+    return [int((own + 1).sum()) for own in positions]
+
+
+def ring_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Rank, positions: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """Causal attention of this rank's queries over all ranks' keys: q (B, N, T/p, H), k, v (B, K, T/p, H) -> like q.
+
+    positions: of the tokens on each rank, (T/p,) each, in order of rank. A rank holds the keys and values of at most
+    two ranks at a time. Partial results are merged by their log-sum-exp, as in flash attention. Each rank sends
+    (p - 1)/p of all keys and values forward; backward as much again, and as many bytes of gradients. Raises InputError
+    where a rank's positions and tokens differ in number.
+    """
+    if [len(one) for one in positions] != [k.shape[2]] * group.size or q.shape[2] != k.shape[2]:
+        got = f"{[len(one) for one in positions]} positions, {q.shape[2]} queries, {k.shape[2]} keys"
+        raise InputError("every rank needs as many positions as tokens", got=got)
+    attended: torch.Tensor = _RingAttention.apply(q, k, v, group, positions)  # type: ignore[no-untyped-call]
+    return attended
+
+
+class _RingAttention(torch.autograd.Function):
+    """Keys and values make one round of the ring forward, and another one backward together with their gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Rank, positions: Sequence[torch.Tensor]
+    ) -> torch.Tensor:
+        q_positions = positions[group.rank]
+        out, log_sum_exp = torch.zeros_like(q), q.new_full(q.shape[:3], -torch.inf)
+        kv = torch.stack([k, v])  # (2, B, K, T/p, H)
+        for step in range(group.size):  # this rank's own keys first: every query sees at least its own position
+            shift = _RingShift(group, kv, KV) if step < group.size - 1 else None
+            k_positions = positions[(group.rank - step) % group.size]
+            if k_positions.min() <= q_positions.max():
+                scores = _scores(q, kv[0], q_positions, k_positions)
+                merged = torch.logaddexp(log_sum_exp, scores.logsumexp(-1))
+                rescale = torch.exp(log_sum_exp - merged)[..., None]
+                out = out * rescale + torch.exp(scores - merged[..., None]) @ _repeat_kv(kv[1], q)
+                log_sum_exp = merged
+            kv = shift.wait() if shift else kv
+        ctx.group, ctx.positions = group, positions
+        ctx.save_for_backward(q, k, v, out, log_sum_exp)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor | None, ...]:
+        q, k, v, out, log_sum_exp = ctx.saved_tensors
+        group, positions, (d_out,) = ctx.group, ctx.positions, gradients
+        q_positions, delta = positions[group.rank], (d_out * out).sum(-1, keepdim=True)
+        dq, kv = torch.zeros_like(q), torch.stack([k, v])
+
+        def block_backward(kv: torch.Tensor, k_positions: torch.Tensor) -> torch.Tensor:
+            """Add to dq; return the gradients of these keys and values, (2, B, K, T/p, H)."""
+            if k_positions.min() > q_positions.max():
+                return torch.zeros_like(kv)
+            keys, values = (_repeat_kv(one, q) for one in kv)
+            weights = torch.exp(_scores(q, kv[0], q_positions, k_positions) - log_sum_exp[..., None])
+            d_scores = weights * (d_out @ values.mT - delta) * q.shape[-1] ** -0.5
+            dq.add_(d_scores @ keys)
+            d_kv = torch.stack([d_scores.mT @ q, weights.mT @ d_out])  # (2, B, N, T/p, H)
+            return d_kv.reshape(2, len(k), k.shape[1], -1, *k.shape[2:]).sum(3)
+
+        # Gradients of a rank's keys start at its right neighbour and follow the keys, so the last shift returns them.
+        d_shift: _RingShift | None = None
+        for step in range(1, group.size):
+            kv = _RingShift(group, kv, KV).wait()
+            d_kv = block_backward(kv, positions[(group.rank - step) % group.size])
+            d_shift = _RingShift(group, d_kv + d_shift.wait() if d_shift else d_kv, KV_GRADIENTS)
+        d_own = block_backward(torch.stack([k, v]), q_positions)
+        dk, dv = d_own + d_shift.wait() if d_shift else d_own
+        return dq, dk, dv, None, None
+
+
+class _RingShift:
+    """Send an array to the right neighbour while receiving one of the same shape from the left."""
+
+    def __init__(self, group: Rank, array: torch.Tensor, purpose: str) -> None:
+        self._send = group.isend(array, (group.rank + 1) % group.size, purpose)
+        self._receive = group.irecv((group.rank - 1) % group.size, like=array)
+
+    def wait(self) -> torch.Tensor:
+        array = receive(self._receive)
+        self._send.wait()
+        return array
+
+
+def _scores(q: torch.Tensor, k: torch.Tensor, q_positions: torch.Tensor, k_positions: torch.Tensor) -> torch.Tensor:
+    """Scaled scores (B, N, T/p, T/p), -inf for keys at later positions than the query."""
+    scores: torch.Tensor = q @ _repeat_kv(k, q).mT * q.shape[-1] ** -0.5
+    return scores.masked_fill((k_positions > q_positions[:, None]).to(q.device), -torch.inf)
+
+
+def _repeat_kv(x: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """Keys or values (B, K, T, H), repeated for each query head of their group: (B, N, T, H)."""
+    return x.repeat_interleave(q.shape[1] // x.shape[1], 1)
+
+
+def ulysses_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    group: Rank,
+    positions: Sequence[torch.Tensor],
+    attention: Attention,
+) -> torch.Tensor:
+    """Attention over tokens sharded across ranks: q (B, N, T/p, H), k, v (B, K, T/p, H) -> like q.
+
+    An all-to-all gives each rank all tokens of 1/p of the heads; `attention`, any attention over full sequences, runs
+    on those; another all-to-all returns the results. positions: of the tokens on each rank, (T/p,) each, in order of
+    rank. Each rank sends (p - 1)/p of its queries, keys, values and results. Raises InputError unless p divides K.
+    """
+    if k.shape[1] % group.size:
+        raise InputError("KV heads cannot be divided evenly", got=f"{k.shape[1]} over {group.size} ranks")
+    order = torch.argsort(torch.cat(list(positions)))
+
+    def tokens_for_heads(x: torch.Tensor) -> torch.Tensor:
+        """All tokens of this rank's heads, in sequence order: (B, N, T/p, H) -> (B, N/p, T, H)."""
+        return _HeadTokenAllToAll.apply(x, group, 1, 2)[:, :, order]  # type: ignore[no-any-return, no-untyped-call]
+
+    out = attention(tokens_for_heads(q), tokens_for_heads(k), tokens_for_heads(v))[:, :, torch.argsort(order)]
+    own: torch.Tensor = _HeadTokenAllToAll.apply(out, group, 2, 1)  # type: ignore[no-untyped-call]
+    return own
+
+
+class _HeadTokenAllToAll(torch.autograd.Function):
+    """Scatter `scatter_dim` over the ranks and concatenate what arrives along `gather_dim`; the reverse backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Rank, scatter_dim: int, gather_dim: int) -> torch.Tensor:
+        ctx.group, ctx.scatter_dim, ctx.gather_dim = group, scatter_dim, gather_dim
+        return torch.cat(all_to_all(group, [one.contiguous() for one in x.chunk(group.size, scatter_dim)]), gather_dim)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None, None, None]:
+        chunks = [one.contiguous() for one in gradients[0].chunk(ctx.group.size, ctx.gather_dim)]
+        return torch.cat(all_to_all(ctx.group, chunks), ctx.scatter_dim), None, None, None
+
+
+def _require_divisible(tokens: int, chunks: int) -> None:
+    if tokens < 1 or tokens % chunks:
+        raise InputError("tokens cannot be divided evenly", got=f"{tokens} over {chunks}")

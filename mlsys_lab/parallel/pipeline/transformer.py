@@ -1,0 +1,45 @@
+"""Model chunks of a transformer: some of its blocks, with the embedding in the first chunk and the head in the last."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.models.transformer import Transformer
+
+
+class TransformerChunk(nn.Module):
+    """Chunk `index` of `num_chunks` of a transformer, which is cut down to it in place.
+
+    Numbers of blocks differ by at most one, and longer chunks are spread evenly: 6 layers in 4 chunks are [2, 1, 2, 1].
+    Maps token ids (B, T) on the first chunk, and hidden states (B, T, D) on all others, to hidden states, or to logits
+    on the last. A tied embedding stays on both ends, so their gradients have to be summed. positions (T,): of the
+    tokens in their sequence. Raises InputError if a chunk would have no block.
+    """
+
+    def __init__(self, model: Transformer, index: int, num_chunks: int, positions: torch.Tensor) -> None:
+        super().__init__()
+        layers = len(model.blocks)
+        if layers < num_chunks:
+            raise InputError("a model chunk without a layer", got=f"{layers} layers for {num_chunks} model chunks")
+        self.model, self.is_first, self.is_last = model, index == 0, index == num_chunks - 1
+        self._layers = range(-(-index * layers // num_chunks), -(-(index + 1) * layers // num_chunks))
+        self._positions = positions
+        for layer in set(range(layers)) - set(self._layers):
+            model.blocks[layer] = nn.Identity()  # keeps the indices of the other blocks
+        if not self.is_first:
+            model.positions, model.embedding_norm = None, nn.Identity()
+            if model.head is not None or not self.is_last:
+                del model.embedding
+        if not self.is_last:
+            model.norm, model.head = nn.Identity(), None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run this chunk's blocks."""
+        if self.is_first:
+            x = self.model.embed(x, self._positions)
+        angles, bias = self.model.place(x, self._positions)
+        for layer in self._layers:
+            x = self.model.blocks[layer](x, angles, bias)
+        return self.model.predict(x) if self.is_last else x
