@@ -29,7 +29,7 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
-from mlsys_lab.cli.load import add_lengths, add_objective, add_replica, read_limits, read_service
+from mlsys_lab.cli.load import add_lengths, add_objective, add_replica, read_scheduler_config, read_service
 from mlsys_lab.cli.subject import add_model, read_machine, read_model
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.cache import bytes_per_token
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     mixed = _pool(args, config, service, args.replicas)
     arrangements = _arrangements(args, config, service, mixed)
     busy_s = mean_demand(mixed, service, seed=args.seed).time_s / args.replicas
-    slots, trace = args.replicas * mixed.limits.sequences, read_trace(args.trace) if args.trace else []
+    slots, trace = args.replicas * mixed.scheduler_config.max_num_seqs, read_trace(args.trace) if args.trace else []
 
     def measure(name: str, key: float | str) -> Steady:
         serve = arrangements[name]
@@ -140,8 +140,8 @@ def _utilisation(name: str, key: float | str, busy_s: float) -> float | None:
 def _pool(args: argparse.Namespace, config: TransformerConfig, service: Service, count: int) -> Pool:
     layout = Layout(data=args.expert, tensor=args.tensor, expert=args.expert)
     machine = read_machine(args, args.weights)
-    found = build_pool(config, machine, service, read_limits(args), layout, count=count)
-    if not found.pages:
+    found = build_pool(config, machine, service, read_scheduler_config(args), layout, count=count)
+    if not found.num_blocks:
         got = f"{layout.devices} devices of {machine.memory_bytes / 1e9:.0f} GB"
         raise InputError(f"{config.name} fits on no replica", got=got, help="divide it: --tensor, --expert")
     return found

@@ -23,7 +23,7 @@ from mlsys_lab.flops.estimate import estimate_serving
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.hardware import device
 from mlsys_lab.inference.cache import Paged
-from mlsys_lab.inference.cache.filling import Text, fillings
+from mlsys_lab.inference.cache.filling import Arrival, fillings
 from mlsys_lab.models import Transformer
 from tests.drawn import boxes, svgs
 
@@ -139,11 +139,11 @@ def test_the_pages_of_a_text_are_those_that_the_cache_gave_it() -> None:
     tables, pool = svgs("inference.pages")
     numbers = [one.text for one in tables.iter("text")]
     texts = (
-        Text("A", tuple(range(9)), 5),
-        Text("B", (*range(8), 10, 11), 4, arrives=4),
-        Text("C", (12, 13, 14), 9, arrives=6),
+        Arrival("A", tuple(range(9)), 5),
+        Arrival("B", (*range(8), 10, 11), 4, step=4),
+        Arrival("C", (12, 13, 14), 9, step=6),
     )
-    cache = Paged(Transformer(TransformerConfig("small", 1, 2, 1, 2, 32, 32)), pages=12, page=4)
+    cache = Paged(Transformer(TransformerConfig("small", 1, 2, 1, 2, 32, 32)), num_blocks=12, block_size=4)
     state = fillings(cache, 48, texts)[8]
     for text in "ABC":
         pages = {slot // 4: one.position for slot, one in reversed(list(enumerate(state.slots))) if text in one.holders}

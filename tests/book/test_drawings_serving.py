@@ -1,4 +1,4 @@
-"""Drawings of chapter 13 show what the scheduler, the page tables and the simulator do."""
+"""Drawings of chapter 13 show what the scheduler, the block manager and the simulator do."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def test_each_step_of_the_budget_holds_the_tokens_of_its_requests() -> None:
     assert len(boxes(svg, "blue")) + len(boxes(svg, "orange")) == sum(fed.values()) + 2  # with the key
 
 
-def test_the_tree_of_beginnings_shares_the_pages_that_lie_on_its_way() -> None:
+def test_the_tree_of_prefixes_shares_the_blocks_on_its_path() -> None:
     (svg,) = svgs("serving.prefix")
-    a, b, c = ([int(page) for page in one.split()[1:]] for one in words(svg) if one.startswith("pages"))
+    a, b, c = ([int(block) for block in one.split()[1:]] for one in words(svg) if one.startswith("blocks"))
     assert a[:4] == b[:4] and a[:2] == c[:2] and not set(a[4:]) & set(b[4:]) and not set(a[2:]) & set(c[2:])
     parts = [int(one.rpartition(" ")[2]) for one in words(svg) if ": " in one]
     system, document, *own = parts

@@ -2,8 +2,8 @@
 
 load      Arrival; Poisson arrivals, bursts, traces; lengths of prompts and answers
 clock     BoundClock, by FLOPs and bytes of a model on a machine; LineClock, fitted to measured steps
-simulate  simulate(arrivals, clock, pages, limits) -> Simulation; take_turns: several models on the same devices
-pools     Pool of equal replicas; disaggregate: one pool reads prompts, another writes answers
+simulate  simulate(arrivals, clock, num_blocks) -> Simulation; take_turns: several models on the same devices
+pools     Pool of equal replicas; disaggregate: one pool for prefill, another for decode
 metrics   Served, Objective, report: TTFT, TPOT, ITL, throughput, goodput; of real runs too
 steady    measure_steady_state: runs that are long enough, without warm-up and drain; overload
 planner   plan_serving: replicas, layout and cost that a load needs under an objective

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
-from mlsys_lab.inference.generate import draw
+from mlsys_lab.inference.engine.sampler import draw
 
 
 def accept(

@@ -12,6 +12,7 @@ import pytest
 
 from mlsys_lab.cli import main
 from tests.inference.server.serving import COMMAND, LONG, events, post, read_all, serving
+from tests.labs.harness import labs
 
 PRIVATE = {"model": "mlsys-lab-target", "prompt": "a secret of mine", "max_tokens": 2}
 
@@ -178,19 +179,17 @@ def test_options_that_cannot_be_are_said_in_one_line(options, said, capsys):
     assert error.startswith(f"mlsys-lab: {said}") and error.count("\n") == 1
 
 
-OWN = """
-from mlsys_lab.inference.engine import Scheduler
-from mlsys_lab.inference.cache import PageTables
+SERVING = next(lab for lab in labs() if lab.info.topic == "serving")
+OWN = f"""{SERVING.reference}
 
-
-class Eager(Scheduler):
+class Eager(EngineScheduler):
     def schedule(self):
         self.steps += 99
         return super().schedule()
 
 
 def build(pages, page, limits):
-    return Eager(PageTables(pages, page), limits)
+    return Eager(EngineTables(EngineBlocks(pages), page), limits)
 """
 
 

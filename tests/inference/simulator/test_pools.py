@@ -15,7 +15,7 @@ from mlsys_lab.flops.cache import cache_bytes
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.presets import preset
 from mlsys_lab.hardware import device
-from mlsys_lab.inference.engine import Limits
+from mlsys_lab.inference.engine import SchedulerConfig
 from mlsys_lab.inference.simulator import (
     Arrival,
     LineClock,
@@ -47,9 +47,9 @@ FAST = Wire(1.0, math.inf)
 
 @settings(max_examples=100)
 @given(LOADS, st.integers(1, 3), st.integers(1, 3), st.floats(10, 1e5), st.integers(10, 40))
-def test_two_pools_end_every_request_and_send_each_cache_once(arrivals, readers, writers, bytes_per_s, pages):
-    limits = Limits(3, 8)
-    prefill, decode = (Pool(CLOCK, pages, limits, count, page=3) for count in (readers, writers))
+def test_two_pools_end_every_request_and_send_each_cache_once(arrivals, readers, writers, bytes_per_s, num_blocks):
+    config = SchedulerConfig(3, 8)
+    prefill, decode = (Pool(CLOCK, num_blocks, config, count, block_size=3) for count in (readers, writers))
     done = disaggregate(arrivals, prefill, decode, Wire(4.0, bytes_per_s))
     coming = sorted(arrivals, key=lambda one: one.time_s)
     assert done.sent_bytes == 4 * sum(len(one.prompt) for one in coming if one.writes > 1)
@@ -67,9 +67,9 @@ def test_two_pools_end_every_request_and_send_each_cache_once(arrivals, readers,
 def test_requests_that_never_meet_see_one_server(arrivals, count):
     """An infinite wire between two pools, and a load without overlap: times are those of one replica."""
     apart = [one._replace(time_s=100.0 * number) for number, one in enumerate(arrivals)]
-    limits = Limits(3, 8, prefix_caching=False)
-    pool = Pool(CLOCK, 20, limits, count, page=3)
-    mixed = simulate(apart, CLOCK, pages=20, page=3, limits=limits).served
+    config = SchedulerConfig(3, 8, enable_prefix_caching=False)
+    pool = Pool(CLOCK, 20, config, count, block_size=3)
+    mixed = simulate(apart, CLOCK, num_blocks=20, block_size=3, config=config).served
     for served in (disaggregate(apart, pool, pool, FAST).served, pool.serve(apart)):
         for one, other in zip(served, mixed, strict=True):
             assert one.tokens_s == pytest.approx(other.tokens_s)
@@ -78,7 +78,7 @@ def test_requests_that_never_meet_see_one_server(arrivals, count):
 def test_caches_leave_a_replica_one_after_the_other():
     """Both prompts are read in the first step; the second cache waits for the first: 20 bytes each, 10 a second."""
     load = [Arrival(0.0, (number,) * 5, 2) for number in range(2)]
-    pool = Pool(lambda parts, moved: 1.0, 20, Limits(4, 64))
+    pool = Pool(lambda parts, moved: 1.0, 20, SchedulerConfig(4, 64))
     first, second = disaggregate(load, pool, pool, Wire(4.0, 10.0)).served
     assert first.tokens_s == [1.0, 4.0] and second.tokens_s == [1.0, 6.0]
     two = replace(pool, count=2)
@@ -95,7 +95,7 @@ def test_parting_keeps_an_objective_that_whole_prompts_in_steps_of_writers_miss(
     load = poisson(service.rate, 100, service.lengths, seed=13)
 
     def pool(count, tokens):
-        return build_pool(config, one, service, Limits(256, tokens), Layout(tensor=8), count=count)
+        return build_pool(config, one, service, SchedulerConfig(256, tokens), Layout(tensor=8), count=count)
 
     wire = Wire(cache_bytes(config, 1), 8 * one.network_bytes_per_s)
     apart = disaggregate(load, pool(3, 1024), pool(1, 1024), wire)
@@ -107,6 +107,6 @@ def test_parting_keeps_an_objective_that_whole_prompts_in_steps_of_writers_miss(
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(InputError, match="count must be at least 1: got 0"):
-        Pool(CLOCK, 4, Limits(), count=0)
+        Pool(CLOCK, 4, SchedulerConfig(), count=0)
     with pytest.raises(InputError, match="bytes_per_s must be positive: got 0"):
         Wire(1.0, 0)

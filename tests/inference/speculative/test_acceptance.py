@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.generate import draw
+from mlsys_lab.inference.engine.sampler import draw
 from mlsys_lab.inference.speculative import (
     accept,
     acceptance_rate,
