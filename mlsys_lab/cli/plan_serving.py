@@ -115,7 +115,7 @@ def _print(name: str, args: argparse.Namespace, plans: Sequence[ServingPlan], sk
             *("–" if count is None else str(count) for count in (one.replicas, one.devices)),
             f"{one.simulation.mean_sequences:.1f}",
             *("–" if time_s is None else f"{time_s * 1e3:.3g} ms" for time_s in times),
-            f"{figures.good:.1%}",
+            f"{figures.slo_attainment:.1%}",
             *costs,
             f"{RESOURCES[most_used]} {one.utilisation[most_used]:.0%}",
         )

@@ -48,8 +48,8 @@ def make_trace() -> list[Arrival]:
     arrivals = []
     for number in range(REQUESTS):
         start = random.randrange(len(tokens) - 32)
-        writes = random.randint(180, 240) if number % 10 == 9 else random.randint(4, 20)
-        arrivals.append(Arrival(0.0, tuple(tokens[start : start + random.randint(8, 32)]), writes))
+        num_output_tokens = random.randint(180, 240) if number % 10 == 9 else random.randint(4, 20)
+        arrivals.append(Arrival(0.0, tuple(tokens[start : start + random.randint(8, 32)]), num_output_tokens))
     return arrivals
 
 
@@ -83,7 +83,7 @@ def run_engine(model: Any, arrivals: Sequence[Arrival]) -> Measured:
         return run(output)
 
     for one in arrivals:
-        engine.add_request(Request(one.prompt, one.writes, SamplingParams(temperature=0)))
+        engine.add_request(Request(one.prompt, one.num_output_tokens, SamplingParams(temperature=0)))
     scheduler: Any = engine.scheduler
     scheduler.schedule, scheduler.update_from_output, scheduler.finish = map(
         timed, (scheduler.schedule, scheduler.update_from_output, scheduler.finish)
@@ -109,13 +109,15 @@ def run_static(arrivals: Sequence[Arrival]) -> tuple[float, list[tuple[int, ...]
     seconds, texts = 0.0, []
     for first in range(0, len(arrivals), SLOTS):
         batch = arrivals[first : first + SLOTS]
-        longest, most = max(len(one.prompt) for one in batch), max(one.writes for one in batch)
+        longest, most = max(len(one.prompt) for one in batch), max(one.num_output_tokens for one in batch)
         padded = torch.tensor([[0] * (longest - len(one.prompt)) + list(one.prompt) for one in batch])
         mask = torch.tensor([[0] * (longest - len(one.prompt)) + [1] * len(one.prompt) for one in batch])
         begin = time.process_time()
         written = model.generate(padded, attention_mask=mask, max_new_tokens=most, do_sample=False)
         seconds += time.process_time() - begin
-        texts += [tuple(row[longest:][: one.writes].tolist()) for row, one in zip(written, batch, strict=True)]
+        texts += [
+            tuple(row[longest:][: one.num_output_tokens].tolist()) for row, one in zip(written, batch, strict=True)
+        ]
     return seconds, texts
 
 
@@ -123,7 +125,7 @@ def ideal_steps(arrivals: Sequence[Arrival]) -> int:
     """Steps of slots each of which gets the next request as soon as it is free; a prompt is read in its first step."""
     free = [0] * SLOTS
     for one in arrivals:
-        heapq.heappush(free, heapq.heappop(free) + one.writes)
+        heapq.heappush(free, heapq.heappop(free) + one.num_output_tokens)
     return max(free)
 
 
@@ -161,7 +163,7 @@ def main() -> int:
         "scheduling, share of a step": engine.scheduling_s / engine_s,
         "simulated time over measured": simulated.busy_s / engine_s,
     }
-    tokens = sum(one.writes for one in arrivals)
+    tokens = sum(one.num_output_tokens for one in arrivals)
     title = f"{tokens} tokens, {tokens / engine_s:.0f} a second; {len(engine.step_s)} steps of {SLOTS} slots"
     table = Table("", "asked", "measured", title=title)
     for name, value in measured.items():

@@ -13,7 +13,7 @@ from mlsys_lab.inference.simulator.clock import BoundClock, Clock, LineClock
 from mlsys_lab.inference.simulator.load import Arrival, bursts, log_normal, poisson, read_trace, write_trace
 from mlsys_lab.inference.simulator.metrics import Objective, Report, Served, percentile, report
 from mlsys_lab.inference.simulator.planner import Service, ServingPlan, plan_serving
-from mlsys_lab.inference.simulator.pools import Disaggregated, Pool, Wire, disaggregate
+from mlsys_lab.inference.simulator.pools import Disaggregated, KVTransferLink, Pool, disaggregate
 from mlsys_lab.inference.simulator.simulate import Replica, Simulation, simulate, take_turns
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "BoundClock",
     "Clock",
     "Disaggregated",
+    "KVTransferLink",
     "LineClock",
     "Objective",
     "Pool",
@@ -30,7 +31,6 @@ __all__ = [
     "Service",
     "ServingPlan",
     "Simulation",
-    "Wire",
     "bursts",
     "disaggregate",
     "log_normal",

@@ -32,7 +32,7 @@ from mlsys_lab.inference.simulator.steady import REQUESTS, measure_steady_state
 BLOCK_SIZE = 16
 DRAWS = 1000
 """Requests over which the demand of a load is averaged."""
-GOOD = 0.95
+MIN_SLO_ATTAINMENT = 0.95
 """Fraction of the requests that must meet the objective."""
 MOST_REPLICAS = 4096
 ALONE = 20
@@ -157,7 +157,7 @@ def mean_demand(pool: Pool, service: Service, *, seed: int = 0) -> LeastTime:
     assert isinstance(pool.clock, BoundClock)
     random = Random(seed)
     drawn = [service.lengths(random) for _ in range(DRAWS)]
-    held = sum(prompt + writes / 2 for prompt, writes in drawn) / DRAWS
+    held = sum(num_prompt + num_output / 2 for num_prompt, num_output in drawn) / DRAWS
     sequences = max(1.0, min(pool.scheduler_config.max_num_seqs, pool.num_blocks * pool.block_size / held))
     tokens = pool.scheduler_config.max_num_batched_tokens
     each = [pool.clock.demand(*lengths, sequences=sequences, tokens=tokens) for lengths in drawn]
@@ -232,7 +232,9 @@ def _plan(pool: Pool, service: Service, layout: Layout, demand: LeastTime, *, se
             figures,
             shares | {"cache": done.mean_cache},
             max(clock.spent_s, key=clock.spent_s.__getitem__),
-            "" if figures.good and figures.good >= GOOD else (missed or Counter(["ttft"])).most_common(1)[0][0],
+            ""
+            if figures.slo_attainment and figures.slo_attainment >= MIN_SLO_ATTAINMENT
+            else (missed or Counter(["ttft"])).most_common(1)[0][0],
         )
 
     runs = [serve(poisson(service.rate / MOST_REPLICAS, ALONE, service.lengths, seed=seed))]
@@ -251,7 +253,7 @@ def _plan(pool: Pool, service: Service, layout: Layout, demand: LeastTime, *, se
             requests=max(REQUESTS, len(runs[-1].served)),  # as many as the run before needed
             seed=seed,
             capacity=1 / demand.time_s,
-            least_good=GOOD,
+            min_slo_attainment=MIN_SLO_ATTAINMENT,
         )
         return describe(replicas, runs[-1], steady.report, steady.measured)
 

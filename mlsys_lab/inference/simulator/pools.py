@@ -50,7 +50,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Wire:
+class KVTransferLink:
     """Link on which a replica sends its KV cache: bytes per token, and bytes per second (`inf` for no wait)."""
 
     token_bytes: float
@@ -68,7 +68,7 @@ class Disaggregated:
     sent_bytes: float
 
 
-def disaggregate(arrivals: Sequence[Arrival], prefill: Pool, decode: Pool, wire: Wire) -> Disaggregated:
+def disaggregate(arrivals: Sequence[Arrival], prefill: Pool, decode: Pool, wire: KVTransferLink) -> Disaggregated:
     """Serve a load by a pool that computes prompts and one that generates all tokens but the first.
 
     Each replica of `prefill` sends the KV cache of its prompts one after the other over its own `wire`, once a prompt
@@ -76,8 +76,8 @@ def disaggregate(arrivals: Sequence[Arrival], prefill: Pool, decode: Pool, wire:
     waits to be sent is assumed to have memory of its own. A sequence that `decode` preempts is recomputed there.
     """
     coming = sorted(arrivals, key=lambda one: one.time_s)
-    served = prefill.serve([one._replace(writes=1) for one in coming])
-    going = [number for number, one in enumerate(coming) if one.writes > 1]
+    served = prefill.serve([one._replace(num_output_tokens=1) for one in coming])
+    going = [number for number, one in enumerate(coming) if one.num_output_tokens > 1]
     free_s = [0.0] * prefill.count
     sent: list[Arrival] = []
     arrived: list[int] = []
@@ -85,7 +85,7 @@ def disaggregate(arrivals: Sequence[Arrival], prefill: Pool, decode: Pool, wire:
         one, sender = coming[number], number % prefill.count
         start_s = max(served[number].tokens_s[0], free_s[sender])
         free_s[sender] = start_s + len(one.prompt) * wire.token_bytes / wire.bytes_per_s
-        sent.append(Arrival(free_s[sender], (*one.prompt, 0), one.writes - 1))
+        sent.append(Arrival(free_s[sender], (*one.prompt, 0), one.num_output_tokens - 1))
         arrived.append(number)
     for number, rest in zip(arrived, decode.serve(sent, cached=True), strict=True):
         served[number].tokens_s += rest.tokens_s

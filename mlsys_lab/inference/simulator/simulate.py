@@ -95,7 +95,7 @@ class Replica:
         )
 
     def _add(self, one: Arrival) -> None:
-        seq = self.scheduler.add(one.prompt, one.writes)
+        seq = self.scheduler.add(one.prompt, one.num_output_tokens)
         if self.cached and len(one.prompt) > 1:
             self.scheduler.swapped[seq] = SwappedSequence([], len(one.prompt) - 1)  # restored when it is admitted
         self.served[seq] = Served(one.time_s)

@@ -21,7 +21,7 @@ from mlsys_lab.inference.simulator import (
     plan_serving,
     simulate,
 )
-from mlsys_lab.inference.simulator.planner import BLOCK_SIZE, GOOD, num_cache_blocks
+from mlsys_lab.inference.simulator.planner import BLOCK_SIZE, MIN_SLO_ATTAINMENT, num_cache_blocks
 from mlsys_lab.inference.simulator.steady import measure_steady_state
 
 CONFIG = preset("llama3-8b")
@@ -46,10 +46,13 @@ def test_one_replica_less_would_miss_it():
     service = replace(SERVICE, rate=200.0)
     (found,) = plan_serving(CONFIG, ONE, service, scheduler_config=STEPS)
     assert found.replicas > 1 and found.devices == found.replicas and found.layout.tensor == 1
-    assert steady(found.replicas, found.num_blocks, service).report.good >= GOOD and found.report.good >= GOOD
+    assert (
+        steady(found.replicas, found.num_blocks, service).report.slo_attainment >= MIN_SLO_ATTAINMENT
+        and found.report.slo_attainment >= MIN_SLO_ATTAINMENT
+    )
     assert found.short in ("ttft", "tpot", "compute", "memory")
     if found.short in ("ttft", "tpot"):
-        assert steady(found.replicas - 1, found.num_blocks, service).report.good < GOOD
+        assert steady(found.replicas - 1, found.num_blocks, service).report.slo_attainment < MIN_SLO_ATTAINMENT
     served = found.simulation.served
     written = sum(len(one.tokens_s) for one in served) / len(served)
     assert found.cost_per_million_tokens(3.6, 200.0) == pytest.approx(found.devices * 1e-3 / (200 * written) * 1e6)
@@ -78,8 +81,8 @@ def test_a_run_is_long_enough_to_see_what_a_short_one_hides():
     for rate, overloaded in ((0.15, False), (0.3, True), (2.0, True)):
         found = measure(rate, requests=400)
         assert found.overloaded == overloaded, rate
-        assert found.report.goodput == (0 if overloaded else pytest.approx(rate * found.report.good))
-    assert measure(0.15, requests=400).report.good > 0.9
+        assert found.report.goodput == (0 if overloaded else pytest.approx(rate * found.report.slo_attainment))
+    assert measure(0.15, requests=400).report.slo_attainment > 0.9
     assert measure(0.15, requests=400, capacity=0.1).overloaded
     with pytest.raises(InputError, match="the run cannot be so long: got 10 requests"):
         measure(0.1, requests=10)
