@@ -30,7 +30,7 @@ class AdapterBank:
                 adapter.check(model)
             except InputError as error:
                 raise InputError(f"adapter {name}: {error}") from None
-        rank = max((adapter.rank for adapter in adapters.values()), default=0)
+        rank = max((adapter.lora_rank for adapter in adapters.values()), default=0)
         adapted = {layer for adapter in adapters.values() for layer in adapter.matrices}
         self.down: dict[str, torch.Tensor] = {}  # by layer: (n, r, I)
         self.up: dict[str, torch.Tensor] = {}  # by layer: (n, O, r)
@@ -42,8 +42,8 @@ class AdapterBank:
                 for index, adapter in enumerate(adapters.values()):
                     if layer in adapter.matrices:
                         a, b = adapter.matrices[layer]
-                        down[index, : adapter.rank] = a
-                        up[index, :, : adapter.rank] = adapter.scale * b
+                        down[index, : adapter.lora_rank] = a
+                        up[index, :, : adapter.lora_rank] = adapter.scale * b
 
     @property
     def size_bytes(self) -> int:

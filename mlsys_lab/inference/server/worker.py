@@ -21,16 +21,16 @@ from mlsys_lab.inference.pretrained import load_pair
 from mlsys_lab.inference.server.lab_scheduler import Build, LabScheduler
 from mlsys_lab.inference.server.messages import (
     Abort,
-    Ask,
-    Begun,
+    Accepted,
+    EngineState,
     Failed,
+    GenerateRequest,
     Lines,
     Message,
-    Piece,
+    OutputDelta,
     Ready,
-    Refused,
+    Rejected,
     Start,
-    State,
     Watch,
 )
 from mlsys_lab.inference.server.view import Recorder
@@ -50,32 +50,32 @@ class Worker:
         pair = load_pair()
         self.tokenizer, self.end = pair.tokenizer, pair.tokenizer.special_id(END)
         adapters = {name: load_adapter(folder, pair.target) for name, folder in start.adapters.items()}
-        config = SchedulerConfig(max_num_seqs=start.sequences)
-        options: dict[str, Any] = {"num_blocks": start.blocks, "block_size": BLOCK_SIZE, "config": config}
+        config = SchedulerConfig(max_num_seqs=start.max_num_seqs)
+        options: dict[str, Any] = {"num_blocks": start.num_blocks, "block_size": BLOCK_SIZE, "config": config}
         if start.scheduler:
-            options["scheduler"] = LabScheduler(load_build(start.scheduler), start.blocks, BLOCK_SIZE, config)
+            options["scheduler"] = LabScheduler(load_build(start.scheduler), start.num_blocks, BLOCK_SIZE, config)
         self.engine = (
             LoRAEngine(pair.target, adapters=adapters, **options) if adapters else Engine(pair.target, **options)
         )
         self.recorder = Recorder(self.engine.scheduler)
-        self.room = min(pair.target.config.context, start.blocks * BLOCK_SIZE + 1)
-        self.asked: dict[int, Ask] = {}  # by the engine's number of the request
+        self.room = min(pair.target.config.context, start.num_blocks * BLOCK_SIZE + 1)
+        self.asked: dict[int, GenerateRequest] = {}  # by the engine's number of the request
         self.sent: dict[int, list[int]] = {}  # tokens of each text of a request
         self.left: dict[int, int] = {}  # texts that have not ended
 
     def take(self, message: Message) -> Iterator[Message]:
         """Begin or forget a request, or show a watcher where the engine stands."""
-        if isinstance(message, Ask):
+        if isinstance(message, GenerateRequest):
             try:
                 request = self._request(message)
                 number = self._add(request, message.adapter)
             except InputError as error:
-                yield Refused(message.number, str(error))
+                yield Rejected(message.request_id, str(error))
                 return
-            self.asked[number], self.left[number], self.sent[number] = message, message.count, [0] * message.count
-            yield Begun(message.number, len(request.prompt_token_ids))
+            self.asked[number], self.left[number], self.sent[number] = message, message.n, [0] * message.n
+            yield Accepted(message.request_id, len(request.prompt_token_ids))
         elif isinstance(message, Abort):
-            for number in [one for one, ask in self.asked.items() if ask.number == message.number]:
+            for number in [one for one, ask in self.asked.items() if ask.request_id == message.request_id]:
                 self.engine.abort_request(number)
                 self._forget(number)
         elif isinstance(message, Watch):
@@ -84,10 +84,10 @@ class Worker:
                 yield self.recorder.show()
 
     def step(self) -> Iterator[Message]:
-        """Run the engine's next step, if there is one; its pieces, where it stands, and what watchers see."""
+        """Run the engine's next step, if there is one; its deltas, where it stands, and what watchers see."""
         idle = self.engine.is_idle
         for output in self.engine.step():
-            yield self._piece(output)
+            yield self._delta(output)
             if output.completion:
                 self.left[output.request_id] -= 1
                 if not self.left[output.request_id]:
@@ -95,16 +95,16 @@ class Worker:
         scheduler, last = self.engine.scheduler, self.engine.last_output
         tokens = 0 if idle or last is None else last.total_num_scheduled_tokens
         waiting, running = len(scheduler.waiting), len(scheduler.running)
-        yield State(waiting, running, tokens, scheduler.block_manager.pool.num_used_blocks, scheduler.num_steps)
+        yield EngineState(waiting, running, tokens, scheduler.block_manager.pool.num_used_blocks, scheduler.num_steps)
         if self.recorder.watched:
             if last and not idle:
                 self.recorder.note(last)
             if self.recorder.due:
                 yield self.recorder.show()
 
-    def _request(self, ask: Ask) -> Request:
-        if ask.chat is not None:
-            prompt = encode_chat(self.tokenizer, [Turn(role, content) for role, content in ask.chat])
+    def _request(self, ask: GenerateRequest) -> Request:
+        if ask.messages is not None:
+            prompt = encode_chat(self.tokenizer, [Turn(role, content) for role, content in ask.messages])
         elif isinstance(ask.prompt, str):
             # A text begins where another one ended: so it was in training.
             prompt = [self.end, *self.tokenizer.encode(ask.prompt)]
@@ -119,7 +119,7 @@ class Worker:
             most,
             sampling_params,
             stop=[[self.end]],
-            n=ask.count,
+            n=ask.n,
             detokenizer=lambda: Detokenizer(Stream(self.tokenizer), ask.stop),
         )
 
@@ -130,15 +130,15 @@ class Worker:
             raise InputError("unknown adapter", got=adapter, expected="none: the engine has no adapters")
         return self.engine.add_request(request)
 
-    def _piece(self, output: RequestOutput) -> Piece:
+    def _delta(self, output: RequestOutput) -> OutputDelta:
         ask, completion = self.asked[output.request_id], output.completion
         sent = self.sent[output.request_id]
         # The stop sequence is not part of the output.
         new = max(0, len(completion.token_ids) - sent[output.index]) if completion else len(output.token_ids)
         sent[output.index] += len(output.token_ids)
         shown = new if ask.logprobs else 0
-        return Piece(
-            ask.number,
+        return OutputDelta(
+            ask.request_id,
             output.index,
             len(output.token_ids),
             output.text or "",

@@ -15,9 +15,9 @@ from mlsys_lab.inference.speculative.engine import SpeculativeEngine, Speculativ
 from mlsys_lab.inference.speculative.gain import (
     acceptance_among,
     acceptance_rate,
-    best_drafts,
+    best_num_speculative_tokens,
     expected_tokens,
-    operations_ratio,
+    flops_ratio,
     speedup,
 )
 from mlsys_lab.inference.speculative.trees import speculate_tree
@@ -34,9 +34,9 @@ __all__ = [
     "accept_among",
     "acceptance_among",
     "acceptance_rate",
-    "best_drafts",
+    "best_num_speculative_tokens",
     "expected_tokens",
-    "operations_ratio",
+    "flops_ratio",
     "speculate",
     "speculate_all",
     "speculate_tree",

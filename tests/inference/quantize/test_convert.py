@@ -76,8 +76,8 @@ def test_an_untied_embedding_is_read_by_the_row():
 
 
 def test_an_unknown_scheme_and_one_without_calibration_are_one_line(model):
-    with pytest.raises(InputError, match=r"unknown quantisation: got int5, .*did you mean 'int"):
+    with pytest.raises(InputError, match=r"unknown quantization scheme: got int5, .*did you mean 'int"):
         quantize(model, "int5")
     for scheme in ("int4-compensated", "llm-int8"):
-        with pytest.raises(InputError, match=f"{scheme} looks at activations: expected token ids"):
+        with pytest.raises(InputError, match=f"{scheme} needs activations: expected token ids"):
             quantize(model, scheme)

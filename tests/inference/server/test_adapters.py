@@ -36,7 +36,7 @@ ASKED = [(model, prompt) for prompt in PROMPTS for model in (MODEL, "parrot", "o
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """Two adapters on disk: one has learnt a saying by heart, one says nothing in particular."""
-    parrot = new_adapter(PAIR.target, 4, alpha=8, targets=("query", "value", "up", "down"), seed=0)
+    parrot = new_adapter(PAIR.target, 4, lora_alpha=8, targets=("query", "value", "up", "down"), seed=0)
     ids = np.array(PAIR.tokenizer.encode(SAYING) * 20, dtype=np.int64)
     losses = train_adapter(PAIR.target, parrot, ids, batch=4, sequence=48, steps=40, rate=0.01, seed=0)
     assert losses[-1] < losses[0] / 4

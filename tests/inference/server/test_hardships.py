@@ -229,7 +229,7 @@ def test_a_client_that_closes_its_sending_side_gets_its_answer(served, stream, v
         request = post(json.dumps(asked | {"stream": stream}).encode())
         client.sendall(request.replace(b"HTTP/1.1", f"HTTP/{version}".encode()))
         client.shutdown(socket.SHUT_WR)
-        served.wait(lambda found: found["mlsys_open_texts"] == 1)
+        served.wait(lambda found: found["mlsys_open_sequences"] == 1)
     with client:
         answer = http.client.HTTPResponse(client)
         answer.begin()
@@ -250,12 +250,12 @@ def test_a_client_that_closes_its_sending_side_within_a_request_is_let_go(served
 
 def test_who_goes_away_while_waiting_leaves_the_queue(served):
     with served.stream(LONG), served.stream(LONG):
-        served.wait(lambda found: found["mlsys_running_texts"] == 16)
+        served.wait(lambda found: found["mlsys_running_sequences"] == 16)
         waiting = served.connect()
         waiting.sendall(post(json.dumps(PLAIN).encode()))
-        served.wait(lambda found: found["mlsys_waiting_texts"] == 1)
+        served.wait(lambda found: found["mlsys_waiting_sequences"] == 1)
         waiting.close()
-        served.wait(lambda found: found["mlsys_waiting_texts"] == 0)
+        served.wait(lambda found: found["mlsys_waiting_sequences"] == 0)
     served.wait_until_idle()
 
 
