@@ -89,7 +89,7 @@ def test_beams_share_their_prompt():
     """16 tokens of prompt in 4 pages; each beam has at most one page of its own for its four tokens."""
     model, held = build(), []
     cache = Paged(model, num_blocks=8, block_size=4)
-    model.register_forward_pre_hook(lambda *_: held.append(cache.blocks.used))
+    model.register_forward_pre_hook(lambda *_: held.append(cache.pool.num_used_blocks))
     beam_search(model, draw(16), 4, num_beams=3, cache=cache)
     assert held[1:] == [4 + 3] * 3
 

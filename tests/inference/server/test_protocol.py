@@ -50,7 +50,7 @@ def test_null_is_absent_and_one_stop_string_is_a_list_of_one():
         ({"prompt": None}, "prompt", "prompt is missing, expected one prompt"),
         ({"prompt": True}, "prompt", "prompt: got True"),
         ({"prompt": [1, True]}, "prompt", "prompt: got [1, True]"),
-        ({"max_tokens": True}, "max_tokens", "max_tokens: got True, expected a whole number, at least 1"),
+        ({"max_tokens": True}, "max_tokens", "max_tokens: got True, expected a whole number, 1 to 2147483647"),
         ({"max_tokens": 1.0}, "max_tokens", "max_tokens: got 1.0"),
         ({"n": 0}, "n", "n: got 0, expected 1 to 8"),
         ({"temperature": float("nan")}, "temperature", "temperature: got nan, expected 0 to 2"),

@@ -169,7 +169,7 @@ def test_formulas_at_the_ends():
     assert speedup(0.8, 4, 0) == expected_tokens(0.8, 4)
     assert flops_ratio(0, 5) == 6 and flops_ratio(1, 5) == flops_ratio(0.3, 0) == 1
     assert flops_ratio(0.5, 1, cost=0.25) == (0.25 + 2) / 1.5
-    assert best_num_speculative_tokens(0.1, 0.2) == 0 and best_num_speculative_tokens(0.9, 0, most=7) == 7
+    assert best_num_speculative_tokens(0.1, 0.2) == 0 and best_num_speculative_tokens(0.9, 0, limit=7) == 7
     assert best_num_speculative_tokens(0.8, 0.05) == max(
         range(65), key=lambda k: (1 - 0.8 ** (k + 1)) / 0.2 / (0.05 * k + 1)
     )
