@@ -17,7 +17,9 @@ def test_the_table_says_what_is_needed_and_what_binds(call: Call) -> None:
     rows = out.splitlines()[4:6]
     for row, one in zip(rows, plans, strict=True):
         assert row.split()[:3] == [str(one[name]) for name in ("tensor", "replicas", "devices")]
-        assert f"{one['replica']['ttft_s']['95'] * 1e3:.3g} ms" in row and f"{one['replica']['slo_attainment']:.1%}" in row
+        assert (
+            f"{one['replica']['ttft_s']['95'] * 1e3:.3g} ms" in row and f"{one['replica']['slo_attainment']:.1%}" in row
+        )
         assert f"{one['cost_per_million_tokens']:.3g}" in row
         share = max(one["utilisation"].values())
         assert 0.005 < share <= 1 and f" {share:.0%}" in row
