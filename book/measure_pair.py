@@ -16,6 +16,7 @@ import torch
 from book.pretrain import RECORDS
 from mlsys_lab.benchmark import Bound, Record, new_record
 from mlsys_lab.inference.engine import Request, SamplingParams
+from mlsys_lab.inference.engine.sampler import probabilities
 from mlsys_lab.inference.pretrained import Pair, load_pair, read_text
 from mlsys_lab.inference.quantize import SCHEMES, MixedInt8Linear, quantize, weight_bytes
 from mlsys_lab.inference.speculative import ModelDrafter, acceptance_rate, expected_tokens, speculate
@@ -84,11 +85,11 @@ def acceptance(pair: Pair, name: str, temperature: float) -> Record:
 
 @torch.no_grad()
 def overlap(pair: Pair, request: Request, tokens: Sequence[int]) -> float:
-    """Mean probability that a token of a text is accepted if the draft proposes it there."""
-    text = torch.tensor([[*request.prompt, *tokens]])
+    """Mean acceptance rate of the draft model at each of the output tokens."""
+    text = torch.tensor([[*request.prompt_token_ids, *tokens]])
+    first, params = len(request.prompt_token_ids) - 1, request.sampling_params
     wanted, proposed = (
-        torch.stack([request.sampling.probabilities(row, ()) for row in model(text)[0, len(request.prompt) - 1 : -1]])
-        for model in (pair.target, pair.draft)
+        probabilities(params, model(text)[0, first:-1], [()] * len(tokens)) for model in (pair.target, pair.draft)
     )
     return float(acceptance_rate(wanted, proposed).mean())
 

@@ -124,13 +124,13 @@ def prefix() -> Markup:
         own = len(prompts[name]) - len(system) - (len(document) if name in "AB" else 0)
         pieces.append(box(x, y, 94, 30, f"{name}: {own}", tone))
         blocks = " ".join(map(str, sequences[name].block_table))
-        pieces.append(text(x + 47, y + 48, f"blocks {blocks}", size="small"))
+        pieces.append(text(x + 47, y + 48, f"pages {blocks}", size="small"))
     whole = sum(map(len, prompts.values()))
     read = whole - sum(num_cached.values())
     pieces.append(text(170, 190, f"{read} tokens read instead of {whole}", size="small"))
     return drawing(
         "A tree of prefixes: a system prompt, under it a document, and three requests as leaves. Two requests share "
-        "the blocks of both, the third only those of the system prompt.",
+        "the pages of both, the third only those of the system prompt.",
         panel(340, 198, pieces),
     )
 

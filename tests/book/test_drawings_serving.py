@@ -57,7 +57,7 @@ def test_each_step_of_the_budget_holds_the_tokens_of_its_requests() -> None:
 
 def test_the_tree_of_prefixes_shares_the_blocks_on_its_path() -> None:
     (svg,) = svgs("serving.prefix")
-    a, b, c = ([int(block) for block in one.split()[1:]] for one in words(svg) if one.startswith("blocks"))
+    a, b, c = ([int(block) for block in one.split()[1:]] for one in words(svg) if one.startswith("pages"))
     assert a[:4] == b[:4] and a[:2] == c[:2] and not set(a[4:]) & set(b[4:]) and not set(a[2:]) & set(c[2:])
     parts = [int(one.rpartition(" ")[2]) for one in words(svg) if ": " in one]
     system, document, *own = parts
