@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import socket
@@ -13,6 +12,7 @@ import pytest
 from mlsys_lab.inference.server.app import RequireHost
 from mlsys_lab.inference.server.protocol import MODEL
 from tests.inference.server.serving import LONG, post, read_all, serving
+from tests.loops import run
 from tests.sampling import sample
 
 PLAIN = {"model": MODEL, "prompt": "A cache", "max_tokens": 3}
@@ -198,7 +198,7 @@ def test_the_address_that_a_connection_came_in_at_is_a_name_of_a_server_that_lis
         sent.append(message.get("status"))
 
     scope = {"type": "http", "server": (local, 8000), "headers": [(b"host", host.encode())]}
-    asyncio.run(RequireHost(app, ["localhost", "0.0.0.0"])(scope, None, send))
+    run(RequireHost(app, ["localhost", "0.0.0.0"])(scope, None, send))
     assert sent[0] == (200 if passes else 421)
 
 
