@@ -15,7 +15,8 @@ import torch
 
 from book.pretrain import RECORDS
 from mlsys_lab.benchmark import Bound, Record, new_record
-from mlsys_lab.inference.generate import Request, Sampling
+from mlsys_lab.inference.engine import Request, SamplingParams
+from mlsys_lab.inference.engine.sampler import probabilities
 from mlsys_lab.inference.pretrained import Pair, load_pair, read_text
 from mlsys_lab.inference.quantize import SCHEMES, MixedInt8Linear, quantize, weight_bytes
 from mlsys_lab.inference.speculative import ModelDrafter, acceptance_rate, expected_tokens, speculate
@@ -50,13 +51,14 @@ def acceptance(pair: Pair, name: str, temperature: float) -> Record:
     ids = pair.tokenizer.encode(read_text("held-out"))
     shares, overlaps, steps, drafted, accepted, written = [], [], 0, 0, 0, 0
     for number, start in enumerate(np.linspace(0, len(ids) - PROMPT_TOKENS, PROMPTS, dtype=int)):
-        sampling = Sampling(temperature=temperature, seed=number if temperature else None)
-        request = Request(ids[start : start + PROMPT_TOKENS], NEW_TOKENS, sampling)
-        got = speculate(pair.target, request, ModelDrafter(pair.draft), drafts=DRAFTS)
-        shares.append(got.accepted / got.drafted)
-        steps, drafted, accepted = steps + got.steps, drafted + got.drafted, accepted + got.accepted
-        written += len(got.completion.tokens)
-        overlaps.append(overlap(pair, request, got.completion.tokens))
+        sampling_params = SamplingParams(temperature=temperature, seed=number if temperature else None)
+        request = Request(ids[start : start + PROMPT_TOKENS], NEW_TOKENS, sampling_params)
+        got = speculate(pair.target, request, ModelDrafter(pair.draft), num_speculative_tokens=DRAFTS)
+        shares.append(got.num_accepted_tokens / got.num_draft_tokens)
+        steps, drafted = steps + got.num_steps, drafted + got.num_draft_tokens
+        accepted += got.num_accepted_tokens
+        written += len(got.completion.token_ids)
+        overlaps.append(overlap(pair, request, got.completion.token_ids))
     alpha = float(np.mean(overlaps))
     return new_record(
         f"pretrained-acceptance-{name}",
@@ -83,11 +85,11 @@ def acceptance(pair: Pair, name: str, temperature: float) -> Record:
 
 @torch.no_grad()
 def overlap(pair: Pair, request: Request, tokens: Sequence[int]) -> float:
-    """Mean probability that a token of a text is accepted if the draft proposes it there."""
-    text = torch.tensor([[*request.prompt, *tokens]])
+    """Mean acceptance rate of the draft model at each of the output tokens."""
+    text = torch.tensor([[*request.prompt_token_ids, *tokens]])
+    first, params = len(request.prompt_token_ids) - 1, request.sampling_params
     wanted, proposed = (
-        torch.stack([request.sampling.probabilities(row, ()) for row in model(text)[0, len(request.prompt) - 1 : -1]])
-        for model in (pair.target, pair.draft)
+        probabilities(params, model(text)[0, first:-1], [()] * len(tokens)) for model in (pair.target, pair.draft)
     )
     return float(acceptance_rate(wanted, proposed).mean())
 

@@ -1,6 +1,6 @@
 """Drawings of chapter 13: batches, a budget of tokens, shared beginnings, a request's times, prompts read elsewhere.
 
-Steps, tables and times are those of the package's scheduler, page tables and simulator.
+Steps, tables and times are those of the package's scheduler, block manager and simulator.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from markupsafe import Markup
 from book.drawings.kit import Panel, arrow, box, cells, drawing, line, panel, text
 from mlsys_lab.flops import preset
 from mlsys_lab.flops.cache import bytes_per_token
-from mlsys_lab.inference.cache.tables import PageTables
-from mlsys_lab.inference.engine.scheduler import Limits, Scheduler
+from mlsys_lab.inference.engine import BlockManager, Scheduler, SchedulerConfig
+from mlsys_lab.inference.engine import Sequence as EngineSequence
 from mlsys_lab.inference.simulator import Arrival, simulate
 from mlsys_lab.widgets.scheduler import OPENING, play
 
@@ -36,25 +36,23 @@ def static_slots(answers: Sequence[int], slots: int) -> list[list[int | None]]:
 
 def continuous_slots(answers: Sequence[int], slots: int) -> list[list[int | None]]:
     """Answer that is written in each slot by step, None where it idles: steps are the package's scheduler's."""
-    tables = PageTables(2 * len(answers), max(answers) + 1)
-    scheduler = Scheduler(tables, Limits(slots, slots))
+    scheduler = Scheduler(BlockManager(2 * len(answers), max(answers) + 1), SchedulerConfig(slots, slots))
     numbers = {scheduler.add([number], writes): number for number, writes in enumerate(answers)}
     rows: list[list[int | None]] = [[] for _ in range(slots)]
     held: list[int | None] = [None] * slots
-    while not scheduler.idle:
-        batch = scheduler.schedule()
-        tables.commit(batch.new)
-        now = [numbers[one] for one in batch.writers]
+    while not scheduler.is_idle:
+        output = scheduler.schedule()
+        now = [numbers[seq] for seq in output.sampled]
         held = [number if number in now else None for number in held]
         for number in now:
             if number not in held:
                 held[held.index(None)] = number
         for row, number_held in zip(rows, held, strict=True):
             row.append(number_held)
-        for one in batch.writers:
-            scheduler.write(one, [0])
-            if len(one.tokens) == one.most:
-                scheduler.finish(one)
+        scheduler.update_from_output(output, [[0]] * len(output.sampled))
+        for seq in output.sampled:
+            if seq.num_output_tokens == seq.max_tokens:
+                scheduler.finish(seq)
     return rows
 
 
@@ -104,35 +102,34 @@ def budget() -> Markup:
 
 
 def prefix() -> Markup:
-    """Pages of three prompts that begin alike, as the package's page tables share them."""
+    """Blocks of three prompts with shared prefixes, as the package's block manager shares them."""
     system, document = list(range(8)), list(range(8, 16))
     prompts = {
         "A": [*system, *document, 101, 102],
         "B": [*system, *document, 201, 202, 203],
         "C": [*system, 301, 302, 303, 304, 305],
     }
-    tables, held = PageTables(16, 4), {}
-    for name, prompt in prompts.items():
-        number = tables.start(prompt)
-        held[name] = (number, tables.length(number))
-        new = {number: prompt[tables.length(number) :]}
-        tables.reserve({number: len(new[number])})
-        tables.commit(new)
+    block_manager, sequences, num_cached = BlockManager(16, 4), {}, {}
+    for number, (name, prompt) in enumerate(prompts.items()):
+        seq = sequences[name] = EngineSequence(number, prompt, len(prompt), 0)
+        num_cached[name] = block_manager.allocate_prefix(seq)
+        block_manager.allocate_slots(seq, seq.num_pending_tokens)
+        seq.num_computed_tokens = len(prompt)
+        block_manager.cache_full_blocks(seq)
     pieces = [box(100, 4, 140, 30, f"system prompt: {len(system)}", "violet")]
     pieces += [arrow(140, 34, 110, 58), arrow(200, 34, 270, 58)]
     pieces += [box(30, 60, 150, 30, f"a document: {len(document)}", "violet")]
     pieces += [arrow(80, 90, 61, 114), arrow(130, 90, 173, 114)]
     for x, y, name, tone in ((14, 116, "A", "blue"), (126, 116, "B", "orange"), (224, 60, "C", "green")):
-        number, _ = held[name]
         own = len(prompts[name]) - len(system) - (len(document) if name in "AB" else 0)
         pieces.append(box(x, y, 94, 30, f"{name}: {own}", tone))
-        pages = " ".join(map(str, tables.table(number)))
-        pieces.append(text(x + 47, y + 48, f"pages {pages}", size="small"))
+        blocks = " ".join(map(str, sequences[name].block_table))
+        pieces.append(text(x + 47, y + 48, f"pages {blocks}", size="small"))
     whole = sum(map(len, prompts.values()))
-    read = sum(len(prompts[name]) - hits for name, (_, hits) in held.items())
+    read = whole - sum(num_cached.values())
     pieces.append(text(170, 190, f"{read} tokens read instead of {whole}", size="small"))
     return drawing(
-        "A tree of beginnings: a system prompt, under it a document, and three requests as leaves. Two requests share "
+        "A tree of prefixes: a system prompt, under it a document, and three requests as leaves. Two requests share "
         "the pages of both, the third only those of the system prompt.",
         panel(340, 198, pieces),
     )
@@ -147,7 +144,11 @@ def latency() -> Markup:
         Arrival(5.5, (3,) * 30, 4),
     ]
     done = simulate(
-        arrivals, lambda parts, moved: 0.4 + 0.05 * sum(new for new, _ in parts), pages=40, page=4, limits=Limits(4, 16)
+        arrivals,
+        lambda parts, moved: 0.4 + 0.05 * sum(new for new, _ in parts),
+        num_blocks=40,
+        block_size=4,
+        config=SchedulerConfig(4, 16),
     )
     one = done.served[2]
     scale = 300 / (one.tokens_s[-1] - one.arrived_s)

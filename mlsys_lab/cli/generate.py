@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from mlsys_lab.errors import InputError
 
 if TYPE_CHECKING:
-    from mlsys_lab.inference.generate import Request
+    from mlsys_lab.inference.engine import Request
     from mlsys_lab.inference.pretrained import Pair
     from mlsys_lab.inference.speculative import Speculation
 
@@ -81,7 +81,7 @@ def _generate(args: argparse.Namespace) -> None:
             generate(pair.target, [request])
     finally:
         print(stream.end(), flush=True)
-    print(_report(pair, len(request.prompt), clock, speculation), file=sys.stderr)
+    print(_report(pair, len(request.prompt_token_ids), clock, speculation), file=sys.stderr)
 
 
 @dataclass
@@ -112,7 +112,7 @@ class Clock:
 
 
 def _request(args: argparse.Namespace, pair: Pair, write: Callable[[int], None]) -> Request:
-    from mlsys_lab.inference.generate import Request, Sampling
+    from mlsys_lab.inference.engine import Request, SamplingParams
     from mlsys_lab.inference.text import Message, encode_chat
     from mlsys_lab.inference.text.chat import END
 
@@ -122,8 +122,8 @@ def _request(args: argparse.Namespace, pair: Pair, write: Callable[[int], None])
     plain = [end, *tokenizer.encode(args.prompt)]
     prompt = encode_chat(tokenizer, [Message("user", args.prompt)]) if args.chat else plain
     most = max(1, min(MAX_TOKENS, context - len(prompt))) if args.max_tokens is None else args.max_tokens
-    sampling = Sampling(temperature=args.temperature, top_p=args.top_p, seed=args.seed)
-    request = Request(prompt, most, sampling, stop=[[end]], on_token=write)
+    sampling_params = SamplingParams(temperature=args.temperature, top_p=args.top_p, seed=args.seed)
+    request = Request(prompt, most, sampling_params, stop=[[end]], on_token=write)
     request.check(pair.target)
     return request
 
@@ -137,10 +137,10 @@ def _report(pair: Pair, prompt: int, clock: Clock, speculation: Speculation | No
     past = prompt + count / 2  # in the middle of the text
     moved, said = token_bytes(pair.target, past), ""
     if speculation is not None:
-        drafted = speculation.drafted * token_bytes(pair.draft, past)
-        moved = (speculation.steps * moved + drafted) / count
-        share = speculation.accepted / max(1, speculation.drafted)
-        said = f"; {count / speculation.steps:.2f} tokens a step, {share:.0%} of drafts accepted"
+        drafted = speculation.num_draft_tokens * token_bytes(pair.draft, past)
+        moved = (speculation.num_steps * moved + drafted) / count
+        share = speculation.num_accepted_tokens / max(1, speculation.num_draft_tokens)
+        said = f"; {count / speculation.num_steps:.2f} tokens a step, {share:.0%} of drafts accepted"
     bandwidth = measure_copy_bandwidth()
     line = f"{count} tokens{said}; first token after {clock.first_s * 1e3:.0f} ms"
     if clock.each_s:

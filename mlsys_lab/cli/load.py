@@ -9,7 +9,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.flops import defaults
 from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.memory import BYTES, element_bytes
-from mlsys_lab.inference.engine.scheduler import Limits
+from mlsys_lab.inference.engine.scheduler import SchedulerConfig
 from mlsys_lab.inference.simulator import Objective, Service, log_normal
 
 
@@ -71,6 +71,6 @@ def read_service(args: argparse.Namespace, config: TransformerConfig, rate: floa
     )
 
 
-def read_limits(args: argparse.Namespace) -> Limits:
-    """Read the most tokens and sequences that a step of one replica may hold."""
-    return Limits(sequences=args.sequences, tokens=args.step_tokens)
+def read_scheduler_config(args: argparse.Namespace) -> SchedulerConfig:
+    """Read how many sequences and tokens a step of one replica may hold."""
+    return SchedulerConfig(max_num_seqs=args.sequences, max_num_batched_tokens=args.step_tokens)

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mlsys_lab.cli.load import add_lengths, add_objective, add_replica, read_limits, read_service
+from mlsys_lab.cli.load import add_lengths, add_objective, add_replica, read_scheduler_config, read_service
 from mlsys_lab.cli.subject import add_model, read_machine, read_model
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.simulator import ServingPlan, plan_serving
@@ -53,11 +53,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print a plan for each degree of tensor parallelism, fewest devices first; returns exit code 0."""
     config, skipped = read_model(args.model)
-    service, limits = read_service(args, config, args.rate), read_limits(args)
+    service, scheduler_config = read_service(args, config, args.rate), read_scheduler_config(args)
     if args.price is not None and not 0 <= args.price < float("inf"):
         raise InputError("a price cannot be so", got=args.price, expected="0 or more an hour and device")
     plans = plan_serving(
-        config, read_machine(args, args.weights), service, limits=limits, expert=args.expert, seed=args.seed
+        config,
+        read_machine(args, args.weights),
+        service,
+        scheduler_config=scheduler_config,
+        expert=args.expert,
+        seed=args.seed,
     )
     if args.json:
         print(json.dumps({"plans": [_as_dict(one, args) for one in plans], "not_counted": skipped}, indent=1))
@@ -76,7 +81,7 @@ def _as_dict(one: ServingPlan, args: argparse.Namespace) -> dict[str, object]:
         "expert": one.layout.expert,
         "replicas": one.replicas,
         "devices": one.devices,
-        "cache_pages": one.pages,
+        "cache_blocks": one.num_blocks,
         "mean_sequences": one.simulation.mean_sequences,
         "mean_step_tokens": one.simulation.mean_tokens,
         "preemptions": one.simulation.preemptions,
@@ -110,7 +115,7 @@ def _print(name: str, args: argparse.Namespace, plans: Sequence[ServingPlan], sk
             *("–" if count is None else str(count) for count in (one.replicas, one.devices)),
             f"{one.simulation.mean_sequences:.1f}",
             *("–" if time_s is None else f"{time_s * 1e3:.3g} ms" for time_s in times),
-            f"{figures.good:.1%}",
+            f"{figures.slo_attainment:.1%}",
             *costs,
             f"{RESOURCES[most_used]} {one.utilisation[most_used]:.0%}",
         )

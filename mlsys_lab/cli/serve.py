@@ -1,21 +1,21 @@
-"""Serve the small model that comes with the course over HTTP, in the form of OpenAI's API.
+"""Serve the small model that comes with the course over HTTP, with an API compatible with OpenAI's.
 
-The engine of `mlsys_lab.inference` answers many requests at once, on a cache of pages. One line says the address once
-it answers: open it in a browser to chat, and to watch the scheduler, the blocks and the queue at work. Any client of
-OpenAI's API can use the address with /v1, with the model's name that /v1/models tells. Ctrl-C and SIGTERM finish what
-runs and refuse what is new; a second one stops at once. /health and /metrics (Prometheus) say how the server does.
-Prompts are not logged, and no watcher sees them. With --api-key every route asks for the key, except for the page.
+The engine of `mlsys_lab.inference` serves many requests at once, on a paged KV cache. The server prints its address
+once it is ready: open it in a browser to chat, and to watch the scheduler, the blocks and the queue. Any client of
+OpenAI's API can use the address with /v1, and the model name that /v1/models lists. Ctrl-C and SIGTERM finish running
+requests and reject new ones; a second one stops at once. /health and /metrics (Prometheus) report the server's state.
+Prompts are not logged, and watchers do not see them. With --api-key every route needs the key, except for the page.
 
 Requests must name localhost, the address of --host or a name given with --allow-host in their Host header: a page on
 another site could otherwise point its own name at this machine and talk to the server (DNS rebinding).
 
 With --engine ray there are several replicas of the engine, deployed by Ray Serve on this machine; --blocks and
---sequences hold for each. Prompts that begin alike go to the same replica, whose cache has read their beginning,
-unless it is full. /metrics then counts requests and tokens; blocks and steps are the replicas' own.
+--sequences hold for each. Prompts with a common prefix go to the same replica, which has it in its prefix cache, unless
+that replica is full. /metrics then counts requests and tokens; blocks and steps are the replicas' own.
 
-With --adapter NAME=FOLDER, as often as you like, requests whose model is NAME are answered under that low-rank adapter
-(LoRA, in PEFT's format: `mlsys_lab.inference.adapters` trains and saves them), in one batch with all others. Adapters
-lie in memory beside the cache, whose --blocks are as many with them as without: /metrics says their bytes.
+With --adapter NAME=FOLDER, which may be repeated, requests whose model is NAME are served under that LoRA adapter (in
+PEFT's format: `mlsys_lab.inference.adapters` trains and saves them), in one batch with all others. Adapters take memory
+of their own, not from the --blocks of the cache: /metrics reports their bytes.
 
 examples:
   mlsys-lab serve
@@ -40,9 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     allow_host = "another name by which clients may call the server; may be repeated"
     parser.add_argument("--allow-host", action="append", metavar="NAME", help=allow_host)
     parser.add_argument("--api-key", metavar="KEY", help="what a client must show; who lists processes can read it")
-    parser.add_argument("--blocks", type=int, default=256, metavar="N", help="pages of 16 tokens in the cache (256)")
-    parser.add_argument("--sequences", type=int, default=16, metavar="N", help="texts that a step may hold (16)")
-    parser.add_argument("--queue", type=int, default=64, metavar="N", help="texts that may wait; then comes 429 (64)")
+    parser.add_argument(
+        "--blocks", type=int, default=256, metavar="N", help="blocks of 16 tokens in the KV cache (256)"
+    )
+    parser.add_argument("--sequences", type=int, default=16, metavar="N", help="sequences of a step (16)")
+    parser.add_argument("--queue", type=int, default=64, metavar="N", help="sequences that may wait, else 429 (64)")
     parser.add_argument("--scheduler", metavar="FILE", help="Python file whose build(pages, page, limits) makes it")
     parser.add_argument("--adapter", action="append", metavar="NAME=FOLDER", help="serve an adapter as another model")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="seconds for an answer (120)")

@@ -1,11 +1,11 @@
-"""Simulate replicas under a load: times to tokens, throughput, and what keeps an objective, as more requests come.
+"""Simulate replicas under a load: TTFT, TPOT, throughput and goodput against the rate of requests.
 
-MODEL is as for `mlsys-lab estimate`. Requests come independently, in bursts, or as a trace has them: a line of JSON for
-each, with time_s, prompt (token ids) and writes. At a rate, the steady state is measured: a run is several times as
-long as a request stays, without its beginning and its end, and where the queue grows the replicas are overloaded. A
-trace is served once, and all of it counts. Replicas get them in turn; each runs the course's own scheduler, and a
-step takes the longest of its compute, memory and link times, over the efficiency. With --readers, so many of the
-replicas only read prompts and send keys and values to the others, which only write; both arrangements of the same
+MODEL is as for `mlsys-lab estimate`. Requests arrive independently, in bursts, or as in a trace: a line of JSON for
+each, with time_s, prompt (token ids) and num_output_tokens. At a rate, the steady state is measured: a run is several
+times as long as a request stays, without its beginning and its end, and if the queue grows the replicas are overloaded.
+A trace is served once, and all of it counts. Replicas get requests in turn; each runs the course's own scheduler, and
+a step takes the longest of its compute, memory and link times, over the efficiency. With --readers, as many of the
+replicas only compute prompts and send their KV cache to the others, which only decode; both arrangements of the same
 devices are shown under the same load.
 
 examples:
@@ -29,7 +29,7 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
-from mlsys_lab.cli.load import add_lengths, add_objective, add_replica, read_limits, read_service
+from mlsys_lab.cli.load import add_lengths, add_objective, add_replica, read_scheduler_config, read_service
 from mlsys_lab.cli.subject import add_model, read_machine, read_model
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.cache import bytes_per_token
@@ -37,12 +37,12 @@ from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.inference.simulator import (
     Arrival,
+    KVTransferLink,
     Objective,
     Pool,
     Report,
     Served,
     Service,
-    Wire,
     disaggregate,
     read_trace,
     report,
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     mixed = _pool(args, config, service, args.replicas)
     arrangements = _arrangements(args, config, service, mixed)
     busy_s = mean_demand(mixed, service, seed=args.seed).time_s / args.replicas
-    slots, trace = args.replicas * mixed.limits.sequences, read_trace(args.trace) if args.trace else []
+    slots, trace = args.replicas * mixed.scheduler_config.max_num_seqs, read_trace(args.trace) if args.trace else []
 
     def measure(name: str, key: float | str) -> Steady:
         serve = arrangements[name]
@@ -140,8 +140,8 @@ def _utilisation(name: str, key: float | str, busy_s: float) -> float | None:
 def _pool(args: argparse.Namespace, config: TransformerConfig, service: Service, count: int) -> Pool:
     layout = Layout(data=args.expert, tensor=args.tensor, expert=args.expert)
     machine = read_machine(args, args.weights)
-    found = build_pool(config, machine, service, read_limits(args), layout, count=count)
-    if not found.pages:
+    found = build_pool(config, machine, service, read_scheduler_config(args), layout, count=count)
+    if not found.num_blocks:
         got = f"{layout.devices} devices of {machine.memory_bytes / 1e9:.0f} GB"
         raise InputError(f"{config.name} fits on no replica", got=got, help="divide it: --tensor, --expert")
     return found
@@ -155,7 +155,7 @@ def _arrangements(
         return {MIXED: mixed.serve}
     readers, writers = (_pool(args, config, service, count) for count in (args.readers, args.replicas - args.readers))
     network = args.tensor * read_machine(args, args.weights).network_bytes_per_s
-    wire = Wire(bytes_per_token(config, service.cache_bytes), network)
+    wire = KVTransferLink(bytes_per_token(config, service.cache_bytes), network)
 
     def apart(load: Sequence[Arrival]) -> Sequence[Served]:
         return disaggregate(load, readers, writers, wire).served
@@ -183,7 +183,7 @@ def _print(
             name,
             *("/".join(f"{1e3 * time_s:.3g}" for time_s in each.values()) or "–" for each in _times(one)),
             f"{one.tokens_per_s:.4g}",
-            f"{one.good:.1%}",
+            f"{one.slo_attainment:.1%}",
             f"{one.goodput:.3g}",
             "–" if used is None else f"{used:.0%}",
         )

@@ -1,17 +1,19 @@
-"""Serving a language model: caches of keys and values, generation, and speculative decoding.
+"""Serving a language model: a small core, and extras that build on it.
 
-cache         keys and values of the tokens so far, by sequence: contiguous, sliding window, paged; in 8 bits
-text          a byte-pair tokenizer, text as it is written, conversations
-generate      prompts continued token by token, greedily or by draws, many at once
-speculative   drafts of several tokens, checked in one step
-adapters      low-rank adapters: many fine-tuned models on the weights of one
-engine        many requests at once, on pages: scheduler, model runner, Engine
-server        the engine over HTTP, in the form of OpenAI's API
-simulator     the engine's scheduler against a clock: TTFT, TPOT, goodput of a load; replicas that it needs
+engine        the core: paged KV cache, continuous batching, prefix caching, sampling
+cache         KV caches of every layout: contiguous, sliding window, paged with copy-on-write; 8-bit
+generate      generation on any cache without a scheduler; beam search
+speculative   speculative decoding: drafters, verification, trees; in the engine
+adapters      LoRA adapters: many fine-tuned models in one batch
+swap          preemption by swapping to host memory
+streaming     streams of single requests
 quantize      weights in 8 and 4 bits, and the bytes that a token moves
-pretrained    two small models that have read the book, and their tokenizer
+server        the engine behind an HTTP API compatible with OpenAI's
+simulator     the engine's scheduler against a clock: TTFT, TPOT, goodput of a load; capacity planning
+text          byte-pair tokenizer, incremental detokenization, stop strings, chat template
+pretrained    two small models trained on this book, and their tokenizer
 
-Here are the names under which lab 10 builds them, as later labs run on them.
+Names imported here are those that lab 10 asks for, as later labs use them.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from mlsys_lab.inference.cache import Contiguous, SlidingWindow, extend
     from mlsys_lab.inference.speculative import accept
 else:
-    # Who schedules or simulates needs no torch.
+    # The scheduler and the simulator need no torch.
     cached = dict.fromkeys(("Contiguous", "SlidingWindow", "extend"), "cache")
     __getattr__ = lazily(__name__, cached | {"accept": "speculative"})
 

@@ -163,6 +163,14 @@ class Transformer(nn.Module):
         """ALiBi's slopes (N,), or None for a model with other positions."""
         return alibi_slopes(self.config.n_heads, self.embedding.weight) if self.config.position == "alibi" else None
 
+    def score_bias(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """Mask and ALiBi bias of queries and keys at these positions: (..., T) and (..., S) -> (..., N or 1, T, S)."""
+        return score_bias(queries, keys, self.embedding.weight, slopes=self.slopes(), window=self.window)
+
+    def oldest_visible(self, position: int) -> int:
+        """First position that a query at `position` attends to."""
+        return 0 if self.window is None else max(0, position - self.window + 1)
+
     def _check(self, tokens: torch.Tensor, positions: torch.Tensor | None, rows: torch.Tensor | None) -> None:
         context = self.config.context
         too_long = positions is None and tokens.shape[-1:] > (context,)

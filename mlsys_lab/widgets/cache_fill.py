@@ -15,18 +15,18 @@ import traitlets
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.inference.cache import Contiguous, Paged, SlidingWindow
-from mlsys_lab.inference.cache.filling import Text, fillings
+from mlsys_lab.inference.cache.filling import Arrival, fillings
 from mlsys_lab.models import Transformer
 from mlsys_lab.widgets.modules import esm
 from mlsys_lab.widgets.page import table
 
-SLOTS, ROW, PAGE, WINDOW, CHUNK = 48, 16, 4, 5, 4
+SLOTS, ROW, BLOCK_SIZE, WINDOW, CHUNK = 48, 16, 4, 5, 4
 _SYSTEM = (1, 2, 3, 4, 5, 6, 7, 8)  # what two prompts begin with
 TEXTS = (
-    Text("A", (*_SYSTEM, 9), writes=5, arrives=1),
-    Text("B", (*_SYSTEM, 10, 11), writes=4, arrives=4),
-    Text("C", (12, 13, 14), writes=9, arrives=6),
-    Text("D", (15, 16, 17, 18, 19, 20), writes=3, arrives=10),
+    Arrival("A", (*_SYSTEM, 9), num_output_tokens=5, step=1),
+    Arrival("B", (*_SYSTEM, 10, 11), num_output_tokens=4, step=4),
+    Arrival("C", (12, 13, 14), num_output_tokens=9, step=6),
+    Arrival("D", (15, 16, 17, 18, 19, 20), num_output_tokens=3, step=10),
 )
 LAYOUTS = ("contiguous", "paged", "sliding window")
 
@@ -53,14 +53,14 @@ def cache_fill_data(layout: str = "contiguous", step: int = 0) -> dict[str, Any]
 
 
 def _layout(name: str) -> dict[str, Any]:
-    """A layout's states, with the slots that stand together: a row, a page or a ring."""
+    """A layout's states, with the slots that stand together: a row, a block or a ring."""
     config = TransformerConfig("small", n_layers=1, d_model=2, n_heads=1, d_ff=2, vocab_size=32, context=32)
     with torch.random.fork_rng(devices=[]):  # a model's weights are drawn, and nobody's next draws shall change by it
         model = Transformer(config, window=WINDOW if name == "sliding window" else None)
     ring = WINDOW - 1 + CHUNK
     cache: Contiguous | Paged
     if name == "paged":
-        cache, together = Paged(model, pages=SLOTS // PAGE, page=PAGE), PAGE
+        cache, together = Paged(model, num_blocks=SLOTS // BLOCK_SIZE, block_size=BLOCK_SIZE), BLOCK_SIZE
     elif name == "contiguous":
         cache, together = Contiguous(model, sequences=SLOTS // ROW, capacity=ROW), ROW
     else:
@@ -68,13 +68,13 @@ def _layout(name: str) -> dict[str, Any]:
     steps = [
         {
             "slots": [
-                [-1 if slot.position is None else slot.position, "".join(slot.holders), int(slot.seen)]
+                [-1 if slot.position is None else slot.position, "".join(slot.holders), int(slot.is_visible)]
                 for slot in state.slots
             ],
             "held": state.held,
             "wasted": state.wasted,
             "new": {text: list(span) for text, span in state.new.items()},
-            "shared": state.shared,
+            "shared": state.cached,
         }
         for state in fillings(cache, SLOTS, TEXTS, chunk=CHUNK)
     ]

@@ -1,6 +1,6 @@
 """Data of the figure of a scheduler at work: requests that come, a budget of tokens, and what each step makes of them.
 
-The figure repeats `inference.engine.Scheduler` and its page tables in JavaScript, and a test holds the two equal.
+The figure repeats `inference.engine.Scheduler` and its block manager in JavaScript, and a test holds the two equal.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import anywidget
 import traitlets
 
 from mlsys_lab.errors import InputError, did_you_mean
-from mlsys_lab.inference.cache.tables import PageTables
-from mlsys_lab.inference.engine.scheduler import Limits, Scheduler
-from mlsys_lab.inference.engine.sequence import Sequence as Running
+from mlsys_lab.inference.engine import BlockManager, Scheduler, SchedulerConfig
+from mlsys_lab.inference.engine import Sequence as EngineSequence
 from mlsys_lab.widgets.modules import esm
 from mlsys_lab.widgets.page import table
 
@@ -71,9 +70,8 @@ def play(arrivals: Sequence[tuple[int, str]], budget: int) -> list[dict[str, Any
     of their ranks, how many `new` tokens each had in the step, how many it found in the cache (`hits`), who was
     `preempted` and who is `done`, the tokens `cached` of each that runs, and by page who holds it.
     """
-    tables = PageTables(PAGES, PAGE)
-    scheduler = Scheduler(tables, Limits(SEQUENCES, budget))
-    names: dict[Running, str] = {}
+    scheduler = Scheduler(BlockManager(PAGES, PAGE), SchedulerConfig(SEQUENCES, budget))
+    names: dict[EngineSequence, str] = {}
     coming = sorted(arrivals, key=lambda one: one[0])
     states: list[dict[str, Any]] = []
     while True:
@@ -82,40 +80,38 @@ def play(arrivals: Sequence[tuple[int, str]], budget: int) -> list[dict[str, Any
         preempted: list[str] = []
         done: list[str] = []
         if states:
-            found = {one: one.hits for one in names}
-            batch = scheduler.schedule()
-            numbers = {one.number: name for one, name in names.items() if one.number is not None}
-            new = {numbers[number]: len(tokens) for number, tokens in batch.new.items()}
-            hits = {names[one]: one.hits - before for one, before in found.items() if one.hits > before}
-            preempted = [names[one] for one in batch.preempted]
-            tables.commit(batch.new)
-            for one in batch.writers:
-                scheduler.write(one, [0])
-                if len(one.tokens) == one.most:
-                    scheduler.finish(one)
-                    done.append(names[one])
+            cached_before = {seq: seq.num_cached_tokens for seq in names}
+            output = scheduler.schedule()
+            new = {names[seq]: n for seq, n in output.num_scheduled_tokens.items()}
+            newly_cached = {seq: seq.num_cached_tokens - before for seq, before in cached_before.items()}
+            hits = {names[seq]: n for seq, n in newly_cached.items() if n}
+            preempted = [names[seq] for seq in output.preempted]
+            scheduler.update_from_output(output, [[0]] * len(output.sampled))
+            for seq in output.sampled:
+                if seq.num_output_tokens == seq.max_tokens:
+                    scheduler.finish(seq)
+                    done.append(names[seq])
         while coming and coming[0][0] <= len(states):
             _, kind = coming.pop(0)
             prompt = _prompt(KINDS[kind], len(names))
-            one = scheduler.add(prompt, KINDS[kind].writes, priority=KINDS[kind].priority)
-            names[one] = chr(ord("A") + len(names))
-        running = {names[one]: one.number for one in scheduler.running if one.number is not None}
+            seq = scheduler.add(prompt, KINDS[kind].writes, priority=KINDS[kind].priority)
+            names[seq] = chr(ord("A") + len(names))
+        running = {names[seq]: seq for seq in scheduler.running}
         states.append(
             {
-                "waiting": [names[one] for one in scheduler.waiting],
+                "waiting": [names[seq] for seq in scheduler.waiting],
                 "running": list(running),
                 "new": new,
                 "hits": hits,
                 "preempted": preempted,
                 "done": done,
-                "cached": {name: tables.length(number) for name, number in running.items()},
+                "cached": {name: seq.num_computed_tokens for name, seq in running.items()},
                 "holders": [
-                    "".join(name for name, number in running.items() if page in tables.table(number))
-                    for page in range(PAGES)
+                    "".join(name for name, seq in running.items() if page in seq.block_table) for page in range(PAGES)
                 ],
             }
         )
-        if scheduler.idle and not coming:
+        if scheduler.is_idle and not coming:
             return states
 
 

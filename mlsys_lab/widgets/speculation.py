@@ -12,7 +12,7 @@ import anywidget
 import traitlets
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.speculative import best_drafts, expected_tokens, operations_ratio, speedup
+from mlsys_lab.inference.speculative import best_num_speculative_tokens, expected_tokens, flops_ratio, speedup
 from mlsys_lab.widgets.modules import esm
 from mlsys_lab.widgets.page import table
 
@@ -39,13 +39,13 @@ def speculation_table(data: Mapping[str, Any]) -> str:
     drafts, cost = data["drafts"], data["cost"]
     rows = []
     for acceptance in _TABLE_ACCEPTANCES:
-        best = best_drafts(acceptance, cost, MOST_DRAFTS)
+        best = best_num_speculative_tokens(acceptance, cost, MOST_DRAFTS)
         rows.append(
             (
                 acceptance,
                 f"{expected_tokens(acceptance, drafts):.2f}",
                 f"{speedup(acceptance, drafts, cost):.2f}",
-                f"{operations_ratio(acceptance, drafts, cost):.2f}",
+                f"{flops_ratio(acceptance, drafts, cost):.2f}",
                 f"{best}: {speedup(acceptance, best, cost):.2f}",
             )
         )

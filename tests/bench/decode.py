@@ -20,7 +20,8 @@ from rich.table import Table
 
 from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.inference.cache import Contiguous, extend
-from mlsys_lab.inference.generate import Request, Sampling, generate
+from mlsys_lab.inference.engine import Request, SamplingParams
+from mlsys_lab.inference.generate import generate
 from mlsys_lab.models import Transformer
 
 TOKENS = 512
@@ -50,7 +51,7 @@ def write_uncached(model: Transformer) -> list[int]:
 
 
 def write_cached(model: Transformer) -> list[int]:
-    (completion,) = generate(model, [Request([1], TOKENS, Sampling(temperature=0))])[0]
+    (completion,) = generate(model, [Request([1], TOKENS, SamplingParams(temperature=0))])[0]
     return list(completion.tokens)
 
 

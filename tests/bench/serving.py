@@ -26,15 +26,14 @@ from rich.console import Console
 from rich.table import Table
 
 from mlsys_lab.flops.step import Part
-from mlsys_lab.inference.engine import Batch, Engine, Limits
-from mlsys_lab.inference.generate import Request, Sampling
+from mlsys_lab.inference.engine import Engine, Request, SamplingParams, SchedulerConfig, SchedulerOutput
 from mlsys_lab.inference.pretrained import FOLDER, TARGET, load_pair, read_text
 from mlsys_lab.inference.simulator import Arrival, LineClock, log_normal, poisson, read_trace, simulate, write_trace
 
 TRACE = Path(__file__).parent / "traces" / "bimodal.jsonl"
-REQUESTS, SLOTS, PAGE = 192, 16, 16
-PAGES = SLOTS * 512 // PAGE
-LIMITS = Limits(SLOTS, 512)
+REQUESTS, SLOTS, BLOCK_SIZE = 192, 16, 16
+NUM_BLOCKS = SLOTS * 512 // BLOCK_SIZE
+CONFIG = SchedulerConfig(SLOTS, 512)
 ASKED = {
     "throughput over static batches": (">=", 3.0),
     "steps over those of slots refilled at once": ("<=", 1.05),
@@ -49,8 +48,8 @@ def make_trace() -> list[Arrival]:
     arrivals = []
     for number in range(REQUESTS):
         start = random.randrange(len(tokens) - 32)
-        writes = random.randint(180, 240) if number % 10 == 9 else random.randint(4, 20)
-        arrivals.append(Arrival(0.0, tuple(tokens[start : start + random.randint(8, 32)]), writes))
+        num_output_tokens = random.randint(180, 240) if number % 10 == 9 else random.randint(4, 20)
+        arrivals.append(Arrival(0.0, tuple(tokens[start : start + random.randint(8, 32)]), num_output_tokens))
     return arrivals
 
 
@@ -67,8 +66,8 @@ class Measured:
 
 def run_engine(model: Any, arrivals: Sequence[Arrival]) -> Measured:
     """Serve requests that all wait from the start; the scheduler's calls are timed within the steps."""
-    engine, found = Engine(model, pages=PAGES, page=PAGE, limits=LIMITS), Measured()
-    tables, run = engine.cache.tables, engine.runner.run
+    engine, found = Engine(model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, config=CONFIG), Measured()
+    run = engine.model_runner.run
 
     def timed(call: Callable[..., Any]) -> Callable[..., Any]:
         def caller(*args: Any) -> Any:
@@ -79,24 +78,25 @@ def run_engine(model: Any, arrivals: Sequence[Arrival]) -> Measured:
 
         return caller
 
-    def record(batch: Batch) -> list[torch.Tensor]:
-        found.parts.append([(len(new), tables.length(number)) for number, new in batch.new.items()])
-        return run(batch)
+    def record(output: SchedulerOutput) -> list[torch.Tensor]:
+        found.parts.append([(n, seq.num_computed_tokens) for seq, n in output.num_scheduled_tokens.items()])
+        return run(output)
 
     for one in arrivals:
-        engine.add(Request(one.prompt, one.writes, Sampling(temperature=0)))
+        engine.add_request(Request(one.prompt, one.num_output_tokens, SamplingParams(temperature=0)))
     scheduler: Any = engine.scheduler
-    scheduler.schedule, scheduler.write, scheduler.finish = map(
-        timed, (scheduler.schedule, scheduler.write, scheduler.finish)
+    scheduler.schedule, scheduler.update_from_output, scheduler.finish = map(
+        timed, (scheduler.schedule, scheduler.update_from_output, scheduler.finish)
     )
-    engine.runner.run = record  # type: ignore[method-assign]
-    while not engine.idle:
+    engine.model_runner.run = record  # type: ignore[method-assign]
+    while not engine.is_idle:
         begin = time.process_time()
-        written = engine.step()
+        outputs = engine.step()
         found.step_s.append(time.process_time() - begin)
-        found.texts |= {one.request: one.completion.tokens for one in written if one.completion}
-        held = [len(tables.table(number)) * PAGE - tables.length(number) for number in tables.sequences]
-        found.wasted += held
+        found.texts |= {one.request_id: one.completion.token_ids for one in outputs if one.completion}
+        found.wasted += [
+            len(seq.block_table) * BLOCK_SIZE - seq.num_computed_tokens for seq in engine.scheduler.running
+        ]
     return found
 
 
@@ -109,13 +109,15 @@ def run_static(arrivals: Sequence[Arrival]) -> tuple[float, list[tuple[int, ...]
     seconds, texts = 0.0, []
     for first in range(0, len(arrivals), SLOTS):
         batch = arrivals[first : first + SLOTS]
-        longest, most = max(len(one.prompt) for one in batch), max(one.writes for one in batch)
+        longest, most = max(len(one.prompt) for one in batch), max(one.num_output_tokens for one in batch)
         padded = torch.tensor([[0] * (longest - len(one.prompt)) + list(one.prompt) for one in batch])
         mask = torch.tensor([[0] * (longest - len(one.prompt)) + [1] * len(one.prompt) for one in batch])
         begin = time.process_time()
         written = model.generate(padded, attention_mask=mask, max_new_tokens=most, do_sample=False)
         seconds += time.process_time() - begin
-        texts += [tuple(row[longest:][: one.writes].tolist()) for row, one in zip(written, batch, strict=True)]
+        texts += [
+            tuple(row[longest:][: one.num_output_tokens].tolist()) for row, one in zip(written, batch, strict=True)
+        ]
     return seconds, texts
 
 
@@ -123,7 +125,7 @@ def ideal_steps(arrivals: Sequence[Arrival]) -> int:
     """Steps of slots each of which gets the next request as soon as it is free; a prompt is read in its first step."""
     free = [0] * SLOTS
     for one in arrivals:
-        heapq.heappush(free, heapq.heappop(free) + one.writes)
+        heapq.heappush(free, heapq.heappop(free) + one.num_output_tokens)
     return max(free)
 
 
@@ -154,14 +156,14 @@ def main() -> int:
     before, engine, after = (run_engine(model, load) for load in (other, arrivals, other))
     clock, engine_s = fit_clock([before, after]), sum(engine.step_s)
     static_s, static_texts = run_static(arrivals)
-    simulated = simulate(arrivals, clock, pages=PAGES, page=PAGE, limits=LIMITS)
+    simulated = simulate(arrivals, clock, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, config=CONFIG)
     measured = {
         "throughput over static batches": static_s / engine_s,
         "steps over those of slots refilled at once": len(engine.step_s) / ideal_steps(arrivals),
         "scheduling, share of a step": engine.scheduling_s / engine_s,
         "simulated time over measured": simulated.busy_s / engine_s,
     }
-    tokens = sum(one.writes for one in arrivals)
+    tokens = sum(one.num_output_tokens for one in arrivals)
     title = f"{tokens} tokens, {tokens / engine_s:.0f} a second; {len(engine.step_s)} steps of {SLOTS} slots"
     table = Table("", "asked", "measured", title=title)
     for name, value in measured.items():
@@ -172,7 +174,7 @@ def main() -> int:
     equal = sum(engine.texts[number] == text for number, text in enumerate(static_texts))
     console.print(f"{equal} of {REQUESTS} texts are those of transformers in fp32")
     wasted = f"{sum(engine.wasted) / len(engine.wasted):.2f} slots wasted a sequence"
-    console.print(f"{wasted}, beside (P - 1)/2 = {(PAGE - 1) / 2} of pages of {PAGE}")
+    console.print(f"{wasted}, next to (B - 1)/2 = {(BLOCK_SIZE - 1) / 2} of blocks of {BLOCK_SIZE}")
     return int(not all(meets(name, value) for name, value in measured.items()))
 
 

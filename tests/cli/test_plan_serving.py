@@ -17,7 +17,9 @@ def test_the_table_says_what_is_needed_and_what_binds(call: Call) -> None:
     rows = out.splitlines()[4:6]
     for row, one in zip(rows, plans, strict=True):
         assert row.split()[:3] == [str(one[name]) for name in ("tensor", "replicas", "devices")]
-        assert f"{one['replica']['ttft_s']['95'] * 1e3:.3g} ms" in row and f"{one['replica']['good']:.1%}" in row
+        assert (
+            f"{one['replica']['ttft_s']['95'] * 1e3:.3g} ms" in row and f"{one['replica']['slo_attainment']:.1%}" in row
+        )
         assert f"{one['cost_per_million_tokens']:.3g}" in row
         share = max(one["utilisation"].values())
         assert 0.005 < share <= 1 and f" {share:.0%}" in row
@@ -41,7 +43,7 @@ def test_mistakes_are_one_line(call: Call) -> None:
         (("llama3-8b", "--rate", "1", "--slo-ttft", "-1"), "ttft_s must be positive: got -1.0"),
         (("llama3-8b", "--rate", "1", "--prompt", "0"), "prompt must be at least 1: got 0.0"),
         (("llama3-8b", "--rate", "1", "--price", "-1"), "a price cannot be so: got -1.0"),
-        (("llama3-8b", "--rate", "1", "--step-tokens", "9"), "tokens of a step: got 9, expected at least 256"),
+        (("llama3-8b", "--rate", "1", "--step-tokens", "9"), "max_num_batched_tokens: got 9, expected at least 256"),
         (("llama3-405b", "--rate", "1"), "llama3-405b and the longest request fit on no replica"),
     ):
         code, out, err = call("plan-serving", *options)

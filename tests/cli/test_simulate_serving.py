@@ -65,6 +65,6 @@ def test_goodput_is_that_of_the_steady_state(call: Call) -> None:
     code, out, err = call(*ASKED, "--rate", "150", "400")
     assert (code, err) == (0, "") and "overloaded at 400/s, mixed: the queue grows" in out
     served, lost = json.loads(call(*ASKED, "--rate", "150", "400", "--json")[1])["runs"]
-    assert not served["overloaded"] and served["good"] > 0.95 and 0.5 < served["utilisation"] < 1
-    assert served["goodput"] == pytest.approx(150 * served["good"])
-    assert lost["overloaded"] and lost["good"] == lost["goodput"] == 0 and lost["utilisation"] > 1
+    assert not served["overloaded"] and served["slo_attainment"] > 0.95 and 0.5 < served["utilisation"] < 1
+    assert served["goodput"] == pytest.approx(150 * served["slo_attainment"])
+    assert lost["overloaded"] and lost["slo_attainment"] == lost["goodput"] == 0 and lost["utilisation"] > 1

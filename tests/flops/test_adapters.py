@@ -24,7 +24,7 @@ def test_a_checkpoint_of_350_gb_becomes_roughly_a_ten_thousandth() -> None:
 @pytest.mark.parametrize("targets", [("query", "value"), ATTENTION, EVERY])
 def test_adapters_that_are_built_have_as_many(targets: tuple[str, ...]) -> None:
     model = load_pair().target
-    adapter = new_adapter(model, 5, alpha=5, targets=targets, seed=0)
+    adapter = new_adapter(model, 5, lora_alpha=5, targets=targets, seed=0)
     built = sum(matrix.numel() for pair in adapter.matrices.values() for matrix in pair)
     assert adapter_parameters(model.config, 5, targets) == built
     assert adapter_bytes(model.config, 5, targets, weight_bytes=4) == adapter.size_bytes

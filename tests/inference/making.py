@@ -42,16 +42,16 @@ def build(position="rotary", kv_heads=2, window=None, dtype=torch.float64, exper
     return model
 
 
-def caches(model, sequences=4, chunk=CONTEXT, **storage):
+def caches(model, sequences=4, chunk=CONTEXT, **options):
     """A cache of each layout that the model can have, with room for so many sequences of its context."""
     made = {
-        "contiguous": Contiguous(model, sequences=sequences, capacity=CONTEXT, **storage),
-        "paged 1": Paged(model, pages=sequences * CONTEXT, page=1, **storage),
-        "paged 5": Paged(model, pages=sequences * 5, page=5, **storage),
-        "paged 64": Paged(model, pages=sequences, page=64, **storage),
+        "contiguous": Contiguous(model, sequences=sequences, capacity=CONTEXT, **options),
+        "paged 1": Paged(model, num_blocks=sequences * CONTEXT, block_size=1, **options),
+        "paged 5": Paged(model, num_blocks=sequences * 5, block_size=5, **options),
+        "paged 64": Paged(model, num_blocks=sequences, block_size=64, **options),
     }
     if model.window is not None:
-        made["sliding"] = SlidingWindow(model, sequences=sequences, chunk=chunk, **storage)
+        made["sliding"] = SlidingWindow(model, sequences=sequences, chunk=chunk, **options)
     return made
 
 

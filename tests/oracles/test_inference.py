@@ -21,7 +21,7 @@ from mlsys_lab.flops.stationary import critical_devices, one_side_bytes, two_sid
 from mlsys_lab.flops.steady import freed_tokens, prefill_servers
 from mlsys_lab.flops.utilisation import mbu, training_time_s
 from mlsys_lab.hardware import device
-from mlsys_lab.inference.speculative import operations_ratio, speedup
+from mlsys_lab.inference.speculative import flops_ratio, speedup
 from tests.oracles.catalogue import oracles
 
 LLAMA_70B = preset("llama3-70b")
@@ -126,7 +126,7 @@ COMPUTED = {
     "IN02": answers,
     "IN03": full_load,
     "IN05": two_sides,
-    "IN07": lambda i: [operations_ratio(alpha, drafts) for alpha, drafts in i["cases"]],
+    "IN07": lambda i: [flops_ratio(alpha, drafts) for alpha, drafts in i["cases"]],
     "IN08": gains,
     "IN09": bandwidth,
 }

@@ -52,7 +52,7 @@ def replay(arrivals, budget: int) -> list[tuple[float, list[float]]]:
             now = max(now, coming[0].time_s)
         while coming and coming[0].time_s <= now:
             one = coming.pop(0)
-            running.append({"pending": len(one.prompt), "past": 0, "writes": one.writes, "times": []})
+            running.append({"pending": len(one.prompt), "past": 0, "writes": one.num_output_tokens, "times": []})
             done.append((one.time_s, running[-1]["times"]))
         left = budget - sum(one["pending"] == 1 and one["past"] > 0 for one in running)
         fed = []
@@ -136,7 +136,7 @@ def test_load_and_latency(page) -> None:
         stays = [times[-1] - came for came, times in done]
         assert page.inside[rate] == exactly(rate * np.mean(stays))
         assert run.tpot_s[95] < 0.05
-    assert page.curve[page.best].good >= 0.95 > page.curve[page.lost].good
+    assert page.curve[page.best].slo_attainment >= 0.95 > page.curve[page.lost].slo_attainment
 
 
 def test_recompute_and_swap(page) -> None:
@@ -171,7 +171,7 @@ def test_groups_that_share_a_load(page) -> None:
     for budget, run in zip((8192, 1024, 256), page.kept_by.values(), strict=False):
         done = [one for first in range(4) for one in replay(page.busy[first::4], budget)]
         assert (run.ttft_s[95], run.tpot_s[95]) == exactly(tail(done, 95))
-    assert page.apart.sent_bytes == TOKEN * sum(len(one.prompt) for one in page.busy if one.writes > 1)
+    assert page.apart.sent_bytes == TOKEN * sum(len(one.prompt) for one in page.busy if one.num_output_tokens > 1)
     assert page.wire.bytes_per_s == CARDS * NETWORK
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.speculative import best_drafts, expected_tokens, operations_ratio, speedup
+from mlsys_lab.inference.speculative import best_num_speculative_tokens, expected_tokens, flops_ratio, speedup
 from mlsys_lab.widgets import element, esm
 from mlsys_lab.widgets.speculation import MOST_DRAFTS, SpeculationGain, speculation_data, speculation_table
 from tests.pages import assert_readable
@@ -31,15 +31,17 @@ def test_the_figure_and_python_gain_alike(open_module) -> None:
         cases,
     )
     for (a, k, c), (*shown, best) in zip(cases, got, strict=True):
-        assert shown == pytest.approx([expected_tokens(a, k), speedup(a, k, c), operations_ratio(a, k, c)], rel=1e-12)
+        assert shown == pytest.approx([expected_tokens(a, k), speedup(a, k, c), flops_ratio(a, k, c)], rel=1e-12)
         # Not the numbers of drafts: where drafts cost nothing, more of them gain less than sums are rounded by.
-        assert speedup(a, best, c) == pytest.approx(speedup(a, best_drafts(a, c, MOST_DRAFTS), c), rel=1e-12)
+        assert speedup(a, best, c) == pytest.approx(
+            speedup(a, best_num_speculative_tokens(a, c, MOST_DRAFTS), c), rel=1e-12
+        )
 
 
 def test_the_table_has_the_figure_s_drafts_and_the_best() -> None:
     text = speculation_table(speculation_data(0.5, drafts=3, cost=0.1))
     row = f"<td>0.8</td><td>{expected_tokens(0.8, 3):.2f}</td><td>{speedup(0.8, 3, 0.1):.2f}</td>"
-    best = best_drafts(0.8, 0.1)
+    best = best_num_speculative_tokens(0.8, 0.1)
     assert row in text and f"<td>{best}: {speedup(0.8, best, 0.1):.2f}</td>" in text
 
 
@@ -71,7 +73,7 @@ def test_the_verdict_follows_the_keyboard_and_the_mouse(open_page) -> None:
     page.get_by_label("Drafts a step").focus()
     page.keyboard.press("ArrowRight")
     assert verdict.inner_text().startswith(f"{speedup(0.8, 5, 0.05):.2f} times as fast")
-    best = best_drafts(0.8, 0.05, MOST_DRAFTS)
+    best = best_num_speculative_tokens(0.8, 0.05, MOST_DRAFTS)
     assert detail.inner_text().endswith(f"Best: {best} drafts, {speedup(0.8, best, 0.05):.2f} times.")
     page.get_by_label("Acceptance of a draft").focus()
     page.keyboard.press("Home")

@@ -1,19 +1,22 @@
-"""Low-rank adapters (LoRA, arXiv:2106.09685): many fine-tuned models on the weights of one.
+"""LoRA adapters (arXiv:2106.09685): many fine-tuned models on the weights of one.
 
-adapter   Adapter: thin matrices A and B beside some of a model's; new_adapter, merge, apply_adapter(model, adapter)
+adapter   Adapter: low-rank matrices A and B of some linear layers; new_adapter, merge, apply_adapter(model, adapter)
 files     load_adapter, save_adapter: folders in PEFT's format
-batched   AdapterBank: tokens of one pass, each under an adapter of its own
-training  train_adapter: the thin matrices learn, the model stays as it is
+batched   AdapterBank: one forward pass, each token under an adapter of its own
+engine    LoRAEngine: requests under different adapters in one batch
+training  train_adapter: trains the low-rank matrices, with frozen weights
 """
 
 from mlsys_lab.inference.adapters.adapter import Adapter, apply_adapter, merge, new_adapter
 from mlsys_lab.inference.adapters.batched import AdapterBank
+from mlsys_lab.inference.adapters.engine import LoRAEngine
 from mlsys_lab.inference.adapters.files import load_adapter, save_adapter
 from mlsys_lab.inference.adapters.training import train_adapter
 
 __all__ = [
     "Adapter",
     "AdapterBank",
+    "LoRAEngine",
     "apply_adapter",
     "load_adapter",
     "merge",

@@ -1,4 +1,4 @@
-"""A low-rank adapter: W x becomes W x + (α/r) B A x, with matrices so thin that W can be shared.
+"""LoRA adapter: W x becomes W x + (α/r) B A x, with low-rank matrices A and B.
 
 Dimension letters: I inputs and O outputs of a linear layer, r rank.
 """
@@ -19,37 +19,37 @@ from mlsys_lab.models import Transformer
 from mlsys_lab.models.attention import SelfAttention
 from mlsys_lab.models.experts import MLP
 
-Thin = tuple[torch.Tensor, torch.Tensor]
+LowRankPair = tuple[torch.Tensor, torch.Tensor]
 """A (r, I) and B (O, r) of one layer."""
 Change = Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor]
-"""What makes of a layer's name, its inputs (..., I) and outputs (..., O) the outputs that go on."""
+"""Type of a function from a layer's name, inputs (..., I) and outputs (..., O) to new outputs."""
 
 OTHER_MODEL = "it may be an adapter of another model"
-"""Help where layers or shapes are not those of the model at hand."""
+"""Help for layers or shapes that are not those of the model."""
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """Thin matrices beside linear layers of a model (LoRA, arXiv:2106.09685, §4.1): A (r, I) and B (O, r) by layer.
+    """LoRA adapter of some linear layers of a model (arXiv:2106.09685, §4.1): A (r, I) and B (O, r) by layer.
 
-    Layers have the names that the model's modules have, "blocks.0.attention.query". InputError for a rank below 1, an
-    `alpha` that is not positive, and no layer.
+    Layers are named as the model's modules, "blocks.0.attention.query". InputError for a rank below 1, a `lora_alpha`
+    that is not positive, and no layer.
     """
 
-    rank: int
-    alpha: float
-    matrices: Mapping[str, Thin]
+    lora_rank: int
+    lora_alpha: float
+    matrices: Mapping[str, LowRankPair]
 
     def __post_init__(self) -> None:
-        require_at_least_one(rank=self.rank)
-        require_positive(alpha=self.alpha)
+        require_at_least_one(lora_rank=self.lora_rank)
+        require_positive(lora_alpha=self.lora_alpha)
         if not self.matrices:
             raise InputError("an adapter without matrices", expected="A and B of one layer or more")
 
     @property
     def scale(self) -> float:
-        """Factor α/r of the adapter's product B·A."""
-        return self.alpha / self.rank
+        """Factor α/r of B·A."""
+        return self.lora_alpha / self.lora_rank
 
     @property
     def size_bytes(self) -> int:
@@ -57,7 +57,7 @@ class Adapter:
         return sum(a.nbytes + b.nbytes for a, b in self.matrices.values())
 
     def check(self, model: Transformer) -> None:
-        """Raise InputError unless every layer is one of the model's that can have an adapter, of its shape."""
+        """Raise InputError unless every layer is a layer of the model that can have an adapter, with its shape."""
         layers = find_layers(model)
         for name, (a, b) in self.matrices.items():
             if name not in layers:
@@ -67,7 +67,10 @@ class Adapter:
                     "no layer of the model that takes an adapter", got=name, expected=expected, help=OTHER_MODEL
                 )
             outputs, inputs = layers[name].weight.shape
-            found, expected_shapes = (tuple(a.shape), tuple(b.shape)), ((self.rank, inputs), (outputs, self.rank))
+            found, expected_shapes = (
+                (tuple(a.shape), tuple(b.shape)),
+                ((self.lora_rank, inputs), (outputs, self.lora_rank)),
+            )
             if found != expected_shapes:
                 shapes = [" and ".join(map(str, pair)) for pair in (found, expected_shapes)]
                 what = f"A and B of {name} have other shapes"
@@ -91,31 +94,31 @@ def find_layers(model: Transformer) -> dict[str, nn.Linear]:
 
 
 def new_adapter(
-    model: Transformer, rank: int, *, alpha: float, targets: Sequence[str] = ("query", "value"), seed: int
+    model: Transformer, lora_rank: int, *, lora_alpha: float, targets: Sequence[str] = ("query", "value"), seed: int
 ) -> Adapter:
-    """An adapter that changes nothing as yet, in the model's dtype: A normal of deviation 1/√I, B zero.
+    """New adapter of the `targets` in every block, in the model's dtype: A normal of deviation 1/√I, B zero.
 
-    It lies beside the layers of these names in every block; InputError for a name that no layer has.
+    It does not change the outputs yet. InputError for a name that no layer has.
     """
     layers = find_layers(model)
     known = sorted({name.rpartition(".")[2] for name in layers})
     for target in targets:
         if target not in known:
             raise InputError("no layer takes an adapter under this name", got=target, expected=f"of {', '.join(known)}")
-    require_at_least_one(rank=rank)
+    require_at_least_one(lora_rank=lora_rank)
     generator = torch.Generator().manual_seed(seed)
-    matrices: dict[str, Thin] = {}
+    matrices: dict[str, LowRankPair] = {}
     for name, linear in layers.items():
         if name.rpartition(".")[2] in targets:
             outputs, inputs = linear.weight.shape
-            a = torch.randn(rank, inputs, generator=generator, dtype=torch.float64) * inputs**-0.5
-            matrices[name] = a.to(linear.weight), linear.weight.new_zeros(outputs, rank)
-    return Adapter(rank, alpha, matrices)
+            a = torch.randn(lora_rank, inputs, generator=generator, dtype=torch.float64) * inputs**-0.5
+            matrices[name] = a.to(linear.weight), linear.weight.new_zeros(outputs, lora_rank)
+    return Adapter(lora_rank, lora_alpha, matrices)
 
 
 @torch.no_grad()
 def merge(model: Transformer, adapter: Adapter) -> Transformer:
-    """A copy of the model with W + (α/r) B A in place of every W, worked out in float64 and rounded once."""
+    """A copy of the model with W + (α/r) B A in place of every W, computed in float64 and rounded once."""
     adapter.check(model)
     merged = copy.deepcopy(model)
     for name, (a, b) in adapter.matrices.items():
@@ -126,7 +129,7 @@ def merge(model: Transformer, adapter: Adapter) -> Transformer:
 
 @contextmanager
 def apply_adapter(model: Transformer, adapter: Adapter) -> Iterator[None]:
-    """Let all passes of the model within this block go through one adapter; its weights stay as they are."""
+    """Apply one adapter to all forward passes of the model within this block; its weights do not change."""
     adapter.check(model)
 
     def change(name: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -139,7 +142,7 @@ def apply_adapter(model: Transformer, adapter: Adapter) -> Iterator[None]:
 
 @contextmanager
 def change_outputs(model: Transformer, names: Iterable[str], change: Change) -> Iterator[None]:
-    """Change what these layers of a model give, as long as the block lasts."""
+    """Change the outputs of these layers of a model within this block."""
     layers = find_layers(model)
     hooks = [layers[name].register_forward_hook(_make_hook(name, change)) for name in names]
     try:

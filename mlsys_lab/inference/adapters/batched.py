@@ -1,7 +1,7 @@
-"""Tokens of one pass, each under an adapter of its own: weights are read once for all, adapters once for each.
+"""One forward pass, each token under an adapter of its own: weights are read once for all, adapters once for each.
 
 Dimension letters: n adapters, r largest rank, I inputs and O outputs of a layer, Q tokens of a pass, S adapters among
-them, T most tokens of one adapter, P tokens that have one.
+them, T most tokens of one adapter, P tokens that have an adapter.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from mlsys_lab.models import Transformer
 class AdapterBank:
     """Adapters of one model, stacked, so that a pass can gather those of its tokens (Punica, arXiv:2310.18547, §4).
 
-    Ranks below the largest are filled up with zeros, and so are layers that an adapter leaves alone; α/r is multiplied
-    into B. All of it stays in memory: `size_bytes`, which no cache can have. InputError for an adapter that does not
-    fit the model.
+    Lower ranks are padded with zeros up to the largest, and so are layers without the adapter; α/r is multiplied into
+    B. All of it stays in memory: `size_bytes`. InputError for an adapter that does not fit the model.
     """
 
     def __init__(self, model: Transformer, adapters: Mapping[str, Adapter]) -> None:
@@ -31,24 +30,24 @@ class AdapterBank:
                 adapter.check(model)
             except InputError as error:
                 raise InputError(f"adapter {name}: {error}") from None
-        rank = max((adapter.rank for adapter in adapters.values()), default=0)
-        touched = {layer for adapter in adapters.values() for layer in adapter.matrices}
+        rank = max((adapter.lora_rank for adapter in adapters.values()), default=0)
+        adapted = {layer for adapter in adapters.values() for layer in adapter.matrices}
         self.down: dict[str, torch.Tensor] = {}  # by layer: (n, r, I)
         self.up: dict[str, torch.Tensor] = {}  # by layer: (n, O, r)
         for layer, linear in find_layers(model).items():
-            if layer in touched:
+            if layer in adapted:
                 outputs, inputs = linear.weight.shape
                 down = self.down[layer] = linear.weight.new_zeros(len(adapters), rank, inputs, requires_grad=False)
                 up = self.up[layer] = linear.weight.new_zeros(len(adapters), outputs, rank, requires_grad=False)
                 for index, adapter in enumerate(adapters.values()):
                     if layer in adapter.matrices:
                         a, b = adapter.matrices[layer]
-                        down[index, : adapter.rank] = a
-                        up[index, :, : adapter.rank] = adapter.scale * b
+                        down[index, : adapter.lora_rank] = a
+                        up[index, :, : adapter.lora_rank] = adapter.scale * b
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all adapters, filled up as they are kept."""
+        """Bytes of all adapters, padding included."""
         return sum(stack.nbytes for stacks in (self.down, self.up) for stack in stacks.values())
 
     def require(self, name: str) -> None:
@@ -59,10 +58,10 @@ class AdapterBank:
 
     @contextmanager
     def apply(self, names: Sequence[str | None]) -> Iterator[None]:
-        """Let passes over (1, Q) tokens within this block take each token under the adapter that is named for it.
+        """Within this block, compute each token of a pass over (1, Q) tokens under the adapter of its name.
 
-        None is the model as it is: such tokens' outputs are not touched. Tokens are laid out in rows by adapter,
-        (S, T), for one batched product in which every adapter's matrices are gathered once, not once a token.
+        None is the model itself: the outputs of such tokens are not changed. Tokens are arranged in rows by adapter,
+        (S, T), for one batched product that gathers the matrices of an adapter once, rather than once per token.
         """
         rows: dict[str, list[int]] = {}
         for token, name in enumerate(names):
@@ -73,16 +72,16 @@ class AdapterBank:
             return
         device = self.model.embedding.weight.device
         longest = max(map(len, rows.values()))
-        filled = [row + [0] * (longest - len(row)) for row in rows.values()]
-        places = torch.tensor(filled, device=device)  # (S, T)
+        padded = [row + [0] * (longest - len(row)) for row in rows.values()]
+        grid = torch.tensor(padded, device=device)  # (S, T)
         tokens = torch.tensor([token for row in rows.values() for token in row], device=device)  # (P,)
-        used = [number * longest + place for number, row in enumerate(rows.values()) for place in range(len(row))]
+        used = [number * longest + column for number, row in enumerate(rows.values()) for column in range(len(row))]
         cells = torch.tensor(used, device=device)  # (P,)
         index = torch.tensor([self.names.index(name) for name in rows], device=device)  # (S,)
 
         def change(layer: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            laid_out = x.flatten(0, -2)[places]  # (S, T, I)
-            added = laid_out @ self.down[layer][index].mT @ self.up[layer][index].mT  # (S, T, O)
+            gathered = x.flatten(0, -2)[grid]  # (S, T, I)
+            added = gathered @ self.down[layer][index].mT @ self.up[layer][index].mT  # (S, T, O)
             return y.flatten(0, -2).index_add(0, tokens, added.flatten(0, 1)[cells]).view_as(y)
 
         with change_outputs(self.model, self.down, change):

@@ -81,7 +81,7 @@ def save_adapter(adapter: Adapter, folder: str | Path) -> None:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     targets = sorted({_name(layer).rpartition(".")[2] for layer in adapter.matrices})
-    config = {"peft_type": "LORA", "r": adapter.rank, "lora_alpha": adapter.alpha, "target_modules": targets}
+    config = {"peft_type": "LORA", "r": adapter.lora_rank, "lora_alpha": adapter.lora_alpha, "target_modules": targets}
     (folder / CONFIG).write_text(json.dumps(config | {"bias": "none"}, indent=1) + "\n", encoding="utf-8")
     tensors = {
         _name(layer) + half: matrix.detach().cpu().contiguous()

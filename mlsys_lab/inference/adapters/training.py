@@ -31,7 +31,7 @@ def train_adapter(
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     model.requires_grad_(False)
     try:
-        with apply_adapter(model, Adapter(adapter.rank, adapter.alpha, learnt)):
+        with apply_adapter(model, Adapter(adapter.lora_rank, adapter.lora_alpha, learnt)):
             run = train(learner, ids, batch=batch, sequence=sequence, steps=steps, rate=rate, seed=seed)
             return [step_loss for _, step_loss in run]
     finally:

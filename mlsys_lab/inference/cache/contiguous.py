@@ -1,4 +1,4 @@
-"""Caches with a row of slots for each sequence: as long as it may ever grow, or a ring that holds a window."""
+"""Caches with a row of slots for each sequence: one of its full capacity, or a ring buffer that holds a window."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.flops.amounts import require_at_least_one
 from mlsys_lab.inference.cache.interface import Step
 from mlsys_lab.inference.cache.slots import SlotCache
-from mlsys_lab.inference.cache.storage import Storage
+from mlsys_lab.inference.engine.model_runner import KVCache
 from mlsys_lab.models import Transformer
 
 
 class Contiguous(SlotCache):
-    """Cache with a row of `capacity` slots for each of up to `sequences` sequences, set aside from the start.
+    """Cache with a row of `capacity` slots for each of up to `sequences` sequences, allocated from the start.
 
-    A sequence holds its whole row however short it is. InputError where all rows are taken or one is full.
+    A sequence holds its full row however short it is. InputError if all rows are taken or a row is full.
     """
 
-    def __init__(self, model: Transformer, *, sequences: int, capacity: int, storage: type[Storage] = Storage) -> None:
+    def __init__(
+        self, model: Transformer, *, sequences: int, capacity: int, kv_cache_class: type[KVCache] = KVCache
+    ) -> None:
         require_at_least_one(sequences=sequences, capacity=capacity)
-        super().__init__(model, sequences * capacity, storage)
+        super().__init__(model, sequences * capacity, kv_cache_class)
         self.capacity = capacity
         self._free = list(range(sequences))[::-1]
         self._rows: dict[int, int] = {}
@@ -31,11 +33,11 @@ class Contiguous(SlotCache):
 
     @property
     def sequences(self) -> list[int]:
-        """Numbers of the sequences in the cache, in the order in which they came."""
+        """Numbers of the sequences in the cache, in the order in which they were started."""
         return list(self._lengths)
 
     def start(self, prompt: Sequence[int] = ()) -> int:
-        """Number of a new sequence, which is empty: this layout shares nothing between prompts."""
+        """Number of a new, empty sequence: this layout shares nothing between prompts."""
         sequence = self._started
         self._open(sequence)
         self._started += 1
@@ -43,45 +45,45 @@ class Contiguous(SlotCache):
         return sequence
 
     def fork(self, sequence: int) -> int:
-        """Number of a new sequence with a copy of all that another one holds."""
+        """Number of a new sequence with a copy of the slots of another one."""
         length = self.length(sequence)
         copy = self.start()
         self._lengths[copy] = length
-        seen = self.find_oldest(length), length
-        self.storage.copy(self.find_slots(sequence, *seen), self.find_slots(copy, *seen))
+        seen = self.model.oldest_visible(length), length
+        self.copy_slots(self.find_slots(sequence, *seen), self.find_slots(copy, *seen))
         return copy
 
     def truncate(self, sequence: int, length: int) -> None:
-        """Forget all but the first `length` tokens of a sequence; InputError where there are fewer."""
+        """Keep the first `length` tokens of a sequence; InputError if it is shorter."""
         if not 0 <= length <= self.length(sequence):
             raise InputError("length to cut to", got=length, expected=f"0 to {self.length(sequence)}")
         self._lengths[sequence] = length
 
     def drop(self, sequence: int) -> None:
-        """Forget a sequence and give back its room."""
+        """Remove a sequence and free its row."""
         self.length(sequence)
         self._close(sequence)
         del self._lengths[sequence]
 
     def length(self, sequence: int) -> int:
-        """Number of committed tokens of a sequence; InputError for one that is not in the cache."""
+        """Number of computed tokens of a sequence; InputError for one that is not in the cache."""
         if sequence not in self._lengths:
             raise InputError("no such sequence in the cache", got=sequence, expected=f"one of {self.sequences}")
         return self._lengths[sequence]
 
     def commit(self, step: Step) -> None:
-        """Count in the tokens of a step."""
+        """Count the tokens of a step as computed."""
         for sequence, tokens in step.new.items():
             self._lengths[sequence] += len(tokens)
 
     def _open(self, sequence: int) -> None:
-        """Give a new sequence a row; InputError, with nothing changed, where none is left."""
+        """Allocate a row for a new sequence; InputError, with nothing changed, if none is free."""
         if not self._free:
             raise InputError("every row of the cache is taken", got=f"{len(self._rows)} sequences", help="drop one")
         self._rows[sequence] = self._free.pop()
 
     def _close(self, sequence: int) -> None:
-        """Take back the row of a sequence."""
+        """Free the row of a sequence."""
         self._free.append(self._rows.pop(sequence))
 
     def _reserve(self, counts: Mapping[int, int]) -> None:
@@ -91,37 +93,40 @@ class Contiguous(SlotCache):
                 raise InputError("a row of the cache is full", got=got, expected=f"up to {self.capacity}")
 
     def find_slots(self, sequence: int, first: int, end: int) -> torch.Tensor:
-        """Slots of positions first to end - 1: one after the other in the sequence's row."""
+        """Slots of positions `first` to `end` - 1: consecutive in the sequence's row."""
         return self._rows[sequence] * self.capacity + torch.arange(first, end)
 
-    def _held_slots(self) -> int:
+    def _num_slots_held(self) -> int:
         return len(self._rows) * self.capacity
 
 
 class SlidingWindow(Contiguous):
-    """Cache of a model with a window: each sequence has a ring of slots, in which new tokens replace the oldest.
+    """Cache of a model with a sliding window: a ring buffer for each sequence, in which new tokens replace the oldest.
 
-    A ring has window - 1 + `chunk` slots: what the first of `chunk` new tokens sees before it, and those tokens. So the
-    last `chunk` tokens can be taken back (`truncate`), for what they replaced nobody sees; further back InputError.
+    A ring has window - 1 + `chunk` slots: what the first of `chunk` new tokens attends to before it, and those tokens.
+    So the last `chunk` tokens can be removed (`truncate`), because no query attends to what they replaced; InputError
+    for more.
     """
 
-    def __init__(self, model: Transformer, *, sequences: int, chunk: int, storage: type[Storage] = Storage) -> None:
+    def __init__(
+        self, model: Transformer, *, sequences: int, chunk: int, kv_cache_class: type[KVCache] = KVCache
+    ) -> None:
         if model.window is None:
             raise InputError("a model without a window of attention", got=model.config.name, help="use Contiguous")
         require_at_least_one(chunk=chunk)
-        super().__init__(model, sequences=sequences, capacity=model.window - 1 + chunk, storage=storage)
+        super().__init__(model, sequences=sequences, capacity=model.window - 1 + chunk, kv_cache_class=kv_cache_class)
         self.chunk = chunk
-        self._replaced: dict[int, int] = {}  # by sequence: positions below this are no longer in the ring
+        self._replaced: dict[int, int] = {}  # by sequence: positions below this have been overwritten
 
     def fork(self, sequence: int) -> int:
-        """Number of a new sequence with a copy of what another one's window holds."""
+        """Number of a new sequence with a copy of the window of another one."""
         copy = super().fork(sequence)
-        self._replaced[copy] = max(self._replaced[sequence], self.find_oldest(self.length(sequence)))
+        self._replaced[copy] = max(self._replaced[sequence], self.model.oldest_visible(self.length(sequence)))
         return copy
 
     def truncate(self, sequence: int, length: int) -> None:
-        """Forget all but the first `length` tokens; InputError where the window before them has been replaced."""
-        oldest = self.find_oldest(length)
+        """Keep the first `length` tokens; InputError if the window before them has been overwritten."""
+        oldest = self.model.oldest_visible(length)
         if 0 < length < self.length(sequence) and oldest < self._replaced[sequence]:
             raise InputError(
                 "the window before this length has been replaced",
@@ -146,5 +151,5 @@ class SlidingWindow(Contiguous):
             self._replaced[sequence] = max(self._replaced[sequence], end - self.capacity)
 
     def find_slots(self, sequence: int, first: int, end: int) -> torch.Tensor:
-        """Slots of positions first to end - 1: round and round in the sequence's row."""
+        """Slots of positions `first` to `end` - 1: around the sequence's ring."""
         return self._rows[sequence] * self.capacity + torch.arange(first, end) % self.capacity

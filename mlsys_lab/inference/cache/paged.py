@@ -1,117 +1,160 @@
-"""Paged cache: sequences hold pages of a few tokens from one pool, and share those with equal beginnings.
-
-On a GPU attention reads the pages where they lie; elsewhere they are gathered first.
-"""
+"""Paged cache: the engine's block manager behind the interface of a cache, with copy-on-write for forks."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import torch
 
-from mlsys_lab.inference.cache.blocks import BlockManager
+from mlsys_lab.errors import InputError
 from mlsys_lab.inference.cache.interface import Step
-from mlsys_lab.inference.cache.page_attention import PageAttention, supports
 from mlsys_lab.inference.cache.slots import SlotCache
-from mlsys_lab.inference.cache.storage import Storage
-from mlsys_lab.inference.cache.tables import PageTables
+from mlsys_lab.inference.engine.block_manager import BlockManager, BlockPool
+from mlsys_lab.inference.engine.model_runner import KVCache, PagedAttention, find_slots
+from mlsys_lab.inference.engine.sequence import Sequence as PagedSequence
 from mlsys_lab.models import CachedAttention, Transformer
 
 
 class Paged(SlotCache):
-    """Cache of `pages` pages of `page` tokens each (PagedAttention, arXiv:2309.06180, §4).
+    """Cache of `num_blocks` blocks of `block_size` tokens each (PagedAttention, arXiv:2309.06180, §4).
 
-    A sequence holds as many pages as its tokens need, wherever they lie, so that at most page - 1 slots are wasted on
-    it; `tables` say which, share pages between sequences and know prompts that begin alike. InputError where a step
-    needs more pages than are left. `tables` may be given, on as many pages, so that others plan with them too. Steps
-    attend over the pages where they lie if `in_place` says so.
+    A sequence holds as many blocks as its tokens fill, so that at most `block_size` - 1 slots are wasted on it. Forks
+    share all blocks, and a shared block is copied before one of them writes into it. Prompts start with the cached
+    blocks of their prefix. InputError if a step needs more blocks than are free. On a GPU attention reads the blocks
+    where they are if `use_kernel` is set.
     """
 
     def __init__(
-        self,
-        model: Transformer,
-        *,
-        pages: int,
-        page: int = 16,
-        storage: type[Storage] = Storage,
-        tables: PageTables | None = None,
+        self, model: Transformer, *, num_blocks: int, block_size: int = 16, kv_cache_class: type[KVCache] = KVCache
     ) -> None:
-        self.tables = PageTables(pages, page) if tables is None else tables
-        super().__init__(model, pages * page, storage)
-        self.in_place = model.embedding.weight.is_cuda and supports(model, self.storage)
+        self.block_manager, self.block_size = BlockManager(num_blocks, block_size), block_size
+        super().__init__(model, num_blocks * block_size, kv_cache_class)
+        self.use_kernel = model.embedding.weight.is_cuda and PagedAttention.supports(model, self.kv_cache)
+        self._sequences: dict[int, PagedSequence] = {}
+        self._num_started = 0
 
     @property
-    def page(self) -> int:
-        """Number of tokens of a page."""
-        return self.tables.page
-
-    @property
-    def blocks(self) -> BlockManager:
-        """Reference counts of the pages."""
-        return self.tables.blocks
+    def pool(self) -> BlockPool:
+        """Reference counts of the blocks, and the prefix cache."""
+        return self.block_manager.pool
 
     @property
     def sequences(self) -> list[int]:
-        """Numbers of the sequences in the cache, in the order in which they came."""
-        return self.tables.sequences
+        """Numbers of the sequences in the cache, in the order in which they were started."""
+        return list(self._sequences)
 
     def length(self, sequence: int) -> int:
-        """Number of committed tokens of a sequence; InputError for one that is not in the cache."""
-        return self.tables.length(sequence)
+        """Number of computed tokens of a sequence; InputError for one that is not in the cache."""
+        return self._find(sequence).num_computed_tokens
+
+    def block_table(self, sequence: int) -> list[int]:
+        """Blocks of a sequence in the order of its tokens."""
+        return self._find(sequence).block_table
 
     def start(self, prompt: Sequence[int] = ()) -> int:
-        """Number of a new sequence that begins with all full pages known of the prompt, but without its last token."""
-        return self.tables.start(prompt)
+        """Number of a new sequence that begins with the cached blocks of the prompt, but without its last token."""
+        seq = PagedSequence(self._num_started, list(prompt), len(prompt), 0)
+        del seq.token_ids[self.block_manager.allocate_prefix(seq) :]
+        return self._add(seq)
 
     def fork(self, sequence: int) -> int:
-        """Number of a new sequence that shares all pages of another one."""
-        return self.tables.fork(sequence)
+        """Number of a new sequence that shares all blocks of another one."""
+        seq = self._find(sequence)
+        fork = PagedSequence(self._num_started, list(seq.token_ids), seq.num_prompt_tokens, 0)
+        fork.block_table = seq.block_table[: self.block_manager.blocks_for(seq.num_computed_tokens)]
+        fork.block_hashes, fork.num_computed_tokens = list(seq.block_hashes), seq.num_computed_tokens
+        for block in fork.block_table:
+            self.pool.touch(block)
+        return self._add(fork)
 
     def truncate(self, sequence: int, length: int) -> None:
-        """Forget all but the first `length` tokens of a sequence, and give back the pages behind them."""
-        self.tables.truncate(sequence, length)
+        """Keep the first `length` tokens of a sequence, and free the blocks after them; InputError if it is shorter."""
+        seq = self._find(sequence)
+        if not 0 <= length <= seq.num_computed_tokens:
+            raise InputError("length to cut to", got=length, expected=f"0 to {seq.num_computed_tokens}")
+        while len(seq.block_table) > self.block_manager.blocks_for(length):
+            self.pool.free(seq.block_table.pop())
+        del seq.token_ids[length:], seq.block_hashes[length // self.block_size :]
+        seq.num_computed_tokens = length
 
     def drop(self, sequence: int) -> None:
-        """Forget a sequence and give back its pages."""
-        self.tables.drop(sequence)
+        """Remove a sequence and free its blocks."""
+        self.block_manager.free(self._find(sequence))
+        del self._sequences[sequence]
 
     def commit(self, step: Step) -> None:
-        """Count in the tokens of a step, and make its full pages known to prompts that begin alike."""
-        self.tables.commit(step.new)
-
-    def copy_pages(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Copy the contents of pages, (from, to) each, one after the other."""
-        for old, new in copies:
-            self.storage.copy(self.slots_of([old]), self.slots_of([new]))
-
-    def slots_of(self, pages: Sequence[int]) -> torch.Tensor:
-        """Slots of these pages in order: (len(pages) · page,)."""
-        return (torch.tensor(pages, dtype=torch.int64)[:, None] * self.page + torch.arange(self.page)).flatten()
-
-    def _reserve(self, counts: Mapping[int, int]) -> None:
-        self.copy_pages(self.tables.reserve(counts))
+        """Count the tokens of a step as computed, and add full blocks to the prefix cache."""
+        for sequence, tokens in step.new.items():
+            seq = self._find(sequence)
+            seq.token_ids += tokens
+            seq.num_computed_tokens = len(seq.token_ids)
+            self.block_manager.cache_full_blocks(seq)
 
     def find_slots(self, sequence: int, first: int, end: int) -> torch.Tensor:
-        """Slots of positions first to end - 1, in the pages that the sequence's table names."""
-        skipped = first // self.page
-        pages = self.tables.table(sequence)[skipped : self.tables.pages(end)]
-        return self.slots_of(pages)[first - skipped * self.page : end - skipped * self.page]
+        """Slots of a sequence's positions `first` to `end` - 1, (end - first,)."""
+        return find_slots(self.block_table(sequence), self.block_size, first, end)
 
-    def _attend(self, counts: Mapping[int, int]) -> CachedAttention:
-        if not self.in_place:
-            return super()._attend(counts)
-        written = [self.find_slots(s, self.length(s), self.length(s) + count) for s, count in counts.items()]
-        lengths = {sequence: self.length(sequence) + count for sequence, count in counts.items()}
-        tables = {s: self.tables.table(s)[: self.tables.pages(length)] for s, length in lengths.items()}
-        return PageAttention(
-            self.storage,
+    def _add(self, seq: PagedSequence) -> int:
+        self._sequences[seq.seq_id] = seq
+        self._num_started += 1
+        return seq.seq_id
+
+    def _find(self, sequence: int) -> PagedSequence:
+        if sequence not in self._sequences:
+            raise InputError("no such sequence in the cache", got=sequence, expected=f"one of {self.sequences}")
+        return self._sequences[sequence]
+
+    def _written_blocks(self, seq: PagedSequence) -> range:
+        """Indices of the allocated blocks that the next tokens of a sequence are written to."""
+        return range(seq.num_computed_tokens // self.block_size, len(seq.block_table))
+
+    def _num_blocks_needed(self, counts: Mapping[PagedSequence, int]) -> int:
+        """Number of blocks to allocate for more tokens, copies of shared blocks included."""
+        ends = {seq: self.block_manager.blocks_for(seq.num_computed_tokens + count) for seq, count in counts.items()}
+        needed = sum(max(0, end - len(seq.block_table)) for seq, end in ends.items())
+        written = [seq.block_table[index] for seq in counts for index in self._written_blocks(seq)]
+        # Of the sequences that write into a shared block, the last one needs no copy if no other sequence refers to it.
+        shared = Counter(block for block in written if self.pool.ref_cnt[block] > 1)
+        return needed + sum(min(n, self.pool.ref_cnt[block] - 1) for block, n in shared.items())
+
+    def _reserve(self, counts: Mapping[int, int]) -> None:
+        by_sequence = {self._find(sequence): count for sequence, count in counts.items()}
+        needed = self._num_blocks_needed(by_sequence)
+        if needed > self.pool.num_free_blocks:
+            raise InputError(
+                "the cache is full",
+                got=f"{needed} more blocks needed",
+                expected=f"up to {self.pool.num_free_blocks}",
+                help="drop a sequence or feed fewer tokens",
+            )
+        for seq, count in by_sequence.items():
+            for index in self._written_blocks(seq):
+                self._make_writable(seq, index)
+            self.block_manager.allocate_slots(seq, count)
+
+    def _make_writable(self, seq: PagedSequence, index: int) -> None:
+        """Copy a block that another sequence refers to; uncache a block that only this sequence refers to."""
+        block = seq.block_table[index]
+        if self.pool.ref_cnt[block] == 1:
+            self.pool.uncache(block)
+            return
+        copy = seq.block_table[index] = self.pool.allocate()
+        self.copy_slots(*(find_slots([one], self.block_size, 0, self.block_size) for one in (block, copy)))
+        self.pool.free(block)
+
+    def _attention(self, counts: Mapping[int, int]) -> CachedAttention:
+        if not self.use_kernel:
+            return super()._attention(counts)
+        lengths = {s: self.length(s) + count for s, count in counts.items()}
+        return PagedAttention(
             self.model,
-            page=self.page,
-            written=torch.cat(written),
-            tables=list(tables.values()),
-            lengths=list(lengths.values()),
-            counts=list(counts.values()),
+            self.kv_cache,
+            block_size=self.block_size,
+            num_new_tokens=list(counts.values()),
+            context_lens=list(lengths.values()),
+            block_tables=[self.block_table(s)[: self.block_manager.blocks_for(n)] for s, n in lengths.items()],
         )
 
-    def _held_slots(self) -> int:
-        return self.blocks.used * self.page
+    def _num_slots_held(self) -> int:
+        return self.pool.num_used_blocks * self.block_size

@@ -1,36 +1,43 @@
-"""A serving engine: many requests, a step at a time, on one model and a fixed number of pages.
+"""The serving core: continuous batching on a paged KV cache. Read the files in this order.
 
-sequence      Sequence, a text as the scheduler sees it; Saved, its keys and values in host memory
-scheduler     Scheduler.schedule() -> Batch, what the next step feeds; Limits; no torch
-model_runner  ModelRunner.run(batch): logits for those who write
-engine        Engine: add(request), step() -> what was written, abort, stream, run
+sequence        SamplingParams, Request; Sequence, what is scheduled; Generation and its outputs
+block_manager   BlockManager: block tables over a pool of blocks, reference counts, prefix cache
+scheduler       Scheduler.schedule() -> SchedulerOutput; SchedulerConfig
+model_runner    ModelRunner.run(output): KVCache, attention over its blocks, one forward pass
+sampler         sample(generations, logits): penalties, filters, the next tokens
+engine          Engine: add_request, step, run, abort_request
 
-The scheduler decides with tables of pages (`cache.tables`) and numbers of tokens. `simulator` runs it against a clock.
+The first three import no torch. The core imports nothing else of `mlsys_lab.inference`: LoRA, speculative decoding,
+swapping, other caches, the server and the simulator build on it from outside.
 """
 
 from typing import TYPE_CHECKING
 
-from mlsys_lab.inference.engine.scheduler import Batch, Build, Limits, Scheduler, build_scheduler
-from mlsys_lab.inference.engine.sequence import Saved, Sequence
+from mlsys_lab.inference.engine.block_manager import BlockManager, BlockPool
+from mlsys_lab.inference.engine.scheduler import Scheduler, SchedulerConfig, SchedulerOutput
+from mlsys_lab.inference.engine.sequence import CompletionOutput, Request, RequestOutput, SamplingParams, Sequence
 from mlsys_lab.lazy import lazily
 
 if TYPE_CHECKING:
-    from mlsys_lab.inference.engine.engine import Engine, Written
-    from mlsys_lab.inference.engine.model_runner import ModelRunner
+    from mlsys_lab.inference.engine.engine import Engine
+    from mlsys_lab.inference.engine.model_runner import KVCache, ModelRunner
 else:
-    # Who schedules or simulates needs no torch.
-    HOMES = {"Engine": "engine", "Written": "engine", "ModelRunner": "model_runner"}
+    # The scheduler and the simulator need no torch.
+    HOMES = {"Engine": "engine", "KVCache": "model_runner", "ModelRunner": "model_runner"}
     __getattr__ = lazily(__name__, HOMES)
 
 __all__ = [
-    "Batch",
-    "Build",
+    "BlockManager",
+    "BlockPool",
+    "CompletionOutput",
     "Engine",
-    "Limits",
+    "KVCache",
     "ModelRunner",
-    "Saved",
+    "Request",
+    "RequestOutput",
+    "SamplingParams",
     "Scheduler",
+    "SchedulerConfig",
+    "SchedulerOutput",
     "Sequence",
-    "Written",
-    "build_scheduler",
 ]

@@ -1,44 +1,281 @@
-"""The model at work: a batch of the scheduler in, logits for those who write out."""
+"""The model runner: the KV cache, attention over its blocks, and one forward pass over a ragged batch.
+
+Dimension letters: R sequences of a step, T most new tokens of one of them, S most keys of one of them, Q new tokens of
+all together, L layers, N query heads, K key/value heads, H head_dim, V vocabulary. A slot is the memory of one token:
+slot `block * block_size + offset`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from importlib.util import find_spec
 from itertools import accumulate
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
-from mlsys_lab.inference.adapters import AdapterBank
-from mlsys_lab.inference.cache import Paged, extend
-from mlsys_lab.inference.engine.scheduler import Batch
-from mlsys_lab.models import Transformer
+from mlsys_lab.inference.engine.scheduler import SchedulerOutput
+
+if TYPE_CHECKING:
+    from mlsys_lab.models import CachedAttention, Transformer
+
+NO_KEY = 2**31 - 1
+"""Position of padding among the keys: after every query, so that no query attends to it."""
+
+Slots = torch.Tensor | range
+"""Slot numbers of any shape; a range for slots (n,) that are consecutive in memory."""
+
+
+class KVCache:
+    """Keys and values of every layer, by slot, in the model's dtype.
+
+    Latent attention keeps one vector for all heads: it is their key, and its first `kv_rank` numbers are their value.
+    """
+
+    dtype: ClassVar[torch.dtype | None] = None
+    """Dtype of the stored numbers, None for the model's."""
+
+    def __init__(self, model: Transformer, num_slots: int) -> None:
+        c, weight = model.config, model.embedding.weight
+        self.model_dtype = weight.dtype
+        sides, num_heads, width, self.value_width = 2, c.n_kv_heads, c.head_dim, c.head_dim
+        if c.latent is not None:
+            sides, num_heads, width, self.value_width = 1, 1, c.latent.kv_rank + c.latent.rope_dim, c.latent.kv_rank
+        shape = (sides, c.n_layers, num_slots, num_heads, width)
+        # Zeros, because a masked slot that was never written must not hold a NaN: 0 · NaN is NaN.
+        self.kv = torch.zeros(shape, dtype=self.dtype or weight.dtype, device=weight.device)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one slot: a token's keys and values in all layers."""
+        return sum(tensor[:, :, 0].numel() * tensor.element_size() for tensor in self.tensors)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All tensors that hold the slots: (2, L, slots, ...), or (1, L, slots, ...) for latent attention."""
+        return [self.kv]
+
+    def store(self, layer: int, slots: Slots, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Store keys and values (..., K, H) of one layer in slots (...)."""
+        for kv, x in zip(self.kv[:, layer], (k, v), strict=False):
+            write_slots(kv, slots, x)
+
+    def load(self, layer: int, slots: Slots) -> tuple[torch.Tensor, torch.Tensor]:
+        """Load keys and values of one layer from slots (...): two of (..., K, H), in the model's dtype."""
+        keys, *values = (self._load_side(side, layer, slots) for side in range(len(self.kv)))
+        return keys, values[0] if values else keys[..., : self.value_width]
+
+    def _load_side(self, side: int, layer: int, slots: Slots) -> torch.Tensor:
+        """Keys (`side` 0) or values (1)."""
+        return read_slots(self.kv[side, layer], slots)
+
+
+def read_slots(tensor: torch.Tensor, slots: Slots) -> torch.Tensor:
+    """Rows of (slots, ...); a view for a range, else a copy by `index_select`, 4 times faster than `tensor[slots]`."""
+    if isinstance(slots, range):
+        return tensor[slots.start : slots.stop]
+    return tensor.index_select(0, slots.flatten()).view(*slots.shape, *tensor.shape[1:])
+
+
+def write_slots(tensor: torch.Tensor, slots: Slots, rows: torch.Tensor) -> None:
+    """Overwrite rows of (slots, ...)."""
+    tensor[slice(slots.start, slots.stop) if isinstance(slots, range) else slots] = rows
+
+
+def find_slots(block_table: Sequence[int], block_size: int, first: int, end: int) -> torch.Tensor:
+    """Slots of a sequence's positions `first` to `end` - 1, (end - first,)."""
+    first_block = first // block_size
+    blocks = torch.tensor(block_table[first_block : -(-end // block_size)], dtype=torch.int64)
+    slots = (blocks[:, None] * block_size + torch.arange(block_size)).flatten()
+    return slots[first - first_block * block_size : end - first_block * block_size]
+
+
+class GatherAttention:
+    """Attention of one step that gathers the keys and values of each sequence into a row; a `CachedAttention`.
+
+    Queries come packed, (1, N, Q, H), and are padded to rows by sequence, (R, N, T, H), for one call of torch's
+    attention. The queries of the N/K heads that share a KV head become rows of one head, so that no key is copied.
+    `slots` and `key_positions` of each sequence include its new tokens, which are the last `num_new_tokens`.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        kv_cache: KVCache,
+        *,
+        num_new_tokens: Sequence[int],
+        slots: Sequence[torch.Tensor],
+        key_positions: Sequence[torch.Tensor],
+    ) -> None:
+        self.kv_cache, self.scale = kv_cache, model.config.head_dim**-0.5
+        device, is_alibi = model.embedding.weight.device, model.config.position == "alibi"
+        slot_mapping = torch.cat([part[-n:] for part, n in zip(slots, num_new_tokens, strict=True)])
+        queries = [part[-n:] for part, n in zip(key_positions, num_new_tokens, strict=True)]
+        self.R, self.T = len(queries), max(num_new_tokens)
+        self.slots: Slots = _pad(slots, 0).to(device)  # (R, S)
+        self.slot_mapping: Slots = slot_mapping.to(device)  # (Q,)
+        if self.R == 1 and (consecutive := _as_range(slots[0])):  # read as a view
+            self.slots, self.slot_mapping = consecutive, consecutive[-num_new_tokens[0] :]
+        self.bias: torch.Tensor | None = None
+        if self.T > 1 or is_alibi or len({len(part) for part in slots}) > 1:  # else each query sees all keys of its row
+            bias = model.score_bias(_pad(queries, 0).to(device), _pad(key_positions, NO_KEY).to(device))
+            K = 1 if model.config.latent else model.config.n_kv_heads
+            group = model.config.n_heads // K
+            if not is_alibi:
+                bias, K = bias.expand(-1, group, -1, -1), 1
+            self.bias = bias.reshape(self.R, K, group * self.T, -1)  # (R, K or 1, N/K·T, S)
+        self.row = self.column = None  # of each new token (Q,), if sequences have different numbers of them
+        if len(set(num_new_tokens)) > 1:
+            self.row = torch.repeat_interleave(torch.arange(self.R), torch.tensor(num_new_tokens)).to(device)
+            self.column = torch.cat([torch.arange(n) for n in num_new_tokens]).to(device)
+
+    def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Attend in one layer: q (1, N, Q, H), k and v (1, K, Q, H) -> (1, N, Q, H), H of the values."""
+        self.kv_cache.store(layer, self.slot_mapping, k[0].transpose(0, 1), v[0].transpose(0, 1))  # (Q, K, H) each
+        R, T, N, K = self.R, self.T, q.shape[1], k.shape[1]
+        keys, values = (
+            x.view(R, -1, *x.shape[-2:]).transpose(1, 2)  # (R, K, S, H)
+            for x in self.kv_cache.load(layer, self.slots)
+        )
+        queries = self._unpack(q[0].transpose(0, 1)).transpose(1, 2)  # (R, N, T, H)
+        heads = F.scaled_dot_product_attention(
+            queries.reshape(R, K, N // K * T, -1), keys, values, attn_mask=self.bias, scale=self.scale
+        )  # (R, K, N/K·T, H)
+        return self._pack(heads.reshape(R, N, T, -1).transpose(1, 2)).transpose(0, 1)[None]
+
+    def _unpack(self, packed: torch.Tensor) -> torch.Tensor:
+        """Pad new tokens to rows by sequence: (Q, ...) -> (R, T, ...)."""
+        if self.row is None:
+            return packed.reshape(self.R, self.T, *packed.shape[1:])
+        rows = packed.new_zeros(self.R, self.T, *packed.shape[1:])
+        rows[self.row, self.column] = packed
+        return rows
+
+    def _pack(self, rows: torch.Tensor) -> torch.Tensor:
+        """Remove the padding: (R, T, ...) -> (Q, ...)."""
+        return rows.flatten(0, 1) if self.row is None else rows[self.row, self.column]
+
+
+class PagedAttention:
+    """Attention of one step by a Triton kernel that reads the blocks where they are; a `CachedAttention`."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        kv_cache: KVCache,
+        *,
+        block_size: int,
+        num_new_tokens: Sequence[int],
+        context_lens: Sequence[int],
+        block_tables: Sequence[Sequence[int]],
+    ) -> None:
+        self.kv_cache, self.block_size = kv_cache, block_size
+        self.window, self.scale = model.window, model.config.head_dim**-0.5
+        device = model.embedding.weight.device
+        rows = zip(block_tables, context_lens, num_new_tokens, strict=True)
+        slot_mapping = [find_slots(table, block_size, length - n, length) for table, length, n in rows]
+        self.slot_mapping = torch.cat(slot_mapping).to(device)  # (Q,)
+        widest = max(map(len, block_tables))
+        padded = [[*table, *[0] * (widest - len(table))] for table in block_tables]
+        self.block_tables, self.context_lens, self.query_starts = (  # (R, widest), (R,) and (R + 1,)
+            torch.tensor(values, dtype=torch.int32).to(device)
+            for values in (padded, list(context_lens), [0, *accumulate(num_new_tokens)])
+        )
+
+    @staticmethod
+    def supports(model: Transformer, kv_cache: KVCache) -> bool:
+        """Whether the kernel can run: no latent attention, no ALiBi, no quantized cache, and Triton is installed."""
+        config, is_plain = model.config, type(kv_cache) is KVCache
+        if not is_plain or config.latent is not None or config.position == "alibi" or find_spec("triton") is None:
+            return False
+        from mlsys_lab.kernels.ragged_attention.triton_steps import WIDEST  # imports Triton
+        from mlsys_lab.kernels.tiles import DTYPES
+
+        return kv_cache.kv.dtype in DTYPES and config.head_dim <= WIDEST
+
+    def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Attend in one layer: q (1, N, Q, H), k and v (1, K, Q, H) -> (1, N, Q, H)."""
+        from mlsys_lab.kernels.ragged_attention import ragged_attention  # imports Triton
+
+        self.kv_cache.store(layer, self.slot_mapping, k[0].transpose(0, 1), v[0].transpose(0, 1))  # (Q, K, H) each
+        keys, values = (side.unflatten(0, (-1, self.block_size)) for side in self.kv_cache.kv[:, layer])
+        heads = ragged_attention(
+            q[0].transpose(0, 1),
+            keys,  # (blocks, block_size, K, H)
+            values,
+            self.block_tables,
+            self.context_lens,
+            self.query_starts,
+            window=self.window,
+            scale=self.scale,
+        )  # (Q, N, H)
+        return heads.transpose(0, 1)[None]
 
 
 class ModelRunner:
-    """A model with a paged cache, whose tables are those that the scheduler plans with, and adapters of the model."""
+    """A model and its KV cache of `num_blocks` blocks; `use_kernel` attends over the blocks where they are."""
 
-    def __init__(self, model: Transformer, cache: Paged, adapters: AdapterBank) -> None:
-        self.model, self.cache, self.adapters = model, cache, adapters
+    def __init__(self, model: Transformer, num_blocks: int, block_size: int) -> None:
+        self.model, self.block_size = model, block_size
+        self.kv_cache = KVCache(model, num_blocks * block_size)
+        self.use_kernel = model.embedding.weight.is_cuda and PagedAttention.supports(model, self.kv_cache)
 
-    def run(self, batch: Batch) -> list[torch.Tensor]:
-        """Move what must be moved, feed all new tokens in one pass, each under its text's adapter, and commit them.
+    @torch.no_grad()
+    def run(self, output: SchedulerOutput) -> list[torch.Tensor]:
+        """Compute all scheduled tokens in one forward pass.
 
-        Returns logits for each writer: (k + 1, V), after its last token and each of its k drafts.
+        Returns logits (k + 1, V) of each sampled sequence: after its last token and after each of its k draft tokens.
         """
-        cache, storage = self.cache, self.cache.storage
-        for saved in batch.saves:
-            saved.contents = storage.save(cache.slots_of(saved.pages)[: saved.length])
-        cache.copy_pages(batch.copies)
-        for number, first, end, saved in batch.restores:
-            storage.restore(cache.find_slots(number, first, end), saved.contents, first)
-        asked = {sequence.number: 1 + len(sequence.drafts) for sequence in batch.writers if sequence.number is not None}
-        with self.adapters.apply(self._name_adapters(batch)):
-            logits = extend(self.model, cache, batch.new, last=asked)
-        ends = list(accumulate(asked.get(number, 0) for number in batch.new))[:-1]
-        by_number = dict(zip(batch.new, logits.tensor_split(ends), strict=True))
-        return [by_number[number] for number in asked]
+        token_ids: list[int] = []
+        positions: list[int] = []
+        sampled_rows: dict[object, range] = {}
+        for seq, n in output.num_scheduled_tokens.items():
+            first, draft_token_ids = seq.num_computed_tokens, output.draft_token_ids.get(seq, [])
+            token_ids += [*seq.token_ids[first : first + n], *draft_token_ids]
+            positions += range(first, first + n)
+            sampled_rows[seq] = range(len(token_ids) - len(draft_token_ids) - 1, len(token_ids))
+        device = self.model.embedding.weight.device
+        rows = [row for seq in output.sampled for row in sampled_rows[seq]]
+        logits = self.model(
+            torch.tensor([token_ids]).to(device),
+            positions=torch.tensor([positions]).to(device),
+            attend=self._attention(output),
+            rows=torch.tensor(rows, dtype=torch.int64).to(device),
+        )
+        ends = list(accumulate(len(sampled_rows[seq]) for seq in output.sampled))
+        return list(logits.tensor_split(ends[:-1])) if ends else []
 
-    def _name_adapters(self, batch: Batch) -> list[str | None]:
-        """Name of the adapter of each new token, (Q,); none where there are no adapters, whatever the tables know."""
-        if not self.adapters.names:
-            return []
-        tables = self.cache.tables
-        return [name for number, new in batch.new.items() for name in [tables.adapter(number)] * len(new)]
+    def _attention(self, output: SchedulerOutput) -> CachedAttention:
+        num_new_tokens = list(output.num_scheduled_tokens.values())
+        lengths = {seq: seq.num_computed_tokens + n for seq, n in output.num_scheduled_tokens.items()}
+        if self.use_kernel:
+            return PagedAttention(
+                self.model,
+                self.kv_cache,
+                block_size=self.block_size,
+                num_new_tokens=num_new_tokens,
+                context_lens=list(lengths.values()),
+                block_tables=[seq.block_table[: -(-length // self.block_size)] for seq, length in lengths.items()],
+            )
+        oldest = {seq: self.model.oldest_visible(seq.num_computed_tokens) for seq in lengths}
+        return GatherAttention(
+            self.model,
+            self.kv_cache,
+            num_new_tokens=num_new_tokens,
+            slots=[find_slots(seq.block_table, self.block_size, oldest[seq], end) for seq, end in lengths.items()],
+            key_positions=[torch.arange(oldest[seq], end) for seq, end in lengths.items()],
+        )
+
+
+def _as_range(slots: torch.Tensor) -> range | None:
+    """Slots (n,) as a range if they are consecutive in memory, else None."""
+    first, last = int(slots[0]), int(slots[-1])
+    is_consecutive = last - first + 1 == len(slots) and bool((slots.diff() == 1).all())
+    return range(first, last + 1) if is_consecutive else None
+
+
+def _pad(rows: Sequence[torch.Tensor], value: int) -> torch.Tensor:
+    """Stack rows of different lengths, padded at their ends: (R, longest)."""
+    return pad_sequence(list(rows), batch_first=True, padding_value=value)

@@ -1,288 +1,212 @@
-"""The scheduler: which tokens of which sequences go into the next step of the model, and who gives way to whom.
+"""The scheduler: which tokens of which sequences the next step of the model computes, and which sequence is preempted.
 
-It knows tokens by their number and memory by its pages, and imports no torch: an engine with a model, a simulator with
-a clock and a test with neither run this one class. Each step takes three calls, and a fourth where a text ends:
+It knows tokens by their number and memory by its blocks, and imports no torch, so that the engine, the simulator and
+the tests all run this one class. Each step takes two calls, and a third one when a sequence ends:
 
-    batch = scheduler.schedule()                  # pages are set aside
-    ...                                           # work out keys and values of batch.new, commit them to the tables
-    for sequence in batch.writers:
-        scheduler.write(sequence, tokens)         # what the model gave
-        scheduler.finish(sequence)                # once its text is complete
+    output = scheduler.schedule()                     # allocates blocks
+    ...                                               # the model computes output.num_scheduled_tokens
+    scheduler.update_from_output(output, token_ids)   # sampled tokens of each of output.sampled
+    scheduler.finish(sequence)                        # once a sequence is complete
 
-Every step is put together anew (continuous batching: Orca, Yu et al., OSDI 2022), of single tokens of those who write
-and chunks of prompts under a budget of tokens (Sarathi-Serve, arXiv:2403.02310). Orca's selective batching, in which
-matrix products see all tokens at once and attention each sequence for itself, is what `cache.extend` does with them.
+The batch is composed anew in every step (continuous batching: Orca, Yu et al., OSDI 2022) of one token of each sequence
+that decodes, and chunks of prompts within a token budget (chunked prefill: Sarathi-Serve, arXiv:2403.02310).
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
-from typing import Literal
+from operator import attrgetter
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative
-from mlsys_lab.inference.cache.tables import PageTables
-from mlsys_lab.inference.engine.sequence import Saved, Sequence
+from mlsys_lab.inference.engine.block_manager import BlockManager
+from mlsys_lab.inference.engine.sequence import Sequence
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What a step may hold, and what happens where memory is short; InputError for limits that no step can keep.
+class SchedulerConfig:
+    """Limits of a step; InputError for limits that no step can keep.
 
-    A step has up to `tokens` tokens of up to `sequences` sequences. Who is preempted forgets its keys and values and
-    has them worked out again ("recompute"), or moves them to host memory while its `host_pages` last ("swap").
-    One step of priority is worth `patience` steps of waiting, so that nobody waits for ever.
+    A step computes up to `max_num_batched_tokens` tokens of up to `max_num_seqs` sequences. One level of priority is
+    worth `steps_per_priority` steps of waiting, so that no sequence starves.
     """
 
-    sequences: int = 16
-    tokens: int = 256
-    preemption: Literal["recompute", "swap"] = "recompute"
-    host_pages: int = 0
-    patience: int = 1000
-    prefix_caching: bool = True
+    max_num_seqs: int = 16
+    max_num_batched_tokens: int = 256
+    steps_per_priority: int = 1000
+    enable_prefix_caching: bool = True
 
     def __post_init__(self) -> None:
-        require_at_least_one(sequences=self.sequences, tokens=self.tokens)
-        require_not_negative(host_pages=self.host_pages, patience=self.patience)
-        if self.tokens < self.sequences:
-            expected = f"at least {self.sequences}, one for each sequence"
-            raise InputError("tokens of a step", got=self.tokens, expected=expected)
-        if self.preemption not in ("recompute", "swap"):
-            raise InputError("preemption", got=repr(self.preemption), expected="'recompute' or 'swap'")
+        require_at_least_one(max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.max_num_batched_tokens)
+        require_not_negative(steps_per_priority=self.steps_per_priority)
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            expected = f"at least {self.max_num_seqs}, one for each sequence"
+            raise InputError("max_num_batched_tokens", got=self.max_num_batched_tokens, expected=expected)
 
 
 @dataclass
-class Batch:
-    """One step: new tokens by number in the page tables, and what has to be moved before, in this order.
+class SchedulerOutput:
+    """One step: how many tokens of each sequence the model computes.
 
-    `saves` go from pages to host memory, `copies` from page to page, `restores` (number, first, end, saved) back from
-    host memory to the pages of positions first to end - 1. `writers` are those whose next token the step gives; each
-    has its `drafts` checked, if it has any. `left` tokens of the budget are not used.
+    `sampled` are the sequences whose next token is sampled in this step, `preempted` those that lost their blocks.
+    `draft_token_ids` of a sampled sequence follow its own tokens and are part of `num_scheduled_tokens`. `token_budget`
+    is what remains of `max_num_batched_tokens`.
     """
 
-    left: int
-    new: dict[int, list[int]] = field(default_factory=dict)
-    writers: list[Sequence] = field(default_factory=list)
-    saves: list[Saved] = field(default_factory=list)
-    copies: list[tuple[int, int]] = field(default_factory=list)
-    restores: list[tuple[int, int, int, Saved]] = field(default_factory=list)
+    token_budget: int
+    num_scheduled_tokens: dict[Sequence, int] = field(default_factory=dict)
+    sampled: list[Sequence] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
+    draft_token_ids: dict[Sequence, list[int]] = field(default_factory=dict)
 
     @property
-    def tokens(self) -> int:
-        """Number of new tokens of all sequences."""
-        return sum(map(len, self.new.values()))
+    def total_num_scheduled_tokens(self) -> int:
+        """Number of tokens that the step computes, over all sequences."""
+        return sum(self.num_scheduled_tokens.values())
 
 
 class Scheduler:
-    """Sequences that wait and sequences that run, on the pages of `tables`.
+    """Waiting and running sequences, on the blocks of one block manager.
 
-    Ranks decide everything: by priority, then by who came first. Nobody is admitted before one of a lower rank that
-    waits, whoever gives way has the highest rank of those that run, and it comes back at its rank. So the lowest rank
-    always goes on, and every sequence ends.
+    Sequences are ordered by priority, then by arrival. No sequence is admitted before one that is ahead of it in the
+    queue; the last running sequence is preempted first, and keeps its place in the order. So the first sequence is
+    never preempted, and every sequence finishes.
     """
 
-    def __init__(self, tables: PageTables, limits: Limits) -> None:
-        self.tables, self.limits = tables, limits
-        self.waiting: list[Sequence] = []  # by rank, as are those that run
+    output_class = SchedulerOutput
+
+    def __init__(self, block_manager: BlockManager, config: SchedulerConfig) -> None:
+        self.block_manager, self.config = block_manager, config
+        self.waiting: list[Sequence] = []  # both lists by sort_key
         self.running: list[Sequence] = []
-        self.host_pages = 0
-        self.steps = 0
-        self._added = 0
+        self.num_steps = 0
+        self._num_added = 0
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no sequence waits or runs."""
         return not self.waiting and not self.running
 
-    def add(self, prompt: Iterable[int], max_tokens: int, *, priority: int = 0, adapter: str | None = None) -> Sequence:
-        """Let a sequence wait that may write up to `max_tokens` tokens; a higher `priority` is served earlier.
+    def add(
+        self, prompt_token_ids: Iterable[int], max_tokens: int, *, priority: int = 0, cache_salt: str | None = None
+    ) -> Sequence:
+        """Queue a sequence that may generate up to `max_tokens` tokens; a higher `priority` is scheduled earlier.
 
-        Sequences under different adapters go into one step, and share no page. InputError for one that would not fit
-        into all pages, even alone.
+        InputError for a sequence that can outgrow all blocks even when it runs alone.
         """
-        tokens = list(prompt)
-        require_at_least_one(prompt=len(tokens), max_tokens=max_tokens)
-        most = len(tokens) + max_tokens
-        pages, needed = len(self.tables.blocks.references), self.tables.pages(most - 1)
-        if needed > pages:
-            raise InputError(
-                "the text can outgrow the cache",
-                got=f"{len(tokens)} + {max_tokens} tokens, {needed} pages",
-                expected=f"up to {pages} pages",
-                help="ask for fewer tokens, or give the cache more pages",
-            )
-        rank = (self.steps - priority * self.limits.patience, self._added)
-        self._added += 1
-        sequence = Sequence(tokens, len(tokens), most, rank, adapter)
-        self._wait(sequence)
-        return sequence
+        token_ids = list(prompt_token_ids)
+        require_at_least_one(prompt=len(token_ids), max_tokens=max_tokens)
+        needed = self.block_manager.blocks_for(len(token_ids) + max_tokens - 1)
+        if needed > (num_blocks := self.block_manager.pool.num_blocks):
+            got = f"{len(token_ids)} + {max_tokens} tokens, {needed} blocks"
+            help_ = "ask for fewer tokens, or give the cache more blocks"
+            raise InputError("the sequence can outgrow the cache", got=got, expected=f"up to {num_blocks}", help=help_)
+        seq_id, self._num_added = self._num_added, self._num_added + 1
+        sort_key = (self.num_steps - priority * self.config.steps_per_priority, seq_id)
+        seq = Sequence(seq_id, token_ids, len(token_ids), max_tokens, sort_key, cache_salt)
+        bisect.insort(self.waiting, seq, key=attrgetter("sort_key"))
+        return seq
 
-    def schedule(self) -> Batch:
-        """Put the next step together, and set its pages aside; an empty one only where nobody waits or runs.
+    def schedule(self) -> SchedulerOutput:
+        """Compose the next step and allocate its blocks; the step is empty only if no sequence waits or runs.
 
-        In the order of ranks, those that run go on and those that wait are admitted, until slots, tokens or pages are
-        all taken. Tokens of those who write are set aside first: no prompt keeps them waiting.
+        In the order of the queue, running sequences continue and waiting ones are admitted, until sequences, tokens or
+        blocks run out. Decoding sequences get their token of the budget first: no prefill delays them.
         """
-        batch = Batch(self.limits.tokens - sum(self._pending(sequence) == 1 for sequence in self.running))
-        self.steps += 1
-        done, blocked = 0, False
+        num_decoding = sum(seq.num_pending_tokens == 1 for seq in self.running)
+        output = self.output_class(self.config.max_num_batched_tokens - num_decoding)
+        self.num_steps += 1
+        num_continued, is_blocked = 0, False
         while True:
-            head = self.waiting[0] if self.waiting and not blocked else None
-            following = self.running[done] if done < len(self.running) else None
-            if head and (following is None or head.rank < following.rank):
-                admitted = head not in batch.preempted and self._admit(head, batch)
-                blocked, done = not admitted, done + admitted
-            elif following:
-                done += self._continue(following, batch)
+            first_waiting = self.waiting[0] if self.waiting and not is_blocked else None
+            next_running = self.running[num_continued] if num_continued < len(self.running) else None
+            if first_waiting and (next_running is None or first_waiting.sort_key < next_running.sort_key):
+                is_admitted = first_waiting not in output.preempted and self._admit(first_waiting, output)
+                is_blocked, num_continued = not is_admitted, num_continued + is_admitted
+            elif next_running:
+                num_continued += self._continue(next_running, output)
             else:
-                break
-        self._add_drafts(batch)
-        return batch
+                return output
 
-    def write(self, sequence: Sequence, tokens: Iterable[int]) -> None:
-        """Add tokens to a sequence of the last batch: accepted drafts and the one after them.
+    def update_from_output(self, output: SchedulerOutput, token_ids: Tokens[Iterable[int]]) -> None:
+        """Append the sampled tokens of each of `output.sampled`, and count the scheduled tokens as computed.
 
-        Drafts that were not accepted leave the tables.
+        Of a sequence with draft tokens these are the accepted drafts and the token after them.
         """
-        assert sequence.number is not None
-        sequence.tokens += tokens
-        sequence.drafts = []
-        self.tables.truncate(sequence.number, min(self.tables.length(sequence.number), len(sequence.tokens) - 1))
+        for seq, sampled_token_ids in zip(output.sampled, token_ids, strict=True):
+            seq.token_ids += sampled_token_ids
+        for seq, num_tokens in output.num_scheduled_tokens.items():
+            # The last sampled token is never computed yet, and neither are rejected drafts.
+            seq.num_computed_tokens = min(seq.num_computed_tokens + num_tokens, len(seq.token_ids) - 1)
+            self.block_manager.cache_full_blocks(seq)
 
-    def finish(self, sequence: Sequence) -> None:
-        """Forget a sequence, whether it has written all or is not wanted any more; its room is free at once."""
-        if sequence.number is None:
-            self.waiting.remove(sequence)
-        else:
-            self.running.remove(sequence)
-            self.tables.drop(sequence.number)
-            sequence.number = None
-        self._forget_saved(sequence)
+    def finish(self, seq: Sequence) -> None:
+        """Remove a sequence that is complete or aborted, and free its blocks."""
+        (self.running if seq in self.running else self.waiting).remove(seq)
+        self.block_manager.free(seq)
 
-    def _pending(self, sequence: Sequence) -> int:
-        """Tokens that are still to be fed before the next one can be written."""
-        assert sequence.number is not None
-        return len(sequence.tokens) - self.tables.length(sequence.number)
+    def _schedule_tokens(self, seq: Sequence, num_tokens: int, output: SchedulerOutput) -> None:
+        output.num_scheduled_tokens[seq] = num_tokens
+        if num_tokens == seq.num_pending_tokens:
+            output.sampled.append(seq)
 
-    def _wait(self, sequence: Sequence) -> None:
-        bisect.insort(self.waiting, sequence, key=_rank)
-
-    def _feed(self, sequence: Sequence, count: int, batch: Batch) -> None:
-        assert sequence.number is not None
-        first = self.tables.length(sequence.number)
-        batch.new[sequence.number] = sequence.tokens[first : first + count]
-        if first + count == len(sequence.tokens):
-            batch.writers.append(sequence)
-
-    def _continue(self, sequence: Sequence, batch: Batch) -> bool:
-        """Feed a running sequence its next token, or more of its prompt; False where it had to give way."""
-        assert sequence.number is not None
-        pending = self._pending(sequence)
-        count = 1 if pending == 1 else min(pending, batch.left)
-        if count == 0:
+    def _continue(self, seq: Sequence, output: SchedulerOutput) -> bool:
+        """Schedule the next token of a running sequence, or more of its prompt; False if it had to be preempted."""
+        is_decoding = seq.num_pending_tokens == 1
+        num_tokens = 1 if is_decoding else min(seq.num_pending_tokens, output.token_budget)
+        if num_tokens == 0:
             return True
-        while (copies := self.tables.try_reserve({sequence.number: count})) is None:
+        while not self.block_manager.allocate_slots(seq, num_tokens):
             last = self.running[-1]
-            self._preempt(last, batch)
-            if last is sequence:
+            self._preempt(last, output)
+            if last is seq:
                 return False
-        batch.copies += copies
-        batch.left -= count if pending > 1 else 0
-        self._feed(sequence, count, batch)
+        output.token_budget -= 0 if is_decoding else num_tokens
+        self._schedule_tokens(seq, num_tokens, output)
         return True
 
-    def _admit(self, sequence: Sequence, batch: Batch) -> bool:
-        """Let a waiting sequence run if there is a slot, a token and room for all of it, those of higher rank aside.
+    def _admit(self, seq: Sequence, output: SchedulerOutput) -> bool:
+        """Admit a waiting sequence if its tokens fit, preempting sequences behind it in the order.
 
-        Besides its own pages, one is left for each sequence that runs already: it will need one soon.
+        One block is left free for each running sequence, which will need one soon.
         """
-        while len(self.running) >= self.limits.sequences:
-            if not self._make_way(sequence, batch):
+        while len(self.running) >= self.config.max_num_seqs:
+            if not self._preempt_behind(seq, output):
                 return False
-        if not batch.left:
+        if not output.token_budget:
             return False
-        number = self.tables.start(sequence.tokens if self.limits.prefix_caching else (), sequence.adapter)
-        hits = self.tables.length(number)
-        everything = {number: len(sequence.tokens) - hits}
-        while (copies := self.tables.try_reserve(everything, spare=len(self.running))) is None:
-            if not self._make_way(sequence, batch):
-                self.tables.drop(number)
+        num_cached = self.block_manager.allocate_prefix(seq) if self.config.enable_prefix_caching else 0
+        while not self.block_manager.allocate_slots(seq, seq.num_pending_tokens, num_free_reserved=len(self.running)):
+            if not self._preempt_behind(seq, output):
+                self.block_manager.free(seq)
                 return False
-        batch.copies += copies
-        sequence.number, sequence.hits = number, sequence.hits + hits
-        self.waiting.remove(sequence)
-        bisect.insort(self.running, sequence, key=_rank)
-        self._restore(sequence, batch)
-        count = min(self._pending(sequence), batch.left)
-        batch.left -= count
-        self._feed(sequence, count, batch)
+        seq.num_cached_tokens += num_cached
+        self._start(seq, output)
+        num_tokens = min(seq.num_pending_tokens, output.token_budget)
+        output.token_budget -= num_tokens
+        self._schedule_tokens(seq, num_tokens, output)
         return True
 
-    def _make_way(self, sequence: Sequence, batch: Batch) -> bool:
-        """Preempt the last that runs if it ranks behind a waiting one."""
-        if not self.running or self.running[-1].rank < sequence.rank:
+    def _start(self, seq: Sequence, output: SchedulerOutput) -> None:
+        """Move a sequence whose blocks are allocated from the waiting to the running ones."""
+        self.waiting.remove(seq)
+        bisect.insort(self.running, seq, key=attrgetter("sort_key"))
+
+    def _preempt_behind(self, seq: Sequence, output: SchedulerOutput) -> bool:
+        """Preempt the last running sequence if it is behind this one in the order."""
+        if not self.running or self.running[-1].sort_key < seq.sort_key:
             return False
-        self._preempt(self.running[-1], batch)
+        self._preempt(self.running[-1], output)
         return True
 
-    def _preempt(self, sequence: Sequence, batch: Batch) -> None:
-        """Take a running sequence's pages, and let it wait: saved to the host where there is room, else forgotten."""
-        assert sequence.number is not None
-        batch.left += self._pending(sequence) == 1
-        length = self.tables.length(sequence.number)
-        pages = self.tables.table(sequence.number)[: self.tables.pages(length)]
-        if self.limits.preemption == "swap" and pages and self.host_pages + len(pages) <= self.limits.host_pages:
-            sequence.saved = Saved(pages, length)
-            self.host_pages += len(pages)
-            batch.saves.append(sequence.saved)
-        self.tables.drop(sequence.number)
-        sequence.number, sequence.drafts = None, []
-        sequence.preemptions += 1
-        self.running.remove(sequence)
-        self._wait(sequence)
-        batch.preempted.append(sequence)
-
-    def _restore(self, sequence: Sequence, batch: Batch) -> None:
-        """Bring back what was saved of a sequence, as far as the cache does not hold it still."""
-        assert sequence.number is not None
-        first = self.tables.length(sequence.number)
-        if sequence.saved and first < sequence.saved.length:
-            batch.restores.append((sequence.number, first, sequence.saved.length, sequence.saved))
-            self.tables.commit({sequence.number: sequence.tokens[first : sequence.saved.length]})
-        self._forget_saved(sequence)
-
-    def _forget_saved(self, sequence: Sequence) -> None:
-        if sequence.saved:
-            self.host_pages -= len(sequence.saved.pages)
-            sequence.saved = None
-
-    def _add_drafts(self, batch: Batch) -> None:
-        """Let writers have their drafts checked, as far as tokens and pages are left: nobody gives way to them."""
-        for sequence in batch.writers:
-            assert sequence.number is not None
-            fed = batch.new[sequence.number]
-            most = min(len(sequence.drafts), batch.left, sequence.most - len(sequence.tokens) - 1)
-            copies = None
-            while most > 0 and (copies := self.tables.try_reserve({sequence.number: len(fed) + most})) is None:
-                most -= 1
-            sequence.drafts = sequence.drafts[: max(0, most)]
-            if copies is not None:
-                batch.copies += copies
-                batch.new[sequence.number] = fed + sequence.drafts
-                batch.left -= most
-
-
-Build = Callable[[int, int, Limits], Scheduler]
-"""Makes a scheduler, with tables of its own in `tables`, for so many pages of so many tokens each."""
-
-
-def build_scheduler(pages: int, page: int, limits: Limits) -> Scheduler:
-    """Make the package's own scheduler, on new tables of `pages` pages of `page` tokens."""
-    return Scheduler(PageTables(pages, page), limits)
-
-
-def _rank(sequence: Sequence) -> tuple[float, int]:
-    return sequence.rank
+    def _preempt(self, seq: Sequence, output: SchedulerOutput) -> None:
+        """Free the blocks of a running sequence and queue it again: it is recomputed when it is readmitted."""
+        output.token_budget += seq.num_pending_tokens == 1
+        self.block_manager.free(seq)
+        seq.num_preemptions += 1
+        self.running.remove(seq)
+        bisect.insort(self.waiting, seq, key=attrgetter("sort_key"))
+        output.preempted.append(seq)

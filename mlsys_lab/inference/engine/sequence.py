@@ -1,42 +1,256 @@
-"""A text in the engine: its tokens, how far it may grow, and where its keys and values are."""
+"""Requests, the sequences that serve them, and their outputs: plain data, without torch."""
 
 from __future__ import annotations
 
+import math
+import operator
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from mlsys_lab.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+    from mlsys_lab.models import Transformer
 
 
-@dataclass
-class Saved:
-    """Keys and values of a sequence's first `length` tokens in host memory; they lay in `pages`.
+@dataclass(frozen=True)
+class SamplingParams:
+    """How the next token is chosen; InputError for values that are out of range or contradict each other.
 
-    `contents` are put in by whoever moves them; a scheduler without a model leaves them None.
+    `temperature` divides the logits; 0 is greedy. `top_k`, `top_p` and `min_p` mask unlikely tokens, in this order,
+    each on what the filter before it kept. `repetition_penalty` above 1 makes tokens of the prompt and the output less
+    likely, and is applied first. The same `seed` gives the same tokens every time; None draws a new seed.
     """
 
-    pages: list[int]
-    length: int
-    contents: Any = None
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _require_number("temperature", self.temperature, 0, math.inf, "0 (greedy) or a positive number")
+        _require_number("repetition_penalty", self.repetition_penalty, math.ulp(0.0), math.inf, "a positive number")
+        for name in ("top_p", "min_p"):
+            if getattr(self, name) is not None:
+                _require_number(name, getattr(self, name), math.ulp(0.0), 1, "above 0, at most 1, or None")
+        for name, lowest in (("top_k", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None and not _is_whole(value, lowest):
+                expected = f"a whole number from {lowest}, or None"
+                raise InputError(f"{name} out of range", got=repr(value), expected=expected)
+        unused = [name for name in ("top_k", "top_p", "min_p") if getattr(self, name) is not None]
+        if self.is_greedy and unused:
+            raise InputError(
+                "temperature 0 always takes the likeliest token, so there is nothing to leave out",
+                got=", ".join(f"{name}={getattr(self, name)}" for name in unused),
+                help="leave these out, or give a temperature above 0",
+            )
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is always chosen."""
+        return self.temperature == 0
+
+
+class Detokenizer(Protocol):
+    """Incremental detokenizer of one sequence, which also looks for stop strings."""
+
+    text: str
+    """Text generated so far, as far as no later token can change it."""
+
+    def add(self, token_id: int) -> int | None:
+        """Append a token; if it completes a stop string, return how many of the tokens to keep, else None."""
+
+    def finish(self, num_tokens: int) -> None:
+        """Complete `text`, which ends with the first `num_tokens` tokens: no token follows."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt to be continued by up to `max_tokens` tokens, `n` times.
+
+    A sequence ends when its last tokens equal one of `stop`, sequences of token ids that are then cut off; an
+    end-of-text token is the stop sequence (id,). `detokenizer` makes the detokenizer of each sequence, which may end
+    the sequence at a stop string. `on_token` is called with each sampled token of all `n` sequences. InputError for
+    values that no model could serve.
+    """
+
+    prompt_token_ids: Tokens[int]
+    max_tokens: int
+    sampling_params: SamplingParams = field(default_factory=SamplingParams)
+    stop: Tokens[Tokens[int]] = ()
+    n: int = 1
+    detokenizer: Callable[[], Detokenizer] | None = None
+    on_token: Callable[[int], object] | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompt_token_ids", _read_tokens("prompt", self.prompt_token_ids))
+        object.__setattr__(self, "stop", tuple(_read_tokens("stop sequence", tokens) for tokens in self.stop))
+        for name in ("max_tokens", "n"):
+            value = getattr(self, name)
+            if not _is_whole(value, 1):
+                raise InputError(f"{name} out of range", got=repr(value), expected="a whole number, at least 1")
+
+    def check(self, model: Transformer) -> None:
+        """Raise InputError unless the model can serve the request: its vocabulary and its context length."""
+        c, num_prompt_tokens = model.config, len(self.prompt_token_ids)
+        for name, tokens in (("prompt", self.prompt_token_ids), *(("stop sequence", tokens) for tokens in self.stop)):
+            if unknown := [token for token in tokens if not 0 <= token < c.vocab_size]:
+                raise InputError(f"unknown token in the {name}", got=unknown[0], expected=f"0 to {c.vocab_size - 1}")
+        if num_prompt_tokens >= c.context:
+            got, expected = f"{num_prompt_tokens} tokens", f"below {c.context}"
+            raise InputError("the prompt leaves no room in the context", got=got, expected=expected)
+        if num_prompt_tokens + self.max_tokens > c.context:
+            got, expected = f"{num_prompt_tokens} + {self.max_tokens} tokens", f"up to {c.context}"
+            raise InputError("prompt and max_tokens outgrow the context", got=got, expected=expected)
+        top_k = self.sampling_params.top_k
+        if top_k is not None and top_k > c.vocab_size:
+            raise InputError("top_k is above the vocabulary", got=top_k, expected=f"up to {c.vocab_size}")
+
+
+@dataclass(frozen=True)
+class CompletionOutput:
+    """A finished output sequence, without the prompt and without the stop sequence that ended it.
+
+    `logprobs` are the natural logarithms of the probabilities that the model gave to the tokens, before temperature,
+    penalty and filters. `text` is None for a request without a detokenizer; a stop string may begin within the last
+    token, whose text then goes beyond `text`.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: Literal["stop", "length"]
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class RequestOutput:
+    """New tokens that one step generated for sequence `index` of request `request_id`.
+
+    `text` is the newly certain text, None without a detokenizer; `completion` is set once the sequence has finished.
+    """
+
+    request_id: int
+    index: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    text: str | None
+    completion: CompletionOutput | None
+
+
+class Generation:
+    """Output of one sequence while it is generated: tokens, log-probabilities, text, and the random numbers to draw."""
+
+    def __init__(self, request: Request, generator: torch.Generator, request_id: int = 0, index: int = 0) -> None:
+        self.request, self.generator, self.request_id, self.index = request, generator, request_id, index
+        self.output_token_ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.completion: CompletionOutput | None = None
+        self.detokenizer = request.detokenizer() if request.detokenizer else None
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Prompt tokens and output tokens."""
+        return [*self.request.prompt_token_ids, *self.output_token_ids]
+
+    @property
+    def num_tokens_left(self) -> int:
+        """Number of tokens that may still be generated."""
+        return self.request.max_tokens - len(self.output_token_ids)
+
+    @property
+    def text(self) -> str | None:
+        """Text so far, None without a detokenizer."""
+        return self.detokenizer.text if self.detokenizer else None
+
+    def append(self, token_id: int, logprob: float) -> None:
+        """Append a sampled token; sets `completion` if the token ends the sequence."""
+        self.output_token_ids.append(token_id)
+        self.logprobs.append(logprob)
+        num_kept = self.detokenizer.add(token_id) if self.detokenizer else None
+        if self.request.on_token is not None:
+            self.request.on_token(token_id)
+        ending = [len(stop) for stop in self.request.stop if self.output_token_ids[-len(stop) :] == list(stop)]
+        if num_kept is not None:
+            self._finish(num_kept, "stop")
+        elif ending:
+            self._finish(len(self.output_token_ids) - max(ending), "stop")
+        elif not self.num_tokens_left:
+            self._finish(len(self.output_token_ids), "length")
+
+    def extend(self, sampled: Iterable[tuple[int, float]]) -> RequestOutput:
+        """Append the (token, log-probability) pairs of one step, up to the end of the sequence."""
+        num_before, text_before = len(self.output_token_ids), self.text
+        for token_id, logprob in sampled:
+            if self.completion is None:
+                self.append(token_id, logprob)
+        new_tokens, new_logprobs = tuple(self.output_token_ids[num_before:]), tuple(self.logprobs[num_before:])
+        text = None if self.text is None else self.text[len(text_before or "") :]
+        return RequestOutput(self.request_id, self.index, new_tokens, new_logprobs, text, self.completion)
+
+    def _finish(self, num_tokens: int, reason: Literal["stop", "length"]) -> None:
+        if self.detokenizer:
+            self.detokenizer.finish(num_tokens)
+        kept, logprobs = tuple(self.output_token_ids[:num_tokens]), tuple(self.logprobs[:num_tokens])
+        self.completion = CompletionOutput(kept, logprobs, reason, self.text)
 
 
 @dataclass(eq=False)
 class Sequence:
-    """A prompt and what has been written after it, as a scheduler sees it.
+    """Prompt and output tokens as the scheduler sees them, and the blocks that hold their keys and values.
 
-    `tokens` are those of the prompt, the first `prompt` of them, and those written; never more than `most`. `adapter`
-    is the name of the one that it is written under, None for the model as it is.
-    `rank` orders sequences: the lowest is served first and preempted last. `number` is the sequence's in the page
-    tables while it runs, else None; `saved` are its keys and values while it is swapped out. `drafts` are guesses of
-    the next tokens, to be checked in the next step. Counted on the way: tokens that were in the cache already when it
-    was admitted (`hits`), and times that it was preempted (`preemptions`).
+    The first `num_computed_tokens` tokens have their keys and values in the blocks of `block_table`, in this order;
+    `block_hashes` are those of the full blocks. `num_cached_tokens` counts the tokens that were found in the prefix
+    cache. Sequences with different `cache_salt` share no blocks. `sort_key` orders sequences: the lowest is scheduled
+    first and preempted last.
     """
 
-    tokens: list[int]
-    prompt: int
-    most: int
-    rank: tuple[float, int]
-    adapter: str | None = None
-    number: int | None = None
-    saved: Saved | None = None
-    drafts: list[int] = field(default_factory=list)
-    hits: int = 0
-    preemptions: int = 0
+    seq_id: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    max_tokens: int
+    sort_key: tuple[float, int] = (0, 0)
+    cache_salt: str | None = None
+    block_table: list[int] = field(default_factory=list)
+    block_hashes: list[bytes] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Number of tokens generated so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_pending_tokens(self) -> int:
+        """Number of tokens whose keys and values must be computed before the next token can be sampled."""
+        return len(self.token_ids) - self.num_computed_tokens
+
+
+def _is_whole(value: object, lowest: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= lowest
+
+
+def _require_number(name: str, value: object, lowest: float, highest: float, expected: str) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not lowest <= float(value) <= highest or float(value) == math.inf:  # type: ignore[arg-type]
+        raise InputError(f"{name} out of range", got=repr(value), expected=expected)
+
+
+def _read_tokens(name: str, tokens: Tokens[int]) -> tuple[int, ...]:
+    """Token ids of a list, array or tensor as plain integers; InputError if there are none, or for other things."""
+    try:
+        token_ids = tuple(operator.index(token) for token in tokens)
+    except TypeError:
+        got = " ".join(repr(tokens).split())
+        raise InputError(f"tokens of the {name}", got=got, expected="a list of whole numbers") from None
+    if not token_ids:
+        raise InputError(f"the {name} is empty", expected="one token or more")
+    return token_ids

@@ -1,4 +1,4 @@
-"""Generation for a batch of requests: all texts go on together, a step of the model at a time."""
+"""Generation for a batch of requests: all sequences advance together, one step of the model at a time."""
 
 from __future__ import annotations
 
@@ -8,69 +8,59 @@ from contextlib import contextmanager
 import torch
 
 from mlsys_lab.inference.cache import Cache, Contiguous, extend
-from mlsys_lab.inference.generate.request import Completion, Request, Text
-from mlsys_lab.inference.generate.sampling import Chooser, choose
+from mlsys_lab.inference.engine.sampler import sample, start_generations
+from mlsys_lab.inference.engine.sequence import CompletionOutput, Generation, Request
 from mlsys_lab.models import Transformer
 
 
 class Running:
-    """A text with its place in a cache, tokens still to be fed, and its own source of random numbers.
+    """A sequence of a cache that generates `generation`, and its tokens that are not computed yet.
 
-    `waiting` are further texts, with theirs, that begin where this one does: after the prompt.
+    `siblings` are further sequences of the same request, which are forked from it once the prompt is computed.
     """
 
     def __init__(
-        self,
-        text: Text,
-        generator: torch.Generator,
-        sequence: int,
-        pending: Sequence[int] = (),
-        waiting: Sequence[tuple[Text, torch.Generator]] = (),
+        self, generation: Generation, sequence: int, pending: Sequence[int] = (), siblings: Sequence[Generation] = ()
     ) -> None:
-        self.text, self.generator, self.sequence = text, generator, sequence
-        self.pending, self.waiting = list(pending), waiting
+        self.generation, self.sequence, self.pending, self.siblings = generation, sequence, list(pending), siblings
 
-    def branch(self, cache: Cache) -> list[Running]:
-        """This text, and those that were waiting for it to come this far, each with a fork of its sequence."""
-        waiting, self.waiting = self.waiting, ()
-        return [self, *(Running(text, generator, cache.fork(self.sequence)) for text, generator in waiting)]
+    def fork(self, cache: Cache) -> list[Running]:
+        """This sequence and its siblings, each with a fork of its cache."""
+        siblings, self.siblings = self.siblings, ()
+        return [self, *(Running(generation, cache.fork(self.sequence)) for generation in siblings)]
 
-    @property
-    def chooser(self) -> Chooser:
-        """The sampling options, tokens so far and random numbers by which the next token is chosen."""
-        return Chooser(self.text.request.sampling, self.text.everything, self.generator)
-
-    def write(self, token: int, logprob: float) -> None:
-        """Write the next token, and keep it to be fed next."""
-        self.text.add(token, logprob)
-        self.pending = [token]
+    def append(self, token_id: int, logprob: float) -> None:
+        """Append a sampled token, which is computed in the next step."""
+        self.generation.append(token_id, logprob)
+        self.pending = [token_id]
 
 
-def generate(model: Transformer, requests: Sequence[Request], *, cache: Cache | None = None) -> list[list[Completion]]:
-    """Continue all prompts: for each request a list of `count` completions.
+def generate(
+    model: Transformer, requests: Sequence[Request], *, cache: Cache | None = None
+) -> list[list[CompletionOutput]]:
+    """Continue all prompts: for each request a list of `n` completions.
 
-    Prompts are fed in one step, or in chunks where the cache has a `chunk`; `count` texts share one pass over their
-    prompt. A text hangs on its request alone, up to the rounding of logits, which other company may change: with a seed
-    it is the same in any batch. `cache` is one of this model with room for all texts, which are gone from it at the
-    end; None makes one. InputError, in one line, for requests that the model cannot answer, a cache of another model
-    and one without room.
+    Prompts are computed in one step, or in chunks if the cache has a `chunk`; the `n` sequences of a request share one
+    pass over its prompt. An output depends only on its request, up to the rounding of logits: with a seed it is the
+    same in any batch. `cache` is one of this model with room for all sequences, which are dropped at the end; None
+    makes one. InputError for requests that the model cannot serve, a cache of another model and one without room.
     """
     for request in requests:
         request.check(model)
     if cache is None:
-        longest = max((len(request.prompt) + request.max_tokens for request in requests), default=1)
-        cache = Contiguous(model, sequences=sum(request.count for request in requests) or 1, capacity=longest)
-    texts = [[Text(request) for _ in range(request.count)] for request in requests]
-    with borrow(cache):
-        running = [_start(cache, group) for group in texts]
+        longest = max((len(request.prompt_token_ids) + request.max_tokens for request in requests), default=1)
+        cache = Contiguous(model, sequences=sum(request.n for request in requests) or 1, capacity=longest)
+    groups = [start_generations(request) for request in requests]
+    with drop_new_sequences(cache):
+        running = [_start(cache, group) for group in groups]
         while running:
             running = _step(model, cache, running)
-    return [[text.completion for text in group if text.completion] for group in texts]
+    return [[generation.completion for generation in group if generation.completion] for group in groups]
 
 
 @contextmanager
-def borrow(cache: Cache) -> Iterator[None]:
-    """Give back all room of a cache that is taken within this block, and still held when it is left."""
+def drop_new_sequences(cache: Cache) -> Iterator[None]:
+    """Drop all sequences that are started within this block and still in the cache at its end."""
     before = set(cache.sequences)
     try:
         yield
@@ -80,28 +70,31 @@ def borrow(cache: Cache) -> Iterator[None]:
                 cache.drop(sequence)
 
 
-def _start(cache: Cache, texts: Sequence[Text]) -> Running:
-    request = texts[0].request
-    first, *waiting = zip(texts, request.sampling.generators(request.count), strict=True)
-    sequence = cache.start(request.prompt)
-    return Running(*first, sequence, request.prompt[cache.length(sequence) :], waiting)
+def _start(cache: Cache, group: Sequence[Generation]) -> Running:
+    first, *siblings = group
+    prompt = first.request.prompt_token_ids
+    sequence = cache.start(prompt)
+    return Running(first, sequence, prompt[cache.length(sequence) :], siblings)
 
 
 def _step(model: Transformer, cache: Cache, running: Sequence[Running]) -> list[Running]:
-    """Feed all texts one token or chunk more, and write a token where the prompt is done; returns those that go on."""
-    new = {one.sequence: one.pending[: cache.chunk] for one in running}
-    logits = extend(model, cache, new)
-    going: list[Running] = []
-    writers: list[Running] = []
+    """Compute one more token or chunk of every sequence, and sample those whose prompt is computed.
+
+    Returns the unfinished sequences.
+    """
+    logits: torch.Tensor = extend(model, cache, {one.sequence: one.pending[: cache.chunk] for one in running})
+    unfinished: list[Running] = []
+    sampled: list[Running] = []
     rows: list[int] = []
-    for row, reader in enumerate(running):
-        del reader.pending[: cache.chunk]
-        branches = [] if reader.pending else reader.branch(cache)
-        going += branches or [reader]
-        writers += branches
-        rows += [row] * len(branches)
-    for one, (token, logprob) in zip(writers, choose([one.chooser for one in writers], logits[rows]), strict=True):
-        one.write(token, logprob)
-        if one.text.completion:
+    for row, one in enumerate(running):
+        del one.pending[: cache.chunk]
+        forks = [] if one.pending else one.fork(cache)
+        unfinished += forks or [one]
+        sampled += forks
+        rows += [row] * len(forks)
+    tokens = sample([one.generation for one in sampled], logits[rows])
+    for one, (token_id, logprob) in zip(sampled, tokens, strict=True):
+        one.append(token_id, logprob)
+        if one.generation.completion:
             cache.drop(one.sequence)
-    return [one for one in going if not one.text.completion]
+    return [one for one in unfinished if not one.generation.completion]

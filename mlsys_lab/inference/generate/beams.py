@@ -1,4 +1,4 @@
-"""Beam search: of all texts that could be written, those likely as a whole, not token by token."""
+"""Beam search: the sequences that are likeliest as a whole, rather than token by token."""
 
 from __future__ import annotations
 
@@ -11,117 +11,116 @@ import torch
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.amounts import require_at_least_one
 from mlsys_lab.inference.cache import Cache, Paged, extend
-from mlsys_lab.inference.generate.batch import borrow
-from mlsys_lab.inference.generate.request import Completion, Request
+from mlsys_lab.inference.engine.sequence import CompletionOutput, Request
+from mlsys_lab.inference.generate.batch import drop_new_sequences
 from mlsys_lab.models import Transformer
 
-PAGE = 16
+BLOCK_SIZE = 16
 
 
 class Beam(NamedTuple):
-    """A text that beam search found; `score` is its log-probability / (number of its tokens) ** length_penalty.
+    """A finished sequence; `score` is its log-probability / (number of its tokens) ** length_penalty.
 
-    A token that ended it counts in the score, though it is cut off.
+    A stop token counts in the score, though it is cut off.
     """
 
-    completion: Completion
+    completion: CompletionOutput
     score: float
 
 
-class _Open(NamedTuple):
-    """A text that goes on: its log-probability, tokens, their log-probabilities, its sequence in the cache."""
+class _OpenBeam(NamedTuple):
+    """An unfinished sequence: its log-probability, tokens, their log-probabilities, its sequence in the cache."""
 
-    total: float
-    tokens: tuple[int, ...]
+    logprob: float
+    token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     sequence: int
 
 
 def beam_search(
     model: Transformer,
-    prompt: Sequence[int],
+    prompt_token_ids: Sequence[int],
     max_tokens: int,
     *,
-    beams: int = 4,
+    num_beams: int = 4,
     stop: Sequence[int] = (),
     length_penalty: float = 1.0,
     cache: Cache | None = None,
 ) -> list[Beam]:
-    """Keep the `beams` likeliest beginnings at each step, and return the best texts that came of them, best first.
+    """Keep the `num_beams` likeliest sequences at each step, and return the best finished ones, best first.
 
-    Texts end with a token of `stop`, which is cut off, or at `max_tokens`. A `length_penalty` of 0 compares
-    probabilities, which favours short texts; 1 compares means. The search ends when as many have ended, and the
-    likeliest that goes on, as long as it is now, is worse than all of them. The same texts as `transformers` finds
-    with `num_beams` and `early_stopping=False`. Beams share what they have in common where the cache can; None makes a
-    paged one. InputError for what `Request` refuses, fewer than one beam, and a cache without room.
+    Sequences end with a token of `stop`, which is cut off, or at `max_tokens`. A `length_penalty` of 0 compares
+    probabilities, which favours short sequences; 1 compares means. The search ends when `num_beams` have finished and
+    the likeliest open one, at its present length, scores below all of them. Same results as `transformers` with
+    `num_beams` and `early_stopping=False`. Beams share the blocks of their common prefix if the cache can share; None
+    makes a paged one. InputError as for a `Request`, for fewer than one beam, and a cache without room.
     """
-    request = Request(prompt, max_tokens, stop=[[token] for token in stop])
+    request = Request(prompt_token_ids, max_tokens, stop=[[token] for token in stop])
     request.check(model)
-    require_at_least_one(beams=beams)
+    require_at_least_one(num_beams=num_beams)
     if not -math.inf < length_penalty < math.inf:
         raise InputError("length_penalty out of range", got=length_penalty, expected="a number")
+    prompt = request.prompt_token_ids
     if cache is None:
-        longest = len(request.prompt) + max_tokens
-        cache = Paged(model, pages=beams * -(-longest // PAGE) + 1, page=PAGE)
+        longest = len(prompt) + max_tokens
+        cache = Paged(model, num_blocks=num_beams * -(-longest // BLOCK_SIZE) + 1, block_size=BLOCK_SIZE)
     finished: list[Beam] = []
-    with borrow(cache):
-        sequence = cache.start(request.prompt)
-        opened, logits = [_Open(0.0, (), (), sequence)], _read(model, cache, sequence, request.prompt)
+    with drop_new_sequences(cache):
+        sequence = cache.start(prompt)
+        opened, logits = [_OpenBeam(0.0, (), (), sequence)], _prefill(model, cache, sequence, prompt)
         for length in range(1, max_tokens + 1):
-            candidates = _best(opened, logits, beams * (1 + len(set(stop))))
-            ended = [one.tokens[-1] in stop or length == max_tokens for one in candidates]
-            for one, ends in list(zip(candidates, ended, strict=True))[:beams]:
-                if ends:
+            candidates = _best_candidates(opened, logits, num_beams * (1 + len(set(stop))))
+            has_ended = [one.token_ids[-1] in stop or length == max_tokens for one in candidates]
+            for one, ended in list(zip(candidates, has_ended, strict=True))[:num_beams]:
+                if ended:
                     finished.append(_finish(one, stop, length_penalty))
-            finished = sorted(finished, key=lambda beam: -beam.score)[:beams]
-            going = [one for one, ends in zip(candidates, ended, strict=True) if not ends][:beams]
-            beaten = len(finished) == beams and going and going[0].total / length**length_penalty <= finished[-1].score
-            if not going or beaten:
+            finished = sorted(finished, key=lambda beam: -beam.score)[:num_beams]
+            survivors = [one for one, ended in zip(candidates, has_ended, strict=True) if not ended][:num_beams]
+            if not survivors:
                 break
-            opened = _branch(cache, opened, going)
-            logits = extend(model, cache, {one.sequence: one.tokens[-1:] for one in opened})
+            if len(finished) == num_beams and survivors[0].logprob / length**length_penalty <= finished[-1].score:
+                break
+            opened = _fork(cache, opened, survivors)
+            logits = extend(model, cache, {one.sequence: one.token_ids[-1:] for one in opened})
     return finished
 
 
-def _read(model: Transformer, cache: Cache, sequence: int, prompt: Sequence[int]) -> torch.Tensor:
-    """Feed a sequence what the cache lacks of its prompt, in chunks where it must; logits (1, V) after the last."""
+def _prefill(model: Transformer, cache: Cache, sequence: int, prompt: Sequence[int]) -> torch.Tensor:
+    """Compute what is not cached of a prompt, in chunks if the cache has a `chunk`; logits (1, V) after the last."""
     first, size = cache.length(sequence), cache.chunk or len(prompt)
-    parts = [prompt[start : start + size] for start in range(first, len(prompt), size)]
-    return [extend(model, cache, {sequence: part}) for part in parts][-1]
+    chunks = [prompt[start : start + size] for start in range(first, len(prompt), size)]
+    return [extend(model, cache, {sequence: chunk}) for chunk in chunks][-1]
 
 
-def _best(opened: Sequence[_Open], logits: torch.Tensor, count: int) -> list[_Open]:
-    """The likeliest texts of one token more, at most `count`, each with the sequence of the text that it goes on from.
-
-    The likelier come first.
-    """
+def _best_candidates(opened: Sequence[_OpenBeam], logits: torch.Tensor, count: int) -> list[_OpenBeam]:
+    """The `count` likeliest sequences of one more token, best first, each with the cache sequence that it extends."""
     logprobs = logits.double().log_softmax(-1).cpu()  # (R, V)
-    totals = logprobs + torch.tensor([one.total for one in opened], dtype=torch.float64)[:, None]
+    totals = logprobs + torch.tensor([one.logprob for one in opened], dtype=torch.float64)[:, None]
     best = totals.flatten().topk(min(count, totals.numel()))
     found = []
     for total, index in zip(best.values.tolist(), best.indices.tolist(), strict=True):
         row, token = divmod(index, totals.shape[1])
-        before = opened[row]
-        logprob = float(logprobs[row, token])
-        found.append(_Open(total, (*before.tokens, token), (*before.logprobs, logprob), before.sequence))
+        parent, logprob = opened[row], float(logprobs[row, token])
+        found.append(_OpenBeam(total, (*parent.token_ids, token), (*parent.logprobs, logprob), parent.sequence))
     return found
 
 
-def _finish(one: _Open, stop: Sequence[int], length_penalty: float) -> Beam:
-    ended = one.tokens[-1] in stop
-    cut = len(one.tokens) - ended
-    completion = Completion(one.tokens[:cut], one.logprobs[:cut], "stop" if ended else "length")
-    return Beam(completion, one.total / len(one.tokens) ** length_penalty)
+def _finish(one: _OpenBeam, stop: Sequence[int], length_penalty: float) -> Beam:
+    is_stopped = one.token_ids[-1] in stop
+    num_kept = len(one.token_ids) - is_stopped
+    kept, logprobs = one.token_ids[:num_kept], one.logprobs[:num_kept]
+    completion = CompletionOutput(kept, logprobs, "stop" if is_stopped else "length")
+    return Beam(completion, one.logprob / len(one.token_ids) ** length_penalty)
 
 
-def _branch(cache: Cache, opened: Sequence[_Open], going: Sequence[_Open]) -> list[_Open]:
-    """Give each text a sequence of its own: the first to go on from another keeps its sequence, the others fork it."""
-    kept = {one.sequence for one in going}
+def _fork(cache: Cache, opened: Sequence[_OpenBeam], survivors: Sequence[_OpenBeam]) -> list[_OpenBeam]:
+    """Give each survivor a cache sequence: the first to extend a parent keeps its sequence, the others fork it."""
+    kept = {one.sequence for one in survivors}
     for one in opened:
         if one.sequence not in kept:
             cache.drop(one.sequence)
-    branches: list[_Open] = []
-    for one in going:
-        taken = any(branch.sequence == one.sequence for branch in branches)
-        branches.append(one._replace(sequence=cache.fork(one.sequence)) if taken else one)
-    return branches
+    forked: list[_OpenBeam] = []
+    for one in survivors:
+        is_taken = any(other.sequence == one.sequence for other in forked)
+        forked.append(one._replace(sequence=cache.fork(one.sequence)) if is_taken else one)
+    return forked

@@ -1,10 +1,10 @@
-"""Weights in 8 or 4 bits: what a token moves through memory shrinks with them, and so does the least time it takes.
+"""Weight quantization to 8 or 4 bits: fewer bytes per decoded token, and so a lower bound on its time.
 
-layers       Int8Linear, Int4Linear: layers that keep whole numbers and scales, and how far off a weight can be
-compensate   compensate(weight, inputs, group=64): 4-bit weights whose later columns make up for earlier ones (GPTQ)
-outliers     MixedInt8Linear: activations in 8 bits too, a few columns of large ones in 16 (LLM.int8)
-convert      quantize(model, scheme, calibration=None) -> a copy of a model with such layers; SCHEMES
-traffic      weight_bytes(model), token_bytes(model, past): what a decoded token reads and writes
+layers       Int8Linear, Int4Linear: integer codes and scales, with bounds of the error
+compensate   compensate(weight, inputs, group_size=64): 4-bit weights with error compensation (GPTQ)
+outliers     MixedInt8Linear: 8-bit activations, with outlier columns in 16 bits (LLM.int8)
+convert      quantize(model, scheme, calibration=None) -> a quantized copy of a model; SCHEMES
+traffic      weight_bytes(model), token_bytes(model, past): bytes that a decoded token moves
 """
 
 from mlsys_lab.inference.quantize.compensate import compensate

@@ -1,4 +1,4 @@
-"""Rounding that looks at the layer's inputs: what one column's rounding breaks, the columns after it mend.
+"""Error-compensated rounding (GPTQ): later columns compensate the rounding error of earlier ones.
 
 Frantar et al. 2022, GPTQ (arXiv:2210.17323), algorithm 1. Dimension letters: O outputs, I inputs, n tokens.
 """
@@ -10,17 +10,17 @@ from typing import NamedTuple
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.quantize.layers import Grid, Int4Linear, require_groups
+from mlsys_lab.inference.quantize.layers import AffineGrid, Int4Linear, require_groups
 
 DAMPING = 0.01
-"""Share of the mean diagonal that is added to the Hessian's, so that it can be inverted (§3.3, step 3)."""
+"""Fraction of its mean diagonal added to the diagonal of the Hessian, so that it is invertible (§3.3, step 3)."""
 
 
 class Compensated(NamedTuple):
-    """A layer with 4-bit weights, and each output's squared error (O,), summed over the tokens of calibration.
+    """A layer with 4-bit weights, and each output's squared error (O,), summed over the calibration tokens.
 
-    The error is of the damped problem: tr (W - Ŵ) H (W - Ŵ)ᵀ, where `hessian(inputs)` is H. It is not estimated: the
-    algorithm's own terms add up to it.
+    The error is that of the damped problem: tr (W - Ŵ) H (W - Ŵ)ᵀ, with H = `hessian(inputs)`. It is exact: the sum of
+    the algorithm's own terms.
     """
 
     layer: Int4Linear
@@ -28,7 +28,7 @@ class Compensated(NamedTuple):
 
 
 def hessian(inputs: torch.Tensor) -> torch.Tensor:
-    """Second derivative of a layer's squared output error by its weights, halved and damped: (n, I) -> (I, I), float64.
+    """Half the second derivative of a layer's squared output error, damped: (n, I) -> (I, I), float64.
 
     XᵀX, with 1 % of its mean diagonal added to the diagonal. InputError for inputs that are all zero.
     """
@@ -40,27 +40,27 @@ def hessian(inputs: torch.Tensor) -> torch.Tensor:
 
 
 def compensate(
-    weight: torch.Tensor, inputs: torch.Tensor, bias: torch.Tensor | None = None, *, group: int = 64
+    weight: torch.Tensor, inputs: torch.Tensor, bias: torch.Tensor | None = None, *, group_size: int = 64
 ) -> Compensated:
-    """Round weights (O, I) to 4 bits column by column, so that outputs on `inputs` (n, I) change little.
+    """Quantize weights (O, I) to 4 bits column by column, so that outputs on `inputs` (n, I) change little.
 
-    Each column is rounded to the nearest; its error, times what the inverse Hessian says, is taken off the columns that
-    are still to come. A group's `Grid` is that of its weights as they are when their turn comes. A single weight may
-    be off by more than half a step. InputError if groups do not divide the inputs.
+    Each column is rounded to nearest; its error, weighted by the inverse Hessian, is subtracted from the later columns.
+    The `AffineGrid` of a group is chosen when its first column is reached. The error of a single weight may exceed half
+    a scale. InputError if groups do not divide the inputs.
     """
-    require_groups(weight, group)
+    require_groups(weight, group_size)
     if inputs.ndim != 2 or inputs.shape[-1] != weight.shape[-1]:
         raise InputError("inputs of another layer", got=tuple(inputs.shape), expected=f"(n, {weight.shape[-1]})")
     inverse = torch.linalg.inv(hessian(inputs))
     factor = torch.linalg.cholesky(inverse, upper=True)  # (I, I): inverse = factorᵀ · factor
-    left = weight.detach().double().clone()  # (O, I)
-    grids, codes, error = [], [], torch.zeros_like(left[:, 0])
-    for column in range(left.shape[-1]):
-        if column % group == 0:
-            grids.append(Grid(left[:, column : column + group]))
-        rounded = grids[-1].encode(left[:, column])  # (O,)
-        wrong = (left[:, column] - grids[-1].decode(rounded, left[:, column])) / factor[column, column]
-        left[:, column + 1 :] -= wrong[:, None] * factor[column, column + 1 :]
+    remaining = weight.detach().double().clone()  # (O, I)
+    grids, codes, error = [], [], torch.zeros_like(remaining[:, 0])
+    for column in range(remaining.shape[-1]):
+        if column % group_size == 0:
+            grids.append(AffineGrid(remaining[:, column : column + group_size]))
+        rounded = grids[-1].encode(remaining[:, column])  # (O,)
+        scaled_error = (remaining[:, column] - grids[-1].decode(rounded, remaining[:, column])) / factor[column, column]
+        remaining[:, column + 1 :] -= scaled_error[:, None] * factor[column, column + 1 :]
         codes.append(rounded)
-        error += wrong.square()
+        error += scaled_error.square()
     return Compensated(Int4Linear(torch.stack(codes, -1), grids, bias), error)

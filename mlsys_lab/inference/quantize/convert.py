@@ -1,4 +1,4 @@
-"""A copy of a model whose blocks multiply with quantised weights."""
+"""Quantize a model: a copy whose blocks have quantized linear layers."""
 
 from __future__ import annotations
 
@@ -15,31 +15,33 @@ from mlsys_lab.inference.quantize.outliers import MixedInt8Linear
 from mlsys_lab.models import Transformer
 
 Make = Callable[[nn.Linear, torch.Tensor], QuantizedLinear]
-"""Type of what quantises a layer, given activations (n, I) that reach it; none, (0, I), without calibration."""
+"""Type of a function that quantizes a layer, given its input activations (n, I); (0, I) without calibration."""
 
 SCHEMES: Mapping[str, Make] = {
     "int8": lambda linear, _: Int8Linear(linear.weight, linear.bias),
-    "int4": lambda linear, _: Int4Linear.rounded(linear.weight, linear.bias),
+    "int4": lambda linear, _: Int4Linear.from_weight(linear.weight, linear.bias),
     "int4-compensated": lambda linear, inputs: compensate(linear.weight, inputs, linear.bias).layer,
     "llm-int8": lambda linear, inputs: MixedInt8Linear(linear.weight, inputs, linear.bias),
 }
-"""What quantises a layer, by name: weights in int8; in int4 rounded to the nearest, or compensated (GPTQ); LLM.int8."""
+"""Quantization schemes by name: int8 weights; int4 weights rounded to nearest, or compensated (GPTQ); LLM.int8."""
 CALIBRATED = ("int4-compensated", "llm-int8")
 
 
 def quantize(model: Transformer, scheme: str | Make, calibration: torch.Tensor | None = None) -> Transformer:
-    """A copy of a model with every linear layer of its blocks quantised; embedding, norms and head stay as they are.
+    """A copy of a model with every linear layer of its blocks quantized; embedding, norms and head are not.
 
-    `scheme` is a name in `SCHEMES`, or a function of a layer and its activations (n, I). Those are taken from a pass
-    over `calibration`, token ids (B, T), block by block, so that a block sees what the quantised ones before it give.
+    `scheme` is a name in `SCHEMES`, or a function of a layer and its activations (n, I). These come from a forward pass
+    over `calibration`, token ids (B, T), block by block, so that a block sees the outputs of the quantized ones before.
     InputError for an unknown scheme, and for one that needs calibration without it.
     """
     if isinstance(scheme, str):
         if scheme not in SCHEMES:
             expected = f"one of {', '.join(SCHEMES)}"
-            raise InputError("unknown quantisation", got=scheme, expected=expected, help=did_you_mean(scheme, SCHEMES))
+            raise InputError(
+                "unknown quantization scheme", got=scheme, expected=expected, help=did_you_mean(scheme, SCHEMES)
+            )
         if scheme in CALIBRATED and calibration is None:
-            raise InputError(f"{scheme} looks at activations", expected="token ids (B, T) for calibration")
+            raise InputError(f"{scheme} needs activations", expected="token ids (B, T) for calibration")
     make = SCHEMES[scheme] if isinstance(scheme, str) else scheme
     quantized = copy.deepcopy(model)
     for block in quantized.blocks:
@@ -54,7 +56,7 @@ def quantize(model: Transformer, scheme: str | Make, calibration: torch.Tensor |
 
 @torch.no_grad()
 def _observe(model: Transformer, linears: Mapping[str, nn.Linear], tokens: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Activations that reach each of some layers in a pass over tokens (B, T): (n, I) by name."""
+    """Input activations of each layer in a forward pass over tokens (B, T): (n, I) by name."""
     seen: dict[str, torch.Tensor] = {}
 
     def keep(name: str) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], None]:

@@ -1,7 +1,7 @@
-"""Products of 8-bit activations and 8-bit weights, but for the few inputs whose activations are large.
+"""Products of 8-bit activations and 8-bit weights, except for a few inputs with outlier activations.
 
-Dettmers et al. 2022, LLM.int8() (arXiv:2208.07339), §3. One large activation sets the scale of its whole vector, so
-that all others round to next to nothing; the columns that they come in are few, and the same for all tokens.
+Dettmers et al. 2022, LLM.int8() (arXiv:2208.07339), §3. One large activation sets the scale of its vector, so that all
+others round to nearly nothing; outliers occur in few columns, which are the same for all tokens.
 Dimension letters: O outputs, I inputs, R inputs in 8 bits, ... any leading axes.
 """
 
@@ -13,15 +13,15 @@ from torch.nn import functional as F
 from mlsys_lab.inference.quantize.layers import QuantizedLinear, round_int8
 
 THRESHOLD = 6.0
-"""Magnitude from which on an activation is an outlier (§3.2)."""
+"""Smallest magnitude of an outlier activation (§3.2)."""
 
 
 class MixedInt8Linear(QuantizedLinear):
     """Weights in int8 by output, activations in int8 by token, and outlier inputs of both in 16 bits.
 
-    Outliers are the inputs that reach `threshold` anywhere in `inputs` (n, I), activations of calibration; the paper
-    finds them anew in each batch. `codes` (O, R) and `scale` (O, 1) are of the other inputs, `kept` (O, I - R) of the
-    outliers, in bf16. A product of codes is worked out in fp32, exactly up to 1,040 inputs.
+    Outliers are the inputs that reach `threshold` anywhere in the calibration activations `inputs` (n, I); the paper
+    finds them again in each batch. `codes` (O, R) and `scale` (O, 1) are of the other inputs, `kept` (O, I - R) of the
+    outliers, in bf16. A product of codes is computed in fp32, exactly up to 1,040 inputs.
     """
 
     regular: torch.Tensor
@@ -49,34 +49,34 @@ class MixedInt8Linear(QuantizedLinear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply in 8 bits and in 16, and add both: (..., I) -> (..., O)."""
-        codes, scale = self._round(x)  # (..., R) and (..., 1)
+        codes, scale = self._quantize(x)  # (..., R) and (..., 1)
         product = F.linear(codes.float(), self.codes.float()) * scale * self.scale[:, 0]  # (..., O)
         product = product + F.linear(x[..., self.outliers].float(), self.kept.float(), self.bias)
         return product.to(x.dtype)
 
     def weight(self) -> torch.Tensor:
-        """Weights that the numbers stand for, (O, I) in fp32."""
-        return self._spread(self.codes.float() * self.scale, self.kept.float())
+        """Dequantized weights, (O, I) in fp32."""
+        return self._merge(self.codes.float() * self.scale, self.kept.float())
 
-    def half_step(self) -> torch.Tensor:
-        """Most that a weight is off: half a scale, for an outlier its rounding to bf16, 2⁻⁸ of it; (O, I)."""
-        return self._spread((self.scale / 2).expand(self.codes.shape), self.kept.float().abs() * 2**-8)
+    def weight_error_bound(self) -> torch.Tensor:
+        """Half a scale of each weight, or the rounding of an outlier to bf16, 2⁻⁸ of it; (O, I)."""
+        return self._merge((self.scale / 2).expand(self.codes.shape), self.kept.float().abs() * 2**-8)
 
     def error_bound(self, x: torch.Tensor) -> torch.Tensor:
-        """Most by which an output can differ from the exact layer's, (..., I) -> (..., O): weights and activations.
+        """Largest error of each output from quantized weights and activations, (..., I) -> (..., O).
 
-        Σ |x| · (half step of the weight) + (|weight| + half step) · (half step of the activation), the latter over
-        inputs in 8 bits; beside the rounding of floating point.
+        Σ |x| · (half the weight's scale) + (|weight| + half its scale) · (half the activation's scale), the latter over
+        inputs in 8 bits; plus floating-point rounding.
         """
-        weights = F.linear(x.abs().float(), self.half_step())
-        reach = ((self.codes.float().abs() + 0.5) * self.scale).sum(-1)  # (O,)
-        return weights + self._round(x)[1] / 2 * reach
+        weights = F.linear(x.abs().float(), self.weight_error_bound())
+        magnitudes = ((self.codes.float().abs() + 0.5) * self.scale).sum(-1)  # (O,)
+        return weights + self._quantize(x)[1] / 2 * magnitudes
 
-    def _round(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _quantize(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return round_int8(x[..., self.regular])
 
-    def _spread(self, regular: torch.Tensor, outliers: torch.Tensor) -> torch.Tensor:
+    def _merge(self, regular: torch.Tensor, outliers: torch.Tensor) -> torch.Tensor:
         """Columns of both kinds in the order of the inputs."""
-        whole = regular.new_empty(len(self.scale), len(self.regular) + len(self.outliers))
-        whole[:, self.regular], whole[:, self.outliers] = regular, outliers
-        return whole
+        merged = regular.new_empty(len(self.scale), len(self.regular) + len(self.outliers))
+        merged[:, self.regular], merged[:, self.outliers] = regular, outliers
+        return merged

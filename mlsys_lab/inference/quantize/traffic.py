@@ -1,4 +1,4 @@
-"""Bytes that decoding moves: every token reads all weights, and the keys and values of its text."""
+"""Bytes that decoding moves: every token reads all weights, and the KV cache of its sequence."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from mlsys_lab.models import Transformer
 
 
 def weight_bytes(model: Transformer) -> int:
-    """Bytes of all weights with their scales, quantised or not; a tied embedding counts once."""
+    """Bytes of all weights with their scales, quantized or not; a tied embedding counts once."""
     return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
 
 
 def token_bytes(model: Transformer, past: float) -> float:
-    """Bytes that one token moves after `past` others, alone in its batch: the least that a step must read and write.
+    """Bytes that one token moves after `past` others, alone in its batch: a lower bound of a step's memory traffic.
 
-    All weights are read, for an untied model all but an embedding of which one row is; keys and values of the tokens
-    before are read and its own are written, in the model's dtype. Activations are left out: they stay in caches.
+    All weights are read, except that of an untied embedding one row is; keys and values of earlier tokens are read and
+    those of the token are written, in the model's dtype. Activations are not counted: they stay in the GPU's caches.
     """
     weight = model.embedding.weight
     rows = 0 if model.config.tied else weight.nbytes - weight[0].nbytes

@@ -1,4 +1,4 @@
-"""The engine's process as the HTTP side sees it: requests go in, answers come out, and a crash is mended."""
+"""The engine's process as the HTTP side sees it: requests go in, outputs come out, and a crashed engine restarts."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from mlsys_lab.errors import CourseError
 from mlsys_lab.inference.server.errors import RETRY, ApiError, bad_request, unavailable
 from mlsys_lab.inference.server.messages import (
     Abort,
-    Ask,
-    Begun,
+    Accepted,
+    EngineState,
     Failed,
+    GenerateRequest,
     Lines,
     Message,
-    Piece,
+    OutputDelta,
     Ready,
-    Refused,
+    Rejected,
     Start,
-    State,
     View,
     Watch,
 )
@@ -39,53 +39,55 @@ RESTART_PAUSE_S = 1.0
 
 
 class Answer:
-    """What comes of one request; closed early, the engine forgets the request within a step."""
+    """The outputs of one request; closed early, the request is aborted within a step."""
 
-    def __init__(self, engine: EngineProcess, ask: Ask) -> None:
+    def __init__(self, engine: EngineProcess, ask: GenerateRequest) -> None:
         self.engine, self.ask = engine, ask
-        self.inbox: asyncio.Queue[Begun | Refused | Piece | None] = asyncio.Queue()  # None: the engine crashed
-        self._left = ask.count
-        self._last_s: list[float | None] = [None] * ask.count
+        self.inbox: asyncio.Queue[Accepted | Rejected | OutputDelta | None] = (
+            asyncio.Queue()
+        )  # None: the engine crashed
+        self._left = ask.n
+        self._last_s: list[float | None] = [None] * ask.n
         self._asked_s = time.monotonic()
 
     async def begin(self) -> int:
-        """Wait until the request is accepted: number of tokens of its prompt; ApiError where it is refused."""
+        """Wait until the request is accepted; returns its number of prompt tokens. ApiError if it is rejected."""
         message = await self._receive()
-        assert isinstance(message, Begun)
-        self.engine.metrics.prompt_tokens += message.prompt_tokens
-        return message.prompt_tokens
+        assert isinstance(message, Accepted)
+        self.engine.metrics.prompt_tokens += message.num_prompt_tokens
+        return message.num_prompt_tokens
 
-    async def pieces(self) -> AsyncIterator[Piece]:
-        """Pieces of all texts as they come, until each has ended; ApiError where the engine crashes meanwhile."""
+    async def deltas(self) -> AsyncIterator[OutputDelta]:
+        """Yield outputs of all sequences until each has finished; ApiError if the engine crashes meanwhile."""
         while self._left:
-            piece = await self._receive()
-            assert isinstance(piece, Piece)
-            self._measure(piece)
-            self._left -= piece.reason is not None
-            yield piece
+            delta = await self._receive()
+            assert isinstance(delta, OutputDelta)
+            self._measure(delta)
+            self._left -= delta.finish_reason is not None
+            yield delta
 
     def close(self) -> None:
         """Let go of the request, answered or not."""
         self.engine.forget(self, under_way=self._left > 0)
 
-    async def _receive(self) -> Begun | Piece:
+    async def _receive(self) -> Accepted | OutputDelta:
         message = await self.inbox.get()
         if message is None:
             text = "the engine crashed while it worked on this request, and is started again"
             raise ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, text, code="engine_crashed")
-        if isinstance(message, Refused):
+        if isinstance(message, Rejected):
             self._left = 0
             raise bad_request(message.reason)
         return message
 
-    def _measure(self, piece: Piece) -> None:
-        now, last, metrics = time.monotonic(), self._last_s[piece.choice], self.engine.metrics
+    def _measure(self, delta: OutputDelta) -> None:
+        now, last, metrics = time.monotonic(), self._last_s[delta.index], self.engine.metrics
         if last is None:
             metrics.first_token.observe(now - self._asked_s)
         else:
             metrics.between_tokens.observe(now - last)
-        self._last_s[piece.choice] = now
-        metrics.generated_tokens += piece.written
+        self._last_s[delta.index] = now
+        metrics.generated_tokens += delta.num_tokens
 
 
 class EngineProcess:
@@ -142,26 +144,26 @@ class EngineProcess:
         if not self.ready.is_set():
             raise unavailable("the engine is starting", code="engine_starting")
 
-    def open(self, ask: Ask) -> Answer:
+    def open(self, ask: GenerateRequest) -> Answer:
         """Pass a request on, under a number of our own; ApiError where the server is full or has no engine."""
         self.require_ready()
-        if self._answers and self.metrics.open_texts + ask.count > self.room:
-            text = f"the queue is full: {self.metrics.open_texts} texts are under way, up to {self.room} may be"
+        if self._answers and self.metrics.open_sequences + ask.n > self.room:
+            text = f"the queue is full: {self.metrics.open_sequences} texts are under way, up to {self.room} may be"
             raise ApiError(HTTPStatus.TOO_MANY_REQUESTS, text, code="queue_full", headers=RETRY)
-        ask = replace(ask, number=next(self._numbers))
-        answer = self._answers[ask.number] = Answer(self, ask)
-        self.metrics.open_texts += ask.count
+        ask = replace(ask, request_id=next(self._numbers))
+        answer = self._answers[ask.request_id] = Answer(self, ask)
+        self.metrics.open_sequences += ask.n
         self._idle.clear()
         self._send(ask)
         return answer
 
     def forget(self, answer: Answer, *, under_way: bool) -> None:
         """Take an answer off the list of those open, and its request from the engine if it is still at it."""
-        if self._answers.pop(answer.ask.number, None) is None:
+        if self._answers.pop(answer.ask.request_id, None) is None:
             return
-        self.metrics.open_texts -= answer.ask.count
+        self.metrics.open_sequences -= answer.ask.n
         if under_way and self.ready.is_set():
-            self._send(Abort(answer.ask.number))
+            self._send(Abort(answer.ask.request_id))
         if not self._answers:
             self._idle.set()
 
@@ -209,16 +211,16 @@ class EngineProcess:
             self.watchers.resume()
 
     def _deliver(self, message: Message) -> None:
-        if isinstance(message, State):
+        if isinstance(message, EngineState):
             self.metrics.state = message
         elif isinstance(message, View):
             self.watchers.deliver(message)
-        elif isinstance(message, Begun | Refused | Piece) and message.number in self._answers:
-            self._answers[message.number].inbox.put_nowait(message)
+        elif isinstance(message, Accepted | Rejected | OutputDelta) and message.request_id in self._answers:
+            self._answers[message.request_id].inbox.put_nowait(message)
 
     def _lose(self) -> None:
         self.ready.clear()
         self.metrics.restarts += 1
-        self.metrics.state = State(0, 0, 0, 0, 0)
+        self.metrics.state = EngineState(0, 0, 0, 0, 0)
         for answer in self._answers.values():
             answer.inbox.put_nowait(None)

@@ -9,32 +9,32 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True)
 class Start:
-    """To the engine, once: pages of its cache, texts that a step may hold, and a Python file that makes its scheduler.
+    """To the engine, once: blocks of its KV cache, sequences of a step, and a Python file that makes its scheduler.
 
     The file defines `build(pages, page, limits)`; None takes the package's own scheduler. `adapters` are folders by the
-    names under which requests ask for them.
+    names of the LoRA adapters.
     """
 
-    blocks: int
-    sequences: int
+    num_blocks: int
+    max_num_seqs: int
     scheduler: str | None = None
     adapters: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Ask:
-    """To the engine: continue a prompt, text or token ids, or answer `chat`, pairs of role and content.
+class GenerateRequest:
+    """To the engine: continue a `prompt`, text or token ids, or answer chat `messages`, pairs of role and content.
 
-    Of prompt and chat one is there. `adapter` None asks the model as it is. `max_tokens` None takes what room there is;
-    `logprobs`: whether tokens are sent, not their text alone. The other fields are those of `generate.Request` and
-    `generate.Sampling`.
+    One of the two is set. `adapter` None is the model itself. `max_tokens` None generates up to the end of the context;
+    with `logprobs`, tokens are sent next to their text. The other fields are those of `engine.Request` and
+    `engine.SamplingParams`.
     """
 
-    number: int
+    request_id: int
     prompt: str | list[int] | None = None
-    chat: list[tuple[str, str]] | None = None
+    messages: list[tuple[str, str]] | None = None
     max_tokens: int | None = None
-    count: int = 1
+    n: int = 1
     temperature: float = 1.0
     top_p: float | None = None
     seed: int | None = None
@@ -45,21 +45,21 @@ class Ask:
 
 @dataclass(frozen=True)
 class Abort:
-    """To the engine: forget a request, if it is still under way."""
+    """To the engine: abort a request if it has not finished."""
 
-    number: int
+    request_id: int
 
 
 @dataclass(frozen=True)
 class Watch:
-    """To the engine: somebody watches, who wants a view at once and then as steps are run, or nobody does any more."""
+    """To the engine: send a view now and then as steps are run, or stop to do so."""
 
     on: bool
 
 
 @dataclass(frozen=True)
 class Ready:
-    """From the engine, once it has loaded the model, and adapters of so many bytes in memory."""
+    """From the engine, once it has loaded the model and its adapters."""
 
     adapter_bytes: int
 
@@ -72,48 +72,49 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Begun:
-    """From the engine: a request was accepted, whose prompt has so many tokens."""
+class Accepted:
+    """From the engine: a request was accepted."""
 
-    number: int
-    prompt_tokens: int
+    request_id: int
+    num_prompt_tokens: int
 
 
 @dataclass(frozen=True)
-class Refused:
-    """From the engine: a request cannot be answered, and why."""
+class Rejected:
+    """From the engine: a request was rejected, and why."""
 
-    number: int
+    request_id: int
     reason: str
 
 
 @dataclass(frozen=True)
-class Piece:
-    """From the engine: what a step wrote of one text of a request.
+class OutputDelta:
+    """From the engine: what a step generated for sequence `index` of a request.
 
-    `written` is its number of new tokens, `text` the characters that became certain. With logprobs asked for, `tokens`
-    are the bytes of each new token. At the end of a text `reason` says why, and `kept` how many tokens it has.
+    `num_tokens` is the number of new tokens, `text` the newly certain text. If logprobs are asked for, `token_bytes`
+    are the bytes of each new token. When the sequence has finished, `finish_reason` is set, and `num_kept_tokens` is
+    its number of tokens.
     """
 
-    number: int
-    choice: int
-    written: int
+    request_id: int
+    index: int
+    num_tokens: int
     text: str
-    tokens: list[list[int]]
+    token_bytes: list[list[int]]
     logprobs: list[float]
-    reason: str | None
-    kept: int
+    finish_reason: str | None
+    num_kept_tokens: int
 
 
 @dataclass(frozen=True)
-class State:
-    """From the engine after each step: texts that wait and run, tokens of the step, pages in use, steps so far."""
+class EngineState:
+    """From the engine after each step: numbers of sequences, of the step's tokens, of used blocks and of steps."""
 
-    waiting: int
-    running: int
-    batch_tokens: int
-    blocks_used: int
-    steps: int
+    num_waiting: int
+    num_running: int
+    num_batched_tokens: int
+    num_used_blocks: int
+    num_steps: int
 
 
 @dataclass(frozen=True)
@@ -137,14 +138,29 @@ class View:
     steps: list[dict[str, Any]]
 
 
-Message = Start | Ask | Abort | Watch | Ready | Failed | Begun | Refused | Piece | State | View
+Message = (
+    Start | GenerateRequest | Abort | Watch | Ready | Failed | Accepted | Rejected | OutputDelta | EngineState | View
+)
 
 
 class Lines:
     """Messages as lines of bytes, and back."""
 
     KINDS: ClassVar[dict[str, type[Message]]] = {
-        kind.__name__: kind for kind in (Start, Ask, Abort, Watch, Ready, Failed, Begun, Refused, Piece, State, View)
+        kind.__name__: kind
+        for kind in (
+            Start,
+            GenerateRequest,
+            Abort,
+            Watch,
+            Ready,
+            Failed,
+            Accepted,
+            Rejected,
+            OutputDelta,
+            EngineState,
+            View,
+        )
     }
 
     @staticmethod

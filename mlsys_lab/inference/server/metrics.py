@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 
-from mlsys_lab.inference.server.messages import State
+from mlsys_lab.inference.server.messages import EngineState
 
 SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
 """Upper bounds of the buckets of times."""
@@ -32,13 +32,13 @@ class Histogram:
 
 
 class Metrics:
-    """What a server has done and how it stands; `blocks` are the pages of its cache."""
+    """Counters and gauges of a server; `num_blocks` is the size of its KV cache."""
 
-    def __init__(self, blocks: int) -> None:
-        self.blocks = blocks
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
         self.responses: Counter[tuple[str, int]] = Counter()
-        self.prompt_tokens = self.generated_tokens = self.restarts = self.open_texts = self.adapter_bytes = 0
-        self.state = State(0, 0, 0, 0, 0)
+        self.prompt_tokens = self.generated_tokens = self.restarts = self.open_sequences = self.adapter_bytes = 0
+        self.state = EngineState(0, 0, 0, 0, 0)
         self.first_token, self.between_tokens = Histogram(), Histogram()
 
     def render(self) -> str:
@@ -50,20 +50,20 @@ class Metrics:
         state = self.state
         plain = [
             ("mlsys_prompt_tokens_total", "counter", "Tokens of accepted prompts.", self.prompt_tokens),
-            ("mlsys_generated_tokens_total", "counter", "Tokens written.", self.generated_tokens),
+            ("mlsys_generated_tokens_total", "counter", "Tokens generated.", self.generated_tokens),
             ("mlsys_engine_restarts_total", "counter", "Times that the engine crashed.", self.restarts),
-            ("mlsys_open_texts", "gauge", "Texts that clients wait for.", self.open_texts),
-            ("mlsys_waiting_texts", "gauge", "Texts in the engine's queue.", state.waiting),
-            ("mlsys_running_texts", "gauge", "Texts with pages in the cache.", state.running),
-            ("mlsys_batch_tokens", "gauge", "Tokens of the last step.", state.batch_tokens),
-            ("mlsys_blocks_used", "gauge", "Pages of the cache that a text holds.", state.blocks_used),
-            ("mlsys_blocks", "gauge", "Pages of the cache.", self.blocks),
-            ("mlsys_adapter_bytes", "gauge", "Bytes of all adapters, beside the cache.", self.adapter_bytes),
-            ("mlsys_engine_steps", "gauge", "Steps since the engine began.", state.steps),
+            ("mlsys_open_sequences", "gauge", "Sequences that clients wait for.", self.open_sequences),
+            ("mlsys_waiting_sequences", "gauge", "Sequences in the engine's queue.", state.num_waiting),
+            ("mlsys_running_sequences", "gauge", "Sequences with blocks in the cache.", state.num_running),
+            ("mlsys_batch_tokens", "gauge", "Tokens of the last step.", state.num_batched_tokens),
+            ("mlsys_blocks_used", "gauge", "Blocks of the cache that a sequence holds.", state.num_used_blocks),
+            ("mlsys_blocks", "gauge", "Blocks of the cache.", self.num_blocks),
+            ("mlsys_adapter_bytes", "gauge", "Bytes of all LoRA adapters.", self.adapter_bytes),
+            ("mlsys_engine_steps", "gauge", "Steps since the engine began.", state.num_steps),
         ]
         times = [
             ("mlsys_time_to_first_token_seconds", "From request to first token.", self.first_token),
-            ("mlsys_time_between_tokens_seconds", "Between two steps of a text.", self.between_tokens),
+            ("mlsys_time_between_tokens_seconds", "Between two outputs of a sequence.", self.between_tokens),
         ]
         lines = [*_head("mlsys_responses_total", "counter", "Responses by route and status."), *by_route]
         for name, kind, said, value in plain:

@@ -1,4 +1,4 @@
-"""Answers in OpenAI's form: completions, chats, and the chunks of both, of the pieces that the engine sends."""
+"""Answers in OpenAI's form: completions, chats, and the chunks of both, of the deltas that the engine sends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from mlsys_lab.inference.server.messages import Piece
+from mlsys_lab.inference.server.messages import OutputDelta
 from mlsys_lab.inference.server.protocol import MODEL, Wanted
 
 Object = dict[str, Any]
@@ -19,9 +19,9 @@ class Usage:
     def __init__(self, prompt: int) -> None:
         self.prompt, self.completion = prompt, 0
 
-    def add(self, piece: Piece) -> None:
-        """Count in a text where this piece ends it."""
-        self.completion += piece.kept
+    def add(self, delta: OutputDelta) -> None:
+        """Count in a text where this delta ends it."""
+        self.completion += delta.num_kept_tokens
 
     @property
     def body(self) -> Object:
@@ -37,14 +37,14 @@ class Shape:
         self.wanted = wanted
         self.id = f"{'chatcmpl' if wanted.chat else 'cmpl'}-{secrets.token_hex(12)}"
         self.created = int(time.time())
-        self._read = [b""] * wanted.ask.count  # bytes of each text whose log-probabilities have been written
+        self._read = [b""] * wanted.ask.n  # bytes of each text whose log-probabilities have been written
 
-    def whole(self, pieces: Sequence[Piece], usage: Usage) -> Object:
-        """Object of a whole answer, of all pieces of all its texts."""
+    def whole(self, deltas: Sequence[OutputDelta], usage: Usage) -> Object:
+        """Object of a whole answer, of all deltas of all its texts."""
         choices = []
-        for choice in range(self.wanted.ask.count):
-            own = [piece for piece in pieces if piece.choice == choice]
-            text = "".join(piece.text for piece in own)
+        for choice in range(self.wanted.ask.n):
+            own = [delta for delta in deltas if delta.index == choice]
+            text = "".join(delta.text for delta in own)
             content = {"message": {"role": "assistant", "content": text}} if self.wanted.chat else {"text": text}
             choices.append(content | self._rest(choice, own))
         return self._head("chat.completion" if self.wanted.chat else "text_completion", choices) | {"usage": usage.body}
@@ -54,14 +54,14 @@ class Shape:
         if not self.wanted.chat:
             return []
         start = {"delta": {"role": "assistant", "content": ""}, "finish_reason": None, "logprobs": None}
-        return [self._chunk([start | {"index": choice}]) for choice in range(self.wanted.ask.count)]
+        return [self._chunk([start | {"index": choice}]) for choice in range(self.wanted.ask.n)]
 
-    def chunk(self, piece: Piece) -> Object:
-        """JSON object of a stream's chunk that brings one piece of text."""
-        content: Object = {"text": piece.text}
+    def chunk(self, delta: OutputDelta) -> Object:
+        """JSON object of a stream's chunk that brings one delta of text."""
+        content: Object = {"text": delta.text}
         if self.wanted.chat:
-            content = {"delta": {"content": piece.text} if piece.text or not piece.reason else {}}
-        return self._chunk([content | self._rest(piece.choice, [piece])])
+            content = {"delta": {"content": delta.text} if delta.text or not delta.finish_reason else {}}
+        return self._chunk([content | self._rest(delta.index, [delta])])
 
     def last(self, usage: Usage) -> list[Object]:
         """Chunks that come after all text: the usage, where it was asked for."""
@@ -74,21 +74,21 @@ class Shape:
         model = self.wanted.ask.adapter or MODEL
         return {"id": self.id, "object": kind, "created": self.created, "model": model, "choices": choices}
 
-    def _rest(self, choice: int, pieces: Sequence[Piece]) -> Object:
-        reason = pieces[-1].reason if pieces else None
-        return {"index": choice, "logprobs": self._logprobs(pieces), "finish_reason": reason}
+    def _rest(self, choice: int, deltas: Sequence[OutputDelta]) -> Object:
+        reason = deltas[-1].finish_reason if deltas else None
+        return {"index": choice, "logprobs": self._logprobs(deltas), "finish_reason": reason}
 
-    def _logprobs(self, pieces: Sequence[Piece]) -> Object | None:
-        """Tokens with their log-probabilities: all that the text keeps, or where it is streamed those of one piece."""
+    def _logprobs(self, deltas: Sequence[OutputDelta]) -> Object | None:
+        """Tokens with their log-probabilities: all that the text keeps, or where it is streamed those of one delta."""
         if not self.wanted.ask.logprobs:
             return None
-        tokens = [bytes(token) for piece in pieces for token in piece.tokens]
-        logprobs = [logprob for piece in pieces for logprob in piece.logprobs]
+        tokens = [bytes(token) for delta in deltas for token in delta.token_bytes]
+        logprobs = [logprob for delta in deltas for logprob in delta.logprobs]
         if not self.wanted.stream:
-            tokens, logprobs = tokens[: pieces[-1].kept], logprobs[: pieces[-1].kept]
+            tokens, logprobs = tokens[: deltas[-1].num_kept_tokens], logprobs[: deltas[-1].num_kept_tokens]
         texts = [token.decode(errors="replace") for token in tokens]
         if not self.wanted.chat:
-            offsets = [self._offset(pieces[0].choice, token) for token in tokens]
+            offsets = [self._offset(deltas[0].index, token) for token in tokens]
             return {"tokens": texts, "token_logprobs": logprobs, "top_logprobs": None, "text_offset": offsets}
         content = [
             {"token": text, "bytes": list(token), "logprob": logprob, "top_logprobs": []}

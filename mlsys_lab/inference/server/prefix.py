@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-from mlsys_lab.inference.server.messages import Ask
+from mlsys_lab.inference.server.messages import GenerateRequest
 
 CHARACTERS, TOKENS = 128, 32
 """Beginning of a prompt that decides: long enough to tell system prompts apart, short enough to be shared whole."""
 
 
-def read_prefix(ask: Ask) -> bytes:
+def read_prefix(ask: GenerateRequest) -> bytes:
     """Beginning of what a request asks for, as bytes: its adapter's name, then of a conversation also who speaks.
 
     Keys and values under one adapter are no use under another.
@@ -19,7 +19,7 @@ def read_prefix(ask: Ask) -> bytes:
     under = f"{ask.adapter}\0".encode() if ask.adapter else b""
     if isinstance(ask.prompt, list):
         return under + repr(ask.prompt[:TOKENS]).encode()
-    text = ask.prompt or "".join(f"{role}\n{content}\n" for role, content in ask.chat or [])
+    text = ask.prompt or "".join(f"{role}\n{content}\n" for role, content in ask.messages or [])
     return under + text[:CHARACTERS].encode(errors="surrogatepass")
 
 

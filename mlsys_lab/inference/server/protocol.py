@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Any
 
 from mlsys_lab.inference.server.errors import ApiError, bad_request
-from mlsys_lab.inference.server.messages import Ask
+from mlsys_lab.inference.server.messages import GenerateRequest
 
 MODEL = "mlsys-lab-target"
 """Name of the model that is served."""
@@ -39,7 +39,7 @@ SILENT = ("metadata", "store", "user")
 class Wanted:
     """A request: what to ask the engine, whether a chat, as a stream or whole, a stream with or without usage."""
 
-    ask: Ask
+    ask: GenerateRequest
     chat: bool
     stream: bool
     include_usage: bool
@@ -82,7 +82,7 @@ def read_completion(body: object, adapters: Collection[str] = ()) -> Wanted:
     prompt = fields.need("prompt", _is_prompt, "one prompt: text, or a list of token ids")
     logprobs = fields.take("logprobs", _whole(0, 0), "0: of the tokens written, of no others")
     most = fields.take("max_tokens", *_AT_LEAST_ONE)
-    ask = Ask(0, prompt=prompt, max_tokens=most or COMPLETION_TOKENS, logprobs=logprobs is not None)
+    ask = GenerateRequest(0, prompt=prompt, max_tokens=most or COMPLETION_TOKENS, logprobs=logprobs is not None)
     return _read_common(fields, ask, adapters, chat=False)
 
 
@@ -94,7 +94,7 @@ def read_chat(body: object, adapters: Collection[str] = ()) -> Wanted:
     fields.take("top_logprobs", _whole(0, 0), "0: of the tokens written, of no others")
     older, newer = (fields.take(name, *_AT_LEAST_ONE) for name in ("max_tokens", "max_completion_tokens"))
     turns = [(message["role"], message["content"]) for message in messages]
-    ask = Ask(0, chat=turns, max_tokens=older if newer is None else newer, logprobs=bool(logprobs))
+    ask = GenerateRequest(0, messages=turns, max_tokens=older if newer is None else newer, logprobs=bool(logprobs))
     return _read_common(fields, ask, adapters, chat=True)
 
 
@@ -105,7 +105,7 @@ def no_model(model: str, adapters: Collection[str]) -> ApiError:
     return ApiError(HTTPStatus.NOT_FOUND, text, param="model", code="model_not_found")
 
 
-def _read_common(fields: Fields, ask: Ask, adapters: Collection[str], *, chat: bool) -> Wanted:
+def _read_common(fields: Fields, ask: GenerateRequest, adapters: Collection[str], *, chat: bool) -> Wanted:
     model = fields.need("model", lambda value: isinstance(value, str), f"{MODEL!r}")
     if model != MODEL and model not in adapters:
         raise no_model(model, adapters)
@@ -118,7 +118,7 @@ def _read_common(fields: Fields, ask: Ask, adapters: Collection[str], *, chat: b
     ask = replace(
         ask,
         adapter=None if model == MODEL else model,
-        count=fields.take("n", _whole(1, MOST_TEXTS), f"1 to {MOST_TEXTS}") or 1,
+        n=fields.take("n", _whole(1, MOST_TEXTS), f"1 to {MOST_TEXTS}") or 1,
         temperature=1.0 if temperature is None else float(temperature),
         top_p=fields.take("top_p", lambda value: _is_number(value) and 0 < value <= 1, "above 0, at most 1"),
         seed=fields.take("seed", _whole(0, 2**63 - 1), "a whole number from 0, of 63 bits"),

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 from mlsys_lab.errors import MissingToolError
 from mlsys_lab.inference.server.engine_process import EngineProcess
 from mlsys_lab.inference.server.errors import ApiError
-from mlsys_lab.inference.server.messages import Abort, Ask, Begun, Message, Piece, Refused, Start
+from mlsys_lab.inference.server.messages import Abort, Accepted, GenerateRequest, Message, OutputDelta, Rejected, Start
 from mlsys_lab.inference.server.metrics import Metrics
 from mlsys_lab.local_ray import import_ray, start_ray
 
 
-class Taker(NamedTuple):
-    """Who took a request: a replica, by name, and how often its engine had crashed before."""
+class ServedBy(NamedTuple):
+    """The replica that serves a request, by name, and how often its engine had crashed before."""
 
     replica: str
     crashes: int
@@ -33,27 +33,27 @@ class EngineReplica:
     """One replica: an engine in a process of its own, which is started again where it crashes."""
 
     def __init__(self, start: Start, room: int) -> None:
-        self.engine = EngineProcess(start, room, Metrics(start.blocks))
+        self.engine = EngineProcess(start, room, Metrics(start.num_blocks))
         self.name = _import_ray()[1].get_replica_context().replica_id.unique_id
         self._starting = asyncio.Lock()
 
-    async def answer(self, ask: Ask) -> AsyncIterator[Taker | Message]:
-        """Stream who takes a request, then what comes of it; ApiError where the engine crashes.
+    async def answer(self, ask: GenerateRequest) -> AsyncIterator[ServedBy | Message]:
+        """Yield the replica that serves a request, then its outputs; ApiError if the engine crashes.
 
-        It waits for an engine that is being started. Closed early, the engine forgets the request.
+        It waits for an engine that is being started. Closed early, the request is aborted.
         """
         await self.check_health()
         await self.engine.ready.wait()
         answer = self.engine.open(ask)
         try:
-            yield Taker(self.name, self.engine.metrics.restarts)
-            yield Begun(ask.number, await answer.begin())
-            async for piece in answer.pieces():
-                yield replace(piece, number=ask.number)
+            yield ServedBy(self.name, self.engine.metrics.restarts)
+            yield Accepted(ask.request_id, await answer.begin())
+            async for delta in answer.deltas():
+                yield replace(delta, request_id=ask.request_id)
         except ApiError as error:
             if error.status != HTTPStatus.BAD_REQUEST:
                 raise
-            yield Refused(ask.number, error.message)
+            yield Rejected(ask.request_id, error.message)
         finally:
             answer.close()
 
@@ -77,7 +77,7 @@ class RayEngine(EngineProcess):
         self.replicas = replicas
         self.answered: Counter[str] = Counter()  # requests, by the name of the replica that took them
         self._streams: dict[int, asyncio.Task[None]] = {}
-        self._crashed: set[Taker] = set()
+        self._crashed: set[ServedBy] = set()
         self._handle: Any = None
 
     def require_watchable(self) -> None:
@@ -115,38 +115,38 @@ class RayEngine(EngineProcess):
         deployment = serve.deployment(
             EngineReplica,
             num_replicas=self.replicas,
-            max_ongoing_requests=self.start_message.sequences,
+            max_ongoing_requests=self.start_message.max_num_seqs,
             request_router_config=RequestRouterConfig(request_router_class=PrefixRouter),  # type: ignore[arg-type]
         )
         application = deployment.bind(self.start_message, self.room)
         self._handle = serve.run(application, name="engine", route_prefix=None).options(stream=True)
 
     def _send(self, message: Message) -> None:
-        if isinstance(message, Ask):
+        if isinstance(message, GenerateRequest):
             stream = asyncio.create_task(self._relay(message))
-            self._streams[message.number] = stream
-            stream.add_done_callback(lambda _: self._streams.pop(message.number))
-        elif isinstance(message, Abort) and message.number in self._streams:
-            self._streams[message.number].cancel()
+            self._streams[message.request_id] = stream
+            stream.add_done_callback(lambda _: self._streams.pop(message.request_id))
+        elif isinstance(message, Abort) and message.request_id in self._streams:
+            self._streams[message.request_id].cancel()
 
-    async def _relay(self, ask: Ask) -> None:
+    async def _relay(self, ask: GenerateRequest) -> None:
         """Deliver what a replica writes, until its last word or a cancel."""
-        answers, taker = self._handle.answer.remote(ask), None
+        answers, served_by = self._handle.answer.remote(ask), None
         try:
-            taker = await anext(answers)
-            self.answered[taker.replica] += 1
+            served_by = await anext(answers)
+            self.answered[served_by.replica] += 1
             async for message in answers:
-                assert isinstance(message, Begun | Refused | Piece)
+                assert isinstance(message, Accepted | Rejected | OutputDelta)
                 self._deliver(message)
         except asyncio.CancelledError:
             answers.cancel()
             raise
         except Exception:  # whatever Ray wraps: the replica died, or its engine did
-            if taker is not None:
-                self._crashed.add(taker)
+            if served_by is not None:
+                self._crashed.add(served_by)
                 self.metrics.restarts = len(self._crashed)
-            if ask.number in self._answers:
-                self._answers[ask.number].inbox.put_nowait(None)
+            if ask.request_id in self._answers:
+                self._answers[ask.request_id].inbox.put_nowait(None)
 
 
 def _import_ray() -> tuple[Any, Any]:

@@ -57,11 +57,11 @@ class Reply:
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._in_time():
-            usage, pieces = Usage(await self.answer.begin()), []
-            async for piece in self.answer.pieces():
-                usage.add(piece)
-                pieces.append(piece)
-        await JSON(self.shape.whole(pieces, usage))(scope, receive, send)
+            usage, deltas = Usage(await self.answer.begin()), []
+            async for delta in self.answer.deltas():
+                usage.add(delta)
+                deltas.append(delta)
+        await JSON(self.shape.whole(deltas, usage))(scope, receive, send)
 
     async def _stream(self, send: Send) -> None:
         started = False
@@ -72,9 +72,9 @@ class Reply:
                 started = True
                 for chunk in self.shape.first():
                     await send(event(chunk))
-                async for piece in self.answer.pieces():
-                    usage.add(piece)
-                    await send(event(self.shape.chunk(piece)))
+                async for delta in self.answer.deltas():
+                    usage.add(delta)
+                    await send(event(self.shape.chunk(delta)))
                     await asyncio.sleep(0)  # only between two turns of the loop does it hear of a client that has gone
                 for chunk in self.shape.last(usage):
                     await send(event(chunk))

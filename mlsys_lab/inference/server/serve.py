@@ -33,12 +33,12 @@ UNREAD_BYTES = 64 * 1024
 class Settings:
     """How to serve; InputError for what cannot be.
 
-    `blocks` are pages of the cache, `sequences` texts that a step may hold, and `queue` those that may wait besides.
-    An answer may take `answer_s` seconds; a client may keep the server waiting for `client_s`, for the head of its
-    request, for the body, or to read on. `port` 0 takes any that is free. With `replicas` the engine is as many, as
-    deployments of Ray Serve. `scheduler` is a Python file with a `build(pages, page, limits)` of your own. `adapters`
-    are folders in PEFT's format, by names that requests give as their model. `hosts` are further names by which
-    clients may call the server, besides `host` and those of loopback.
+    `blocks` is the size of the KV cache, `sequences` the number of sequences of a step, and `queue` how many more may
+    wait. A request may take `answer_s` seconds; a client may take `client_s` seconds to send the head of its request,
+    to send the body, or to read on. `port` 0 takes a free one. With `replicas` the engine is a deployment of Ray Serve
+    with as many replicas. `scheduler` is a Python file with a `build(pages, page, limits)` of your own. `adapters` are
+    folders in PEFT's format, by the model names of requests. `hosts` are further names by which clients may call the
+    server, besides `host` and loopback names.
     """
 
     host: str = "127.0.0.1"

@@ -1,10 +1,10 @@
-"""What watchers of an engine see: its sequences, its last steps and its blocks, never a text or a token."""
+"""What watchers of an engine see: its sequences, its last steps and its blocks, never text or token ids."""
 
 from __future__ import annotations
 
 import time
 
-from mlsys_lab.inference.engine.scheduler import Batch, Scheduler
+from mlsys_lab.inference.engine.scheduler import Scheduler, SchedulerOutput
 from mlsys_lab.inference.engine.sequence import Sequence
 from mlsys_lab.inference.server.messages import View
 
@@ -29,7 +29,7 @@ class Recorder:
     def due(self) -> bool:
         """Whether there is something that watchers should see now."""
         late = time.monotonic() - self._shown_s >= EVERY_S
-        return not (self._shown_idle and not self._steps) and (late or self.scheduler.idle)
+        return not (self._shown_idle and not self._steps) and (late or self.scheduler.is_idle)
 
     def watch(self, on: bool) -> None:
         """Begin to take down steps, or go on where others watch already; or end it and forget them."""
@@ -37,36 +37,32 @@ class Recorder:
         if not on:
             self._steps.clear()
 
-    def note(self, batch: Batch) -> None:
-        """Take down a step that has been run, before another one is scheduled."""
-        running = {sequence.number: sequence for sequence in self.scheduler.running}
-        # Who ended in this step is in no table any more; those it fed last were writers, in the order of the batch.
-        ended = iter([sequence for sequence in batch.writers if sequence.number is None])
+    def note(self, output: SchedulerOutput) -> None:
+        """Record a step that has been run, before another one is scheduled."""
         fed = []
-        for number, tokens in batch.new.items():
-            sequence = running[number] if number in running else next(ended)
-            written_before = len(sequence.tokens) - (sequence in batch.writers) - sequence.prompt
-            fed.append([_name(sequence), len(tokens), len(tokens) == 1 and written_before > 0])
-        self._steps.append({"step": self.scheduler.steps, "time_s": _now_s(), "wrote": len(batch.writers), "fed": fed})
+        for seq, n in output.num_scheduled_tokens.items():
+            num_output_tokens_before = seq.num_output_tokens - (seq in output.sampled)
+            fed.append([seq.seq_id, n, n == 1 and num_output_tokens_before > 0])
+        step = {"step": self.scheduler.num_steps, "time_s": _now_s(), "wrote": len(output.sampled), "fed": fed}
+        self._steps.append(step)
 
     def show(self) -> View:
         """Make a view: of now, and of the steps since the last one."""
         steps, self._steps = self._steps, []
-        self._shown_s, self._shown_idle = time.monotonic(), self.scheduler.idle
-        scheduler, tables, limits = self.scheduler, self.scheduler.tables, self.scheduler.limits
+        self._shown_s, self._shown_idle = time.monotonic(), self.scheduler.is_idle
+        scheduler, config, pool = self.scheduler, self.scheduler.config, self.scheduler.block_manager.pool
         running = [
-            _describe(one) | {"read": tables.length(one.number), "blocks": list(tables.table(one.number))}
-            for one in scheduler.running
-            if one.number is not None
+            _describe(seq) | {"read": seq.num_computed_tokens, "blocks": list(seq.block_table)}
+            for seq in scheduler.running
         ]
         return View(
             time_s=_now_s(),
-            slots=limits.sequences,
-            budget=limits.tokens,
-            blocks=len(tables.blocks.references),
+            slots=config.max_num_seqs,
+            budget=config.max_num_batched_tokens,
+            blocks=pool.num_blocks,
             running=running,
-            waiting=[_describe(one) for one in scheduler.waiting],
-            kept=tables.blocks.kept,
+            waiting=[_describe(seq) for seq in scheduler.waiting],
+            kept=pool.evictable_blocks,
             steps=steps,
         )
 
@@ -75,10 +71,10 @@ def _now_s() -> float:
     return round(time.monotonic(), 4)
 
 
-def _name(sequence: Sequence) -> int:
-    return sequence.rank[1]
-
-
-def _describe(sequence: Sequence) -> dict[str, object]:
-    written = len(sequence.tokens) - sequence.prompt
-    return {"name": _name(sequence), "prompt": sequence.prompt, "written": written, "hits": sequence.hits}
+def _describe(seq: Sequence) -> dict[str, object]:
+    return {
+        "name": seq.seq_id,
+        "prompt": seq.num_prompt_tokens,
+        "written": seq.num_output_tokens,
+        "hits": seq.num_cached_tokens,
+    }

@@ -78,7 +78,7 @@ class Watchers:
             raise ApiError(HTTPStatus.TOO_MANY_REQUESTS, text, code="too_many_watchers", headers=RETRY)
 
     def resume(self) -> None:
-        """Ask an engine that has just been started for views, if somebody watches."""
+        """GenerateRequest an engine that has just been started for views, if somebody watches."""
         if self._inboxes:
             self.ask(True)
 

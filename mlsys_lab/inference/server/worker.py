@@ -12,35 +12,35 @@ import queue
 import sys
 import threading
 from collections.abc import Iterator
-from functools import partial
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from mlsys_lab.errors import CourseError, InputError
-from mlsys_lab.inference.adapters import load_adapter
-from mlsys_lab.inference.engine import Build, Engine, Limits, Written, build_scheduler
-from mlsys_lab.inference.generate import Request, Sampling
+from mlsys_lab.inference.adapters import LoRAEngine, load_adapter
+from mlsys_lab.inference.engine import Engine, Request, RequestOutput, SamplingParams, SchedulerConfig
 from mlsys_lab.inference.pretrained import load_pair
+from mlsys_lab.inference.server.lab_scheduler import Build, LabScheduler
 from mlsys_lab.inference.server.messages import (
     Abort,
-    Ask,
-    Begun,
+    Accepted,
+    EngineState,
     Failed,
+    GenerateRequest,
     Lines,
     Message,
-    Piece,
+    OutputDelta,
     Ready,
-    Refused,
+    Rejected,
     Start,
-    State,
     Watch,
 )
 from mlsys_lab.inference.server.view import Recorder
+from mlsys_lab.inference.text import Detokenizer, Stream, encode_chat
 from mlsys_lab.inference.text import Message as Turn
-from mlsys_lab.inference.text import Stream, encode_chat
 from mlsys_lab.inference.text.chat import END
 from mlsys_lab.models.training import one_thread
 
 Inbox = queue.SimpleQueue[Message | None]
+BLOCK_SIZE = 16
 
 
 class Worker:
@@ -49,31 +49,34 @@ class Worker:
     def __init__(self, start: Start) -> None:
         pair = load_pair()
         self.tokenizer, self.end = pair.tokenizer, pair.tokenizer.special_id(END)
-        build = load_build(start.scheduler) if start.scheduler else build_scheduler
         adapters = {name: load_adapter(folder, pair.target) for name, folder in start.adapters.items()}
-        limits = Limits(sequences=start.sequences)
-        self.engine = Engine(pair.target, pages=start.blocks, limits=limits, build=build, adapters=adapters)
-        tables = self.engine.cache.tables
+        config = SchedulerConfig(max_num_seqs=start.max_num_seqs)
+        options: dict[str, Any] = {"num_blocks": start.num_blocks, "block_size": BLOCK_SIZE, "config": config}
+        if start.scheduler:
+            options["scheduler"] = LabScheduler(load_build(start.scheduler), start.num_blocks, BLOCK_SIZE, config)
+        self.engine = (
+            LoRAEngine(pair.target, adapters=adapters, **options) if adapters else Engine(pair.target, **options)
+        )
         self.recorder = Recorder(self.engine.scheduler)
-        self.room = min(pair.target.config.context, start.blocks * tables.page + 1)
-        self.asked: dict[int, Ask] = {}  # by the engine's number of the request
+        self.room = min(pair.target.config.context, start.num_blocks * BLOCK_SIZE + 1)
+        self.asked: dict[int, GenerateRequest] = {}  # by the engine's number of the request
         self.sent: dict[int, list[int]] = {}  # tokens of each text of a request
         self.left: dict[int, int] = {}  # texts that have not ended
 
     def take(self, message: Message) -> Iterator[Message]:
         """Begin or forget a request, or show a watcher where the engine stands."""
-        if isinstance(message, Ask):
+        if isinstance(message, GenerateRequest):
             try:
                 request = self._request(message)
-                number = self.engine.add(request, adapter=message.adapter)
+                number = self._add(request, message.adapter)
             except InputError as error:
-                yield Refused(message.number, str(error))
+                yield Rejected(message.request_id, str(error))
                 return
-            self.asked[number], self.left[number], self.sent[number] = message, message.count, [0] * message.count
-            yield Begun(message.number, len(request.prompt))
+            self.asked[number], self.left[number], self.sent[number] = message, message.n, [0] * message.n
+            yield Accepted(message.request_id, len(request.prompt_token_ids))
         elif isinstance(message, Abort):
-            for number in [one for one, ask in self.asked.items() if ask.number == message.number]:
-                self.engine.abort(number)
+            for number in [one for one, ask in self.asked.items() if ask.request_id == message.request_id]:
+                self.engine.abort_request(number)
                 self._forget(number)
         elif isinstance(message, Watch):
             self.recorder.watch(message.on)
@@ -81,27 +84,27 @@ class Worker:
                 yield self.recorder.show()
 
     def step(self) -> Iterator[Message]:
-        """Run the engine's next step, if there is one; its pieces, where it stands, and what watchers see."""
-        idle = self.engine.idle
-        for written in self.engine.step():
-            yield self._piece(written)
-            if written.completion:
-                self.left[written.request] -= 1
-                if not self.left[written.request]:
-                    self._forget(written.request)
-        scheduler, batch = self.engine.scheduler, self.engine.batch
-        tokens = 0 if idle or batch is None else batch.tokens
+        """Run the engine's next step, if there is one; its deltas, where it stands, and what watchers see."""
+        idle = self.engine.is_idle
+        for output in self.engine.step():
+            yield self._delta(output)
+            if output.completion:
+                self.left[output.request_id] -= 1
+                if not self.left[output.request_id]:
+                    self._forget(output.request_id)
+        scheduler, last = self.engine.scheduler, self.engine.last_output
+        tokens = 0 if idle or last is None else last.total_num_scheduled_tokens
         waiting, running = len(scheduler.waiting), len(scheduler.running)
-        yield State(waiting, running, tokens, self.engine.cache.tables.blocks.used, scheduler.steps)
+        yield EngineState(waiting, running, tokens, scheduler.block_manager.pool.num_used_blocks, scheduler.num_steps)
         if self.recorder.watched:
-            if batch and not idle:
-                self.recorder.note(batch)
+            if last and not idle:
+                self.recorder.note(last)
             if self.recorder.due:
                 yield self.recorder.show()
 
-    def _request(self, ask: Ask) -> Request:
-        if ask.chat is not None:
-            prompt = encode_chat(self.tokenizer, [Turn(role, content) for role, content in ask.chat])
+    def _request(self, ask: GenerateRequest) -> Request:
+        if ask.messages is not None:
+            prompt = encode_chat(self.tokenizer, [Turn(role, content) for role, content in ask.messages])
         elif isinstance(ask.prompt, str):
             # A text begins where another one ended: so it was in training.
             prompt = [self.end, *self.tokenizer.encode(ask.prompt)]
@@ -110,26 +113,39 @@ class Worker:
         most = max(1, self.room - len(prompt)) if ask.max_tokens is None else ask.max_tokens
         greedy = ask.temperature == 0  # draws nothing, so that there is nothing to leave out or to seed
         top_p, seed = (None, None) if greedy else (ask.top_p, ask.seed)
-        sampling = Sampling(temperature=ask.temperature, top_p=top_p, seed=seed)
-        stream = partial(Stream, self.tokenizer)
-        return Request(prompt, most, sampling, stop=[[self.end]], count=ask.count, stop_strings=ask.stop, stream=stream)
+        sampling_params = SamplingParams(temperature=ask.temperature, top_p=top_p, seed=seed)
+        return Request(
+            prompt,
+            most,
+            sampling_params,
+            stop=[[self.end]],
+            n=ask.n,
+            detokenizer=lambda: Detokenizer(Stream(self.tokenizer), ask.stop),
+        )
 
-    def _piece(self, written: Written) -> Piece:
-        ask, completion = self.asked[written.request], written.completion
-        sent = self.sent[written.request]
-        # What ends a text is no part of it.
-        new = max(0, len(completion.tokens) - sent[written.choice]) if completion else len(written.tokens)
-        sent[written.choice] += len(written.tokens)
+    def _add(self, request: Request, adapter: str | None) -> int:
+        if isinstance(self.engine, LoRAEngine):
+            return self.engine.add_request(request, adapter=adapter)
+        if adapter is not None:
+            raise InputError("unknown adapter", got=adapter, expected="none: the engine has no adapters")
+        return self.engine.add_request(request)
+
+    def _delta(self, output: RequestOutput) -> OutputDelta:
+        ask, completion = self.asked[output.request_id], output.completion
+        sent = self.sent[output.request_id]
+        # The stop sequence is not part of the output.
+        new = max(0, len(completion.token_ids) - sent[output.index]) if completion else len(output.token_ids)
+        sent[output.index] += len(output.token_ids)
         shown = new if ask.logprobs else 0
-        return Piece(
-            ask.number,
-            written.choice,
-            len(written.tokens),
-            written.piece or "",
-            [list(self.tokenizer.token_bytes(token)) for token in written.tokens[:shown]],
-            list(written.logprobs[:shown]),
-            completion.reason if completion else None,
-            len(completion.tokens) if completion else 0,
+        return OutputDelta(
+            ask.request_id,
+            output.index,
+            len(output.token_ids),
+            output.text or "",
+            [list(self.tokenizer.token_bytes(token)) for token in output.token_ids[:shown]],
+            list(output.logprobs[:shown]),
+            completion.finish_reason if completion else None,
+            len(completion.token_ids) if completion else 0,
         )
 
     def _forget(self, number: int) -> None:
@@ -171,9 +187,10 @@ def _serve(inbox: Inbox, out: BinaryIO) -> None:
     except CourseError as error:
         _send(out, [Failed(str(error))])
         return
-    _send(out, [Ready(worker.engine.adapters.size_bytes)])
+    engine = worker.engine
+    _send(out, [Ready(engine.adapters.size_bytes if isinstance(engine, LoRAEngine) else 0)])
     while True:
-        messages = [inbox.get()] if worker.engine.idle else []
+        messages = [inbox.get()] if engine.is_idle else []
         while not inbox.empty():
             messages.append(inbox.get())
         for message in messages:

@@ -2,8 +2,8 @@
 
 load      Arrival; Poisson arrivals, bursts, traces; lengths of prompts and answers
 clock     BoundClock, by FLOPs and bytes of a model on a machine; LineClock, fitted to measured steps
-simulate  simulate(arrivals, clock, pages, limits) -> Simulation; take_turns: several models on the same devices
-pools     Pool of equal replicas; disaggregate: one pool reads prompts, another writes answers
+simulate  simulate(arrivals, clock, num_blocks) -> Simulation; take_turns: several models on the same devices
+pools     Pool of equal replicas; disaggregate: one pool for prefill, another for decode
 metrics   Served, Objective, report: TTFT, TPOT, ITL, throughput, goodput; of real runs too
 steady    measure_steady_state: runs that are long enough, without warm-up and drain; overload
 planner   plan_serving: replicas, layout and cost that a load needs under an objective
@@ -13,7 +13,7 @@ from mlsys_lab.inference.simulator.clock import BoundClock, Clock, LineClock
 from mlsys_lab.inference.simulator.load import Arrival, bursts, log_normal, poisson, read_trace, write_trace
 from mlsys_lab.inference.simulator.metrics import Objective, Report, Served, percentile, report
 from mlsys_lab.inference.simulator.planner import Service, ServingPlan, plan_serving
-from mlsys_lab.inference.simulator.pools import Disaggregated, Pool, Wire, disaggregate
+from mlsys_lab.inference.simulator.pools import Disaggregated, KVTransferLink, Pool, disaggregate
 from mlsys_lab.inference.simulator.simulate import Replica, Simulation, simulate, take_turns
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "BoundClock",
     "Clock",
     "Disaggregated",
+    "KVTransferLink",
     "LineClock",
     "Objective",
     "Pool",
@@ -30,7 +31,6 @@ __all__ = [
     "Service",
     "ServingPlan",
     "Simulation",
-    "Wire",
     "bursts",
     "disaggregate",
     "log_normal",

@@ -97,17 +97,17 @@ class BoundClock:
         swap_s = moved * self.token_bytes / (t * self.expert) / HOST_BYTES_PER_S
         return bound.time_s / self.efficiency + swap_s
 
-    def demand(self, prompt: int, writes: int, *, sequences: float, tokens: float) -> LeastTime:
+    def demand(self, num_prompt_tokens: int, num_output_tokens: int, *, sequences: float, tokens: float) -> LeastTime:
         """Least seconds of the replica that one request takes, of each resource, over the efficiency.
 
         A request is in as few steps as `tokens` tokens a step allow, and as `sequences` sequences that each get a token
         in every step; the weights that a step reads count once for all of them.
         """
-        devices, new = self.tensor * self.expert, prompt + writes - 1
-        past = prompt + (writes - 1) // 2
-        flops = self._part_flops((prompt, 0)) + (writes - 1) * self._part_flops((1, past))
-        read = (writes - 1) * step.cached_layers(self.config, past) + new * self.config.n_layers
-        steps = max(writes / sequences, new / tokens)
+        devices, new = self.tensor * self.expert, num_prompt_tokens + num_output_tokens - 1
+        past = num_prompt_tokens + (num_output_tokens - 1) // 2
+        flops = self._part_flops((num_prompt_tokens, 0)) + (num_output_tokens - 1) * self._part_flops((1, past))
+        read = (num_output_tokens - 1) * step.cached_layers(self.config, past) + new * self.config.n_layers
+        steps = max(num_output_tokens / sequences, new / tokens)
         memory = steps * self.weight_bytes * self._weights(sequences) + self.element_bytes * read / devices
         inside, beyond = zip(*(one.split(self.machine.node) for one in self._traffic(new / self.expert)), strict=True)
         bound = least_time(Work(flops / devices, memory, sum(inside), sum(beyond)), self.machine)

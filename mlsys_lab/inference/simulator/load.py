@@ -1,4 +1,4 @@
-"""Load: when requests come, how long their prompts are and how much they write; drawn, or read from a trace."""
+"""Load: arrival times of requests, with their numbers of prompt and output tokens; drawn, or read from a trace."""
 
 from __future__ import annotations
 
@@ -14,42 +14,41 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.flops.amounts import require_at_least_one, require_positive
 
 Lengths = Callable[[Random], tuple[int, int]]
-"""Draws the tokens of a prompt, and how many are written after it."""
+"""Draws a number of prompt tokens and a number of output tokens."""
 
 
 class Arrival(NamedTuple):
-    """A request that comes `time_s` seconds after the start: tokens of its prompt, and how many it writes."""
+    """A request that arrives `time_s` seconds after the start."""
 
     time_s: float
     prompt: tuple[int, ...]
-    writes: int
+    num_output_tokens: int
 
 
 def log_normal(prompt: float, answer: float, spread: float = 0.6, *, longest: float = math.inf) -> Lengths:
     """Log-normal lengths with these means, 1 at least; `spread` is the deviation of their logarithms.
 
-    Requests of more than `longest` tokens are cut there, the prompt first: a server refuses what its context cannot
-    hold.
+    Requests of more than `longest` tokens are truncated, the prompt first: a server rejects what exceeds its context.
     """
     require_at_least_one(prompt=prompt, answer=answer)
 
     def draw(random: Random) -> tuple[int, int]:
-        tokens, writes = _length(random, prompt, spread), _length(random, answer, spread)
-        writes = int(min(writes, longest - 1))
-        return int(min(tokens, longest - writes)), writes
+        num_prompt_tokens, num_output_tokens = _length(random, prompt, spread), _length(random, answer, spread)
+        num_output_tokens = int(min(num_output_tokens, longest - 1))
+        return int(min(num_prompt_tokens, longest - num_output_tokens)), num_output_tokens
 
     return draw
 
 
 def poisson(rate: float, requests: int, lengths: Lengths, *, seed: int = 0) -> list[Arrival]:
-    """Requests that come independently, `rate` a second on average: gaps are exponential."""
+    """Poisson arrivals, `rate` per second on average: gaps are exponential."""
     require_positive(rate=rate)
     random = Random(seed)
     return _draw(itertools.accumulate(random.expovariate(rate) for _ in range(requests)), lengths, random)
 
 
 def bursts(rate: float, requests: int, lengths: Lengths, *, size: int, seed: int = 0) -> list[Arrival]:
-    """Requests that come `size` at once, at moments that are independent: `rate` a second on average."""
+    """Poisson arrivals of `size` requests at once, `rate` requests per second on average."""
     require_positive(rate=rate)
     require_at_least_one(size=size)
     random = Random(seed)
@@ -59,21 +58,22 @@ def bursts(rate: float, requests: int, lengths: Lengths, *, size: int, seed: int
 
 
 def read_trace(path: Path) -> list[Arrival]:
-    """Read a trace: a line of JSON for each request, with `time_s`, `prompt` (token ids) and `writes`.
+    """Read a trace: a line of JSON for each request, with `time_s`, `prompt` (token ids) and
+    `num_output_tokens`.
 
-    InputError, in one line, for a file that holds none.
+    InputError for any other file.
     """
     found = []
     for number, line in enumerate(_lines(path), start=1):
         try:
             fields = json.loads(line)
-            one = Arrival(float(fields["time_s"]), tuple(map(int, fields["prompt"])), int(fields["writes"]))
+            one = Arrival(float(fields["time_s"]), tuple(map(int, fields["prompt"])), int(fields["num_output_tokens"]))
         except (ValueError, TypeError, KeyError) as problem:
             got = " ".join(f"{type(problem).__name__}: {problem}".split())
-            expected = "JSON with time_s, prompt and writes"
+            expected = "JSON with time_s, prompt and num_output_tokens"
             raise InputError(f"{path}, line {number}, is no request", got=got, expected=expected) from None
-        if not one.prompt or one.writes < 1 or not 0 <= one.time_s < math.inf:
-            expected = "a time from 0, a prompt of one token or more, and a token to write"
+        if not one.prompt or one.num_output_tokens < 1 or not 0 <= one.time_s < math.inf:
+            expected = "a time from 0, a prompt of one token or more, and one output token or more"
             raise InputError(f"{path}, line {number}, is no request", got=line[:60], expected=expected)
         found.append(one)
     return sorted(found, key=lambda arrival: arrival.time_s)
@@ -96,9 +96,9 @@ def _length(random: Random, mean: float, spread: float) -> int:
 
 
 def _draw(times: Iterator[float], lengths: Lengths, random: Random) -> list[Arrival]:
-    """Arrivals with lengths drawn, and prompts that have nothing in common."""
+    """Arrivals with lengths drawn, and prompts without a common prefix."""
     made = []
     for number, time_s in enumerate(times):
-        tokens, writes = lengths(random)
-        made.append(Arrival(time_s, (number,) * tokens, writes))
+        num_prompt_tokens, num_output_tokens = lengths(random)
+        made.append(Arrival(time_s, (number,) * num_prompt_tokens, num_output_tokens))
     return made

@@ -1,4 +1,4 @@
-"""What those who wait for a server notice, and what it gets done: times to tokens, throughput, goodput."""
+"""Metrics of a served load: TTFT, TPOT and ITL of its requests, throughput, SLO attainment and goodput."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PERCENTILES = (50, 95, 99)
 
 @dataclass
 class Served:
-    """A request that came at `arrived_s`, and when each of its tokens was there, in seconds."""
+    """A request that arrived at `arrived_s`, and when each of its tokens was generated, in seconds."""
 
     arrived_s: float
     tokens_s: list[float] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Served:
 
 @dataclass(frozen=True)
 class Objective:
-    """Service-level objective: the longest time to the first token and time per token, in seconds, of a good answer."""
+    """Service-level objective (SLO): longest time to the first token and longest time per output token, in seconds."""
 
     ttft_s: float
     tpot_s: float
@@ -47,16 +47,17 @@ class Objective:
         require_positive(ttft_s=self.ttft_s, tpot_s=self.tpot_s)
 
     def missed(self, one: Served) -> list[str]:
-        """What an answer misses: "ttft", "tpot", both or nothing."""
+        """What a request misses: "ttft", "tpot", both or nothing."""
         late = {"ttft": one.ttft_s > self.ttft_s, "tpot": (one.tpot_s or 0.0) > self.tpot_s}
         return [name for name, missed in late.items() if missed]
 
 
 @dataclass(frozen=True)
 class Report:
-    """A run in figures. Percentiles are by name, as in `ttft_s[95]`; times in seconds.
+    """Metrics of a run. Percentiles are by number, as in `ttft_s[95]`; times in seconds.
 
-    `goodput` are requests a second that meet the objective (DistServe, arXiv:2401.09670), `good` their fraction.
+    `slo_attainment` is the fraction of the requests that meet the objective, `goodput` how many do so per second
+    (DistServe, arXiv:2401.09670).
     """
 
     requests: int
@@ -65,20 +66,20 @@ class Report:
     ttft_s: dict[int, float]
     tpot_s: dict[int, float]
     itl_s: dict[int, float]
-    good: float | None
+    slo_attainment: float | None
     goodput: float | None
 
 
 def report(served: Sequence[Served], objective: Objective | None = None, *, time_s: float | None = None) -> Report:
-    """Figures of answered requests over `time_s` seconds, by default those from the first arrival to the last token.
+    """Metrics of finished requests over `time_s` seconds, by default those from the first arrival to the last token.
 
-    InputError for no request.
+    InputError if there is none.
     """
     if not served:
         raise InputError("a report on no request", expected="one or more")
     if time_s is None:
         time_s = max(one.tokens_s[-1] for one in served) - min(one.arrived_s for one in served)
-    good = None if objective is None else sum(not objective.missed(one) for one in served) / len(served)
+    slo_attainment = None if objective is None else sum(not objective.missed(one) for one in served) / len(served)
     return Report(
         requests=len(served),
         time_s=time_s,
@@ -86,8 +87,8 @@ def report(served: Sequence[Served], objective: Objective | None = None, *, time
         ttft_s=_percentiles([one.ttft_s for one in served]),
         tpot_s=_percentiles([one.tpot_s for one in served if one.tpot_s is not None]),
         itl_s=_percentiles([gap for one in served for gap in one.gaps_s]),
-        good=good,
-        goodput=None if good is None else good * len(served) / time_s,
+        slo_attainment=slo_attainment,
+        goodput=None if slo_attainment is None else slo_attainment * len(served) / time_s,
     )
 
 

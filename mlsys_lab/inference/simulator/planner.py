@@ -21,7 +21,7 @@ from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.defaults import SERVING_EFFICIENCY, SERVING_MEMORY
 from mlsys_lab.flops.estimate import serving_memory
 from mlsys_lab.flops.layout import Layout
-from mlsys_lab.inference.engine.scheduler import Limits
+from mlsys_lab.inference.engine.scheduler import SchedulerConfig
 from mlsys_lab.inference.simulator.clock import BoundClock
 from mlsys_lab.inference.simulator.load import Arrival, Lengths, poisson
 from mlsys_lab.inference.simulator.metrics import Objective, Report, Served, report
@@ -29,10 +29,10 @@ from mlsys_lab.inference.simulator.pools import Pool
 from mlsys_lab.inference.simulator.simulate import Simulation, simulate
 from mlsys_lab.inference.simulator.steady import REQUESTS, measure_steady_state
 
-PAGE = 16
+BLOCK_SIZE = 16
 DRAWS = 1000
 """Requests over which the demand of a load is averaged."""
-GOOD = 0.95
+MIN_SLO_ATTAINMENT = 0.95
 """Fraction of the requests that must meet the objective."""
 MOST_REPLICAS = 4096
 ALONE = 20
@@ -68,17 +68,17 @@ class Service:
 class ServingPlan:
     """Replicas of a layout, what one of them does, and what would go wrong with one replica less.
 
-    `pages` are those of a replica's cache, of `PAGE` tokens each; `report` is of the steady state. `utilisation` is the
-    fraction that the load takes of what each resource of the replicas can do at the stated efficiency: "compute",
-    "memory" (bandwidth), "link", "network", and of the "cache"'s pages. `binds` takes most of the steps' time: one of
-    the first four. `short` is what one replica less misses: "ttft", "tpot", a resource of which the load takes more
-    than there is, or "" where there is only one replica. `replicas` is None where no number keeps the objective;
-    `short` then is what is missed however few come.
+    `num_blocks` are those of a replica's cache, of `BLOCK_SIZE` tokens each; `report` is of the steady state.
+    `utilisation` is the fraction that the load takes of what each resource of the replicas can do at the stated
+    efficiency: "compute", "memory" (bandwidth), "link", "network", and of the "cache"'s blocks. `binds` takes most of
+    the steps' time: one of the first four. `short` is what one replica less misses: "ttft", "tpot", a resource of which
+    the load takes more than there is, or "" if there is only one replica. `replicas` is None if no number of replicas
+    keeps the objective; `short` then is what is missed at any rate.
     """
 
     layout: Layout
     replicas: int | None
-    pages: int
+    num_blocks: int
     simulation: Simulation
     report: Report
     utilisation: dict[str, float]
@@ -99,11 +99,18 @@ class ServingPlan:
 
 
 def build_pool(
-    config: TransformerConfig, machine: Machine, service: Service, limits: Limits, layout: Layout, *, count: int = 1
+    config: TransformerConfig,
+    machine: Machine,
+    service: Service,
+    scheduler_config: SchedulerConfig,
+    layout: Layout,
+    *,
+    count: int = 1,
 ) -> Pool:
-    """Pool of `count` replicas of a layout, whose pages fill what weights and activations leave; 0 where none fit.
+    """Pool of `count` replicas of a layout, whose blocks fill what weights and activations leave; 0 if none fit.
 
-    `limits` are those of each of the layout's expert-parallel ranks. InputError where the model does not divide so.
+    `scheduler_config` is that of each of the layout's expert-parallel ranks. InputError if the model cannot be divided
+    like this.
     """
     ranks = layout.expert
     clock = BoundClock(
@@ -115,13 +122,20 @@ def build_pool(
         cache_bytes=service.cache_bytes,
         efficiency=service.efficiency,
     )
-    pages = ranks * cache_pages(config, machine, service, layout, tokens=limits.tokens)
-    together = replace(limits, sequences=ranks * limits.sequences, tokens=ranks * limits.tokens)
-    return Pool(clock, pages, together, count, PAGE)
+    max_num_batched_tokens = scheduler_config.max_num_batched_tokens
+    num_blocks = ranks * num_cache_blocks(config, machine, service, layout, tokens=max_num_batched_tokens)
+    all_ranks = replace(
+        scheduler_config,
+        max_num_seqs=ranks * scheduler_config.max_num_seqs,
+        max_num_batched_tokens=ranks * max_num_batched_tokens,
+    )
+    return Pool(clock, num_blocks, all_ranks, count, BLOCK_SIZE)
 
 
-def cache_pages(config: TransformerConfig, machine: Machine, service: Service, layout: Layout, *, tokens: int) -> int:
-    """Pages for which a data-parallel rank has room beside weights and activations of a step of `tokens`."""
+def num_cache_blocks(
+    config: TransformerConfig, machine: Machine, service: Service, layout: Layout, *, tokens: int
+) -> int:
+    """Number of blocks that fit on a data-parallel rank next to weights and the activations of `tokens` tokens."""
     held = serving_memory(
         config,
         layout,
@@ -131,30 +145,38 @@ def cache_pages(config: TransformerConfig, machine: Machine, service: Service, l
         cache_bytes=service.cache_bytes,
     )
     room = service.memory * machine.memory_bytes - held.weights - held.activations
-    page_bytes = PAGE * bytes_per_token(config, service.cache_bytes) * copies(config, layout.tensor) / layout.tensor
-    return max(0, math.floor(room / page_bytes))
+    token_bytes = bytes_per_token(config, service.cache_bytes) * copies(config, layout.tensor) / layout.tensor
+    return max(0, math.floor(room / (BLOCK_SIZE * token_bytes)))
 
 
 def mean_demand(pool: Pool, service: Service, *, seed: int = 0) -> LeastTime:
     """Least seconds of a replica that one request takes, of each resource, on average over the load's lengths.
 
-    No more sequences are in a step than its limits and the pages of the cache allow.
+    No more sequences are in a step than its limits and the blocks of the cache allow.
     """
     assert isinstance(pool.clock, BoundClock)
     random = Random(seed)
     drawn = [service.lengths(random) for _ in range(DRAWS)]
-    held = sum(prompt + writes / 2 for prompt, writes in drawn) / DRAWS
-    sequences = max(1.0, min(pool.limits.sequences, pool.pages * pool.page / held))
-    each = [pool.clock.demand(*lengths, sequences=sequences, tokens=pool.limits.tokens) for lengths in drawn]
+    held = sum(num_prompt + num_output / 2 for num_prompt, num_output in drawn) / DRAWS
+    sequences = max(1.0, min(pool.scheduler_config.max_num_seqs, pool.num_blocks * pool.block_size / held))
+    tokens = pool.scheduler_config.max_num_batched_tokens
+    each = [pool.clock.demand(*lengths, sequences=sequences, tokens=tokens) for lengths in drawn]
     return LeastTime(*(sum(times_s) / DRAWS for times_s in zip(*map(astuple, each), strict=True)))
 
 
 def plan_serving(
-    config: TransformerConfig, machine: Machine, service: Service, *, limits: Limits, expert: int = 1, seed: int = 0
+    config: TransformerConfig,
+    machine: Machine,
+    service: Service,
+    *,
+    scheduler_config: SchedulerConfig,
+    expert: int = 1,
+    seed: int = 0,
 ) -> list[ServingPlan]:
     """Plans for every degree of tensor parallelism within a node that the model fits on: fewest devices first.
 
-    Experts are divided among `expert` ranks, each with as many tensor-parallel devices; `limits` are those of a rank.
+    Experts are divided among `expert` ranks, each with as many tensor-parallel devices; `scheduler_config` is that
+    of a rank.
     Plans that cannot keep the objective come last. InputError where the model fits on no degree, and where more than
     `MOST_REPLICAS` replicas are needed.
     """
@@ -165,10 +187,10 @@ def plan_serving(
     for tensor in (2**power for power in range(machine.node.bit_length())):
         layout = Layout(data=expert, tensor=tensor, expert=expert)
         try:
-            pool = build_pool(config, machine, service, limits, layout)
+            pool = build_pool(config, machine, service, scheduler_config, layout)
         except InputError:
             continue
-        if pool.pages < needed:
+        if pool.num_blocks < needed:
             continue
         demand = mean_demand(pool, service, seed=seed)
         capacities.append(1 / demand.time_s)
@@ -194,7 +216,9 @@ def _plan(pool: Pool, service: Service, layout: Layout, demand: LeastTime, *, se
 
     def serve(arrivals: Sequence[Arrival]) -> Simulation:
         clock.spent_s.clear()
-        return simulate(arrivals, clock, pages=pool.pages, page=PAGE, limits=pool.limits)
+        return simulate(
+            arrivals, clock, num_blocks=pool.num_blocks, block_size=BLOCK_SIZE, config=pool.scheduler_config
+        )
 
     def describe(replicas: int, done: Simulation, figures: Report, measured: Sequence[Served]) -> ServingPlan:
         """The plan of these replicas; what they miss themselves is its `short`, "" where they keep the objective."""
@@ -203,12 +227,14 @@ def _plan(pool: Pool, service: Service, layout: Layout, demand: LeastTime, *, se
         return ServingPlan(
             layout,
             replicas,
-            pool.pages,
+            pool.num_blocks,
             done,
             figures,
             shares | {"cache": done.mean_cache},
             max(clock.spent_s, key=clock.spent_s.__getitem__),
-            "" if figures.good and figures.good >= GOOD else (missed or Counter(["ttft"])).most_common(1)[0][0],
+            ""
+            if figures.slo_attainment and figures.slo_attainment >= MIN_SLO_ATTAINMENT
+            else (missed or Counter(["ttft"])).most_common(1)[0][0],
         )
 
     runs = [serve(poisson(service.rate / MOST_REPLICAS, ALONE, service.lengths, seed=seed))]
@@ -223,11 +249,11 @@ def _plan(pool: Pool, service: Service, layout: Layout, demand: LeastTime, *, se
             service.rate / replicas,
             service.lengths,
             service.objective,
-            slots=pool.limits.sequences,
+            slots=pool.scheduler_config.max_num_seqs,
             requests=max(REQUESTS, len(runs[-1].served)),  # as many as the run before needed
             seed=seed,
             capacity=1 / demand.time_s,
-            least_good=GOOD,
+            min_slo_attainment=MIN_SLO_ATTAINMENT,
         )
         return describe(replicas, runs[-1], steady.report, steady.measured)
 
@@ -253,6 +279,6 @@ def _plan(pool: Pool, service: Service, layout: Layout, demand: LeastTime, *, se
 
 
 def _largest_request(service: Service, seed: int) -> int:
-    """Pages of the longest of the load's requests."""
+    """Number of blocks of the longest of the load's requests."""
     random = Random(seed)
-    return max(-(-sum(service.lengths(random)) // PAGE) for _ in range(DRAWS))
+    return max(-(-sum(service.lengths(random)) // BLOCK_SIZE) for _ in range(DRAWS))

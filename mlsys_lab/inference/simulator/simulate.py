@@ -1,4 +1,4 @@
-"""A server without a model: the engine's own scheduler on its pages, and a clock that says how long each step takes."""
+"""A server without a model: the engine's scheduler on its blocks, and a clock that gives the duration of each step."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlsys_lab.inference.cache.tables import PageTables
-from mlsys_lab.inference.engine.scheduler import Batch, Limits, Scheduler
-from mlsys_lab.inference.engine.sequence import Saved
-from mlsys_lab.inference.engine.sequence import Sequence as Running
+from mlsys_lab.inference.engine.block_manager import BlockManager
+from mlsys_lab.inference.engine.scheduler import SchedulerConfig, SchedulerOutput
+from mlsys_lab.inference.engine.sequence import Sequence as EngineSequence
 from mlsys_lab.inference.simulator.clock import Clock
 from mlsys_lab.inference.simulator.load import Arrival
 from mlsys_lab.inference.simulator.metrics import Served
+from mlsys_lab.inference.swap.scheduler import SwapOutput, SwappedSequence, SwappingScheduler
 
 
 @dataclass(frozen=True)
 class Simulation:
     """What came of a load: each request in the order of arrival, steps taken, means over them, and preemptions.
 
-    `mean_cache` is the fraction of the cache's pages that sequences held, on average over the busy time.
+    `mean_cache` is the fraction of the cache's blocks that sequences held, on average over the busy time.
     """
 
     served: tuple[Served, ...]
@@ -43,23 +43,22 @@ class Replica:
         arrivals: Sequence[Arrival],
         clock: Clock,
         *,
-        pages: int,
-        page: int = 16,
-        limits: Limits | None = None,
+        num_blocks: int,
+        block_size: int = 16,
+        config: SchedulerConfig | None = None,
         cached: bool = False,
     ) -> None:
         self.clock, self.cached = clock, cached
-        self.tables = PageTables(pages, page)
-        self.scheduler = Scheduler(self.tables, limits or Limits())
+        self.scheduler = SwappingScheduler(BlockManager(num_blocks, block_size), config or SchedulerConfig())
         self.coming = deque(sorted(arrivals, key=lambda one: one.time_s))
-        self.served: dict[Running, Served] = {}
+        self.served: dict[EngineSequence, Served] = {}
         self.busy_s, self.stepped_s = 0.0, 0.0
         self.sequences, self.tokens, self.preemptions, self.held_s = 0, 0, 0, 0.0
 
     @property
     def due_s(self) -> float | None:
         """Moment from which there is something to do: 0 while requests are inside; None once all have ended."""
-        if not self.scheduler.idle:
+        if not self.scheduler.is_idle:
             return 0.0
         return self.coming[0].time_s if self.coming else None
 
@@ -67,27 +66,27 @@ class Replica:
         """Take in who has come by `now`, run the next step from then on, and return the moment at which it ends."""
         while self.coming and self.coming[0].time_s <= now:
             self._add(self.coming.popleft())
-        batch = self.scheduler.schedule()
-        parts = [(len(new), self.tables.length(number)) for number, new in batch.new.items()]
-        took_s = self.clock(parts, _moved(batch))
+        output, pool = self.scheduler.schedule(), self.scheduler.block_manager.pool
+        parts = [(n, seq.num_computed_tokens) for seq, n in output.num_scheduled_tokens.items()]
+        took_s = self.clock(parts, _num_tokens_swapped(output))
         self.stepped_s, self.busy_s = now + took_s, self.busy_s + took_s
-        self.sequences, self.tokens = self.sequences + len(parts), self.tokens + batch.tokens
-        self.preemptions += len(batch.preempted)
-        self.held_s += took_s * (1 - self.tables.blocks.available / len(self.tables.blocks.references))
-        self.tables.commit(batch.new)
-        for sequence in batch.writers:
-            self.served[sequence].tokens_s.append(self.stepped_s)
-            self.scheduler.write(sequence, [0])
-            if len(sequence.tokens) == sequence.most:
-                self.scheduler.finish(sequence)
+        self.sequences += len(parts)
+        self.tokens += output.total_num_scheduled_tokens
+        self.preemptions += len(output.preempted)
+        self.held_s += took_s * pool.num_used_blocks / pool.num_blocks
+        self.scheduler.update_from_output(output, [[0]] * len(output.sampled))
+        for seq in output.sampled:
+            self.served[seq].tokens_s.append(self.stepped_s)
+            if seq.num_output_tokens == seq.max_tokens:
+                self.scheduler.finish(seq)
         return self.stepped_s
 
     def result(self) -> Simulation:
         """What has come of the load so far."""
-        steps = max(1, self.scheduler.steps)
+        steps = max(1, self.scheduler.num_steps)
         return Simulation(
             tuple(self.served.values()),
-            self.scheduler.steps,
+            self.scheduler.num_steps,
             self.busy_s,
             self.sequences / steps,
             self.tokens / steps,
@@ -96,27 +95,27 @@ class Replica:
         )
 
     def _add(self, one: Arrival) -> None:
-        sequence = self.scheduler.add(one.prompt, one.writes)
+        seq = self.scheduler.add(one.prompt, one.num_output_tokens)
         if self.cached and len(one.prompt) > 1:
-            sequence.saved = Saved([], len(one.prompt) - 1)  # restored when admitted, as one that was swapped out
-        self.served[sequence] = Served(one.time_s)
+            self.scheduler.swapped[seq] = SwappedSequence([], len(one.prompt) - 1)  # restored when it is admitted
+        self.served[seq] = Served(one.time_s)
 
 
 def simulate(
     arrivals: Sequence[Arrival],
     clock: Clock,
     *,
-    pages: int,
-    page: int = 16,
-    limits: Limits | None = None,
+    num_blocks: int,
+    block_size: int = 16,
+    config: SchedulerConfig | None = None,
     cached: bool = False,
 ) -> Simulation:
-    """Serve a load on `pages` pages of `page` tokens; with `cached`, prompts come with their keys and values.
+    """Serve a load on `num_blocks` blocks of `block_size` tokens; with `cached`, prompts come with their KV cache.
 
-    InputError for a request that outgrows all pages.
+    InputError for a request that outgrows all blocks.
     """
-    (done,) = take_turns([Replica(arrivals, clock, pages=pages, page=page, limits=limits, cached=cached)])
-    return done
+    replica = Replica(arrivals, clock, num_blocks=num_blocks, block_size=block_size, config=config, cached=cached)
+    return take_turns([replica])[0]
 
 
 def take_turns(models: Sequence[Replica]) -> list[Simulation]:
@@ -128,7 +127,8 @@ def take_turns(models: Sequence[Replica]) -> list[Simulation]:
     return [one.result() for one in models]
 
 
-def _moved(batch: Batch) -> int:
-    """Tokens whose keys and values go to host memory or come back from it."""
-    restored = sum(end - first for _, first, end, saved in batch.restores if saved.pages)
-    return restored + sum(saved.length for saved in batch.saves)
+def _num_tokens_swapped(output: SchedulerOutput) -> int:
+    """Number of tokens whose keys and values are copied to host memory or back."""
+    assert isinstance(output, SwapOutput)
+    swapped_in = sum(one.end - one.first for one in output.swap_in if one.swapped.blocks)
+    return swapped_in + sum(swapped.num_tokens for swapped in output.swap_out)

@@ -35,7 +35,8 @@ Serve = Callable[[Sequence[Arrival]], Sequence[Served]]
 class Steady:
     """Requests in the middle of a run, and their figures; `tokens_per_s` counts the tokens generated meanwhile.
 
-    `overloaded`: there is no steady state, for the queue grows. `good` and `goodput` of the report are then 0.
+    `overloaded`: there is no steady state, because the queue grows. `slo_attainment` and `goodput` of the report are
+    then 0.
     """
 
     measured: tuple[Served, ...]
@@ -54,14 +55,14 @@ def measure_steady_state(
     burst: int = 1,
     seed: int = 0,
     capacity: float = math.inf,
-    least_good: float = 0.0,
+    min_slo_attainment: float = 0.0,
 ) -> Steady:
     """Serve `rate` requests a second for long enough, and measure those in the middle of the run.
 
     `requests` and `BURSTS` bursts are the shortest run. No run has many more requests than the `slots` sequences that
     are served at once: where requests stay so long that it would, or `rate` is above the known `capacity`, the load is
-    too large. A run in which fewer than `least_good` meet the objective is not repeated for longer. InputError for a
-    number of requests out of range.
+    too large. A run in which a smaller fraction than `min_slo_attainment` meets the objective is not repeated
+    for longer. InputError for a number of requests out of range.
     """
     if not LEAST_REQUESTS <= requests <= MOST_REQUESTS or burst > MOST_REQUESTS / BURSTS:
         expected = f"{LEAST_REQUESTS} to {MOST_REQUESTS:,} requests, {BURSTS} bursts among them"
@@ -76,15 +77,15 @@ def measure_steady_state(
         start_s, time_s = measured[0].arrived_s, len(measured) / rate
         wanted = math.ceil(LATENCIES * latency_s * rate)
         growing = wanted > count or _grows(measured)
-        good = sum(not objective.missed(one) for one in measured) / len(measured)
-        if not growing or count == most or rate > capacity or good < least_good:
+        slo_attainment = sum(not objective.missed(one) for one in measured) / len(measured)
+        if not growing or count == most or rate > capacity or slo_attainment < min_slo_attainment:
             break
         count = min(most, max(2 * count, wanted))  # a queue that only fluctuates does not grow in a longer run
     tokens = sum(start_s <= token_s < start_s + time_s for one in served for token_s in one.tokens_s)
     figures = replace(report(measured, objective, time_s=time_s), tokens_per_s=tokens / time_s)
     overloaded = growing or rate > capacity
     if overloaded:
-        figures = replace(figures, good=0.0, goodput=0.0)
+        figures = replace(figures, slo_attainment=0.0, goodput=0.0)
     return Steady(tuple(measured), figures, overloaded)
 
 

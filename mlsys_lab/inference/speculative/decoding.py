@@ -1,4 +1,4 @@
-"""Speculative decoding: the model checks several drafted tokens in one step, and writes at least one of its own."""
+"""Speculative decoding: the model verifies several draft tokens in one step, and adds at least one of its own."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.amounts import require_at_least_one
 from mlsys_lab.inference.cache import Cache, Contiguous, extend
-from mlsys_lab.inference.generate import Completion, Request, Sampling
-from mlsys_lab.inference.generate.batch import borrow
-from mlsys_lab.inference.generate.request import Text
+from mlsys_lab.inference.engine.sampler import next_token_probabilities, start_generations
+from mlsys_lab.inference.engine.sequence import CompletionOutput, Generation, Request
+from mlsys_lab.inference.generate.batch import drop_new_sequences
 from mlsys_lab.inference.speculative.acceptance import accept
 from mlsys_lab.inference.speculative.drafters import Draft, Drafter
 from mlsys_lab.models import Transformer
@@ -21,24 +21,29 @@ from mlsys_lab.models import Transformer
 
 @dataclass(frozen=True)
 class Speculation:
-    """A completion written with drafts: steps of the model that it took, tokens drafted, and how many were accepted."""
+    """A completion generated with draft tokens: steps of the model, number of draft tokens and of accepted ones."""
 
-    completion: Completion
-    steps: int
-    drafted: int
-    accepted: int
+    completion: CompletionOutput
+    num_steps: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
 
 
 def speculate(
-    model: Transformer, request: Request, drafter: Drafter, *, drafts: int = 4, cache: Cache | None = None
+    model: Transformer,
+    request: Request,
+    drafter: Drafter,
+    *,
+    num_speculative_tokens: int = 4,
+    cache: Cache | None = None,
 ) -> Speculation:
-    """Continue one prompt with up to `drafts` drafted tokens checked in each step of the model (arXiv:2211.17192).
+    """Continue one prompt, verifying up to `num_speculative_tokens` draft tokens in each step (arXiv:2211.17192).
 
-    Texts are distributed as those of `generate`, whatever the drafts; greedy ones are equal token for token, seeded
-    ones are not, since the draws are others. Keys of rejected drafts are taken out of the cache before the next step.
-    InputError as in `generate`, and for a request of several texts or a drafter with another vocabulary.
+    Outputs are distributed as those of `generate`, whatever the drafts; greedy ones are equal token for token, seeded
+    ones are not, since they draw other random numbers. Keys of rejected drafts leave the cache before the next step.
+    InputError as in `generate`, and for a request with `n` above 1 or a drafter with another vocabulary.
     """
-    return speculate_all(model, [request], [drafter], drafts=drafts, cache=cache)[0]
+    return speculate_all(model, [request], [drafter], num_speculative_tokens=num_speculative_tokens, cache=cache)[0]
 
 
 def speculate_all(
@@ -46,130 +51,134 @@ def speculate_all(
     requests: Sequence[Request],
     drafters: Sequence[Drafter],
     *,
-    drafts: int = 4,
+    num_speculative_tokens: int = 4,
     cache: Cache | None = None,
 ) -> list[Speculation]:
-    """Continue several prompts, each with a drafter of its own, all of them checked in the same steps of the model.
+    """Continue several prompts, each with a drafter of its own, verifying all drafts in the same steps of the model.
 
-    In each step every text gets as many tokens as its drafter had ideas and the model accepts, so that they advance
-    unequally. A text hangs on its own request and drafter alone, as in `generate`. InputError as in `speculate`.
+    In each step a sequence gains as many tokens as its drafter proposes and the model accepts, so that sequences
+    advance unequally. An output depends only on its request and drafter, as in `generate`. InputError as in
+    `speculate`.
     """
     if len(requests) != len(drafters):
         raise InputError("a drafter for each request", got=f"{len(drafters)} for {len(requests)}")
     for request, drafter in zip(requests, drafters, strict=True):
         check(model, request, drafter)
-    require_at_least_one(drafts=drafts)
+    require_at_least_one(num_speculative_tokens=num_speculative_tokens)
     if cache is None:
-        longest = max((len(request.prompt) + request.max_tokens for request in requests), default=1)
+        longest = max((len(request.prompt_token_ids) + request.max_tokens for request in requests), default=1)
         cache = Contiguous(model, sequences=len(requests) or 1, capacity=longest)
-    drafts = min(drafts, (cache.chunk or drafts + 1) - 1)
-    writers = [Writer(request, drafter) for request, drafter in zip(requests, drafters, strict=True)]
-    with borrow(cache):
-        read(model, cache, writers)
-        going = writers
-        while going:
-            drafted = [writer.draft(drafts) for writer in going]
+    most = min(num_speculative_tokens, (cache.chunk or num_speculative_tokens + 1) - 1)
+    speculators = [Speculator(request, drafter) for request, drafter in zip(requests, drafters, strict=True)]
+    with drop_new_sequences(cache):
+        prefill(model, cache, speculators)
+        unfinished = speculators
+        while unfinished:
+            drafts = [one.propose(most) for one in unfinished]
             new = {
-                writer.sequence: [writer.text.everything[-1], *draft.tokens]
-                for writer, draft in zip(going, drafted, strict=True)
+                one.sequence: [one.generation.token_ids[-1], *draft.token_ids]
+                for one, draft in zip(unfinished, drafts, strict=True)
             }
             logits = extend(model, cache, new, every_token=True)  # (Q, V)
-            for writer, draft, part in zip(going, drafted, logits.tensor_split(ends(new)), strict=True):
-                writer.choose(draft, part, cache)
-            going = [writer for writer in going if writer.text.completion is None]
-    return [writer.result for writer in writers]
+            for one, draft, part in zip(unfinished, drafts, logits.tensor_split(inner_ends(new)), strict=True):
+                one.verify(draft, part, cache)
+            unfinished = [one for one in unfinished if one.generation.completion is None]
+    return [one.result for one in speculators]
 
 
-def ends(new: Mapping[int, Sequence[int]]) -> list[int]:
-    """Where, among the new tokens of all sequences of a step, those of each sequence end, but for the last one's."""
+def inner_ends(new: Mapping[int, Sequence[int]]) -> list[int]:
+    """Row at which each sequence's new tokens end, except for the last sequence."""
     return list(accumulate(len(tokens) for tokens in new.values()))[:-1]
 
 
 def check(model: Transformer, request: Request, drafter: Drafter) -> None:
-    """Raise InputError for a request that speculation cannot answer, and a drafter with another vocabulary."""
+    """Raise InputError for a request that speculation cannot serve, and for a drafter with another vocabulary."""
     request.check(model)
-    if request.count != 1:
-        raise InputError("speculation writes one text at a time", got=f"count={request.count}", expected=1)
+    if request.n != 1:
+        raise InputError("speculation generates one sequence of a request", got=f"n={request.n}", expected=1)
     if drafter.vocab_size != model.config.vocab_size:
         raise InputError(
             "drafts in another vocabulary", got=f"{drafter.vocab_size} tokens", expected=model.config.vocab_size
         )
 
 
-def verify(
-    sampling: Sampling, text: Sequence[int], draft: Draft, logits: torch.Tensor, generator: torch.Generator
-) -> list[int]:
-    """Tokens that a step gives a text: drafts that are accepted, and the token after them, by logits (k + 1, V)."""
+def verify(generation: Generation, draft: Draft, logits: torch.Tensor) -> list[tuple[int, float]]:
+    """Accepted draft tokens and the token after them, with log-probabilities, from logits (k + 1, V)."""
+    params, token_ids = generation.request.sampling_params, generation.token_ids
     wanted = torch.stack(
-        [sampling.probabilities(row, [*text, *draft.tokens[:i]]) for i, row in enumerate(logits)]
+        [next_token_probabilities(params, row, [*token_ids, *draft.token_ids[:i]]) for i, row in enumerate(logits)]
     )  # (k + 1, V)
-    uniforms = torch.rand(len(logits), generator=generator, dtype=torch.float64).to(wanted.device)
-    drafted = torch.tensor(draft.tokens, dtype=torch.int64, device=wanted.device)
-    accepted, following = (int(x) for x in accept(drafted, draft.probabilities.to(wanted.device), wanted, uniforms))
-    return [*draft.tokens[:accepted], following]
+    uniforms = torch.rand(len(logits), generator=generation.generator, dtype=torch.float64).to(wanted.device)
+    drafted = torch.tensor(draft.token_ids, dtype=torch.int64, device=wanted.device)
+    num_accepted, following = (int(x) for x in accept(drafted, draft.probabilities.to(wanted.device), wanted, uniforms))
+    return with_logprobs([*draft.token_ids[:num_accepted], following], logits)
 
 
-class Writer:
-    """A text with its drafter, its random numbers and a sequence in a cache, which holds all its tokens but the last.
+def with_logprobs(token_ids: Sequence[int], logits: torch.Tensor) -> list[tuple[int, float]]:
+    """Pair each token with its log-probability by its row of logits (..., V)."""
+    logprobs = logits.double().log_softmax(-1)
+    return [(token_id, float(row[token_id])) for row, token_id in zip(logprobs, token_ids, strict=False)]
 
-    `steps`, `drafted` and `accepted` are counts so far.
-    """
+
+class Speculator:
+    """A generation with its drafter and its sequence in a cache, which holds all its tokens but the last."""
 
     sequence: int
 
     def __init__(self, request: Request, drafter: Drafter) -> None:
-        self.drafter, self.text, self.sampling = drafter, Text(request), request.sampling
-        (self.generator,) = request.sampling.generators(1)
-        self.steps = self.drafted = self.accepted = 0
+        self.drafter = drafter
+        (self.generation,) = start_generations(request)
+        self.num_steps = self.num_draft_tokens = self.num_accepted_tokens = 0
 
     @property
     def result(self) -> Speculation:
-        """What was written, once the text has ended."""
-        assert self.text.completion
-        return Speculation(self.text.completion, self.steps, self.drafted, self.accepted)
+        """The completion and its counts, once the sequence has finished."""
+        assert self.generation.completion
+        counts = self.num_steps, self.num_draft_tokens, self.num_accepted_tokens
+        return Speculation(self.generation.completion, *counts)
 
-    def draft(self, drafts: int) -> Draft:
-        """Tokens that may follow, at most `drafts`: the token after them is written too, and must not be too many."""
-        return self.drafter.propose(
-            self.text.everything, min(drafts, self.text.left - 1), self.sampling, self.generator
-        )
+    def propose(self, num_tokens: int) -> Draft:
+        """Draft up to `num_tokens` tokens, and one less than may still be generated: a token follows the drafts."""
+        return propose(self.drafter, self.generation, num_tokens)
 
-    def choose(self, draft: Draft, logits: torch.Tensor, cache: Cache) -> None:
-        """Write those drafts that are accepted and the token after them, by logits (k + 1, V).
+    def verify(self, draft: Draft, logits: torch.Tensor, cache: Cache) -> None:
+        """Append the accepted drafts and the token after them, by logits (k + 1, V).
 
-        Keys of the others go from the cache, and all keys of a text that has ended.
+        Keys of the rejected drafts leave the cache, and all keys of a finished sequence.
         """
-        before = self.text.everything
-        tokens = verify(self.sampling, before, draft, logits, self.generator)
-        self.drafted += len(draft.tokens)
-        self.write(tokens, logits[: len(tokens)])
-        if self.text.completion:
+        length, sampled = len(self.generation.token_ids), verify(self.generation, draft, logits)
+        self.num_draft_tokens += len(draft.token_ids)
+        self.extend(sampled)
+        if self.generation.completion:
             cache.drop(self.sequence)
         else:
-            cache.truncate(self.sequence, len(before) + len(tokens) - 1)
+            cache.truncate(self.sequence, length + len(sampled) - 1)
 
-    def write(self, tokens: Sequence[int], logits: torch.Tensor) -> None:
-        """Write what one step gave: accepted drafts and the token after them, each by its logits (..., V)."""
-        logprobs = logits.double().log_softmax(-1)
-        for row, token in zip(logprobs, tokens, strict=True):
-            if self.text.completion is None:
-                self.text.add(token, float(row[token]))
-        self.steps += 1
-        self.accepted += len(tokens) - 1
+    def extend(self, sampled: Sequence[tuple[int, float]]) -> None:
+        """Append the tokens of one step, and count it."""
+        self.generation.extend(sampled)
+        self.num_steps += 1
+        self.num_accepted_tokens += len(sampled) - 1
 
     def uniforms(self, count: int) -> torch.Tensor:
-        """Random numbers in [0, 1) of this text's own source."""
-        return torch.rand(count, generator=self.generator, dtype=torch.float64)
+        """Random numbers in [0, 1) of this sequence's generator."""
+        return torch.rand(count, generator=self.generation.generator, dtype=torch.float64)
 
 
-def read(model: Transformer, cache: Cache, writers: Sequence[Writer]) -> None:
-    """Feed all prompts but for their last tokens, which the first step begins with; in chunks where the cache must."""
+def propose(drafter: Drafter, generation: Generation, num_tokens: int) -> Draft:
+    """Draft up to `num_tokens` tokens, and one less than may still be generated: a token follows the drafts."""
+    num_tokens, params = min(num_tokens, generation.num_tokens_left - 1), generation.request.sampling_params
+    return drafter.propose(generation.token_ids, num_tokens, params, generation.generator)
+
+
+def prefill(model: Transformer, cache: Cache, speculators: Sequence[Speculator]) -> None:
+    """Compute all prompts except their last tokens, which the first step computes; in chunks if the cache has them."""
     pending: dict[int, Sequence[int]] = {}
-    for writer in writers:
-        prompt = writer.text.request.prompt
-        writer.sequence = cache.start(prompt)
-        pending[writer.sequence] = prompt[cache.length(writer.sequence) : -1]
+    for one in speculators:
+        prompt = one.generation.request.prompt_token_ids
+        one.sequence = cache.start(prompt)
+        pending[one.sequence] = prompt[cache.length(one.sequence) : -1]
     while pending := {sequence: tokens for sequence, tokens in pending.items() if tokens}:
-        parts = {sequence: tokens[: cache.chunk] for sequence, tokens in pending.items()}
-        extend(model, cache, parts)
-        pending = {sequence: tokens[len(parts[sequence]) :] for sequence, tokens in pending.items()}
+        chunks = {sequence: tokens[: cache.chunk] for sequence, tokens in pending.items()}
+        extend(model, cache, chunks)
+        pending = {sequence: tokens[len(chunks[sequence]) :] for sequence, tokens in pending.items()}

@@ -1,6 +1,6 @@
-"""Where drafts come from: a smaller model, or an earlier place in the text itself.
+"""Drafters: a smaller model, or a look-up in the sequence itself.
 
-Dimension letters: k drafted tokens, V vocabulary.
+Dimension letters: k draft tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -13,31 +13,34 @@ from torch.nn import functional as F
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.cache import Contiguous, extend
-from mlsys_lab.inference.generate import Sampling, draw
+from mlsys_lab.inference.engine.sampler import draw, next_token_probabilities
+from mlsys_lab.inference.engine.sequence import SamplingParams
 from mlsys_lab.models import Transformer
 
 
 class Draft(NamedTuple):
-    """Drafted tokens, and the distributions (k, V), float64, that they were drawn from."""
+    """Draft tokens, and the distributions (k, V), float64, that they were drawn from."""
 
-    tokens: list[int]
+    token_ids: list[int]
     probabilities: torch.Tensor
 
 
 class Drafter(Protocol):
-    """Whatever guesses how a text goes on, in tokens 0 to `vocab_size` - 1."""
+    """Proposes draft tokens of a sequence, from 0 to `vocab_size` - 1."""
 
     vocab_size: int
 
-    def propose(self, text: Sequence[int], count: int, sampling: Sampling, generator: torch.Generator) -> Draft:
-        """Draft up to `count` tokens to follow the tokens of `text`, which need not continue any text seen before."""
+    def propose(
+        self, token_ids: Sequence[int], num_tokens: int, params: SamplingParams, generator: torch.Generator
+    ) -> Draft:
+        """Draft up to `num_tokens` tokens to follow `token_ids`, which need not continue an earlier call's."""
         ...
 
 
 class PromptLookup:
-    """Drafts copied from the last place at which the text's end stands once more (prompt look-up, A. Saxena, 2023).
+    """Drafts copied from the last earlier occurrence of the sequence's end (prompt look-up, A. Saxena, 2023).
 
-    The longest end of `longest` to `shortest` tokens that occurs before decides. It costs no model, and serves texts
+    The longest end of `longest` to `shortest` tokens that occurs earlier is used. It costs no model, and suits outputs
     that repeat their prompt: summaries, code, edits. `vocab_size` is the model's.
     """
 
@@ -47,47 +50,49 @@ class PromptLookup:
             raise InputError("tokens to look up", got=f"shortest {shortest}, longest {longest}", expected=expected)
         self.vocab_size, self.longest, self.shortest = vocab_size, longest, shortest
 
-    def propose(self, text: Sequence[int], count: int, sampling: Sampling, generator: torch.Generator) -> Draft:
-        """Draft up to `count` tokens, none where the end of the text is new; each with probability 1."""
-        tokens = self._look_up(list(text), count)
-        ids = torch.tensor(tokens, dtype=torch.int64)
-        return Draft(tokens, F.one_hot(ids, self.vocab_size).double())
+    def propose(
+        self, token_ids: Sequence[int], num_tokens: int, params: SamplingParams, generator: torch.Generator
+    ) -> Draft:
+        """Draft up to `num_tokens` tokens, none if the end is new; each with probability 1."""
+        found = self._look_up(list(token_ids), num_tokens)
+        return Draft(found, F.one_hot(torch.tensor(found, dtype=torch.int64), self.vocab_size).double())
 
-    def _look_up(self, text: list[int], count: int) -> list[int]:
-        for length in range(min(self.longest, len(text) - 1), self.shortest - 1, -1):
-            end = text[-length:]
-            for place in range(len(text) - length - 1, -1, -1):
-                if text[place : place + length] == end:
-                    return text[place + length : place + length + count]
+    def _look_up(self, token_ids: list[int], num_tokens: int) -> list[int]:
+        for length in range(min(self.longest, len(token_ids) - 1), self.shortest - 1, -1):
+            end = token_ids[-length:]
+            for start in range(len(token_ids) - length - 1, -1, -1):
+                if token_ids[start : start + length] == end:
+                    return token_ids[start + length : start + length + num_tokens]
         return []
 
 
 class ModelDrafter:
-    """Drafts of a smaller model with the same vocabulary; it keeps keys and values of the text it last drafted for."""
+    """Drafts of a smaller model with the same vocabulary; it caches the sequence that it drafted for last."""
 
     def __init__(self, model: Transformer) -> None:
         self.model, self.vocab_size = model, model.config.vocab_size
         self.cache = Contiguous(model, sequences=1, capacity=model.config.context)
         self.sequence = self.cache.start()
-        self._fed: list[int] = []
+        self._computed: list[int] = []
 
-    def propose(self, text: Sequence[int], count: int, sampling: Sampling, generator: torch.Generator) -> Draft:
-        """Draft `count` tokens, fewer where the context ends, drawn as `sampling` says with one number each."""
-        tokens, rows = list(text), []
-        for _ in range(min(count, self.model.config.context - len(text))):
-            p = sampling.probabilities(self._logits(tokens), tokens)
+    def propose(
+        self, token_ids: Sequence[int], num_tokens: int, params: SamplingParams, generator: torch.Generator
+    ) -> Draft:
+        """Draft `num_tokens` tokens, fewer at the end of the context, sampled with one random number each."""
+        tokens, rows = list(token_ids), []
+        for _ in range(min(num_tokens, self.model.config.context - len(token_ids))):
+            p = next_token_probabilities(params, self._logits(tokens), tokens)
             uniform = torch.rand((), generator=generator, dtype=torch.float64).to(p.device)
             tokens.append(int(draw(p, uniform)))
             rows.append(p)
-        return Draft(tokens[len(text) :], torch.stack(rows) if rows else torch.empty(0, self.vocab_size).double())
+        return Draft(tokens[len(token_ids) :], torch.stack(rows) if rows else torch.empty(0, self.vocab_size).double())
 
-    def _logits(self, tokens: list[int]) -> torch.Tensor:
-        """Logits (V,) after these tokens: cached as far as they are those fed before, the rest cut off and fed anew."""
-        alike = 0
-        while alike < min(len(self._fed), len(tokens) - 1) and self._fed[alike] == tokens[alike]:
-            alike += 1
-        self.cache.truncate(self.sequence, alike)
-        del self._fed[alike:]
-        logits = extend(self.model, self.cache, {self.sequence: tokens[alike:]})[0]
-        self._fed = list(tokens)
+    def _logits(self, token_ids: list[int]) -> torch.Tensor:
+        """Logits (V,) after these tokens, of which the longest prefix in the cache is not computed again."""
+        common = 0
+        while common < min(len(self._computed), len(token_ids) - 1) and self._computed[common] == token_ids[common]:
+            common += 1
+        self.cache.truncate(self.sequence, common)
+        logits = extend(self.model, self.cache, {self.sequence: token_ids[common:]})[0]
+        self._computed = list(token_ids)
         return logits

@@ -19,16 +19,16 @@ import torch
 
 from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.flops.families import llama
-from mlsys_lab.inference.engine import Engine, Limits
-from mlsys_lab.inference.generate import Completion, Request, Sampling, generate
+from mlsys_lab.inference.engine import CompletionOutput, Engine, Request, SamplingParams, SchedulerConfig
+from mlsys_lab.inference.generate import generate
 from mlsys_lab.models import Transformer
 from mlsys_lab.models.saving import save
 from tests.bench.kernels.entries import Entry, Machine, Program
 
 ONE_BY_ONE, IDEAL = 10.0, 0.9
 """Asked of the engine: its tokens a second over those of `transformers`, request after request; over the ideal's."""
-PAGE, BUDGET = 16, 2048
-"""Tokens of a page, and of a step."""
+BLOCK_SIZE, BUDGET = 16, 2048
+"""Tokens of a block, and of a step."""
 CHECKED = ((5, 9), (40, 3), (17, 12), (1, 7), (33, 10))
 """Tokens of the prompts, and of the answers, whose texts are checked."""
 
@@ -70,18 +70,19 @@ def ask(lengths: Sequence[tuple[int, int]], vocabulary: int) -> list[Request]:
     """Greedy requests with so many tokens of a prompt, drawn evenly, and of an answer each."""
     random = Random(0)
     return [
-        Request([random.randrange(vocabulary) for _ in range(prompt)], writes, Sampling(temperature=0))
+        Request([random.randrange(vocabulary) for _ in range(prompt)], writes, SamplingParams(temperature=0))
         for prompt, writes in lengths
     ]
 
 
-def serve(model: Transformer, requests: Sequence[Request], slots: int, budget: int = BUDGET) -> list[Completion]:
-    """Answers of a new engine to requests that all wait from the start, with pages enough for all that run."""
-    longest = max(len(request.prompt) + request.max_tokens for request in requests)
-    pages = (slots + 1) * -(-longest // PAGE)
-    engine = Engine(model, pages=pages, page=PAGE, limits=Limits(slots, max(slots, budget), prefix_caching=False))
+def serve(model: Transformer, requests: Sequence[Request], slots: int, budget: int = BUDGET) -> list[CompletionOutput]:
+    """Answers of a new engine to requests that all wait from the start, with enough blocks for all that run."""
+    longest = max(len(request.prompt_token_ids) + request.max_tokens for request in requests)
+    num_blocks = (slots + 1) * -(-longest // BLOCK_SIZE)
+    config = SchedulerConfig(slots, max(slots, budget), enable_prefix_caching=False)
+    engine = Engine(model, num_blocks=num_blocks, block_size=BLOCK_SIZE, config=config)
     for request in requests:
-        engine.add(request)
+        engine.add_request(request)
     return [answer for _, (answer,) in sorted(engine.run().items())]
 
 
@@ -89,7 +90,7 @@ def serve(model: Transformer, requests: Sequence[Request], slots: int, budget: i
 def continue_in_theirs(theirs: Any, requests: Sequence[Request]) -> torch.Tensor:
     """Tokens that `transformers` writes in one batch after prompts of one length, as many for each."""
     (writes,) = {request.max_tokens for request in requests}
-    prompts = torch.tensor([request.prompt for request in requests], device=theirs.device)
+    prompts = torch.tensor([request.prompt_token_ids for request in requests], device=theirs.device)
     written: torch.Tensor = theirs.generate(
         prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=writes, do_sample=False
     )
@@ -102,7 +103,7 @@ def check(model: Transformer, theirs: Any) -> tuple[Callable[[], Any], Callable[
 
     def ours() -> list[torch.Tensor]:
         answers = serve(copy.deepcopy(model).float(), requests, slots=3, budget=16)
-        return [torch.tensor(answer.tokens) for answer in answers]
+        return [torch.tensor(answer.token_ids) for answer in answers]
 
     def expected() -> list[torch.Tensor]:
         fine = copy.deepcopy(theirs).float()

@@ -70,7 +70,7 @@ def test_a_bank_says_its_bytes_filled_up_to_the_largest_rank():
 
 
 def test_a_new_adapter_changes_nothing():
-    adapter = new_adapter(MODEL, 4, alpha=4, seed=0)
+    adapter = new_adapter(MODEL, 4, lora_alpha=4, seed=0)
     tokens = torch.tensor(draw(1, 5))
     assert torch.equal(logits(tokens, adapter), logits(tokens))
     assert {name.rpartition(".")[2] for name in adapter.matrices} == {"query", "value"}
@@ -89,7 +89,7 @@ def test_what_does_not_fit_is_said_in_one_line():
     ):
         merge(MODEL, Adapter(2, 1.0, {"blocks.0.attention.query": (a, b)}))
     with pytest.raises(InputError, match="no layer takes an adapter under this name: got quary"):
-        new_adapter(MODEL, 2, alpha=1, targets=("quary",), seed=0)
+        new_adapter(MODEL, 2, lora_alpha=1, targets=("quary",), seed=0)
     with pytest.raises(InputError, match="unknown adapter: got bb, expected one of a, b, c; help: did you mean 'b'"):
         AdapterBank(MODEL, ADAPTERS).require("bb")
 
@@ -98,4 +98,4 @@ def test_what_does_not_fit_is_said_in_one_line():
 def test_layers_that_see_other_rows_of_a_batch_take_no_adapter(kind):
     model = build(**kind)
     with pytest.raises(InputError, match="no layer takes an adapter"):
-        new_adapter(model, 2, alpha=1, targets=("up",) if "experts" in kind else ("query",), seed=0)
+        new_adapter(model, 2, lora_alpha=1, targets=("up",) if "experts" in kind else ("query",), seed=0)

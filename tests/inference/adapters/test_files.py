@@ -27,7 +27,7 @@ def folder(tmp_path):
 
 def test_what_was_saved_is_read_back_in_the_models_dtype(folder):
     found = load_adapter(folder, MODEL)
-    assert (found.rank, found.alpha, found.matrices.keys()) == (2, 8.0, SAVED.matrices.keys())
+    assert (found.lora_rank, found.lora_alpha, found.matrices.keys()) == (2, 8.0, SAVED.matrices.keys())
     for name, pair in SAVED.matrices.items():
         assert all(torch.equal(one, other) for one, other in zip(pair, found.matrices[name], strict=True))
     narrow = load_adapter(folder, build(dtype=torch.float32))

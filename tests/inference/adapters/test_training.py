@@ -16,7 +16,7 @@ from tests.inference.making import build
 def test_a_text_is_learnt_by_the_thin_matrices_alone():
     model = build(dtype=torch.float32)
     before, ids = copy.deepcopy(model.state_dict()), np.arange(200, dtype=np.int64) % 7
-    adapter = new_adapter(model, 4, alpha=8, seed=0)
+    adapter = new_adapter(model, 4, lora_alpha=8, seed=0)
     how = {"batch": 4, "sequence": 12, "steps": 30, "rate": 0.03, "seed": 0}
     losses = train_adapter(model, adapter, ids, **how)
     assert len(losses) == 30 and losses[-1] < 0.5 * losses[0]
@@ -25,5 +25,5 @@ def test_a_text_is_learnt_by_the_thin_matrices_alone():
         assert loss(model, text).item() < 0.5 * losses[0]
     assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
     assert all(one.requires_grad and one.grad is None for one in model.parameters())
-    again = new_adapter(model, 4, alpha=8, seed=0)
+    again = new_adapter(model, 4, lora_alpha=8, seed=0)
     assert train_adapter(model, again, ids, **how) == pytest.approx(losses, rel=1e-3)

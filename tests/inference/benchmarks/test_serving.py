@@ -20,7 +20,7 @@ def written(answers) -> int:
     """Tokens of completions, of lists of them, or of rows."""
     if isinstance(answers, torch.Tensor):
         return answers.numel()
-    return sum(len(one.tokens) if hasattr(one, "tokens") else written(one) for one in answers)
+    return sum(len(one.token_ids) if hasattr(one, "token_ids") else written(one) for one in answers)
 
 
 @pytest.mark.parametrize("entry", serving.ENTRIES, ids=lambda entry: entry.name)

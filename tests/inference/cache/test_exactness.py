@@ -119,7 +119,7 @@ def test_other_dtypes(dtype):
 
 def test_a_full_context_is_the_last_that_fits():
     model, (tokens,) = build(), draw(1, CONTEXT)
-    for cache in (Contiguous(model, sequences=1, capacity=CONTEXT), Paged(model, pages=3, page=8)):
+    for cache in (Contiguous(model, sequences=1, capacity=CONTEXT), Paged(model, num_blocks=3, block_size=8)):
         sequence = cache.start()
         got = extend(model, cache, {sequence: tokens})
         torch.testing.assert_close(got[0], uncached(model, tokens)[-1], **CLOSE)

@@ -18,7 +18,7 @@ def lines(cache):
     return {
         "no such sequence in the cache: got 9": lambda: extend(MODEL, cache, {9: [1]}),
         "a step without sequences: expected new tokens": lambda: extend(MODEL, cache, {}),
-        "no new token of sequence 0: nothing to attend with; help: a prompt that is wholly cached": lambda: extend(
+        "no new token of sequence 0: nothing to attend with; help: a prompt that is fully cached": lambda: extend(
             MODEL, cache, {sequence: []}
         ),
         "sequence 0 outgrows the context: got 25, expected up to 24": lambda: extend(
@@ -82,8 +82,8 @@ def test_a_pass_that_fails_leaves_the_cache_as_it_was():
     [
         (lambda: Contiguous(MODEL, sequences=0, capacity=5), "sequences must be at least 1: got 0"),
         (lambda: Contiguous(MODEL, sequences=-1, capacity=-5), "sequences must be at least 1: got -1"),
-        (lambda: Paged(MODEL, pages=0), "pages must be at least 1"),
-        (lambda: Paged(MODEL, pages=1, page=0), "page must be at least 1: got 0"),
+        (lambda: Paged(MODEL, num_blocks=0), "num_blocks must be at least 1"),
+        (lambda: Paged(MODEL, num_blocks=1, block_size=0), "block_size must be at least 1: got 0"),
         (lambda: SlidingWindow(MODEL, sequences=1, chunk=1), "a model without a window of attention: got rotary 2"),
         (lambda: SlidingWindow(build(window=3), sequences=1, chunk=0), "chunk must be at least 1: got 0"),
     ],

@@ -1,4 +1,4 @@
-"""Pages shared, copied, found again and evicted, and how many there are."""
+"""Blocks shared, copied, found again and evicted, and how many there are."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def fed(cache, tokens):
     return sequence, extend(cache.model, cache, {sequence: tokens[cache.length(sequence) :]})[0]
 
 
-@pytest.mark.parametrize(("length", "pages", "wasted"), [(1, 1, 3), (4, 1, 0), (5, 2, 3), (8, 2, 0), (23, 6, 1)])
-def test_a_sequence_holds_whole_pages(length, pages, wasted):
-    cache = Paged(build(), pages=8, page=4)
+@pytest.mark.parametrize(("length", "num_blocks", "wasted"), [(1, 1, 3), (4, 1, 0), (5, 2, 3), (8, 2, 0), (23, 6, 1)])
+def test_a_sequence_holds_whole_blocks(length, num_blocks, wasted):
+    cache = Paged(build(), num_blocks=8, block_size=4)
     fed(cache, draw(length))
-    assert cache.bytes_held == pages * 4 * TOKEN_BYTES and cache.bytes_wasted == wasted * TOKEN_BYTES
+    assert cache.bytes_held == num_blocks * 4 * TOKEN_BYTES and cache.bytes_wasted == wasted * TOKEN_BYTES
 
 
-def test_an_equal_beginning_is_worked_out_and_held_once():
-    cache, text = Paged(build(), pages=12, page=4), draw(11)
+def test_a_shared_prefix_is_computed_and_held_once():
+    cache, text = Paged(build(), num_blocks=12, block_size=4), draw(11)
     fed(cache, text)
     other = [*text[:10], (text[10] + 1) % 13, 5]
     sequence = cache.start(other)
@@ -40,8 +40,8 @@ def test_an_equal_beginning_is_worked_out_and_held_once():
 
 
 @pytest.mark.parametrize(("length", "known"), [(8, 4), (9, 8), (4, 0), (12, 8)])
-def test_a_wholly_cached_prompt_keeps_a_token_to_ask_with(length, known):
-    cache, text = Paged(build(), pages=12, page=4), draw(13)
+def test_the_last_token_of_a_cached_prompt_is_computed_again(length, known):
+    cache, text = Paged(build(), num_blocks=12, block_size=4), draw(13)
     fed(cache, text)
     sequence, logits = fed(cache, text[:length])
     assert cache.length(sequence) == length
@@ -49,23 +49,23 @@ def test_a_wholly_cached_prompt_keeps_a_token_to_ask_with(length, known):
     torch.testing.assert_close(logits, uncached(cache.model, text[:length])[-1])
 
 
-def test_equal_pages_after_other_beginnings_are_not_the_same():
-    cache, text = Paged(build(), pages=12, page=4), draw(13)
+def test_equal_blocks_after_different_prefixes_are_not_shared():
+    cache, text = Paged(build(), num_blocks=12, block_size=4), draw(13)
     fed(cache, text)
-    assert cache.length(cache.start(text[4:13])) == 0  # its first page is known as a second one alone
+    assert cache.length(cache.start(text[4:13])) == 0  # its first block is cached as a second one only
     assert cache.length(cache.start(text[:4] + text[8:13])) == 4
     assert cache.length(cache.start(draw(4, seed=5) + text[4:])) == 0
 
 
-def test_pages_of_those_gone_serve_until_their_room_is_needed():
-    cache, text = Paged(build(), pages=6, page=4), draw(17)
+def test_free_blocks_stay_cached_until_they_are_evicted():
+    cache, text = Paged(build(), num_blocks=6, block_size=4), draw(17)
     sequence, _ = fed(cache, text)
     cache.drop(sequence)
     assert cache.bytes_held == 0
     sequence = cache.start(text)
-    assert cache.length(sequence) == 16  # all four full pages
+    assert cache.length(sequence) == 16  # all four full blocks
     cache.drop(sequence)
-    sequence, _ = fed(cache, draw(13, seed=3))  # four pages: two are blank, two are taken from the end of the text
+    sequence, _ = fed(cache, draw(13, seed=3))  # four blocks: two are blank, two are evicted from the end of the text
     cache.drop(sequence)
     sequence = cache.start(text)
     assert cache.length(sequence) == 8
@@ -73,17 +73,17 @@ def test_pages_of_those_gone_serve_until_their_room_is_needed():
     torch.testing.assert_close(logits, uncached(cache.model, text)[-1])
 
 
-def test_what_was_released_longest_ago_goes_first():
-    cache, texts = Paged(build(), pages=4, page=4), [draw(5, seed=seed) for seed in (1, 2)]
+def test_the_least_recently_used_block_is_evicted_first():
+    cache, texts = Paged(build(), num_blocks=4, block_size=4), [draw(5, seed=seed) for seed in (1, 2)]
     for text in texts:
         sequence, _ = fed(cache, text)
         cache.drop(sequence)
-    sequence, _ = fed(cache, draw(9, seed=3))  # of four pages two are blank; the third was the first text's
+    sequence, _ = fed(cache, draw(9, seed=3))  # of four blocks two are blank; the third was the first text's
     assert [cache.length(cache.start(text)) for text in texts] == [0, 4]
 
 
-def test_writing_into_a_page_cut_short_takes_its_name_away():
-    cache, text = Paged(build(), pages=6, page=4), draw(9)
+def test_writing_into_a_truncated_block_uncaches_it():
+    cache, text = Paged(build(), num_blocks=6, block_size=4), draw(9)
     sequence, _ = fed(cache, text)
     cache.truncate(sequence, 2)
     extend(cache.model, cache, {sequence: [(token + 1) % 13 for token in text[2:5]]})
@@ -94,16 +94,16 @@ def test_writing_into_a_page_cut_short_takes_its_name_away():
 
 
 def test_a_step_without_room_changes_nothing():
-    cache, text = Paged(build(), pages=4, page=4), draw(12)
+    cache, text = Paged(build(), num_blocks=4, block_size=4), draw(12)
     first, _ = fed(cache, text[:6])
     second = cache.fork(first)
     third = cache.start()
     held = cache.bytes_held
-    # A copy of the shared page, and three pages of the third; two are left.
-    with pytest.raises(InputError, match="the cache is full: got 4 more pages needed, expected up to 2; help: drop a"):
+    # A copy of the shared block, and three blocks of the third; two are free.
+    with pytest.raises(InputError, match="the cache is full: got 4 more blocks needed, expected up to 2; help: drop a"):
         extend(cache.model, cache, {first: [1], second: [2], third: text})
     assert cache.bytes_held == held and cache.length(third) == 0
-    got = extend(cache.model, cache, {first: [1], second: [2], third: [3]})  # one copy and one page: just enough
+    got = extend(cache.model, cache, {first: [1], second: [2], third: [3]})  # one copy and one block: just enough
     for row, tokens in enumerate(([*text[:6], 1], [*text[:6], 2], [3])):
         torch.testing.assert_close(got[row], uncached(cache.model, tokens)[-1])
 
@@ -111,17 +111,17 @@ def test_a_step_without_room_changes_nothing():
 @pytest.mark.parametrize("window", [None, 5])
 @pytest.mark.parametrize("seed", range(3))
 def test_any_order_of_events(seed, window):
-    """Sequences that begin alike come, grow, fork, are cut and go, in a pool with room for few: logits are right."""
+    """Sequences with shared prefixes start, grow, fork, are truncated and dropped in a small pool: logits are right."""
     random, model = Random(seed), build(window=window)
-    cache, texts = Paged(model, pages=11, page=3), {}
-    beginnings = draw(2, 10, seed=seed)
+    cache, texts = Paged(model, num_blocks=11, block_size=3), {}
+    prefixes = draw(2, 10, seed=seed)
     refused = 0
     for _ in range(90):
         sequence = random.choice([*texts, None, None])
         event = random.choice(["extend", "extend", "fork", "truncate", "drop"])
         try:
             if sequence is None:
-                text = random.choice(beginnings)[: random.randint(1, 10)] + draw(2, seed=random.randint(0, 3))
+                text = random.choice(prefixes)[: random.randint(1, 10)] + draw(2, seed=random.randint(0, 3))
                 sequence = cache.start(text)
                 new, texts[sequence] = text[cache.length(sequence) :], text[: cache.length(sequence)]
                 event = "extend"
@@ -145,9 +145,9 @@ def test_any_order_of_events(seed, window):
         except InputError:
             refused += 1
         assert {s: cache.length(s) for s in texts} == {s: len(text) for s, text in texts.items()}
-        counted = Counter(block for number in cache.sequences for block in cache.tables.table(number))
-        assert [counted[block] for block in range(11)] == cache.blocks.references
+        counted = Counter(block for number in cache.sequences for block in cache.block_table(number))
+        assert [counted[block] for block in range(11)] == cache.pool.ref_cnt
     assert refused > 0 and len(texts) > 0
     for sequence in texts:
         cache.drop(sequence)
-    assert cache.bytes_held == 0 and cache.blocks.available == 11
+    assert cache.bytes_held == 0 and cache.pool.num_free_blocks == 11

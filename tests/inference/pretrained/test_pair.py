@@ -12,7 +12,8 @@ from transformers import LlamaForCausalLM
 from mlsys_lab.benchmark import load
 from mlsys_lab.errors import InputError, MissingToolError
 from mlsys_lab.inference import pretrained
-from mlsys_lab.inference.generate import Request, Sampling, generate
+from mlsys_lab.inference.engine import Request, SamplingParams
+from mlsys_lab.inference.generate import generate
 from mlsys_lab.inference.pretrained import FOLDER, load_pair, read_text
 from mlsys_lab.inference.text import Message, encode_chat
 from mlsys_lab.models import training
@@ -71,7 +72,7 @@ def test_transformers_reads_the_same_model(pair):
     theirs = LlamaForCausalLM.from_pretrained(FOLDER / "target", dtype=torch.float32).eval()
     prompt = pair.tokenizer.encode("The memory of a GPU is")
     torch.testing.assert_close(theirs(torch.tensor([prompt])).logits, pair.target(torch.tensor([prompt])))
-    ours = generate(pair.target, [Request(prompt, 20, Sampling(temperature=0))])[0][0].tokens
+    ours = generate(pair.target, [Request(prompt, 20, SamplingParams(temperature=0))])[0][0].token_ids
     whole = theirs.generate(torch.tensor([prompt]), max_new_tokens=20, do_sample=False, eos_token_id=None)
     assert whole[0, len(prompt) :].tolist() == list(ours)
 
@@ -79,8 +80,8 @@ def test_transformers_reads_the_same_model(pair):
 def test_an_answer_ends(pair):
     question = encode_chat(pair.tokenizer, [Message("user", "What is bandwidth?")])
     end = pair.tokenizer.special_id("<|end|>")
-    answer = generate(pair.target, [Request(question, 300, Sampling(seed=0, top_p=0.9), stop=[[end]])])[0][0]
-    assert answer.reason == "stop" and len(answer.tokens) > 5
+    answer = generate(pair.target, [Request(question, 300, SamplingParams(seed=0, top_p=0.9), stop=[[end]])])[0][0]
+    assert answer.finish_reason == "stop" and len(answer.token_ids) > 5
 
 
 def test_texts_are_held_out_and_for_calibration():

@@ -6,7 +6,7 @@ import torch
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.quantize import Int4Linear, compensate
 from mlsys_lab.inference.quantize.compensate import DAMPING, hessian
-from mlsys_lab.inference.quantize.layers import Grid
+from mlsys_lab.inference.quantize.layers import AffineGrid
 
 O, I, N = 6, 64, 300
 W = torch.randn(O, I, generator=torch.Generator().manual_seed(0)).double()
@@ -26,14 +26,14 @@ def loss(layer, x):
 
 @pytest.mark.parametrize("group", [16, 64])
 def test_the_error_that_it_reports_is_the_error(group):
-    layer, error = compensate(W, inputs(), group=group)
+    layer, error = compensate(W, inputs(), group_size=group)
     torch.testing.assert_close(error, loss(layer, inputs()), rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_outputs_are_nearer_than_those_of_weights_rounded_to_nearest(seed):
     x = inputs(seed)
-    compensated, nearest = compensate(W, x).layer, Int4Linear.rounded(W)
+    compensated, nearest = compensate(W, x).layer, Int4Linear.from_weight(W)
     errors = [((layer.weight().double() - W) @ x.T).square().sum() for layer in (compensated, nearest)]
     assert errors[0] < 0.5 * errors[1]
     assert (compensated.weight() - W).norm() > (nearest.weight() - W).norm()  # the weights themselves are further off
@@ -41,13 +41,13 @@ def test_outputs_are_nearer_than_those_of_weights_rounded_to_nearest(seed):
 
 def test_inputs_that_have_nothing_to_do_with_each_other_leave_nothing_to_mend():
     x = 3 * torch.eye(I).double()
-    assert torch.equal(compensate(W, x).layer.weight(), Int4Linear.rounded(W).weight())
+    assert torch.equal(compensate(W, x).layer.weight(), Int4Linear.from_weight(W).weight())
 
 
 def test_it_is_optimal_brain_quantisation_column_by_column():
     """The update in its first form (equations 2 and 3): the inverse of the Hessian of what is left, for each column."""
     x, left, off = inputs(), W.clone(), []
-    grid = Grid(W)
+    grid = AffineGrid(W)
     for column in range(I):
         inverse = torch.linalg.inv(hessian(x)[column:, column:])
         rounded = grid.decode(grid.encode(left[:, column]), left[:, column])
@@ -70,4 +70,4 @@ def test_bad_inputs_are_one_line():
     with pytest.raises(InputError, match=r"inputs of another layer: got \(5, 3\), expected \(n, 64\)"):
         compensate(W, torch.ones(5, 3))
     with pytest.raises(InputError, match="groups do not divide the inputs: got groups of 60"):
-        compensate(W, inputs(), group=60)
+        compensate(W, inputs(), group_size=60)

@@ -6,7 +6,8 @@ from torch import nn
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import TransformerConfig
-from mlsys_lab.inference.generate import Request, Sampling, generate
+from mlsys_lab.inference.engine import Request, SamplingParams
+from mlsys_lab.inference.generate import generate
 from mlsys_lab.inference.quantize import SCHEMES, quantize, token_bytes, weight_bytes
 from mlsys_lab.inference.quantize.layers import QuantizedLinear
 from mlsys_lab.models import Transformer
@@ -38,9 +39,9 @@ def test_every_linear_layer_of_the_blocks_is_quantised_and_the_model_itself_unto
 
 
 def test_a_quantised_model_writes(model):
-    request = Request([1, 2, 3], 5, Sampling(temperature=0))
+    request = Request([1, 2, 3], 5, SamplingParams(temperature=0))
     (((text,),),) = [generate(quantize(model, "int8"), [request])]
-    assert len(text.tokens) == 5
+    assert len(text.token_ids) == 5
 
 
 @torch.no_grad()
@@ -75,8 +76,8 @@ def test_an_untied_embedding_is_read_by_the_row():
 
 
 def test_an_unknown_scheme_and_one_without_calibration_are_one_line(model):
-    with pytest.raises(InputError, match=r"unknown quantisation: got int5, .*did you mean 'int"):
+    with pytest.raises(InputError, match=r"unknown quantization scheme: got int5, .*did you mean 'int"):
         quantize(model, "int5")
     for scheme in ("int4-compensated", "llm-int8"):
-        with pytest.raises(InputError, match=f"{scheme} looks at activations: expected token ids"):
+        with pytest.raises(InputError, match=f"{scheme} needs activations: expected token ids"):
             quantize(model, scheme)

@@ -9,7 +9,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.inference.quantize import Int4Linear, Int8Linear
 from mlsys_lab.inference.quantize.layers import round_int8
 
-LAYERS = {"int8": Int8Linear, "int4": Int4Linear.rounded}
+LAYERS = {"int8": Int8Linear, "int4": Int4Linear.from_weight}
 ROUNDING = 1 + 1e-4
 """Weights are decoded in fp32, a step of which is 2⁻²⁴ of the largest weight: 10⁻⁵ of half a step of int8."""
 
@@ -23,17 +23,19 @@ def weights(seed, outputs=5, inputs=128, scale=1.0, shift=0.0):
 def test_no_weight_is_further_off_than_half_a_step(kind, seed, exponent, shift):
     w = weights(seed, scale=2.0**exponent, shift=shift)
     layer = LAYERS[kind](w)
-    off, half = (layer.weight() - w).abs(), layer.half_step()
+    off, half = (layer.weight() - w).abs(), layer.weight_error_bound()
     assert off.shape == half.shape and (off <= half * ROUNDING).all()
     assert off.max() > half.min() / 2  # the bound is no idle one
 
 
 def test_a_step_is_what_the_largest_weight_makes_it():
     w = weights(0)
-    torch.testing.assert_close(Int8Linear(w).half_step(), (w.abs().amax(-1) / 254)[:, None].expand(5, 128))
+    torch.testing.assert_close(Int8Linear(w).weight_error_bound(), (w.abs().amax(-1) / 254)[:, None].expand(5, 128))
     ends = w.unflatten(-1, (2, 64))
     width = (ends.amax(-1).clamp(min=0) - ends.amin(-1).clamp(max=0)) / 30
-    torch.testing.assert_close(Int4Linear.rounded(w).half_step(), width.repeat_interleave(64, -1), rtol=2**-8, atol=0)
+    torch.testing.assert_close(
+        Int4Linear.from_weight(w).weight_error_bound(), width.repeat_interleave(64, -1), rtol=2**-8, atol=0
+    )
 
 
 @pytest.mark.parametrize("kind", LAYERS)
@@ -42,7 +44,7 @@ def test_outputs_are_those_of_the_decoded_weights_and_within_the_bound(kind):
     layer = LAYERS[kind](w, bias)
     torch.testing.assert_close(layer(x[None]), (x @ layer.weight().T + bias)[None])
     off = (layer(x) - (x @ w.T + bias)).abs()
-    assert (off <= x.abs() @ layer.half_step().T + 1e-4).all() and off.max() > 1e-3
+    assert (off <= x.abs() @ layer.weight_error_bound().T + 1e-4).all() and off.max() > 1e-3
     assert layer(x.bfloat16()).dtype == torch.bfloat16
 
 
@@ -52,12 +54,12 @@ def test_zeros_stay_zeros(kind):
     w[2], w[:, 5] = 0, 0
     decoded = LAYERS[kind](w).weight()
     assert (decoded[2] == 0).all()
-    assert (decoded[:, 5].abs() <= LAYERS[kind](w).half_step()[:, 5]).all()
+    assert (decoded[:, 5].abs() <= LAYERS[kind](w).weight_error_bound()[:, 5]).all()
 
 
 def test_sixteen_numbers_of_a_group_come_back_exactly():
     w = torch.arange(16.0).repeat(3, 4)[:, torch.randperm(64, generator=torch.Generator().manual_seed(0))] - 8
-    layer = Int4Linear.rounded(w)
+    layer = Int4Linear.from_weight(w)
     assert torch.equal(layer.weight(), w) and layer.packed.shape == (3, 32)
 
 
@@ -69,7 +71,7 @@ def test_bytes_are_8_and_four_and_a_half_bits_a_weight():
 
 def test_smaller_groups_are_nearer():
     w = weights(0)
-    off = [(Int4Linear.rounded(w, group=group).weight() - w).norm() for group in (16, 32, 64, 128)]
+    off = [(Int4Linear.from_weight(w, group_size=group).weight() - w).norm() for group in (16, 32, 64, 128)]
     assert off == sorted(off) and off[0] < 0.9 * off[-1]
 
 
@@ -82,4 +84,4 @@ def test_rows_of_zeros_and_of_nothing_have_scale_one():
 @pytest.mark.parametrize("group", [0, 3, 48, 256])
 def test_groups_that_do_not_divide_the_inputs_are_one_line(group):
     with pytest.raises(InputError, match=f"groups do not divide the inputs: got groups of {group}, 128 inputs"):
-        Int4Linear.rounded(weights(0), group=group)
+        Int4Linear.from_weight(weights(0), group_size=group)

@@ -22,7 +22,7 @@ def test_the_inputs_that_reach_the_threshold_are_kept_in_16_bits():
     layer = MixedInt8Linear(w, x)
     assert layer.outliers.tolist() == [3, 17] and len(layer.regular) == I - 2
     assert layer.codes.dtype == torch.int8 and layer.kept.dtype == torch.bfloat16
-    assert (layer.weight() - w).abs().le(layer.half_step() * (1 + 1e-4)).all()
+    assert (layer.weight() - w).abs().le(layer.weight_error_bound() * (1 + 1e-4)).all()
     bound = O * (I - 2 + 4 + 2 * 2) + 4 * I  # codes, scales, outliers, and which inputs are which
     assert sum(buffer.nbytes for buffer in layer.buffers()) == bound
 

@@ -90,7 +90,7 @@ class Served:
 
     def wait_until_idle(self) -> dict[str, float]:
         """Metrics, once no text is open, in the engine or in a block of its cache."""
-        names = ("open_texts", "waiting_texts", "running_texts", "blocks_used")
+        names = ("open_sequences", "waiting_sequences", "running_sequences", "blocks_used")
         return self.wait(lambda found: not any(found[f"mlsys_{name}"] for name in names))
 
     def wait_until(self, status: str) -> None:

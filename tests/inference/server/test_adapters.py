@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from functools import partial
 
 import numpy as np
 import openai
@@ -13,10 +12,11 @@ import pytest
 
 from mlsys_lab.cli import main
 from mlsys_lab.inference.adapters import apply_adapter, load_adapter, new_adapter, save_adapter, train_adapter
-from mlsys_lab.inference.generate import Request, Sampling, generate
+from mlsys_lab.inference.engine import Request, SamplingParams
+from mlsys_lab.inference.generate import generate
 from mlsys_lab.inference.pretrained import load_pair
 from mlsys_lab.inference.server.protocol import MODEL
-from mlsys_lab.inference.text import Stream
+from mlsys_lab.inference.text import Detokenizer, Stream
 from mlsys_lab.inference.text.chat import END
 from tests.inference.adapters.making import strong
 from tests.inference.making import build
@@ -36,7 +36,7 @@ ASKED = [(model, prompt) for prompt in PROMPTS for model in (MODEL, "parrot", "o
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """Two adapters on disk: one has learnt a saying by heart, one says nothing in particular."""
-    parrot = new_adapter(PAIR.target, 4, alpha=8, targets=("query", "value", "up", "down"), seed=0)
+    parrot = new_adapter(PAIR.target, 4, lora_alpha=8, targets=("query", "value", "up", "down"), seed=0)
     ids = np.array(PAIR.tokenizer.encode(SAYING) * 20, dtype=np.int64)
     losses = train_adapter(PAIR.target, parrot, ids, batch=4, sequence=48, steps=40, rate=0.01, seed=0)
     assert losses[-1] < losses[0] / 4
@@ -69,9 +69,9 @@ def write(folders, model, prompt, most):
     request = Request(
         [end, *PAIR.tokenizer.encode(prompt)],
         most,
-        Sampling(temperature=0),
+        SamplingParams(temperature=0),
         stop=[[end]],
-        stream=partial(Stream, PAIR.tokenizer),
+        detokenizer=lambda: Detokenizer(Stream(PAIR.tokenizer)),
     )
     under = nullcontext() if model == MODEL else apply_adapter(PAIR.target, load_adapter(folders[model], PAIR.target))
     with under:

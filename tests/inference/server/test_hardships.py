@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import socket
@@ -13,6 +12,7 @@ import pytest
 from mlsys_lab.inference.server.app import RequireHost
 from mlsys_lab.inference.server.protocol import MODEL
 from tests.inference.server.serving import LONG, post, read_all, serving
+from tests.loops import run
 from tests.sampling import sample
 
 PLAIN = {"model": MODEL, "prompt": "A cache", "max_tokens": 3}
@@ -198,7 +198,7 @@ def test_the_address_that_a_connection_came_in_at_is_a_name_of_a_server_that_lis
         sent.append(message.get("status"))
 
     scope = {"type": "http", "server": (local, 8000), "headers": [(b"host", host.encode())]}
-    asyncio.run(RequireHost(app, ["localhost", "0.0.0.0"])(scope, None, send))
+    run(RequireHost(app, ["localhost", "0.0.0.0"])(scope, None, send))
     assert sent[0] == (200 if passes else 421)
 
 
@@ -229,7 +229,7 @@ def test_a_client_that_closes_its_sending_side_gets_its_answer(served, stream, v
         request = post(json.dumps(asked | {"stream": stream}).encode())
         client.sendall(request.replace(b"HTTP/1.1", f"HTTP/{version}".encode()))
         client.shutdown(socket.SHUT_WR)
-        served.wait(lambda found: found["mlsys_open_texts"] == 1)
+        served.wait(lambda found: found["mlsys_open_sequences"] == 1)
     with client:
         answer = http.client.HTTPResponse(client)
         answer.begin()
@@ -250,12 +250,12 @@ def test_a_client_that_closes_its_sending_side_within_a_request_is_let_go(served
 
 def test_who_goes_away_while_waiting_leaves_the_queue(served):
     with served.stream(LONG), served.stream(LONG):
-        served.wait(lambda found: found["mlsys_running_texts"] == 16)
+        served.wait(lambda found: found["mlsys_running_sequences"] == 16)
         waiting = served.connect()
         waiting.sendall(post(json.dumps(PLAIN).encode()))
-        served.wait(lambda found: found["mlsys_waiting_texts"] == 1)
+        served.wait(lambda found: found["mlsys_waiting_sequences"] == 1)
         waiting.close()
-        served.wait(lambda found: found["mlsys_waiting_texts"] == 0)
+        served.wait(lambda found: found["mlsys_waiting_sequences"] == 0)
     served.wait_until_idle()
 
 

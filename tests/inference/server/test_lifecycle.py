@@ -12,6 +12,7 @@ import pytest
 
 from mlsys_lab.cli import main
 from tests.inference.server.serving import COMMAND, LONG, events, post, read_all, serving
+from tests.labs.harness import labs
 
 PRIVATE = {"model": "mlsys-lab-target", "prompt": "a secret of mine", "max_tokens": 2}
 
@@ -107,7 +108,7 @@ def test_who_sends_half_of_something_or_nothing_is_not_waited_for(hasty):
 
 def test_who_stops_to_read_is_cut_off_and_keeps_no_block(hasty):
     with hasty.stream(LONG, receive_bytes=1024) as blocked:
-        hasty.wait(lambda found: found["mlsys_running_texts"] == 8)
+        hasty.wait(lambda found: found["mlsys_running_sequences"] == 8)
         assert [hasty.complete()[0] for _ in range(3)] == [200] * 3
         hasty.wait_until_idle()
         assert b"[DONE]" not in read_all(blocked)
@@ -137,7 +138,7 @@ def test_a_crash_of_the_engine_is_told_to_all_who_wait_and_mended(served):
     streams = [served.stream(LONG) for _ in range(3)]
     whole = served.connect()
     whole.sendall(post(json.dumps(LONG).encode(), *("Connection: close", f"Content-Length: {len(json.dumps(LONG))}")))
-    served.wait(lambda found: found["mlsys_open_texts"] == 32)
+    served.wait(lambda found: found["mlsys_open_sequences"] == 32)
     crashed = served.find_engine()
     os.kill(crashed, signal.SIGKILL)
     assert [events(stream)[-1]["error"]["code"] for stream in streams] == ["engine_crashed"] * 3
@@ -178,19 +179,17 @@ def test_options_that_cannot_be_are_said_in_one_line(options, said, capsys):
     assert error.startswith(f"mlsys-lab: {said}") and error.count("\n") == 1
 
 
-OWN = """
-from mlsys_lab.inference.engine import Scheduler
-from mlsys_lab.inference.cache import PageTables
+SERVING = next(lab for lab in labs() if lab.info.topic == "serving")
+OWN = f"""{SERVING.reference}
 
-
-class Eager(Scheduler):
+class Eager(EngineScheduler):
     def schedule(self):
         self.steps += 99
         return super().schedule()
 
 
 def build(pages, page, limits):
-    return Eager(PageTables(pages, page), limits)
+    return Eager(EngineTables(EngineBlocks(pages), page), limits)
 """
 
 

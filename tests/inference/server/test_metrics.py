@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from mlsys_lab.inference.server.messages import State
+from mlsys_lab.inference.server.messages import EngineState
 from mlsys_lab.inference.server.metrics import SECONDS, Histogram, Metrics
 
 LINE = re.compile(r'mlsys_[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? -?[0-9.e+-]+')
@@ -44,10 +44,10 @@ def test_every_line_is_in_the_format_and_every_metric_has_its_type_once():
 def test_what_stands_there_is_what_was_counted():
     metrics = Metrics(64)
     metrics.responses["/health", 503] += 1
-    metrics.prompt_tokens, metrics.open_texts = 7, 3
-    metrics.state = State(waiting=2, running=1, batch_tokens=9, blocks_used=4, steps=11)
+    metrics.prompt_tokens, metrics.open_sequences = 7, 3
+    metrics.state = EngineState(num_waiting=2, num_running=1, num_batched_tokens=9, num_used_blocks=4, num_steps=11)
     found = read(metrics.render())
     assert found['mlsys_responses_total{route="/health",status="503"}'] == "1"
-    expected = {"prompt_tokens_total": "7", "open_texts": "3", "waiting_texts": "2", "running_texts": "1"}
+    expected = {"prompt_tokens_total": "7", "open_sequences": "3", "waiting_sequences": "2", "running_sequences": "1"}
     expected |= {"batch_tokens": "9", "blocks_used": "4", "blocks": "64", "engine_steps": "11"}
     assert {name: found[f"mlsys_{name}"] for name in expected} == expected

@@ -8,15 +8,16 @@ from functools import partial
 import openai
 import pytest
 
-from mlsys_lab.inference.generate import Request, Sampling, generate
+from mlsys_lab.inference.engine import Request, SamplingParams
+from mlsys_lab.inference.generate import generate
 from mlsys_lab.inference.pretrained import load_pair
 from mlsys_lab.inference.server.protocol import MODEL
-from mlsys_lab.inference.text import Message, Stream, encode_chat
+from mlsys_lab.inference.text import Detokenizer, Message, Stream, encode_chat
 from mlsys_lab.inference.text.chat import END
 
 PAIR = load_pair()
 PROMPTS = ("The memory of a GPU", "A cache", "Attention", "def", "Ein naïver Käse 🧀", "1", "A kernel is", "The loss")
-GREEDY = Sampling(temperature=0)
+GREEDY = SamplingParams(temperature=0)
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +26,16 @@ def client(served):
         yield made
 
 
-def write(prompt, most, sampling=GREEDY, **options):
+def write(prompt, most, sampling=GREEDY, stop=(), **options):
     end = PAIR.tokenizer.special_id(END)
     tokens = [end, *PAIR.tokenizer.encode(prompt)] if isinstance(prompt, str) else prompt
-    stream = partial(Stream, PAIR.tokenizer)
-    (texts,) = generate(PAIR.target, [Request(tokens, most, sampling, stop=[[end]], stream=stream, **options)])
+
+    def make_detokenizer():
+        return Detokenizer(Stream(PAIR.tokenizer), stop)
+
+    (texts,) = generate(
+        PAIR.target, [Request(tokens, most, sampling, stop=[[end]], detokenizer=make_detokenizer, **options)]
+    )
     return texts
 
 
@@ -41,10 +47,10 @@ def test_greedy_texts_are_those_of_generate_many_at_once_and_one_after_the_other
         together = list(pool.map(complete, PROMPTS))
     for prompt, *answers in zip(PROMPTS, together, map(complete, PROMPTS), strict=True):
         (expected,) = write(prompt, 40)
-        tokens = [PAIR.tokenizer.decode([token]) for token in expected.tokens]
+        tokens = [PAIR.tokenizer.decode([token]) for token in expected.token_ids]
         for answer in answers:
             (choice,) = answer.choices
-            assert (choice.text, choice.finish_reason) == (expected.text, expected.reason)
+            assert (choice.text, choice.finish_reason) == (expected.text, expected.finish_reason)
             assert choice.logprobs.tokens == tokens
             assert choice.logprobs.token_logprobs == pytest.approx(expected.logprobs, abs=1e-4)
             prompt_tokens = 1 + len(PAIR.tokenizer.encode(prompt))
@@ -66,7 +72,7 @@ def test_a_chat_is_answered_as_generate_does(client):
     assert chunks[0].choices[0].delta.role == "assistant" and {chunk.id for chunk in chunks} == {chunks[0].id}
     *texts, last = chunks
     assert "".join(chunk.choices[0].delta.content or "" for chunk in texts) == expected.text
-    assert [chunk.choices[0].finish_reason for chunk in texts] == [None] * (len(texts) - 1) + [expected.reason]
+    assert [chunk.choices[0].finish_reason for chunk in texts] == [None] * (len(texts) - 1) + [expected.finish_reason]
     streamed = [one for chunk in texts if chunk.choices[0].logprobs for one in chunk.choices[0].logprobs.content]
     assert [one.bytes for one in streamed] == [one.bytes for one in content]
     assert [one.logprob for one in streamed] == pytest.approx(expected.logprobs, abs=1e-4)
@@ -83,10 +89,10 @@ def test_a_chat_that_names_no_number_goes_on_to_the_end_of_the_turn_or_the_conte
 def test_several_texts_come_by_seed_and_stream_as_they_come_whole(client):
     ask = partial(client.completions.create, model=MODEL, prompt=PROMPTS[0], n=3, max_tokens=12, top_p=0.9)
     whole = ask(seed=7, logprobs=0)
-    expected = write(PROMPTS[0], 12, Sampling(top_p=0.9, seed=7), count=3)
+    expected = write(PROMPTS[0], 12, SamplingParams(top_p=0.9, seed=7), n=3)
     assert [choice.text for choice in whole.choices] == [text.text for text in expected]
     assert [choice.index for choice in whole.choices] == [0, 1, 2] and len(set(text.text for text in expected)) == 3
-    assert whole.usage.completion_tokens == sum(len(text.tokens) for text in expected)
+    assert whole.usage.completion_tokens == sum(len(text.token_ids) for text in expected)
     assert [choice.text for choice in ask(seed=8).choices] != [choice.text for choice in whole.choices]
     texts, offsets = ["", "", ""], [[], [], []]
     for chunk in ask(seed=7, stream=True, logprobs=0):
@@ -105,7 +111,7 @@ def test_a_stop_string_ends_a_text_before_it(client):
     ask = partial(client.completions.create, model=MODEL, prompt=PROMPTS[0], max_tokens=40, temperature=0, logprobs=0)
     choice = ask(stop=["never written", stop]).choices[0]
     assert (choice.text, choice.finish_reason) == (before, "stop")
-    (expected,) = write(PROMPTS[0], 40, stop_strings=[stop])
+    (expected,) = write(PROMPTS[0], 40, stop=[stop])
     assert choice.logprobs.token_logprobs == pytest.approx(expected.logprobs, abs=1e-4)
     assert "".join(chunk.choices[0].text for chunk in ask(stop=stop, stream=True)) == before
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from mlsys_lab.inference.server.messages import Ask
+from mlsys_lab.inference.server.messages import GenerateRequest
 from mlsys_lab.inference.server.prefix import CHARACTERS, TOKENS, rank_replicas, read_prefix
 
 REPLICAS = ["a", "b", "c"]
@@ -12,12 +12,21 @@ REPLICAS = ["a", "b", "c"]
 
 def test_requests_that_begin_alike_have_one_prefix():
     system = ("system", "Answer briefly. " * 20)
-    asks = [Ask(number, chat=[system, ("user", word)]) for number, word in enumerate(("one", "two"))]
+    asks = [GenerateRequest(number, messages=[system, ("user", word)]) for number, word in enumerate(("one", "two"))]
     assert read_prefix(asks[0]) == read_prefix(asks[1])
-    assert read_prefix(Ask(0, prompt="x" * CHARACTERS + "a")) == read_prefix(Ask(0, prompt="x" * CHARACTERS + "b"))
-    assert read_prefix(Ask(0, prompt=[1] * TOKENS + [2])) == read_prefix(Ask(0, prompt=[1] * TOKENS))
-    others = [Ask(0, prompt="a"), Ask(0, prompt="b"), Ask(0, prompt=[1]), Ask(0, prompt="\ud800")]
-    others += [Ask(0, prompt="a", adapter="one"), Ask(0, prompt="a", adapter="other")]
+    assert read_prefix(GenerateRequest(0, prompt="x" * CHARACTERS + "a")) == read_prefix(
+        GenerateRequest(0, prompt="x" * CHARACTERS + "b")
+    )
+    assert read_prefix(GenerateRequest(0, prompt=[1] * TOKENS + [2])) == read_prefix(
+        GenerateRequest(0, prompt=[1] * TOKENS)
+    )
+    others = [
+        GenerateRequest(0, prompt="a"),
+        GenerateRequest(0, prompt="b"),
+        GenerateRequest(0, prompt=[1]),
+        GenerateRequest(0, prompt="\ud800"),
+    ]
+    others += [GenerateRequest(0, prompt="a", adapter="one"), GenerateRequest(0, prompt="a", adapter="other")]
     assert len({read_prefix(ask) for ask in [*others, asks[0]]}) == 7
 
 

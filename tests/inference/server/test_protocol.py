@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlsys_lab.inference.server.errors import ApiError
-from mlsys_lab.inference.server.messages import Ask
+from mlsys_lab.inference.server.messages import GenerateRequest
 from mlsys_lab.inference.server.protocol import MODEL, Wanted, read_chat, read_completion
 
 TURN = {"role": "user", "content": "A"}
@@ -14,14 +14,14 @@ CHAT = {"model": MODEL, "messages": [TURN]}
 
 
 def test_a_body_that_says_little_asks_for_what_openai_s_api_says():
-    assert read_completion(PLAIN) == Wanted(Ask(0, prompt="A", max_tokens=16), False, False, False)
-    assert read_chat(CHAT) == Wanted(Ask(0, chat=[("user", "A")], max_tokens=None), True, False, False)
+    assert read_completion(PLAIN) == Wanted(GenerateRequest(0, prompt="A", max_tokens=16), False, False, False)
+    assert read_chat(CHAT) == Wanted(GenerateRequest(0, messages=[("user", "A")], max_tokens=None), True, False, False)
 
 
 def test_every_field_arrives():
     body = {"max_tokens": 5, "n": 2, "temperature": 0.5, "top_p": 0.9, "seed": 3, "stop": ["a", "b"], "logprobs": 0}
     wanted = read_completion(PLAIN | body | {"stream": True, "stream_options": {"include_usage": True}})
-    ask = Ask(0, "A", None, 5, count=2, temperature=0.5, top_p=0.9, seed=3, stop=["a", "b"], logprobs=True)
+    ask = GenerateRequest(0, "A", None, 5, n=2, temperature=0.5, top_p=0.9, seed=3, stop=["a", "b"], logprobs=True)
     assert wanted == Wanted(ask, chat=False, stream=True, include_usage=True)
 
 
@@ -50,7 +50,7 @@ def test_null_is_absent_and_one_stop_string_is_a_list_of_one():
         ({"prompt": None}, "prompt", "prompt is missing, expected one prompt"),
         ({"prompt": True}, "prompt", "prompt: got True"),
         ({"prompt": [1, True]}, "prompt", "prompt: got [1, True]"),
-        ({"max_tokens": True}, "max_tokens", "max_tokens: got True, expected a whole number, at least 1"),
+        ({"max_tokens": True}, "max_tokens", "max_tokens: got True, expected a whole number, 1 to 2147483647"),
         ({"max_tokens": 1.0}, "max_tokens", "max_tokens: got 1.0"),
         ({"n": 0}, "n", "n: got 0, expected 1 to 8"),
         ({"temperature": float("nan")}, "temperature", "temperature: got nan, expected 0 to 2"),

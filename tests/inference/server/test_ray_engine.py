@@ -14,7 +14,7 @@ import pytest
 
 from mlsys_lab.inference.server.engine_process import Answer
 from mlsys_lab.inference.server.errors import ApiError
-from mlsys_lab.inference.server.messages import Ask, Start
+from mlsys_lab.inference.server.messages import GenerateRequest, Start
 from mlsys_lab.inference.server.metrics import Metrics
 from mlsys_lab.inference.server.prefix import rank_replicas, read_prefix
 from mlsys_lab.inference.server.ray_engine import RayEngine
@@ -22,9 +22,9 @@ from tests.inference.server.serving import serving
 
 PLACES = 3
 """Requests that a replica takes at a time, and texts of a step."""
-SHORT = Ask(0, prompt="The memory of a GPU", max_tokens=4, temperature=0.0)
+SHORT = GenerateRequest(0, prompt="The memory of a GPU", max_tokens=4, temperature=0.0)
 LONG = replace(SHORT, max_tokens=480, stop=["never written"])
-LONGEST = replace(LONG, count=8, temperature=2.0, seed=4)
+LONGEST = replace(LONG, n=8, temperature=2.0, seed=4)
 """Request of about 3,000 tokens."""
 pytestmark = [
     pytest.mark.slow,
@@ -51,11 +51,11 @@ def run():
 @pytest.fixture(scope="module")
 def engine(run):
     """Two replicas, which all requests have left at the end."""
-    made = RayEngine(Start(blocks=128, sequences=PLACES), room=32, metrics=Metrics(128), replicas=2)
+    made = RayEngine(Start(num_blocks=128, max_num_seqs=PLACES), room=32, metrics=Metrics(128), replicas=2)
     try:
         run(made.start())
         yield made
-        assert made.metrics.open_texts == 0, "a test has left a request open, for which a server would wait"
+        assert made.metrics.open_sequences == 0, "a test has left a request open, for which a server would wait"
         run(made.drain())
     finally:
         run(made.stop())
@@ -64,7 +64,7 @@ def engine(run):
 async def read(answer: Answer) -> str:
     try:
         await answer.begin()
-        return "".join([piece.text async for piece in answer.pieces()])
+        return "".join([delta.text async for delta in answer.deltas()])
     finally:
         answer.close()
 
@@ -109,7 +109,9 @@ async def meet(engine: RayEngine, count: int) -> set[str]:
 def choose_prompt(replica: str, replicas: set[str]) -> str:
     """A prompt that goes first to this one."""
     prompts = (f"{number} bytes of memory are" for number in range(1000))
-    return next(one for one in prompts if rank_replicas(read_prefix(Ask(0, prompt=one)), replicas)[0] == replica)
+    return next(
+        one for one in prompts if rank_replicas(read_prefix(GenerateRequest(0, prompt=one)), replicas)[0] == replica
+    )
 
 
 async def find_process(replica: str) -> int:
@@ -123,7 +125,7 @@ async def find_process(replica: str) -> int:
 async def lose(answer: Answer) -> None:
     """Read on to the error that tells of a crash."""
     with pytest.raises(ApiError) as caught:
-        async for _ in answer.pieces():
+        async for _ in answer.deltas():
             pass
     assert (caught.value.status, caught.value.code) == (500, "engine_crashed")
     answer.close()
@@ -161,9 +163,9 @@ async def lose_a_replica(engine: RayEngine) -> None:
     for answer in (*lost, *kept):
         await answer.begin()
     assert engine.answered - before == {dying: 2, living: 2}
-    pieces = lost[0].pieces()
-    await anext(pieces)  # of the other request, no text may have begun
-    await pieces.aclose()
+    deltas = lost[0].deltas()
+    await anext(deltas)  # of the other request, no text may have begun
+    await deltas.aclose()
     os.kill(process, signal.SIGKILL)
     sent_after = [engine.open(replace(SHORT, prompt=there)) for _ in range(2)]  # to the dead, who seems to have a place
     for answer in lost:
@@ -171,7 +173,7 @@ async def lose_a_replica(engine: RayEngine) -> None:
     assert engine.status == "ready"
     assert len({await read(answer) for answer in sent_after}) == 1
     for answer in kept:
-        text = "".join([piece.text async for piece in answer.pieces()])
+        text = "".join([delta.text async for delta in answer.deltas()])
         answer.close()
         assert text == alone
     new = await meet(engine, 3) - both

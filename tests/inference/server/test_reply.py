@@ -9,20 +9,20 @@ from types import SimpleNamespace
 from mlsys_lab.inference.server.reply import Reply
 from tests.loops import run
 
-PIECES = 200
+DELTAS = 200
 
 
 class Ready:
-    """An answer of which all pieces are there."""
+    """An answer of which all deltas are there."""
 
     closed = False
 
     async def begin(self) -> int:
         return 1
 
-    async def pieces(self) -> AsyncIterator[SimpleNamespace]:
-        for _ in range(PIECES):
-            yield SimpleNamespace(kept=0)
+    async def deltas(self) -> AsyncIterator[SimpleNamespace]:
+        for _ in range(DELTAS):
+            yield SimpleNamespace(num_kept_tokens=0)
 
     def close(self) -> None:
         self.closed = True
@@ -43,7 +43,7 @@ async def send_to_one_who_goes() -> tuple[int, Ready]:
         return {"type": "http.disconnect"}
 
     shape = SimpleNamespace(
-        wanted=SimpleNamespace(stream=True), first=lambda: [], chunk=lambda piece: {}, last=lambda usage: []
+        wanted=SimpleNamespace(stream=True), first=lambda: [], chunk=lambda delta: {}, last=lambda usage: []
     )
     await Reply(answer, shape, timeout_s=600)({"type": "http"}, receive, send)  # type: ignore[arg-type]
     return sent, answer
@@ -51,4 +51,4 @@ async def send_to_one_who_goes() -> tuple[int, Ready]:
 
 def test_a_client_that_goes_is_noticed_before_all_that_is_ready_is_written() -> None:
     sent, answer = run(send_to_one_who_goes())
-    assert answer.closed and sent < PIECES / 10, sent
+    assert answer.closed and sent < DELTAS / 10, sent

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from mlsys_lab.inference.cache.tables import PageTables
-from mlsys_lab.inference.engine import Limits, Scheduler
+from mlsys_lab.inference.engine import BlockManager, Scheduler, SchedulerConfig
 from mlsys_lab.inference.server import view
 from mlsys_lab.inference.server.messages import Lines
 from mlsys_lab.inference.server.view import Recorder
 
 
 def run(scheduler, recorder):
-    """One step, as an engine runs it, of a model that writes 7 again and again."""
-    batch = scheduler.schedule()
-    scheduler.tables.commit(batch.new)
-    for sequence in batch.writers:
-        scheduler.write(sequence, [7])
-        if len(sequence.tokens) == sequence.most:
-            scheduler.finish(sequence)
-    recorder.note(batch)
+    """One step, as an engine runs it, of a model that generates 7 again and again."""
+    output = scheduler.schedule()
+    scheduler.update_from_output(output, [[7]] * len(output.sampled))
+    for seq in output.sampled:
+        if seq.num_output_tokens == seq.max_tokens:
+            scheduler.finish(seq)
+    recorder.note(output)
 
 
-def build(pages=12, **limits):
-    scheduler = Scheduler(PageTables(pages, 4), Limits(**limits))
+def build(num_blocks=12, *limits):
+    scheduler = Scheduler(BlockManager(num_blocks, 4), SchedulerConfig(*limits))
     return scheduler, Recorder(scheduler)
 
 
 def test_steps_tell_prompts_that_are_read_from_texts_that_are_written():
-    scheduler, recorder = build(sequences=2, tokens=8)
+    scheduler, recorder = build(12, 2, 8)
     for prompt, writes in (([1] * 3, 3), ([2] * 12, 1), ([3], 2)):
         scheduler.add(prompt, writes)
     for _ in range(4):
@@ -42,11 +40,11 @@ def test_steps_tell_prompts_that_are_read_from_texts_that_are_written():
         [[2, 1, True]],
     ]
     assert [step["wrote"] for step in seen.steps] == [1, 2, 2, 1]
-    assert scheduler.idle and (seen.running, seen.waiting) == ([], []) and recorder.show().steps == []
+    assert scheduler.is_idle and (seen.running, seen.waiting) == ([], []) and recorder.show().steps == []
 
 
 def test_sequences_keep_their_names_and_blocks_their_holders():
-    scheduler, recorder = build(pages=8, sequences=2, tokens=40)
+    scheduler, recorder = build(8, 2, 40)
     scheduler.add([1] * 9, 3)
     run(scheduler, recorder)
     scheduler.add([1] * 9 + [2], 9)
@@ -78,7 +76,7 @@ def test_views_are_due_now_and_then_and_at_the_end(monkeypatch):
     monkeypatch.setattr(view, "EVERY_S", float("inf"))
     run(scheduler, recorder)
     run(scheduler, recorder)
-    assert scheduler.idle and recorder.due
+    assert scheduler.is_idle and recorder.due
     recorder.show()
     assert not recorder.due
 

@@ -17,7 +17,7 @@ def test_requests_come_as_often_as_asked_and_are_as_long():
     mean = sum(gaps) / len(gaps)
     assert sum((gap - mean) ** 2 for gap in gaps) / len(gaps) == pytest.approx(mean**2, rel=0.1)  # exponential
     assert sum(len(one.prompt) for one in arrivals) / 4000 == pytest.approx(100, rel=0.05)
-    assert sum(one.writes for one in arrivals) / 4000 == pytest.approx(20, rel=0.05)
+    assert sum(one.num_output_tokens for one in arrivals) / 4000 == pytest.approx(20, rel=0.05)
     assert len({one.prompt[0] for one in arrivals}) == 4000  # nothing is shared
     assert arrivals == poisson(5.0, 4000, log_normal(100, 20), seed=1) != poisson(5.0, 4000, log_normal(100, 20))
 
@@ -38,15 +38,18 @@ def test_a_trace_is_read_as_it_was_written(tmp_path):
     ("line", "words"),
     [
         ("{", "line 2, is no request: got JSONDecodeError"),
-        ('{"time_s": 1, "prompt": [1]}', "is no request: got KeyError: 'writes'"),
-        ('{"time_s": 1, "prompt": [], "writes": 1}', "expected a time from 0, a prompt of one token or more"),
-        ('{"time_s": -1, "prompt": [1], "writes": 1}', "expected a time from 0"),
-        ('{"time_s": NaN, "prompt": [1], "writes": 1}', "expected a time from 0"),
+        ('{"time_s": 1, "prompt": [1]}', "is no request: got KeyError: 'num_output_tokens'"),
+        (
+            '{"time_s": 1, "prompt": [], "num_output_tokens": 1}',
+            "expected a time from 0, a prompt of one token or more",
+        ),
+        ('{"time_s": -1, "prompt": [1], "num_output_tokens": 1}', "expected a time from 0"),
+        ('{"time_s": NaN, "prompt": [1], "num_output_tokens": 1}', "expected a time from 0"),
     ],
 )
 def test_a_damaged_trace_is_told_in_one_line(tmp_path, line, words):
     path = tmp_path / "trace.jsonl"
-    path.write_text('{"time_s": 0, "prompt": [1], "writes": 1}\n' + line)
+    path.write_text('{"time_s": 0, "prompt": [1], "num_output_tokens": 1}\n' + line)
     with pytest.raises(InputError) as refused:
         read_trace(path)
     assert words in str(refused.value) and "\n" not in str(refused.value)

@@ -12,7 +12,7 @@ from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.flops.presets import preset
 from mlsys_lab.hardware import device
-from mlsys_lab.inference.engine import Limits
+from mlsys_lab.inference.engine import SchedulerConfig
 from mlsys_lab.inference.simulator import (
     BoundClock,
     Objective,
@@ -21,35 +21,38 @@ from mlsys_lab.inference.simulator import (
     plan_serving,
     simulate,
 )
-from mlsys_lab.inference.simulator.planner import GOOD, PAGE, cache_pages
+from mlsys_lab.inference.simulator.planner import BLOCK_SIZE, MIN_SLO_ATTAINMENT, num_cache_blocks
 from mlsys_lab.inference.simulator.steady import measure_steady_state
 
 CONFIG = preset("llama3-8b")
-LIMITS = Limits(64, 512)
+STEPS = SchedulerConfig(64, 512)
 ONE = machine(device("H100"), "bf16", node=1)
 SERVICE = Service(12.0, log_normal(400, 40), Objective(0.4, 0.03))
 
 
-def steady(replicas, pages, service=SERVICE, requests=200):
+def steady(replicas, num_blocks, service=SERVICE, requests=200):
     clock = BoundClock(CONFIG, ONE, efficiency=service.efficiency)
 
     def serve(load):
-        return simulate(load, clock, pages=pages, page=PAGE, limits=LIMITS).served
+        return simulate(load, clock, num_blocks=num_blocks, block_size=BLOCK_SIZE, config=STEPS).served
 
     rate = service.rate / replicas
     return measure_steady_state(
-        serve, rate, service.lengths, service.objective, slots=LIMITS.sequences, requests=requests
+        serve, rate, service.lengths, service.objective, slots=STEPS.max_num_seqs, requests=requests
     )
 
 
 def test_one_replica_less_would_miss_it():
     service = replace(SERVICE, rate=200.0)
-    (found,) = plan_serving(CONFIG, ONE, service, limits=LIMITS)
+    (found,) = plan_serving(CONFIG, ONE, service, scheduler_config=STEPS)
     assert found.replicas > 1 and found.devices == found.replicas and found.layout.tensor == 1
-    assert steady(found.replicas, found.pages, service).report.good >= GOOD and found.report.good >= GOOD
+    assert (
+        steady(found.replicas, found.num_blocks, service).report.slo_attainment >= MIN_SLO_ATTAINMENT
+        and found.report.slo_attainment >= MIN_SLO_ATTAINMENT
+    )
     assert found.short in ("ttft", "tpot", "compute", "memory")
     if found.short in ("ttft", "tpot"):
-        assert steady(found.replicas - 1, found.pages, service).report.good < GOOD
+        assert steady(found.replicas - 1, found.num_blocks, service).report.slo_attainment < MIN_SLO_ATTAINMENT
     served = found.simulation.served
     written = sum(len(one.tokens_s) for one in served) / len(served)
     assert found.cost_per_million_tokens(3.6, 200.0) == pytest.approx(found.devices * 1e-3 / (200 * written) * 1e6)
@@ -58,7 +61,7 @@ def test_one_replica_less_would_miss_it():
 def test_no_plan_has_fewer_devices_than_arithmetic_alone_needs():
     """2·N·T FLOPs a request at 0.6 of the peak: at 2000 a second, runs of 200 requests said 24 devices."""
     service = replace(SERVICE, rate=2000.0, lengths=lambda random: (1000, 20), objective=Objective(1.0, 0.1))
-    (found,) = plan_serving(CONFIG, ONE, service, limits=Limits(256, 1024))
+    (found,) = plan_serving(CONFIG, ONE, service, scheduler_config=SchedulerConfig(256, 1024))
     multiplied = parameters(CONFIG).total - 2 * CONFIG.vocab_size * CONFIG.d_model  # no embedding, logits once a token
     least = 2000 * 2 * multiplied * 1020 / (0.6 * 989.4e12)
     assert least < found.devices < 1.25 * least
@@ -70,7 +73,7 @@ def test_a_run_is_long_enough_to_see_what_a_short_one_hides():
     """One step a second for two sequences, eight tokens each: a request every four seconds is what it takes."""
 
     def serve(load):
-        return simulate(load, lambda parts, moved: 1.0, pages=100, limits=Limits(2, 64)).served
+        return simulate(load, lambda parts, moved: 1.0, num_blocks=100, config=SchedulerConfig(2, 64)).served
 
     def measure(rate, **options):
         return measure_steady_state(serve, rate, lambda random: (1, 8), Objective(60.0, 2.0), slots=2, **options)
@@ -78,8 +81,8 @@ def test_a_run_is_long_enough_to_see_what_a_short_one_hides():
     for rate, overloaded in ((0.15, False), (0.3, True), (2.0, True)):
         found = measure(rate, requests=400)
         assert found.overloaded == overloaded, rate
-        assert found.report.goodput == (0 if overloaded else pytest.approx(rate * found.report.good))
-    assert measure(0.15, requests=400).report.good > 0.9
+        assert found.report.goodput == (0 if overloaded else pytest.approx(rate * found.report.slo_attainment))
+    assert measure(0.15, requests=400).report.slo_attainment > 0.9
     assert measure(0.15, requests=400, capacity=0.1).overloaded
     with pytest.raises(InputError, match="the run cannot be so long: got 10 requests"):
         measure(0.1, requests=10)
@@ -87,36 +90,36 @@ def test_a_run_is_long_enough_to_see_what_a_short_one_hides():
 
 def test_what_no_number_of_replicas_can_serve_is_one_line():
     with pytest.raises(InputError, match=r"the load is too large: got 1e\+09 requests/s, expected at most .* 4096"):
-        plan_serving(CONFIG, ONE, replace(SERVICE, rate=1e9), limits=LIMITS)
+        plan_serving(CONFIG, ONE, replace(SERVICE, rate=1e9), scheduler_config=STEPS)
     with pytest.raises(InputError, match="rate must be finite: got inf"):
         replace(SERVICE, rate=float("inf"))
 
 
-def test_pages_fill_what_weights_leave():
-    pages = cache_pages(CONFIG, ONE, SERVICE, Layout(), tokens=512)
+def test_blocks_fill_what_weights_leave():
+    num_blocks = num_cache_blocks(CONFIG, ONE, SERVICE, Layout(), tokens=512)
     room = 0.9 * ONE.memory_bytes - 2 * parameters(CONFIG).total
     token_bytes = 2 * 2 * 8 * 128 * 32  # bf16, keys and values, heads, width, layers
-    assert 0.97 * room < pages * PAGE * token_bytes < room
-    assert cache_pages(CONFIG, replace(ONE, memory_bytes=1e9), SERVICE, Layout(), tokens=512) == 0
+    assert 0.97 * room < num_blocks * BLOCK_SIZE * token_bytes < room
+    assert num_cache_blocks(CONFIG, replace(ONE, memory_bytes=1e9), SERVICE, Layout(), tokens=512) == 0
 
 
 def test_experts_divided_among_ranks_leave_room_where_none_was():
     """Weights of 94 GB on two devices of 80 GB: held whole by none, and by both with half of the experts each."""
     config, service = preset("mixtral-8x7b"), replace(SERVICE, rate=2.0)
     with pytest.raises(InputError, match="fit on no replica"):
-        plan_serving(config, ONE, service, limits=LIMITS)
-    (found,) = plan_serving(config, ONE, service, limits=LIMITS, expert=2)
+        plan_serving(config, ONE, service, scheduler_config=STEPS)
+    (found,) = plan_serving(config, ONE, service, scheduler_config=STEPS, expert=2)
     assert found.layout == Layout(data=2, expert=2) and (found.replicas, found.devices) == (1, 2)
     whole, experts = parameters(config).total, 32 * 8 * 3 * 4096 * 14_336
     room = 0.9 * ONE.memory_bytes - 2 * (whole - experts / 2)
     token_bytes = 2 * 2 * 8 * 128 * 32
-    assert 0.97 * room < found.pages / 2 * PAGE * token_bytes < room
+    assert 0.97 * room < found.num_blocks / 2 * BLOCK_SIZE * token_bytes < room
     with pytest.raises(InputError, match="llama3-8b has no experts to divide: got 2"):
-        plan_serving(CONFIG, ONE, SERVICE, limits=LIMITS, expert=2)
+        plan_serving(CONFIG, ONE, SERVICE, scheduler_config=STEPS, expert=2)
 
 
 def test_an_objective_that_no_replica_keeps_is_said_so():
-    (found,) = plan_serving(CONFIG, ONE, replace(SERVICE, objective=Objective(0.4, 0.001)), limits=LIMITS)
+    (found,) = plan_serving(CONFIG, ONE, replace(SERVICE, objective=Objective(0.4, 0.001)), scheduler_config=STEPS)
     assert found.replicas is None and found.devices is None and found.short == "tpot"
     assert found.cost_per_million_tokens(1.0, 12.0) is None
 
@@ -124,6 +127,6 @@ def test_an_objective_that_no_replica_keeps_is_said_so():
 def test_what_fits_nowhere_is_refused():
     small = replace(ONE, memory_bytes=10e9)
     with pytest.raises(InputError, match="llama3-8b and the longest request fit on no replica: got up to 1"):
-        plan_serving(CONFIG, small, SERVICE, limits=LIMITS)
+        plan_serving(CONFIG, small, SERVICE, scheduler_config=STEPS)
     with pytest.raises(InputError, match="efficiency out of range: got 0, expected above 0, at most 1"):
         replace(SERVICE, efficiency=0)

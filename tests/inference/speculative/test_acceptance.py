@@ -8,13 +8,13 @@ import torch
 from scipy import stats
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.generate import draw
+from mlsys_lab.inference.engine.sampler import draw
 from mlsys_lab.inference.speculative import (
     accept,
     acceptance_rate,
-    best_drafts,
+    best_num_speculative_tokens,
     expected_tokens,
-    operations_ratio,
+    flops_ratio,
     speedup,
 )
 
@@ -153,7 +153,7 @@ def test_tokens_of_a_step_are_as_many_as_expected(drafts, seed):
     ("arguments", "words"),
     [
         ((1.1, 2, 0), "acceptance of a draft: got 1.1, expected a probability, 0 to 1"),
-        ((0.5, -1, 0), "drafts must not be negative: got -1"),
+        ((0.5, -1, 0), "num_speculative_tokens must not be negative: got -1"),
         ((0.5, 2, -0.1), "cost must not be negative: got -0.1"),
     ],
 )
@@ -167,9 +167,11 @@ def test_formulas_at_the_ends():
     assert expected_tokens(1, 5) == 6
     assert expected_tokens(0.8, 4) == pytest.approx((1 - 0.8**5) / 0.2)
     assert speedup(0.8, 4, 0) == expected_tokens(0.8, 4)
-    assert operations_ratio(0, 5) == 6 and operations_ratio(1, 5) == operations_ratio(0.3, 0) == 1
-    assert operations_ratio(0.5, 1, cost=0.25) == (0.25 + 2) / 1.5
-    assert best_drafts(0.1, 0.2) == 0 and best_drafts(0.9, 0, most=7) == 7
-    assert best_drafts(0.8, 0.05) == max(range(65), key=lambda k: (1 - 0.8 ** (k + 1)) / 0.2 / (0.05 * k + 1))
+    assert flops_ratio(0, 5) == 6 and flops_ratio(1, 5) == flops_ratio(0.3, 0) == 1
+    assert flops_ratio(0.5, 1, cost=0.25) == (0.25 + 2) / 1.5
+    assert best_num_speculative_tokens(0.1, 0.2) == 0 and best_num_speculative_tokens(0.9, 0, limit=7) == 7
+    assert best_num_speculative_tokens(0.8, 0.05) == max(
+        range(65), key=lambda k: (1 - 0.8 ** (k + 1)) / 0.2 / (0.05 * k + 1)
+    )
     p = torch.tensor([[0.5, 0.5], [1.0, 0.0]])
     assert acceptance_rate(p, torch.tensor([[0.5, 0.5], [0.0, 1.0]])).tolist() == [1, 0]

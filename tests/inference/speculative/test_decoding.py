@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.generate import Request, Sampling, generate
+from mlsys_lab.inference.engine import Request, SamplingParams
+from mlsys_lab.inference.engine.sampler import next_token_probabilities
+from mlsys_lab.inference.generate import generate
 from mlsys_lab.inference.speculative import Draft, ModelDrafter, PromptLookup, speculate
 from tests.inference.making import CONTEXT, V, build, caches, draw, uncached
 
-GREEDY = Sampling(temperature=0)
-PENALISED = Sampling(temperature=0, repetition_penalty=1.3)
+GREEDY = SamplingParams(temperature=0)
+PENALISED = SamplingParams(temperature=0, repetition_penalty=1.3)
 SMALLER = build(kv_heads=1, seed=1)
 
 
@@ -54,68 +56,71 @@ def test_greedy_texts_are_those_without_drafts(window, sampling):
     (expected,) = generate(model, [request])[0]
     for make in (Guesses, lambda: Half(model), lambda: PromptLookup(V), lambda: ModelDrafter(SMALLER)):
         for name, cache in caches(model, sequences=1, chunk=5).items():
-            got = speculate(model, request, make(), drafts=4, cache=cache)
-            assert got.completion.tokens == expected.tokens, name
+            got = speculate(model, request, make(), num_speculative_tokens=4, cache=cache)
+            assert got.completion.token_ids == expected.token_ids, name
             assert got.completion.logprobs == pytest.approx(expected.logprobs, abs=1e-12)
-            assert got.completion.reason == "length" and cache.sequences == []
+            assert got.completion.finish_reason == "length" and cache.sequences == []
 
 
 @pytest.mark.parametrize("drafts", [1, 2, 4, 9])
 def test_a_drafter_that_is_right_adds_a_token_of_its_own(drafts):
     """All drafts and the bonus token in every step: as few steps as there can be."""
     model = build()
-    for sampling in (GREEDY, Sampling(temperature=1.3, top_k=6, seed=4)):
-        got = speculate(model, Request(draw(5), 19, sampling), ModelDrafter(model), drafts=drafts)
-        assert got.accepted == got.drafted and got.steps == math.ceil(19 / (drafts + 1))
-        assert len(got.completion.tokens) == 19 == got.accepted + got.steps
+    for sampling in (GREEDY, SamplingParams(temperature=1.3, top_k=6, seed=4)):
+        got = speculate(model, Request(draw(5), 19, sampling), ModelDrafter(model), num_speculative_tokens=drafts)
+        assert got.num_accepted_tokens == got.num_draft_tokens and got.num_steps == math.ceil(19 / (drafts + 1))
+        assert len(got.completion.token_ids) == 19 == got.num_accepted_tokens + got.num_steps
 
 
 def test_nothing_is_drafted_beyond_the_end():
     for left in (1, 2, 3):
-        got = speculate(build(), Request(draw(5), left, GREEDY), Guesses(), drafts=6)
-        assert len(got.completion.tokens) == left and got.drafted <= left * (left - 1) // 2
+        got = speculate(build(), Request(draw(5), left, GREEDY), Guesses(), num_speculative_tokens=6)
+        assert len(got.completion.token_ids) == left and got.num_draft_tokens <= left * (left - 1) // 2
 
 
 def test_a_seed_writes_one_text():
-    model, request = build(), Request(draw(5), 12, Sampling(temperature=1.5, seed=8))
-    texts = [speculate(model, request, ModelDrafter(SMALLER)).completion.tokens for _ in range(2)]
-    other = Request(draw(5), 12, Sampling(temperature=1.5, seed=9))
-    assert texts[0] == texts[1] != speculate(model, other, ModelDrafter(SMALLER)).completion.tokens
+    model, request = build(), Request(draw(5), 12, SamplingParams(temperature=1.5, seed=8))
+    texts = [speculate(model, request, ModelDrafter(SMALLER)).completion.token_ids for _ in range(2)]
+    other = Request(draw(5), 12, SamplingParams(temperature=1.5, seed=9))
+    assert texts[0] == texts[1] != speculate(model, other, ModelDrafter(SMALLER)).completion.token_ids
 
 
 def test_a_stop_sequence_among_the_drafts():
     model = build()
-    free = generate(model, [Request(draw(4), 15, GREEDY)])[0][0].tokens
+    free = generate(model, [Request(draw(4), 15, GREEDY)])[0][0].token_ids
     for end in range(2, 16):
         request = Request(draw(4), 15, GREEDY, stop=[free[end - 2 : end]])
         (expected,) = generate(model, [request])[0]
-        assert speculate(model, request, ModelDrafter(model), drafts=6).completion.tokens == expected.tokens
+        assert (
+            speculate(model, request, ModelDrafter(model), num_speculative_tokens=6).completion.token_ids
+            == expected.token_ids
+        )
 
 
 def test_prompts_of_one_token_and_a_full_context():
     model = build()
     for request in (Request([3], CONTEXT - 1, GREEDY), Request(draw(CONTEXT - 1), 1, GREEDY)):
         (expected,) = generate(model, [request])[0]
-        assert speculate(model, request, ModelDrafter(SMALLER)).completion.tokens == expected.tokens
+        assert speculate(model, request, ModelDrafter(SMALLER)).completion.token_ids == expected.token_ids
 
 
 def test_what_a_model_drafts_is_what_it_says():
     """Distributions are those after each drafted token, for texts that go on, go back and are new."""
-    drafter, sampling = ModelDrafter(SMALLER), Sampling(temperature=0.7, top_p=0.9, repetition_penalty=1.2)
+    drafter, params = ModelDrafter(SMALLER), SamplingParams(temperature=0.7, top_p=0.9, repetition_penalty=1.2)
     text, other = draw(2, 9)
     for part in (text[:4], text[:7], text[:5] + other[:3], text[:5], other, text):
-        tokens, rows = drafter.propose(part, 3, sampling, torch.Generator().manual_seed(0))
+        tokens, rows = drafter.propose(part, 3, params, torch.Generator().manual_seed(0))
         assert len(tokens) == 3 and rows.shape == (3, V)
         for i in range(3):
             so_far = part + tokens[:i]
-            expected = sampling.probabilities(uncached(SMALLER, so_far)[-1], so_far)
+            expected = next_token_probabilities(params, uncached(SMALLER, so_far)[-1], so_far)
             torch.testing.assert_close(rows[i], expected, rtol=0, atol=1e-13)
             assert rows[i, tokens[i]] > 0
 
 
 def test_a_model_drafts_no_further_than_its_context():
     drafter, source = ModelDrafter(SMALLER), torch.Generator()
-    assert [len(drafter.propose(draw(n), 4, GREEDY, source).tokens) for n in (20, 22, 24, 30)] == [4, 2, 0, 0]
+    assert [len(drafter.propose(draw(n), 4, GREEDY, source).token_ids) for n in (20, 22, 24, 30)] == [4, 2, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -138,17 +143,20 @@ def test_look_up(text, count, expected):
 
 
 def test_a_longer_end_may_be_asked_for():
-    assert PromptLookup(V, shortest=2).propose([1, 7, 1], 2, GREEDY, torch.Generator()).tokens == []
+    assert PromptLookup(V, shortest=2).propose([1, 7, 1], 2, GREEDY, torch.Generator()).token_ids == []
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (
-            lambda m: speculate(m, Request([1], 2, count=2), Guesses()),
-            "speculation writes one text at a time: got count=2",
+            lambda m: speculate(m, Request([1], 2, n=2), Guesses()),
+            "speculation generates one sequence of a request: got n=2",
         ),
-        (lambda m: speculate(m, Request([1], 2), Guesses(), drafts=0), "drafts must be at least 1: got 0"),
+        (
+            lambda m: speculate(m, Request([1], 2), Guesses(), num_speculative_tokens=0),
+            "num_speculative_tokens must be at least 1",
+        ),
         (
             lambda m: speculate(m, Request([1], 2), PromptLookup(9)),
             "drafts in another vocabulary: got 9 tokens, expected",
@@ -172,4 +180,4 @@ def test_drafts_on_the_gpu():
     (expected,) = generate(build(), [request])[0]
     model = build().cuda()
     for drafter in (PromptLookup(V), ModelDrafter(build(kv_heads=1, seed=1).cuda())):
-        assert speculate(model, request, drafter).completion.tokens == expected.tokens
+        assert speculate(model, request, drafter).completion.token_ids == expected.token_ids

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.generate import Request, Sampling, generate
-from mlsys_lab.inference.generate import draw as choose
+from mlsys_lab.inference.engine import Request, SamplingParams
+from mlsys_lab.inference.engine.sampler import draw as choose
+from mlsys_lab.inference.engine.sampler import next_token_probabilities
+from mlsys_lab.inference.generate import generate
 from mlsys_lab.inference.speculative import (
     Draft,
     ModelDrafter,
@@ -19,7 +21,7 @@ from mlsys_lab.inference.speculative import (
 )
 from tests.inference.making import CONTEXT, V, build, caches, draw, uncached
 
-GREEDY = Sampling(temperature=0)
+GREEDY = SamplingParams(temperature=0)
 SMALLER = build(kv_heads=1, seed=1)
 
 
@@ -30,21 +32,24 @@ def test_texts_that_advance_unequally(window):
     expected = [texts[0] for texts in generate(model, requests)]
     for name, cache in caches(model, chunk=4).items():
         drafters = [ModelDrafter(model), ModelDrafter(SMALLER), PromptLookup(V), PromptLookup(V)]
-        got = speculate_all(model, requests, drafters, drafts=3, cache=cache)
-        assert [one.completion.tokens for one in got] == [one.tokens for one in expected], name
-        assert got[0].accepted == got[0].drafted > 0 and got[1].accepted < got[1].drafted
-        assert got[0].steps < got[1].steps and cache.sequences == []
+        got = speculate_all(model, requests, drafters, num_speculative_tokens=3, cache=cache)
+        assert [one.completion.token_ids for one in got] == [one.token_ids for one in expected], name
+        assert (
+            got[0].num_accepted_tokens == got[0].num_draft_tokens > 0
+            and got[1].num_accepted_tokens < got[1].num_draft_tokens
+        )
+        assert got[0].num_steps < got[1].num_steps and cache.sequences == []
         for one, completion in zip(got, expected, strict=True):
             assert one.completion.logprobs == pytest.approx(completion.logprobs, abs=1e-12)
 
 
 def test_a_seeded_text_is_the_same_in_any_company():
-    model, one = build(), Request(draw(5), 12, Sampling(temperature=1.5, seed=8))
-    others = [Request(draw(n, seed=n), 3 * n, Sampling(seed=n)) for n in (2, 4)]
+    model, one = build(), Request(draw(5), 12, SamplingParams(temperature=1.5, seed=8))
+    others = [Request(draw(n, seed=n), 3 * n, SamplingParams(seed=n)) for n in (2, 4)]
     alone = speculate(model, one, ModelDrafter(SMALLER))
     drafters = [ModelDrafter(SMALLER) for _ in range(3)]
     together = speculate_all(model, [others[0], one, others[1]], drafters)[1]
-    assert (together.completion.tokens, together.steps) == (alone.completion.tokens, alone.steps)
+    assert (together.completion.token_ids, together.num_steps) == (alone.completion.token_ids, alone.num_steps)
 
 
 def constant(seed):
@@ -74,8 +79,8 @@ def test_steps_are_as_many_as_the_formula_expects():
     The formula's tokens a step are those of a long text: within 6 % here, where the last step of a text is cut short.
     """
     model, k, n = constant(0), 3, CONTEXT - 1
-    sampling = Sampling(temperature=3.0)
-    p, q = (sampling.probabilities(uncached(constant(seed), [0])[-1], []) for seed in (0, 1))
+    params = SamplingParams(temperature=3.0)
+    p, q = (next_token_probabilities(params, uncached(constant(seed), [0])[-1], []) for seed in (0, 1))
     rate = float(acceptance_rate(p, q))
     assert 0.3 < rate < 0.9
     steps = [0.0]  # expected, by tokens left
@@ -83,12 +88,12 @@ def test_steps_are_as_many_as_the_formula_expects():
         most = min(k, left - 1)
         chances = [rate**j * (1 - rate) for j in range(most)] + [rate**most]
         steps.append(1 + sum(chance * steps[left - 1 - j] for j, chance in enumerate(chances)))
-    requests = [Request([0], n, Sampling(temperature=3.0, seed=seed)) for seed in range(150)]
-    got = speculate_all(model, requests, [Same(q)] * len(requests), drafts=k)
-    counts = torch.tensor([one.steps for one in got]).double()
+    requests = [Request([0], n, SamplingParams(temperature=3.0, seed=seed)) for seed in range(150)]
+    got = speculate_all(model, requests, [Same(q)] * len(requests), num_speculative_tokens=k)
+    counts = torch.tensor([one.num_steps for one in got]).double()
     assert abs(float(counts.mean()) - steps[n]) < 5 * float(counts.std()) / len(got) ** 0.5
     assert n * len(got) / float(counts.sum()) == pytest.approx(expected_tokens(rate, k), rel=0.06)
-    tokens = torch.cat([torch.tensor(one.completion.tokens) for one in got])
+    tokens = torch.cat([torch.tensor(one.completion.token_ids) for one in got])
     share = torch.bincount(tokens, minlength=V) / len(tokens)
     torch.testing.assert_close(share.double(), p, rtol=0, atol=5 * 0.5 / len(tokens) ** 0.5)
 

@@ -9,7 +9,9 @@ from scipy import stats
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.cache import Paged
-from mlsys_lab.inference.generate import Request, Sampling, draw, generate
+from mlsys_lab.inference.engine import Request, SamplingParams
+from mlsys_lab.inference.engine.sampler import draw
+from mlsys_lab.inference.generate import generate
 from mlsys_lab.inference.speculative import (
     ModelDrafter,
     PromptLookup,
@@ -22,7 +24,7 @@ from mlsys_lab.inference.speculative import (
 from tests.inference.making import CONTEXT, V, build, caches
 from tests.inference.making import draw as tokens_of
 
-GREEDY = Sampling(temperature=0)
+GREEDY = SamplingParams(temperature=0)
 SMALLER = build(kv_heads=1, seed=1)
 WORDS, DRAWS, SIGNIFICANCE = 5, 120_000, 1e-6
 
@@ -142,44 +144,44 @@ def test_by_hand():
 @pytest.mark.parametrize("window", [None, 6])
 def test_greedy_texts_are_those_without_drafts(window):
     model = build(window=window)
-    request = Request(tokens_of(7), 15, Sampling(temperature=0, repetition_penalty=1.2))
+    request = Request(tokens_of(7), 15, SamplingParams(temperature=0, repetition_penalty=1.2))
     (expected,) = generate(model, [request])[0]
     for name, cache in caches(model, sequences=4, chunk=4).items():
         got = speculate_tree(model, request, ModelDrafter(SMALLER), branches=(2, 2), cache=cache)
-        assert got.completion.tokens == expected.tokens, name
+        assert got.completion.token_ids == expected.token_ids, name
         assert got.completion.logprobs == pytest.approx(expected.logprobs, abs=1e-12)
-        assert len(got.completion.tokens) == got.steps + got.accepted and cache.sequences == []
+        assert len(got.completion.token_ids) == got.num_steps + got.num_accepted_tokens and cache.sequences == []
 
 
 def test_a_drafter_that_is_right_has_a_path_accepted_whole():
-    model, sampling = build(), Sampling(temperature=1.3, top_k=6, seed=4)
+    model, sampling = build(), SamplingParams(temperature=1.3, top_k=6, seed=4)
     for branches in ((1, 1), (3, 1)):
         got = speculate_tree(model, Request(tokens_of(5), 9, sampling), ModelDrafter(model), branches=branches)
-        assert got.steps == 3 and got.accepted == 6
+        assert got.num_steps == 3 and got.num_accepted_tokens == 6
     request = Request(tokens_of(5), 8, GREEDY)
     tree = speculate_tree(model, request, ModelDrafter(SMALLER), branches=(V, 1))
-    assert tree.steps <= 4, "all tokens are among the candidates"
-    assert tree.steps < speculate(model, request, ModelDrafter(SMALLER), drafts=2).steps
+    assert tree.num_steps <= 4, "all tokens are among the candidates"
+    assert tree.num_steps < speculate(model, request, ModelDrafter(SMALLER), num_speculative_tokens=2).num_steps
 
 
 def test_look_ups_have_one_candidate_or_none():
     request = Request(tokens_of(5), 12, GREEDY)
     got = speculate_tree(build(), request, PromptLookup(V), branches=(3, 2))
-    assert got.completion.tokens == generate(build(), [request])[0][0].tokens
-    assert 0 < got.drafted <= 2 * got.steps
+    assert got.completion.token_ids == generate(build(), [request])[0][0].token_ids
+    assert 0 < got.num_draft_tokens <= 2 * got.num_steps
 
 
-def test_paths_share_their_pages():
+def test_paths_share_their_blocks():
     model, used = build(), []
-    cache = Paged(model, pages=20, page=4)
-    model.register_forward_pre_hook(lambda *_: used.append(cache.blocks.used))
+    cache = Paged(model, num_blocks=20, block_size=4)
+    model.register_forward_pre_hook(lambda *_: used.append(cache.pool.num_used_blocks))
     speculate_tree(model, Request(tokens_of(17), 1 + 3, GREEDY), ModelDrafter(SMALLER), branches=(2, 2), cache=cache)
     assert used[1] == 4 + 4, "four of the text, and one for each of four ends"
 
 
 def test_a_seed_writes_one_text_and_contexts_may_be_full():
-    model, request = build(), Request(tokens_of(5), CONTEXT - 5, Sampling(temperature=1.5, seed=8))
-    texts = [speculate_tree(model, request, ModelDrafter(SMALLER)).completion.tokens for _ in range(2)]
+    model, request = build(), Request(tokens_of(5), CONTEXT - 5, SamplingParams(temperature=1.5, seed=8))
+    texts = [speculate_tree(model, request, ModelDrafter(SMALLER)).completion.token_ids for _ in range(2)]
     assert texts[0] == texts[1] and len(texts[0]) == CONTEXT - 5
 
 
@@ -188,7 +190,7 @@ def test_a_seed_writes_one_text_and_contexts_may_be_full():
     [
         ({"branches": ()}, "depth must be at least 1: got 0"),
         ({"branches": (2, 0)}, "branches must be at least 1: got 0"),
-        ({"branches": (3, 3), "cache": Paged(build(), pages=9)}, "the cache belongs to another model"),
+        ({"branches": (3, 3), "cache": Paged(build(), num_blocks=9)}, "the cache belongs to another model"),
     ],
 )
 def test_trees_that_cannot_be(options, words):

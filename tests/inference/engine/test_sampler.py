@@ -10,8 +10,17 @@ import torch
 from scipy import stats
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.generate import Chooser, Sampling, choose, draw
-from mlsys_lab.inference.generate.filters import keep_min_p, keep_top_k, keep_top_p
+from mlsys_lab.inference.engine import Request, SamplingParams
+from mlsys_lab.inference.engine.sampler import (
+    draw,
+    keep_min_p,
+    keep_top_k,
+    keep_top_p,
+    make_generators,
+    next_token_probabilities,
+    sample,
+)
+from mlsys_lab.inference.engine.sequence import Generation
 
 V = 97
 OPTIONS = [
@@ -66,7 +75,7 @@ def test_distributions_are_those_of_transformers(options, processors):
         for _ in range(10):
             logits = spread * torch.randn(V, generator=random, dtype=torch.float64)
             seen = torch.randint(V, (30,), generator=random).tolist()
-            got = Sampling(**options).probabilities(logits, seen)
+            got = next_token_probabilities(SamplingParams(**options), logits, seen)
             torch.testing.assert_close(got, theirs(processors, logits, seen, options), rtol=1e-12, atol=1e-15)
 
 
@@ -85,40 +94,40 @@ def test_what_is_kept_by_hand():
 
 
 def test_greedy_is_the_likeliest_after_the_penalty():
-    logits = torch.tensor([1.0, 3.0, 2.9, -1.0])
-    assert Sampling(temperature=0).probabilities(logits, []).tolist() == [0, 1, 0, 0]
-    assert Sampling(temperature=0, repetition_penalty=1.1).probabilities(logits, [1, 3]).tolist() == [0, 0, 1, 0]
+    logits, penalised = torch.tensor([1.0, 3.0, 2.9, -1.0]), SamplingParams(temperature=0, repetition_penalty=1.1)
+    assert next_token_probabilities(SamplingParams(temperature=0), logits, []).tolist() == [0, 1, 0, 0]
+    assert next_token_probabilities(penalised, logits, [1, 3]).tolist() == [0, 0, 1, 0]
 
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-30, 1e30])
 def test_extreme_temperatures(temperature):
     logits = torch.tensor([1e30, -1e30, 7.0])
-    got = Sampling(temperature=temperature).probabilities(logits, [])
+    got = next_token_probabilities(SamplingParams(temperature=temperature), logits, [])
     assert got.isfinite().all() and got.sum() == pytest.approx(1) and got[0] >= got[2] >= got[1]
 
 
 def test_logits_that_are_no_numbers():
     with pytest.raises(InputError, match="the model's logits are not numbers"):
-        Sampling().probabilities(torch.tensor([0.0, torch.nan]), [])
+        next_token_probabilities(SamplingParams(), torch.tensor([0.0, torch.nan]), [])
 
 
 def test_many_texts_get_the_tokens_that_each_would_get_alone():
     random = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(3 * len(OPTIONS), V, generator=random)
-    samplings = [Sampling(**options, seed=seed) for seed in (0, 1) for options in OPTIONS]
-    samplings += [Sampling(temperature=0)] * len(OPTIONS)
+    samplings = [SamplingParams(**options, seed=seed) for seed in (0, 1) for options in OPTIONS]
+    samplings += [SamplingParams(temperature=0)] * len(OPTIONS)
 
-    def texts():
+    def generations():
         return [
-            Chooser(sampling, [number, 3], torch.Generator().manual_seed(number))
-            for number, sampling in enumerate(samplings)
+            Generation(Request([number, 3], 1, params), torch.Generator().manual_seed(number))
+            for number, params in enumerate(samplings)
         ]
 
-    together = choose(texts(), logits)
-    alone = [choose([text], row[None])[0] for text, row in zip(texts(), logits, strict=True)]
+    together = sample(generations(), logits)
+    alone = [sample([one], row[None])[0] for one, row in zip(generations(), logits, strict=True)]
     assert together == alone and len({token for token, _ in together}) > 20
     assert [token for token, _ in together[-len(OPTIONS) :]] == logits[-len(OPTIONS) :].argmax(-1).tolist()
-    assert choose([], logits[:0]) == []
+    assert sample([], logits[:0]) == []
 
 
 def test_draws_follow_the_distribution():
@@ -142,10 +151,10 @@ def test_draws_at_the_edges():
 
 
 def test_texts_of_one_prompt_have_sources_of_their_own():
-    first, again, other = (Sampling(seed=seed).generators(3) for seed in (5, 5, 6))
+    first, again, other = (make_generators(seed, 3) for seed in (5, 5, 6))
     drawn = [[torch.rand((), generator=one).item() for one in group] for group in (first, again, other)]
     assert drawn[0] == drawn[1] and len({*drawn[0], *drawn[2]}) == 6
-    unseeded = [torch.rand((), generator=Sampling().generators(1)[0]).item() for _ in range(2)]
+    unseeded = [torch.rand((), generator=make_generators(None, 1)[0]).item() for _ in range(2)]
     assert unseeded[0] != unseeded[1]
 
 
@@ -171,5 +180,5 @@ def test_texts_of_one_prompt_have_sources_of_their_own():
 )
 def test_options_that_cannot_be(options, words):
     with pytest.raises(InputError, match=words) as refused:
-        Sampling(**options)
+        SamplingParams(**options)
     assert "\n" not in str(refused.value)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.generate import Request, Sampling, StopStrings, generate
-from mlsys_lab.inference.generate.request import Text
+from mlsys_lab.inference.engine import Request, SamplingParams
+from mlsys_lab.inference.engine.sequence import Generation
+from mlsys_lab.inference.generate import generate
 from mlsys_lab.inference.speculative import ModelDrafter, speculate
+from mlsys_lab.inference.text import Detokenizer, StopStrings
 from tests.inference.making import build, draw
 
 WORDS = ("", "a", "b", "ab", "ba", "aab", "c ", "##", "#", "é", "n\n", "abc", "\n")
@@ -94,14 +97,19 @@ def test_no_more_is_held_back_than_may_become_a_stop_string(pieces, stops):
         assert not any(stop.startswith(end) for stop in stops for end in longer)
 
 
-def written(tokens, **options):
-    text = Text(Request([1], len(tokens), stream=options.pop("stream", Words), **options))
+def with_text(stop_strings=(), stream=Words):
+    return lambda: Detokenizer(stream(), stop_strings)
+
+
+def written(tokens, detokenizer, **options):
+    request = Request([1], len(tokens), detokenizer=detokenizer, **options)
+    generation = Generation(request, torch.Generator())
     for at, token in enumerate(tokens):
-        assert text.completion is None
-        text.add(token, -float(at))
-        if text.completion:
+        assert generation.completion is None
+        generation.append(token, -float(at))
+        if generation.completion:
             break
-    return text.completion
+    return generation.completion
 
 
 @pytest.mark.parametrize(
@@ -118,58 +126,57 @@ def written(tokens, **options):
     ],
 )
 def test_texts_end_before_the_string(tokens, stops, text, kept):
-    got = written(tokens, stop_strings=stops)
-    assert (got.text, got.tokens, got.reason) == (text, tuple(tokens[:kept]), "stop")
+    got = written(tokens, with_text(stops))
+    assert (got.text, got.token_ids, got.finish_reason) == (text, tuple(tokens[:kept]), "stop")
     assert got.logprobs == tuple(-float(at) for at in range(kept))
 
 
 def test_texts_without_one_are_whole():
     for stream in (Words, Halves):
-        got = written([3, 8, 9], stop_strings=["##", "zz"], stream=stream)
-        assert (got.text, got.tokens, got.reason) == ("ab#é", (3, 8, 9), "length")
-    assert written([3, 8], stream=None).text is None
+        got = written([3, 8, 9], with_text(["##", "zz"], stream))
+        assert (got.text, got.token_ids, got.finish_reason) == ("ab#é", (3, 8, 9), "length")
+    assert written([3, 8], None).text is None
 
 
 def test_a_string_that_ends_in_the_last_token_stops():
-    got = written([3, 6], stop_strings=["bc"], stream=Words)
-    assert (got.text, got.reason) == ("a", "stop")
+    got = written([3, 6], with_text(["bc"]))
+    assert (got.text, got.finish_reason) == ("a", "stop")
 
 
 def test_stop_tokens_cut_the_text_too():
-    got = written([3, 8, 2, 9], stop=[[8, 2]], stop_strings=["#bc"])
-    assert (got.text, got.tokens, got.reason) == ("ab", (3,), "stop")
+    got = written([3, 8, 2, 9], with_text(["#bc"]), stop=[[8, 2]])
+    assert (got.text, got.token_ids, got.finish_reason) == ("ab", (3,), "stop")
 
 
 def test_generated_and_drafted_texts_stop_alike():
-    model, greedy = build(), Sampling(temperature=0)
-    free = generate(model, [Request(draw(4), 15, greedy, stream=Words)])[0][0]
-    assert free.text == "".join(WORDS[token] for token in free.tokens) and len(free.text) > 9
+    model, greedy = build(), SamplingParams(temperature=0)
+    free = generate(model, [Request(draw(4), 15, greedy, detokenizer=with_text())])[0][0]
+    assert free.text == "".join(WORDS[token] for token in free.token_ids) and len(free.text) > 9
     for first in range(0, len(free.text) - 3, 3):
         stop = free.text[first : first + 3]
-        request = Request(draw(4), 15, greedy, stop_strings=[stop], stream=Words)
+        request = Request(draw(4), 15, greedy, detokenizer=with_text([stop]))
         (got,) = generate(model, [request])[0]
-        assert got.text == before(free.text, [stop]) and got.reason == "stop"
-        assert got.tokens == free.tokens[: len(got.tokens)]
-        drafted = speculate(model, request, ModelDrafter(model), drafts=5).completion
-        assert (drafted.tokens, drafted.text) == (got.tokens, got.text)
+        assert got.text == before(free.text, [stop]) and got.finish_reason == "stop"
+        assert got.token_ids == free.token_ids[: len(got.token_ids)]
+        drafted = speculate(model, request, ModelDrafter(model), num_speculative_tokens=5).completion
+        assert (drafted.token_ids, drafted.text) == (got.token_ids, got.text)
 
 
 def test_each_of_several_texts_has_a_stream_of_its_own():
-    request = Request(draw(4), 9, Sampling(seed=1), count=3, stream=Halves)
+    request = Request(draw(4), 9, SamplingParams(seed=1), n=3, detokenizer=with_text(stream=Halves))
     for one in generate(build(), [request])[0]:
-        assert one.text == "".join(WORDS[token] for token in one.tokens)
+        assert one.text == "".join(WORDS[token] for token in one.token_ids)
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("stop_strings", "words"),
     [
-        ({"stop_strings": ["#"]}, "stop strings without text to find them in: got '#'; help: give `stream`"),
-        ({"stop_strings": [""], "stream": Words}, r"stop strings: got \[''\], expected a list of strings, none"),
-        ({"stop_strings": "###", "stream": Words}, "stop strings: got '###', expected a list of strings"),
-        ({"stop_strings": [3], "stream": Words}, r"stop strings: got \[3\]"),
+        ([""], r"stop strings: got \[''\], expected a list of strings, none"),
+        ("###", "stop strings: got '###', expected a list of strings"),
+        ([3], r"stop strings: got \[3\]"),
     ],
 )
-def test_stop_strings_that_cannot_be(options, words):
+def test_stop_strings_that_cannot_be(stop_strings, words):
     with pytest.raises(InputError, match=words) as refused:
-        Request([1], 2, **options)
+        Detokenizer(Words(), stop_strings)
     assert "\n" not in str(refused.value)

@@ -1,0 +1,160 @@
+"""The block manager: block tables over a pool of fixed-size blocks (PagedAttention, arXiv:2309.06180, §4).
+
+It only counts blocks: the keys and values themselves are in `model_runner.KVCache`. Full blocks are cached by a hash
+of their tokens and of all tokens before them (automatic prefix caching), so that a sequence with the same prefix starts
+with them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence as Tokens
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.flops.amounts import require_at_least_one
+from mlsys_lab.inference.engine.sequence import Sequence
+
+
+def hash_block(parent_hash: bytes, token_ids: Tokens[int]) -> bytes:
+    """SHA-256 of a block's tokens and, by the hash of the block before it, of all tokens before them.
+
+    Keys and values depend on every earlier token, so equal blocks after different prefixes must have different hashes.
+    """
+    return hashlib.sha256(parent_hash + array("q", token_ids).tobytes()).digest()
+
+
+def root_hash(cache_salt: str | None) -> bytes:
+    """Parent hash of a sequence's first block: b"", or the SHA-256 of the salt."""
+    return b"" if cache_salt is None else hashlib.sha256(cache_salt.encode()).digest()
+
+
+class BlockPool:
+    """Reference counts of blocks 0 to `num_blocks` - 1, and the prefix cache.
+
+    A cached block keeps its hash when its reference count drops to 0, and can be found again until it is evicted. Free
+    blocks without a hash are allocated first, then the least recently used cached block is evicted.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self.ref_cnt = [0] * num_blocks
+        self._free = list(range(num_blocks))[::-1]
+        self._evictable: OrderedDict[int, None] = OrderedDict()  # cached blocks of no sequence, oldest first
+        self._hashes: dict[int, bytes] = {}
+        self._cached: dict[bytes, int] = {}
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Number of blocks that can be allocated, evictable ones included."""
+        return len(self._free) + len(self._evictable)
+
+    @property
+    def num_used_blocks(self) -> int:
+        """Number of blocks that a sequence refers to."""
+        return self.num_blocks - self.num_free_blocks
+
+    @property
+    def evictable_blocks(self) -> list[int]:
+        """Cached blocks that no sequence refers to, in the order in which they will be evicted."""
+        return list(self._evictable)
+
+    def allocate(self) -> int:
+        """Allocate a block with reference count 1, evicting a cached one if it must; InputError if none is free."""
+        if not self.num_free_blocks:
+            raise InputError("no block is left", got=f"{self.num_blocks} in use", help="free a sequence")
+        if self._free:
+            block = self._free.pop()
+        else:
+            block, _ = self._evictable.popitem(last=False)
+            self.uncache(block)
+        self.ref_cnt[block] = 1
+        return block
+
+    def touch(self, block: int) -> None:
+        """Add a reference to a block, which may be evictable until now."""
+        self._evictable.pop(block, None)
+        self.ref_cnt[block] += 1
+
+    def free(self, block: int) -> None:
+        """Drop a reference to a block."""
+        self.ref_cnt[block] -= 1
+        if self.ref_cnt[block] == 0:
+            if block in self._hashes:
+                self._evictable[block] = None
+            else:
+                self._free.append(block)
+
+    def cache(self, block: int, block_hash: bytes) -> None:
+        """Let a block in use be found by its hash, unless another block with this hash is cached already."""
+        if block_hash not in self._cached and block not in self._hashes:
+            self._cached[block_hash], self._hashes[block] = block, block_hash
+
+    def uncache(self, block: int) -> None:
+        """Forget the hash of a block whose content is about to change."""
+        block_hash = self._hashes.pop(block, None)
+        if block_hash is not None:
+            del self._cached[block_hash]
+
+    def get_cached_block(self, block_hash: bytes) -> int | None:
+        """Return the block with this hash, None if there is none in the cache."""
+        return self._cached.get(block_hash)
+
+
+class BlockManager:
+    """Allocates the blocks of sequences, `block_size` tokens each, from one pool."""
+
+    def __init__(self, num_blocks: int, block_size: int = 16) -> None:
+        require_at_least_one(num_blocks=num_blocks, block_size=block_size)
+        self.block_size, self.pool = block_size, BlockPool(num_blocks)
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Number of blocks that `num_tokens` tokens of one sequence fill, the last one partly."""
+        return -(-num_tokens // self.block_size)
+
+    def allocate_prefix(self, seq: Sequence) -> int:
+        """Give a sequence without blocks the cached blocks of its prefix; returns how many tokens they hold.
+
+        The last token is never taken from the cache: its logits are needed to sample the next one.
+        """
+        parent_hash = root_hash(seq.cache_salt)
+        for end in range(self.block_size, len(seq.token_ids), self.block_size):
+            parent_hash = hash_block(parent_hash, seq.token_ids[end - self.block_size : end])
+            block = self.pool.get_cached_block(parent_hash)
+            if block is None:
+                break
+            self.pool.touch(block)
+            seq.block_table.append(block)
+            seq.block_hashes.append(parent_hash)
+        seq.num_computed_tokens = len(seq.block_table) * self.block_size
+        return seq.num_computed_tokens
+
+    def allocate_slots(self, seq: Sequence, num_new_tokens: int, num_free_reserved: int = 0) -> bool:
+        """Allocate just enough blocks to hold the computed tokens and `num_new_tokens` more.
+
+        Return False and change nothing if fewer than `num_free_reserved` blocks would stay free.
+        """
+        num_blocks = self.blocks_for(seq.num_computed_tokens + num_new_tokens) - len(seq.block_table)
+        if max(0, num_blocks) + num_free_reserved > self.pool.num_free_blocks:
+            return False
+        seq.block_table += [self.pool.allocate() for _ in range(num_blocks)]
+        return True
+
+    def cache_full_blocks(self, seq: Sequence) -> None:
+        """Add the blocks that computed tokens have filled to the prefix cache."""
+        for index in range(len(seq.block_hashes), seq.num_computed_tokens // self.block_size):
+            parent_hash = seq.block_hashes[-1] if seq.block_hashes else root_hash(seq.cache_salt)
+            token_ids = seq.token_ids[index * self.block_size : (index + 1) * self.block_size]
+            seq.block_hashes.append(hash_block(parent_hash, token_ids))
+            self.pool.cache(seq.block_table[index], seq.block_hashes[-1])
+
+    def free(self, seq: Sequence) -> None:
+        """Free all blocks of a sequence, which then has no computed tokens.
+
+        The last block goes first, so that it is evicted before the blocks that it can only be found with.
+        """
+        while seq.block_table:
+            self.pool.free(seq.block_table.pop())
+        seq.block_hashes.clear()
+        seq.num_computed_tokens = 0

@@ -1,0 +1,135 @@
+"""The sampler: from logits to the next token of each sequence.
+
+Dimension letters: R sequences, V vocabulary, ... any leading axes. Filters return new logits (..., V), -inf for a
+masked token; the likeliest token is never masked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from mlsys_lab.errors import InputError
+from mlsys_lab.inference.engine.sequence import Generation, Request, SamplingParams
+
+
+def make_generators(seed: int | None, n: int) -> list[torch.Generator]:
+    """Random generators of the `n` sequences of one request.
+
+    They depend on the seed and the index alone, so that the rest of a batch changes nothing.
+    """
+    children = np.random.SeedSequence(seed).spawn(n)
+    return [torch.Generator().manual_seed(int(child.generate_state(1, np.uint64)[0])) for child in children]
+
+
+def start_generations(request: Request, request_id: int = 0) -> list[Generation]:
+    """The `n` output sequences of a request, still empty, each with its own random generator."""
+    generators = make_generators(request.sampling_params.seed, request.n)
+    return [Generation(request, generator, request_id, index) for index, generator in enumerate(generators)]
+
+
+def sample(generations: Sequence[Generation], logits: torch.Tensor) -> list[tuple[int, float]]:
+    """Sample the next token of each of R sequences from logits (R, V); returns it with its log-probability.
+
+    The log-probability is the model's own, before temperature, penalty and filters. One random number is taken from
+    each generator, even if greedy. All sequences are sampled together, so that a GPU is waited for as often for many
+    as for one. InputError, with no number taken, for logits that are NaN.
+    """
+    if not generations:
+        return []
+    require_not_nan(logits)
+    rows_by_params: dict[SamplingParams, list[int]] = {}
+    for row, generation in enumerate(generations):
+        rows_by_params.setdefault(replace(generation.request.sampling_params, seed=None), []).append(row)
+    parts = [
+        probabilities(
+            params, logits if len(rows_by_params) == 1 else logits[rows], [generations[row].token_ids for row in rows]
+        )
+        for params, rows in rows_by_params.items()
+    ]
+    order = [row for rows in rows_by_params.values() for row in rows]
+    uniforms = [torch.rand((), generator=generations[row].generator, dtype=torch.float64) for row in order]
+    token_ids = draw(torch.cat(parts), torch.stack(uniforms).to(logits.device))  # (R,), in this order
+    logprobs = logits[order].double().log_softmax(-1).gather(-1, token_ids[:, None])[:, 0]
+    both = torch.stack([token_ids.double(), logprobs]).tolist()  # token ids are exact in float64
+    sampled = dict(zip(order, zip(map(int, both[0]), both[1], strict=True), strict=True))
+    return [sampled[row] for row in range(len(generations))]
+
+
+def probabilities(params: SamplingParams, logits: torch.Tensor, token_ids: Sequence[Iterable[int]]) -> torch.Tensor:
+    """Distributions that tokens are sampled from: logits (R, V) and each sequence's tokens so far -> (R, V), float64.
+
+    If greedy, all of the probability is on one token.
+    """
+    logits = logits.double()
+    if params.repetition_penalty != 1:
+        rows = zip(logits, token_ids, strict=True)
+        logits = torch.stack([penalise_repetition(row, seen, params.repetition_penalty) for row, seen in rows])
+    if params.is_greedy:
+        return torch.zeros_like(logits).scatter(-1, logits.argmax(-1, keepdim=True), 1)
+    logits = (logits - logits.amax(-1, keepdim=True)) / params.temperature  # the likeliest at 0: nothing overflows
+    if params.top_k is not None:
+        logits = keep_top_k(logits, params.top_k)
+    if params.top_p is not None:
+        logits = keep_top_p(logits, params.top_p)
+    if params.min_p is not None:
+        logits = keep_min_p(logits, params.min_p)
+    return logits.softmax(-1)
+
+
+def next_token_probabilities(params: SamplingParams, logits: torch.Tensor, token_ids: Iterable[int]) -> torch.Tensor:
+    """Distribution that the next token of one sequence is sampled from: (V,) -> (V,); InputError for NaN logits."""
+    require_not_nan(logits)
+    return probabilities(params, logits[None], [token_ids])[0]
+
+
+def penalise_repetition(logits: torch.Tensor, token_ids: Iterable[int], penalty: float) -> torch.Tensor:
+    """Divide positive logits of tokens so far by `penalty` and multiply negative ones: (V,) -> (V,).
+
+    CTRL (Keskar et al. 2019, arXiv:1909.05858, §4.1), for negative logits as in `transformers`. A token counts once,
+    however often it occurs.
+    """
+    seen = torch.tensor(sorted(set(token_ids)), dtype=torch.int64, device=logits.device)
+    old = logits[seen]
+    return logits.index_copy(0, seen, torch.where(old < 0, old * penalty, old / penalty))
+
+
+def keep_top_k(logits: torch.Tensor, k: int) -> torch.Tensor:
+    """Keep the k likeliest tokens, and those as likely as the last of them (arXiv:1805.04833)."""
+    lowest = logits.topk(k).values[..., -1:]
+    return logits.masked_fill(logits < lowest, -math.inf)
+
+
+def keep_top_p(logits: torch.Tensor, p: float) -> torch.Tensor:
+    """Keep the nucleus: the smallest set of tokens with total probability p (arXiv:1904.09751, §3.1)."""
+    ordered = logits.sort(descending=True, stable=True)
+    ordered_probabilities = ordered.values.softmax(-1)
+    likelier = ordered_probabilities.cumsum(-1) - ordered_probabilities  # probability of all likelier tokens
+    is_masked = likelier >= p
+    is_masked[..., 0] = False
+    return logits.masked_fill(torch.zeros_like(is_masked).scatter(-1, ordered.indices, is_masked), -math.inf)
+
+
+def keep_min_p(logits: torch.Tensor, p: float) -> torch.Tensor:
+    """Keep tokens at least p times as likely as the likeliest one (Nguyen et al. 2024, arXiv:2407.01082)."""
+    return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + math.log(p), -math.inf)
+
+
+def draw(distributions: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """Draw a token from each distribution: (..., V) and numbers in [0, 1), (...), -> (...), int64.
+
+    The token is the first one at which the cumulative sum exceeds the number, so that a token of probability 0 is
+    never drawn.
+    """
+    cumulative = distributions.cumsum(-1)
+    return torch.searchsorted(cumulative, uniforms[..., None] * cumulative[..., -1:], right=True)[..., 0]
+
+
+def require_not_nan(logits: torch.Tensor) -> None:
+    """Raise InputError for logits that are NaN; waits for the GPU."""
+    if logits.isnan().any():
+        raise InputError("the model's logits are not numbers", help="its weights may be damaged")

@@ -1,0 +1,102 @@
+"""Speculative decoding in the serving engine: drafts of every sequence are verified in the engine's own batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mlsys_lab.flops.amounts import require_at_least_one
+from mlsys_lab.inference.engine.block_manager import BlockManager
+from mlsys_lab.inference.engine.engine import Engine
+from mlsys_lab.inference.engine.scheduler import Scheduler, SchedulerConfig, SchedulerOutput
+from mlsys_lab.inference.engine.sequence import Generation, RequestOutput, Sequence
+from mlsys_lab.inference.speculative.decoding import propose, verify
+from mlsys_lab.inference.speculative.drafters import Draft, Drafter
+from mlsys_lab.models import Transformer
+
+
+class SpeculativeScheduler(Scheduler):
+    """Scheduler that adds the draft tokens of `draft_token_ids` to a step.
+
+    Drafts only use what is left of tokens and blocks: no sequence is preempted for them.
+    """
+
+    def __init__(self, block_manager: BlockManager, config: SchedulerConfig) -> None:
+        super().__init__(block_manager, config)
+        self.draft_token_ids: dict[Sequence, list[int]] = {}
+
+    def schedule(self) -> SchedulerOutput:
+        """Compose the next step, with as many draft tokens of the sampled sequences as fit."""
+        output = super().schedule()
+        for seq in output.sampled:
+            draft, num_tokens = self.draft_token_ids.get(seq, []), output.num_scheduled_tokens[seq]
+            num_drafts = min(len(draft), output.token_budget, seq.max_tokens - seq.num_output_tokens - 1)
+            while num_drafts > 0 and not self.block_manager.allocate_slots(seq, num_tokens + num_drafts):
+                num_drafts -= 1
+            if num_drafts > 0:
+                output.draft_token_ids[seq] = draft[:num_drafts]
+                output.num_scheduled_tokens[seq] += num_drafts
+                output.token_budget -= num_drafts
+        return output
+
+    def update_from_output(self, output: SchedulerOutput, token_ids: Any) -> None:
+        """Count accepted tokens as computed, and free the blocks of rejected drafts."""
+        super().update_from_output(output, token_ids)
+        for seq in output.draft_token_ids:
+            while len(seq.block_table) > self.block_manager.blocks_for(seq.num_computed_tokens):
+                self.block_manager.pool.free(seq.block_table.pop())
+
+
+class SpeculativeEngine(Engine):
+    """Engine that verifies up to `num_speculative_tokens` draft tokens of each sequence in a step.
+
+    `drafter` makes a drafter for each sequence. Outputs are distributed as without drafts; greedy ones are equal.
+    """
+
+    scheduler_class: type[SpeculativeScheduler] = SpeculativeScheduler
+    scheduler: SpeculativeScheduler
+
+    def __init__(
+        self, model: Transformer, *, drafter: Callable[[], Drafter], num_speculative_tokens: int = 4, **options: Any
+    ) -> None:
+        require_at_least_one(num_speculative_tokens=num_speculative_tokens)
+        super().__init__(model, **options)
+        self.make_drafter, self.num_speculative_tokens = drafter, num_speculative_tokens
+        self._drafters: dict[Sequence, Drafter] = {}
+        self._drafts: dict[Sequence, Draft] = {}
+
+    def step(self) -> list[RequestOutput]:
+        """Draft tokens for the running sequences, then run one step that verifies them."""
+        self._drafts = {
+            seq: propose(self._drafter(seq), self._generations[seq], self.num_speculative_tokens)
+            for seq in self.scheduler.running
+            if self._generations[seq].num_tokens_left > 1
+        }
+        self.scheduler.draft_token_ids = {seq: draft.token_ids for seq, draft in self._drafts.items()}
+        return super().step()
+
+    def sample(
+        self, output: SchedulerOutput, generations: list[Generation], logits: list[torch.Tensor]
+    ) -> list[list[tuple[int, float]]]:
+        """Verify drafts by logits (k + 1, V), and sample the sequences without drafts together."""
+        plain = [row for row, part in enumerate(logits) if len(part) == 1]
+        sampled = iter(super().sample(output, [generations[row] for row in plain], [logits[row] for row in plain]))
+        return [
+            next(sampled) if len(part) == 1 else self._verify(seq, part)
+            for seq, part in zip(output.sampled, logits, strict=True)
+        ]
+
+    def _verify(self, seq: Sequence, logits: torch.Tensor) -> list[tuple[int, float]]:
+        draft, k = self._drafts[seq], len(logits) - 1
+        return verify(self._generations[seq], Draft(draft.token_ids[:k], draft.probabilities[:k]), logits)
+
+    def _drafter(self, seq: Sequence) -> Drafter:
+        if seq not in self._drafters:
+            self._drafters[seq] = self.make_drafter()
+        return self._drafters[seq]
+
+    def _finish(self, seq: Sequence) -> None:
+        super()._finish(seq)
+        self._drafters.pop(seq, None)
