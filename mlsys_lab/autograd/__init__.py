@@ -1,8 +1,13 @@
 """Automatic differentiation: scalar engine (`Value`), array engine (`Tensor`), checkpointing, modules, optimizers."""
 
 from mlsys_lab.autograd import nn, optim
-from mlsys_lab.autograd.accounting import held_bytes, held_storages
-from mlsys_lab.autograd.checkpointing import best_segments, checkpoint, checkpoint_sequential, peak_units, split
+from mlsys_lab.autograd.checkpointing import (
+    best_segments,
+    checkpoint,
+    checkpoint_sequential,
+    peak_units,
+    split_segments,
+)
 from mlsys_lab.autograd.finite_differences import gradcheck
 from mlsys_lab.autograd.graph import Node, no_grad, nodes
 from mlsys_lab.autograd.operation import record
@@ -19,6 +24,7 @@ from mlsys_lab.autograd.ops.network import (
     softmax,
 )
 from mlsys_lab.autograd.ops.shaping import cat
+from mlsys_lab.autograd.saved_memory import saved_bytes, saved_storages
 from mlsys_lab.autograd.tensor import Tensor
 from mlsys_lab.autograd.value import Value, topological_order
 
@@ -35,8 +41,6 @@ __all__ = [
     "embedding",
     "gelu",
     "gradcheck",
-    "held_bytes",
-    "held_storages",
     "layer_norm",
     "linear",
     "log_softmax",
@@ -50,8 +54,10 @@ __all__ = [
     "record",
     "relu",
     "rms_norm",
+    "saved_bytes",
+    "saved_storages",
     "softmax",
-    "split",
+    "split_segments",
     "topological_order",
     "where",
 ]

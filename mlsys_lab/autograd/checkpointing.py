@@ -18,14 +18,14 @@ import torch
 
 from mlsys_lab.autograd import graph
 from mlsys_lab.autograd.graph import (
+    GradMode,
     Node,
-    Recording,
-    note_operands,
-    propagate,
-    recording,
+    check_version,
+    grad_mode,
     released_error,
-    require_version,
-    set_recording,
+    run_backward,
+    set_grad_mode,
+    track_operands,
     version_of,
 )
 from mlsys_lab.autograd.operation import captured_arrays
@@ -53,19 +53,19 @@ class Recompute(Node):
         """Name of the operation that drawings of the graph show for a checkpointed function: "checkpoint"."""
         return "checkpoint"
 
-    def gradients(self, grad: torch.Tensor) -> Iterator[tuple[Node | Tensor, torch.Tensor]]:
+    def input_gradients(self, grad: torch.Tensor) -> Iterator[tuple[Node | Tensor, torch.Tensor]]:
         """Record the function in a second call, and yield its inputs' gradients: pairs (where it goes, gradient).
 
         What the function uses without being passed it, parameters above all, gets its gradient in the same pass.
         """
         if self.edges is None:
             raise released_error()
-        self.require_unchanged()
+        self.check_versions()
         for reference, version in self.used:
             if (array := reference()) is not None:
-                require_version(array, version, self.op)
-        started = next(graph.numbers)
-        with set_recording(Recording.TAPE), _use_rng_state(self.rng_state):
+                check_version(array, version, self.op)
+        started = next(graph.sequence_numbers)
+        with set_grad_mode(GradMode.TAPE), _use_rng_state(self.rng_state):
             out = self.function()
         if out.shape != self.shape:
             raise InputError(
@@ -74,7 +74,7 @@ class Recompute(Node):
                 expected=f"shape {tuple(self.shape)}, as at first",
             )
         if out.requires_grad:
-            yield from propagate(out.node or out, grad, older_than=started)
+            yield from run_backward(out.node or out, grad, older_than=started)
 
     def release(self) -> None:
         """Drop the function and its inputs, and with them the memory that only this node kept alive."""
@@ -111,11 +111,11 @@ def checkpoint(function: Callable[..., Tensor], *inputs: Any, **options: Any) ->
     held = (*inputs, *options.values())
     devices = {array.device for array in captured_arrays(held)}
     rng_state = _rng_state(devices)
-    with set_recording(min(recording.get(), Recording.NEEDS_ONLY)), note_operands() as operands:
+    with set_grad_mode(min(grad_mode.get(), GradMode.REQUIRES_GRAD_ONLY)), track_operands() as operands:
         out = function(*inputs, **options)
     if not isinstance(out, Tensor):
         raise InputError("checkpoint needs a function that returns one Tensor", got=type(out).__name__)
-    if out.requires_grad and recording.get() is Recording.TAPE:
+    if out.requires_grad and grad_mode.get() is GradMode.TAPE:
         result = Tensor(out.data)
         result.requires_grad = True
         alive = [(reference, array) for reference in operands if (array := reference()) is not None]
@@ -132,7 +132,9 @@ def checkpoint_sequential(
 
     The last segment is recorded as usual, since the backward pass would rebuild it at once.
     """
-    *checkpointed, last = split(len(functions), best_segments(len(functions)) if segments is None else segments)
+    *checkpointed, last = split_segments(
+        len(functions), best_segments(len(functions)) if segments is None else segments
+    )
     for segment in checkpointed:
         x = checkpoint(_chain(functions[segment.start : segment.stop]), x)
     return _chain(functions[last.start : last.stop])(x)
@@ -147,10 +149,10 @@ def _chain(functions: Sequence[Callable[[Tensor], Tensor]]) -> Callable[[Tensor]
     return chain
 
 
-def split(layers: int, segments: int) -> list[range]:
+def split_segments(layers: int, segments: int) -> list[range]:
     """Consecutive ranges that cover the layers, as equal as can be, longer ones first.
 
-    >>> split(7, 3)
+    >>> split_segments(7, 3)
     [range(0, 3), range(3, 5), range(5, 7)]
     """
     if not 1 <= segments <= layers:

@@ -32,35 +32,35 @@ if TYPE_CHECKING:
 Vjp = Callable[[torch.Tensor], torch.Tensor]
 Edge = tuple["Node | Tensor", Vjp]
 
-numbers = itertools.count()
+sequence_numbers = itertools.count()
 
 
-class Recording(IntEnum):
+class GradMode(IntEnum):
     """What operations leave behind: nothing, whether their results need gradients, or nodes on the tape."""
 
     OFF = 0
-    NEEDS_ONLY = 1
+    REQUIRES_GRAD_ONLY = 1
     TAPE = 2
 
 
-recording: ContextVar[Recording] = ContextVar("recording", default=Recording.TAPE)
+grad_mode: ContextVar[GradMode] = ContextVar("grad_mode", default=GradMode.TAPE)
 
 
-operands: ContextVar[list[weakref.ref[torch.Tensor]] | None] = ContextVar("operands", default=None)
+tracked_operands: ContextVar[list[weakref.ref[torch.Tensor]] | None] = ContextVar("tracked_operands", default=None)
 
 
 @contextlib.contextmanager
-def note_operands() -> Iterator[list[weakref.ref[torch.Tensor]]]:
+def track_operands() -> Iterator[list[weakref.ref[torch.Tensor]]]:
     """Collect the arrays that operations in the body of a `with` have as operands, without keeping them alive.
 
     Within another such body the list is the outer one's, which wants them as well. Of a view the array below it counts.
     """
-    noted = operands.get()
-    token = operands.set(noted := [] if noted is None else noted)
+    noted = tracked_operands.get()
+    token = tracked_operands.set(noted := [] if noted is None else noted)
     try:
         yield noted
     finally:
-        operands.reset(token)
+        tracked_operands.reset(token)
 
 
 class Node:
@@ -69,10 +69,10 @@ class Node:
     `saved` has the arrays that the backward pass will read, each with the version its storage had at the time.
     """
 
-    __slots__ = ("edges", "number", "saved")
+    __slots__ = ("edges", "saved", "sequence_nr")
 
     def __init__(self, edges: tuple[Edge, ...], saved: Iterable[torch.Tensor]) -> None:
-        self.number = next(numbers)
+        self.sequence_nr = next(sequence_numbers)
         self.edges: tuple[Edge, ...] | None = edges
         self.saved = tuple((array, version_of(array)) for array in saved)
 
@@ -81,18 +81,18 @@ class Node:
         """Name of the operation that wrote this node, such as "mul"; "released" after a backward pass."""
         return self.edges[0][1].__qualname__.partition(".")[0] if self.edges else "released"
 
-    def gradients(self, grad: torch.Tensor) -> Iterator[tuple[Node | Tensor, torch.Tensor]]:
+    def input_gradients(self, grad: torch.Tensor) -> Iterator[tuple[Node | Tensor, torch.Tensor]]:
         """From the result's gradient `grad`, yield for each operand the pair (node or leaf to send it to, gradient)."""
         if self.edges is None:
             raise released_error()
-        self.require_unchanged()
+        self.check_versions()
         for target, vjp in self.edges:
             yield target, vjp(grad)
 
-    def require_unchanged(self) -> None:
+    def check_versions(self) -> None:
         """Raise InputError if an array that this node saved has been changed in place since."""
         for array, version in self.saved:
-            require_version(array, version, self.op)
+            check_version(array, version, self.op)
 
     def release(self) -> None:
         """Drop the vjps and saved arrays, and with them the memory that only this node kept alive."""
@@ -108,7 +108,7 @@ def version_of(array: torch.Tensor) -> int:
     return 0 if array.is_inference() else array._version
 
 
-def require_version(array: torch.Tensor, version: int, op: str) -> None:
+def check_version(array: torch.Tensor, version: int, op: str) -> None:
     """Raise InputError if an array that the backward pass of `op` needs is not at the version that it had forward."""
     if changes := version_of(array) - version:
         raise InputError(
@@ -127,23 +127,23 @@ def released_error() -> InputError:
 
 
 @contextlib.contextmanager
-def set_recording(mode: Recording) -> Iterator[None]:
+def set_grad_mode(mode: GradMode) -> Iterator[None]:
     """Choose what operations leave behind in the body of a `with`, in this thread only."""
-    token = recording.set(mode)
+    token = grad_mode.set(mode)
     try:
         yield
     finally:
-        recording.reset(token)
+        grad_mode.reset(token)
 
 
 @contextlib.contextmanager
 def no_grad() -> Iterator[None]:
     """`with no_grad():` computes without recording: results need no gradient and hold no graph. Also a decorator."""
-    with set_recording(Recording.OFF):
+    with set_grad_mode(GradMode.OFF):
         yield
 
 
-def propagate(
+def run_backward(
     root: Node | Tensor, grad: torch.Tensor, *, retain_graph: bool = False, older_than: int = 0
 ) -> list[tuple[Node, torch.Tensor]]:
     """Carry `grad`, the gradient of `root`, back along the tape; leaves add what reaches them to their `grad`.
@@ -162,16 +162,16 @@ def propagate(
             arrived[target] = arrived[target] + grad
         else:
             arrived[target] = grad
-            heapq.heappush(queue, (-target.number, target))
+            heapq.heappush(queue, (-target.sequence_nr, target))
 
     deliver(root, grad, grad)
     while queue:
         _, node = heapq.heappop(queue)
         grad = arrived.pop(node)
-        if node.number < older_than:
+        if node.sequence_nr < older_than:
             border.append((node, grad))
             continue
-        for target, share in node.gradients(grad):
+        for target, share in node.input_gradients(grad):
             deliver(target, share, grad)
         if not retain_graph:
             node.release()
@@ -198,4 +198,4 @@ def nodes(root: Node | None) -> list[Node]:
             if isinstance(target, Node) and target not in found:
                 found.add(target)
                 stack.append(target)
-    return sorted(found, key=lambda node: -node.number)
+    return sorted(found, key=lambda node: -node.sequence_nr)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from mlsys_lab.autograd.graph import Edge, Node, Recording, Vjp, operands, recording
+from mlsys_lab.autograd.graph import Edge, GradMode, Node, Vjp, grad_mode, tracked_operands
 from mlsys_lab.autograd.tensor import Tensor
 
 
@@ -25,17 +25,17 @@ def record(data: torch.Tensor, *edges: tuple[Any, Vjp]) -> Tensor:
     out.grad = None
     out.node = None
     out.requires_grad = False
-    if (noted := operands.get()) is not None:
+    if (noted := tracked_operands.get()) is not None:
         arrays = (array for edge in edges for array in captured_arrays(edge))
         noted.extend(weakref.ref(array if array._base is None else array._base) for array in arrays)
-    if (mode := recording.get()) is not Recording.OFF:
+    if (mode := grad_mode.get()) is not GradMode.OFF:
         live: list[Edge] = [
             (operand.node or operand, vjp)
             for operand, vjp in edges
             if isinstance(operand, Tensor) and operand.requires_grad
         ]
         out.requires_grad = bool(live) and data.is_floating_point()  # whole numbers have no slope
-        if out.requires_grad and mode is Recording.TAPE:
+        if out.requires_grad and mode is GradMode.TAPE:
             out.node = Node(tuple(live), (array for _, vjp in live for array in captured_arrays(vjp)))
     return out
 

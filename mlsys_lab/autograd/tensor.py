@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mlsys_lab.autograd.graph import Node, Recording, propagate, recording
+from mlsys_lab.autograd.graph import GradMode, Node, grad_mode, run_backward
 from mlsys_lab.autograd.storage import to_storage
 from mlsys_lab.errors import InputError
 
@@ -179,7 +179,7 @@ class Tensor:
                     got=tuple(seed.shape),
                     expected=tuple(self.shape),
                 )
-        propagate(self.node or self, seed, retain_graph=retain_graph)
+        run_backward(self.node or self, seed, retain_graph=retain_graph)
 
     # --- operators ----------------------------------------------------------------------------------------------------
 
@@ -252,7 +252,7 @@ class Tensor:
     def _update(self, result: Tensor) -> Tensor:
         if self.node is not None or not self.requires_grad:
             return result
-        if recording.get() is not Recording.OFF:
+        if grad_mode.get() is not GradMode.OFF:
             raise InputError(
                 "a tensor with requires_grad=True is not changed in place while the tape is written",
                 help="change it within no_grad(), or give the result another name",

@@ -45,19 +45,19 @@ class Value:
     # --- arithmetic: each line holds the result and, per operand, its partial derivative ------------------------------
 
     def __add__(self, other: Value | Number) -> Value:
-        other = _lift(other)
+        other = as_value(other)
         return Value(self.data + other.data, ((self, 1.0), (other, 1.0)), "+")
 
     def __sub__(self, other: Value | Number) -> Value:
-        other = _lift(other)
+        other = as_value(other)
         return Value(self.data - other.data, ((self, 1.0), (other, -1.0)), "-")
 
     def __mul__(self, other: Value | Number) -> Value:
-        other = _lift(other)
+        other = as_value(other)
         return Value(self.data * other.data, ((self, other.data), (other, self.data)), "*")
 
     def __truediv__(self, other: Value | Number) -> Value:
-        other = _lift(other)
+        other = as_value(other)
         if other.data == 0:
             raise InputError("division by zero", got=f"{self.data} / {other.data}", expected="a divisor other than 0")
         quotient = self.data / other.data
@@ -66,44 +66,44 @@ class Value:
     def __pow__(self, exponent: Value | Number) -> Value:
         if isinstance(exponent, Value):
             x, n = self.data, exponent.data
-            return Value(_power(x, n), ((self, _power_slope(x, n)), (exponent, _exponent_slope(x, n))), "**")
+            return Value(_power(x, n), ((self, _d_base(x, n)), (exponent, _d_exponent(x, n))), "**")
         n = _number(exponent)
-        return Value(_power(self.data, n), ((self, _power_slope(self.data, n)),), f"**{exponent}")
+        return Value(_power(self.data, n), ((self, _d_base(self.data, n)),), f"**{exponent}")
 
     def __neg__(self) -> Value:
         return Value(-self.data, ((self, -1.0),), "neg")
 
     def __radd__(self, other: Number) -> Value:
-        return _lift(other) + self
+        return as_value(other) + self
 
     def __rsub__(self, other: Number) -> Value:
-        return _lift(other) - self
+        return as_value(other) - self
 
     def __rmul__(self, other: Number) -> Value:
-        return _lift(other) * self
+        return as_value(other) * self
 
     def __rtruediv__(self, other: Number) -> Value:
-        return _lift(other) / self
+        return as_value(other) / self
 
     def __rpow__(self, other: Number) -> Value:
-        return _lift(other) ** self
+        return as_value(other) ** self
 
     # --- comparisons: of the numbers. float() is refused, as it would lose the gradient: v.data is the number ---------
 
     def __lt__(self, other: Value | Number) -> bool:
-        return self.data < _lift(other).data
+        return self.data < as_value(other).data
 
     def __le__(self, other: Value | Number) -> bool:
-        return self.data <= _lift(other).data
+        return self.data <= as_value(other).data
 
     def __gt__(self, other: Value | Number) -> bool:
-        return self.data > _lift(other).data
+        return self.data > as_value(other).data
 
     def __ge__(self, other: Value | Number) -> bool:
-        return self.data >= _lift(other).data
+        return self.data >= as_value(other).data
 
     def __eq__(self, other: object) -> bool:
-        return self.data == _lift(other).data if isinstance(other, Value | Real) else NotImplemented
+        return self.data == as_value(other).data if isinstance(other, Value | Real) else NotImplemented
 
     def __bool__(self) -> bool:
         return self.data != 0
@@ -186,7 +186,8 @@ def _number(data: object) -> float:
     raise InputError("a Value holds one real number", got=type(data).__name__, expected="int or float")
 
 
-def _lift(other: object) -> Value:
+def as_value(other: object) -> Value:
+    """Return a Value unchanged; make one of a real number. Raises InputError for anything else."""
     return other if isinstance(other, Value) else Value(_number(other))
 
 
@@ -212,7 +213,7 @@ def _power(x: float, n: float) -> float:
     return _call_finite(math.pow, x, n)
 
 
-def _power_slope(x: float, n: float) -> float:
+def _d_base(x: float, n: float) -> float:
     """Slope of xⁿ in x, n·xⁿ⁻¹; 0 for n = 0 (x⁰ is constant, at 0 too) and infinite where a root meets 0."""
     if n == 0:
         return 0.0
@@ -224,7 +225,7 @@ def _power_slope(x: float, n: float) -> float:
         return math.copysign(math.inf, n) * (-1.0 if x < 0 and n % 2 == 0 else 1.0)
 
 
-def _exponent_slope(x: float, n: float) -> float:
+def _d_exponent(x: float, n: float) -> float:
     """Slope of xⁿ in n, xⁿ·log x; 0 at x = 0, and NaN for x < 0, where xⁿ is not real beside whole n. As in torch."""
     if x <= 0:
         return 0.0 if x == 0 else math.nan

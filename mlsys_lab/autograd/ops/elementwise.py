@@ -14,32 +14,32 @@ from typing import Any
 import torch
 
 from mlsys_lab.autograd.operation import record
-from mlsys_lab.autograd.ops.broadcasting import BROADCASTABLE, combine, refuse, storage, unbroadcast
-from mlsys_lab.autograd.storage import move, require_real
+from mlsys_lab.autograd.ops.broadcasting import BROADCASTABLE, broadcast, operand_data, raise_operand_error, unbroadcast
+from mlsys_lab.autograd.storage import convert, require_floating_point
 from mlsys_lab.autograd.tensor import Tensor, as_torch
 
 
 def add(a: Any, b: Any) -> Tensor:
     """Elementwise sum a + b, with broadcasting."""
-    out, _, _, shape_a, shape_b = combine(operator.add, a, b)
+    out, _, _, shape_a, shape_b = broadcast(operator.add, a, b)
     return record(out, (a, lambda g: unbroadcast(g, shape_a)), (b, lambda g: unbroadcast(g, shape_b)))
 
 
 def sub(a: Any, b: Any) -> Tensor:
     """Elementwise difference a - b, with broadcasting."""
-    out, _, _, shape_a, shape_b = combine(operator.sub, a, b)
+    out, _, _, shape_a, shape_b = broadcast(operator.sub, a, b)
     return record(out, (a, lambda g: unbroadcast(g, shape_a)), (b, lambda g: -unbroadcast(g, shape_b)))
 
 
 def mul(a: Any, b: Any) -> Tensor:
     """Elementwise product a · b, with broadcasting."""
-    out, x, y, shape_a, shape_b = combine(operator.mul, a, b)
+    out, x, y, shape_a, shape_b = broadcast(operator.mul, a, b)
     return record(out, (a, lambda g: unbroadcast(g * y, shape_a)), (b, lambda g: unbroadcast(g * x, shape_b)))
 
 
 def div(a: Any, b: Any) -> Tensor:
     """Elementwise quotient a / b, with broadcasting; division by zero gives inf or NaN, as in IEEE arithmetic."""
-    out, x, y, shape_a, shape_b = combine(operator.truediv, a, b)
+    out, x, y, shape_a, shape_b = broadcast(operator.truediv, a, b)
     return record(
         out,
         (a, lambda g: unbroadcast(g / y, shape_a)),
@@ -52,7 +52,7 @@ def pow(a: Any, b: Any) -> Tensor:
 
     ∂/∂a = b·aᵇ⁻¹, and 0 where b = 0. ∂/∂b = aᵇ·log a, and 0 where a = 0 and b ≥ 0.
     """
-    out, x, y, shape_a, shape_b = combine(operator.pow, a, b)
+    out, x, y, shape_a, shape_b = broadcast(operator.pow, a, b)
 
     def pow_base(g: torch.Tensor) -> torch.Tensor:
         if not isinstance(y, torch.Tensor):
@@ -68,11 +68,11 @@ def pow(a: Any, b: Any) -> Tensor:
 
 def compare(relation: Callable[[Any, Any], Any], a: Any, b: Any) -> Tensor:
     """Elementwise truth of a relation such as `operator.lt`, with broadcasting: a tensor of bools without gradient."""
-    x, y = storage(a), storage(b)
+    x, y = operand_data(a), operand_data(b)
     try:
         return Tensor(relation(x, y))
     except RuntimeError as problem:
-        refuse(relation.__name__, problem, x, y, expected=BROADCASTABLE)
+        raise_operand_error(relation.__name__, problem, x, y, expected=BROADCASTABLE)
 
 
 def neg(a: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ def gelu(a: Tensor) -> Tensor:
 
     Slope Φ(a) + a·φ(a).
     """
-    x = require_real("gelu", as_torch(a))
+    x = require_floating_point("gelu", as_torch(a))
     return record(torch.nn.functional.gelu(x), (a, lambda g: g * (_normal_cdf(x) + x * _normal_pdf(x))))
 
 
@@ -141,7 +141,7 @@ def where(condition: Any, a: Any, b: Any) -> Tensor:
     def choose(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.where(mask, x, y)
 
-    out, _, _, shape_a, shape_b = combine(choose, a, b)
+    out, _, _, shape_a, shape_b = broadcast(choose, a, b)
     return record(
         out,
         (a, lambda g: unbroadcast(g.masked_fill(~mask, 0.0), shape_a)),
@@ -153,4 +153,4 @@ def to(a: Tensor, target: torch.dtype | torch.device | str) -> Tensor:
     """Copy of a in another dtype or on another device; gradients are converted back to a's own."""
     dtype, device = a.dtype, a.device
     wanted = (target, None) if isinstance(target, torch.dtype) else (None, target)
-    return record(move(a.data, *wanted), (a, lambda g: g.to(device=device, dtype=dtype)))
+    return record(convert(a.data, *wanted), (a, lambda g: g.to(device=device, dtype=dtype)))

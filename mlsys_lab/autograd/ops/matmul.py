@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from mlsys_lab.autograd.operation import record
-from mlsys_lab.autograd.ops.broadcasting import combine, refuse, unbroadcast
+from mlsys_lab.autograd.ops.broadcasting import broadcast, raise_operand_error, unbroadcast
 from mlsys_lab.autograd.tensor import Tensor, as_torch
 
 
@@ -19,7 +19,7 @@ def matmul(a: Any, b: Any) -> Tensor:
 
     For matrices ∂a = g @ bᵀ and ∂b = aᵀ @ g; vectors are made matrices first, and broadcast batches are summed over.
     """
-    out, x, y, shape_a, shape_b = combine(operator.matmul, a, b)
+    out, x, y, shape_a, shape_b = broadcast(operator.matmul, a, b)
 
     def as_matrix(g: torch.Tensor) -> torch.Tensor:  # (..., n, m): axes that a vector operand took out are put back
         g = g.unsqueeze(-1) if len(shape_b) == 1 else g
@@ -50,7 +50,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     try:
         out = torch.nn.functional.linear(x_data, w, b)
     except RuntimeError as problem:
-        refuse("linear", problem, x_data, w, *([] if b is None else [b]), expected="(..., i), (o, i) and (o,)")
+        raise_operand_error(
+            "linear", problem, x_data, w, *([] if b is None else [b]), expected="(..., i), (o, i) and (o,)"
+        )
     return record(
         out,
         (x, lambda g: g @ w),

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from mlsys_lab.autograd.operation import record
-from mlsys_lab.autograd.ops.broadcasting import refuse, unbroadcast
+from mlsys_lab.autograd.ops.broadcasting import raise_operand_error, unbroadcast
 from mlsys_lab.autograd.ops.reduce import resolve_axes
-from mlsys_lab.autograd.storage import require_real
+from mlsys_lab.autograd.storage import require_floating_point
 from mlsys_lab.autograd.tensor import Axes, Tensor, as_torch
 from mlsys_lab.errors import InputError
 
@@ -26,7 +26,7 @@ def _one_axis(name: str, x: torch.Tensor, axis: int) -> int:
 
 def softmax(a: Tensor, axis: int = -1) -> Tensor:
     """Softmax eᵃ / Σeᵃ along an axis, with the maximum subtracted first. ∂a = s·(g - Σ g·s), s the result."""
-    x = require_real("softmax", as_torch(a))
+    x = require_floating_point("softmax", as_torch(a))
     axis = _one_axis("softmax", x, axis)
     s = x.softmax(axis)
 
@@ -39,7 +39,7 @@ def softmax(a: Tensor, axis: int = -1) -> Tensor:
 
 def log_softmax(a: Tensor, axis: int = -1) -> Tensor:
     """Logarithm of the softmax, a - log Σeᵃ, along an axis. ∂a = g - softmax(a)·Σg."""
-    x = require_real("log_softmax", as_torch(a))
+    x = require_floating_point("log_softmax", as_torch(a))
     axis = _one_axis("log_softmax", x, axis)
     out = x.log_softmax(axis)
     return record(out, (a, lambda g: g - out.exp() * g.sum(axis, keepdim=True)))
@@ -47,7 +47,7 @@ def log_softmax(a: Tensor, axis: int = -1) -> Tensor:
 
 def logsumexp(a: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
     """Logarithm of the sum of exponentials, log Σeᵃ, over axes, without overflow. ∂a = g·softmax(a)."""
-    x = require_real("logsumexp", as_torch(a))
+    x = require_floating_point("logsumexp", as_torch(a))
     axes = resolve_axes(x, axis)
     out = x.logsumexp(axes, keepdim=True) if axes else x.clone()
     result = out if keepdims else out.squeeze(axes)
@@ -59,7 +59,7 @@ def cross_entropy(logits: Tensor, targets: Any) -> Tensor:
 
     ∂logits = (softmax(logits) - onehot(targets)) / N. Raises InputError for other shapes, dtypes, classes, or N = 0.
     """
-    scores = require_real("cross_entropy", as_torch(logits))
+    scores = require_floating_point("cross_entropy", as_torch(logits))
     classes = as_torch(targets, device=scores.device)
     if classes.is_floating_point() or classes.dtype == torch.bool:
         raise InputError("targets are class numbers", got=f"dtype {classes.dtype}", expected="integers")
@@ -74,7 +74,7 @@ def cross_entropy(logits: Tensor, targets: Any) -> Tensor:
     try:
         loss = -log_p.gather(-1, column).mean()
     except RuntimeError as problem:
-        refuse("cross_entropy", problem, log_p, classes, expected=f"classes 0 to {log_p.shape[-1] - 1}")
+        raise_operand_error("cross_entropy", problem, log_p, classes, expected=f"classes 0 to {log_p.shape[-1] - 1}")
 
     def cross_entropy_vjp(g: torch.Tensor) -> torch.Tensor:
         scale = g / column.numel()
@@ -89,7 +89,7 @@ def layer_norm(a: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 
     With n the normalised input and h = g·weight: ∂a = (h - mean(h) - n·mean(h·n)) / σ (arXiv:1607.06450).
     """
-    x = require_real("layer_norm", as_torch(a))
+    x = require_floating_point("layer_norm", as_torch(a))
     w, b = _check_affine("layer_norm", x, weight, bias)
     centred = x - x.mean(-1, keepdim=True)  # (..., C)
     rstd = (centred.square().mean(-1, keepdim=True) + eps).rsqrt()  # (..., 1)
@@ -115,7 +115,7 @@ def rms_norm(a: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tens
 
     With n the normalised input and h = g·weight: ∂a = (h - n·mean(h·n)) / rms (arXiv:1910.07467).
     """
-    x = require_real("rms_norm", as_torch(a))
+    x = require_floating_point("rms_norm", as_torch(a))
     (w,) = _check_affine("rms_norm", x, weight)
     rrms = (x.square().mean(-1, keepdim=True) + eps).rsqrt()  # (..., 1)
     normed = x * rrms  # (..., C)
@@ -184,7 +184,7 @@ def dropout(a: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
         raise InputError("dropout probability out of range", got=p, expected="0 <= p < 1")
     if not training or p == 0:
         return a if isinstance(a, Tensor) else Tensor(a)
-    x = require_real("dropout", as_torch(a))
+    x = require_floating_point("dropout", as_torch(a))
     dropped = torch.rand_like(x) < p
     scale = 1 / (1 - p)
     out = x.masked_fill(dropped, 0.0).mul_(scale)

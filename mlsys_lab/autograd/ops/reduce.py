@@ -12,7 +12,7 @@ from operator import index
 import torch
 
 from mlsys_lab.autograd.operation import record
-from mlsys_lab.autograd.storage import require_real
+from mlsys_lab.autograd.storage import require_floating_point
 from mlsys_lab.autograd.tensor import Axes, Tensor
 from mlsys_lab.errors import InputError
 
@@ -49,7 +49,7 @@ def sum(a: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 def mean(a: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Arithmetic mean over axes; NaN over no elements."""
-    x = require_real("mean", a.data)
+    x = require_floating_point("mean", a.data)
     axes = resolve_axes(x, axis)
     shape, kept = x.shape, _keepdims_shape(x.shape, axes)
     count = math.prod(shape[i] for i in axes)
@@ -75,7 +75,7 @@ def max(a: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 def var(a: Tensor, axis: Axes = None, keepdims: bool = False, correction: int = 1) -> Tensor:
     """Variance over axes with divisor n - correction: 1 for the unbiased estimate, 0 as layer norm takes it."""
-    x = require_real("var", a.data)
+    x = require_floating_point("var", a.data)
     axes = resolve_axes(x, axis)
     if not axes:
         raise InputError("variance needs an axis", got=f"shape {tuple(x.shape)}")

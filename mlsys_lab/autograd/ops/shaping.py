@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from mlsys_lab.autograd.operation import record
-from mlsys_lab.autograd.ops.broadcasting import refuse, unbroadcast
+from mlsys_lab.autograd.ops.broadcasting import raise_operand_error, unbroadcast
 from mlsys_lab.autograd.tensor import Tensor, as_torch
 from mlsys_lab.errors import InputError
 
@@ -25,7 +25,7 @@ def reshape(a: Tensor, shape: tuple[int, ...]) -> Tensor:
     try:
         out = a.data.reshape(shape)
     except RuntimeError as problem:
-        refuse(f"reshape to {shape}", problem, a.data)
+        raise_operand_error(f"reshape to {shape}", problem, a.data)
     return record(out, (a, lambda g: g.reshape(old)))
 
 
@@ -45,7 +45,7 @@ def transpose(a: Tensor, first: int = -2, second: int = -1) -> Tensor:
     try:
         out = a.data.transpose(first, second)
     except IndexError as problem:
-        refuse(f"transpose of axes {first} and {second}", problem, a.data)
+        raise_operand_error(f"transpose of axes {first} and {second}", problem, a.data)
     return record(out, (a, lambda g: g.transpose(first, second)))
 
 
@@ -55,7 +55,7 @@ def broadcast_to(a: Tensor, shape: tuple[int, ...]) -> Tensor:
     try:
         out = a.data.broadcast_to(shape)
     except RuntimeError as problem:
-        refuse(f"broadcast to {shape}", problem, a.data)
+        raise_operand_error(f"broadcast to {shape}", problem, a.data)
     return record(out, (a, lambda g: unbroadcast(g, old)))
 
 
@@ -68,7 +68,7 @@ def cat(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     try:
         out = torch.cat(parts, axis)
     except (RuntimeError, IndexError) as problem:
-        refuse(f"cat along axis {axis}", problem, *parts)
+        raise_operand_error(f"cat along axis {axis}", problem, *parts)
     lengths = [part.shape[axis] for part in parts]
     starts = itertools.accumulate(lengths, initial=0)
     return record(
@@ -91,7 +91,7 @@ def getitem(a: Tensor, index: Any) -> Tensor:
     try:
         out = x[index]
     except (IndexError, ValueError, TypeError) as problem:
-        refuse(f"getitem [{index}]", problem, x)
+        raise_operand_error(f"getitem [{index}]", problem, x)
     parts = index if isinstance(index, tuple) else (index,)
     takes_once = not any(isinstance(part, torch.Tensor) for part in parts)
 

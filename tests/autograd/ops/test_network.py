@@ -14,13 +14,13 @@ from mlsys_lab.autograd import (
     dropout,
     embedding,
     gelu,
-    held_bytes,
     layer_norm,
     linear,
     log_softmax,
     logsumexp,
     relu,
     rms_norm,
+    saved_bytes,
     softmax,
 )
 from mlsys_lab.errors import InputError
@@ -100,7 +100,7 @@ def test_dropout_zeroes_a_share_p_and_rescales_the_rest():
     kept = y.data != 0
     assert abs(kept.double().mean() - 0.7) < 5 * (0.3 * 0.7 / 10_000) ** 0.5  # five standard deviations
     torch.testing.assert_close(y.data[kept], torch.full_like(y.data[kept], 1 / 0.7))
-    assert held_bytes(y) == 10_000  # one byte an element
+    assert saved_bytes(y) == 10_000  # one byte an element
     y.backward(torch.full((100, 100), 2.0))
     torch.testing.assert_close(x.grad, y.data * 2)
 

@@ -8,7 +8,7 @@ from mlsys_lab.autograd.graph import nodes
 from mlsys_lab.autograd.tensor import Tensor
 
 
-def held_storages(root: Tensor) -> dict[int, int]:
+def saved_storages(root: Tensor) -> dict[int, int]:
     """Address and size in bytes of every storage that the graph behind `root` holds, each once.
 
     Storage of leaves (parameters) does not count: it is alive with or without the graph. A view counts with all
@@ -24,14 +24,14 @@ def held_storages(root: Tensor) -> dict[int, int]:
     return {address: size for address, size in held.items() if size and address not in leaves}
 
 
-def held_bytes(root: Tensor) -> int:
+def saved_bytes(root: Tensor) -> int:
     """Bytes of all storages that the graph behind `root` holds for its backward pass; 0 once that has released it.
 
     >>> x = Tensor([1.0, 2.0, 3.0], requires_grad=True)
-    >>> held_bytes(x + 1), held_bytes(x.exp())
+    >>> saved_bytes(x + 1), saved_bytes(x.exp())
     (0, 12)
     """
-    return sum(held_storages(root).values())
+    return sum(saved_storages(root).values())
 
 
 def _address(tensor: torch.Tensor) -> int:
