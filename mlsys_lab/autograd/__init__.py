@@ -9,23 +9,25 @@ from mlsys_lab.autograd.checkpointing import (
     split_segments,
 )
 from mlsys_lab.autograd.finite_differences import gradcheck
-from mlsys_lab.autograd.graph import Node, no_grad, nodes
-from mlsys_lab.autograd.operation import record
-from mlsys_lab.autograd.ops.elementwise import gelu, relu, where
-from mlsys_lab.autograd.ops.matmul import linear, matmul
-from mlsys_lab.autograd.ops.network import (
+from mlsys_lab.autograd.functional import (
+    cat,
     cross_entropy,
     dropout,
     embedding,
+    gelu,
     layer_norm,
+    linear,
     log_softmax,
     logsumexp,
+    matmul,
+    relu,
     rms_norm,
     softmax,
+    where,
 )
-from mlsys_lab.autograd.ops.shaping import cat
+from mlsys_lab.autograd.graph import Node, no_grad, nodes
 from mlsys_lab.autograd.saved_memory import saved_bytes, saved_storages
-from mlsys_lab.autograd.tensor import Tensor
+from mlsys_lab.autograd.tensor import Tensor, record
 from mlsys_lab.autograd.value import Value, topological_order
 
 __all__ = [

@@ -1,6 +1,7 @@
 """Optimizers: a step changes the data of parameters in place, outside the tape.
 
-Go backward before stepping: a graph recorded before a step needs the parameters as they were, and refuses changed ones.
+Call backward() before step(): a graph recorded before the step saved the old parameters, and its backward pass raises
+InputError when it finds them changed in place.
 """
 
 from __future__ import annotations

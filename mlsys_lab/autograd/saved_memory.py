@@ -1,31 +1,31 @@
-"""How many bytes a graph keeps alive for its backward pass, counted from the arrays that its nodes have saved."""
+"""Memory of the saved tensors: how many bytes a graph keeps alive for its backward pass."""
 
 from __future__ import annotations
 
 import torch
 
-from mlsys_lab.autograd.graph import nodes
+from mlsys_lab.autograd.graph import Node, nodes
 from mlsys_lab.autograd.tensor import Tensor
 
 
 def saved_storages(root: Tensor) -> dict[int, int]:
-    """Address and size in bytes of every storage that the graph behind `root` holds, each once.
+    """Address and size in bytes of every storage that the graph of `root` has saved tensors in, each once.
 
-    Storage of leaves (parameters) does not count: it is alive with or without the graph. A view counts with all
-    of its storage, since that is what it keeps alive. A checkpointed function counts with its inputs.
+    Storage of leaves (parameters) does not count: it is alive with or without the graph. A view counts with its full
+    storage, which it keeps alive. A checkpointed function counts with its inputs.
     """
     leaves: set[int] = set()
-    held: dict[int, int] = {}
+    saved: dict[int, int] = {}
     for node in nodes(root.node):
-        leaves.update(_address(target.data) for target in node.targets() if isinstance(target, Tensor))
+        leaves.update(_address(target.data) for target in node.targets() if not isinstance(target, Node))
         for array, _ in node.saved:
             storage = array.untyped_storage()
-            held[storage.data_ptr()] = storage.nbytes()
-    return {address: size for address, size in held.items() if size and address not in leaves}
+            saved[storage.data_ptr()] = storage.nbytes()
+    return {address: size for address, size in saved.items() if size and address not in leaves}
 
 
 def saved_bytes(root: Tensor) -> int:
-    """Bytes of all storages that the graph behind `root` holds for its backward pass; 0 once that has released it.
+    """Bytes that the graph of `root` saves for its backward pass; 0 once the backward pass has released the graph.
 
     >>> x = Tensor([1.0, 2.0, 3.0], requires_grad=True)
     >>> saved_bytes(x + 1), saved_bytes(x.exp())

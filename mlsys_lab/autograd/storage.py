@@ -1,4 +1,4 @@
-"""Arrays for `Tensor`: torch is used for storage and kernels only, never for its autograd."""
+"""Data for `Tensor`: torch provides storage and kernels; torch's autograd is never used."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Reverse-mode differentiation of scalars: the whole idea on one page.
 
-A `Value` is a number that remembers what it was computed from. Every operation writes down, beside its result, the
-partial derivative with respect to each operand *at that point*; `backward` then walks the graph once, from the result
-to the operands, and adds up derivative × gradient along every edge.
+A `Value` is a number that remembers what it was computed from. Every operation records, next to its result,
+the partial derivative with respect to each operand *at that point*; `backward` then walks the graph once, from the
+result to the operands, and adds up derivative × gradient along every edge.
 
 The interface extends micrograd's (Karpathy, 2020): https://github.com/karpathy/micrograd
 """
@@ -22,7 +22,7 @@ class Value:
     """A scalar in a computation graph.
 
     `data` is the number, `grad` the derivative of what `backward` was called on with respect to it (summed over calls),
-    `op` the operation's sign, `edges` the pairs (operand, ∂self/∂operand), and `label` a name for drawings.
+    `op` the operation's symbol, `edges` the pairs (operand, ∂self/∂operand), and `label` a name for drawings.
 
     >>> x, y, z = Value(-2.0), Value(5.0), Value(-4.0)
     >>> f = (x + y) * z
@@ -113,21 +113,21 @@ class Value:
     # --- functions ----------------------------------------------------------------------------------------------------
 
     def relu(self) -> Value:
-        """Rectified linear unit max(0, x); the slope at 0 is taken as 0."""
+        """Rectified linear unit max(0, x); the derivative at 0 is taken as 0."""
         return Value(0.0, ((self, 0.0),), "relu") if self.data <= 0 else Value(self.data, ((self, 1.0),), "relu")
 
     def tanh(self) -> Value:
-        """Hyperbolic tangent of x; its slope is 1 - tanh²(x)."""
+        """Hyperbolic tangent of x; its derivative is 1 - tanh²(x)."""
         t = math.tanh(self.data)
         return Value(t, ((self, 1.0 - t * t),), "tanh")
 
     def exp(self) -> Value:
-        """Exponential eˣ, its own slope. Raises InputError where a float cannot hold it (x > 709.78)."""
+        """Exponential eˣ, its own derivative. Raises InputError on overflow (x > 709.78)."""
         e = _call_finite(math.exp, self.data)
         return Value(e, ((self, e),), "exp")
 
     def log(self) -> Value:
-        """Natural logarithm of x, with slope 1/x. Raises InputError unless x > 0."""
+        """Natural logarithm of x, with derivative 1/x. Raises InputError unless x > 0."""
         return Value(_log(self.data), ((self, 1.0 / self.data),), "log")
 
     # --- the backward pass --------------------------------------------------------------------------------------------
@@ -135,8 +135,8 @@ class Value:
     def backward(self) -> None:
         """Add ∂self/∂v to `grad` of every value v that self was computed from, self included.
 
-        Each call is a pass of its own: it starts from zero and its result is added to what earlier calls left. Were old
-        gradients of intermediate values to take part in it, a second call would send them down to the leaves again.
+        Each call starts from zero gradients and adds its result to those of earlier calls. If it started from the old
+        gradients of intermediate values, a second call would send those to the leaves again.
         """
         order = topological_order(self)
         before = [value.grad for value in order]
@@ -144,8 +144,8 @@ class Value:
             value.grad = 0.0
         self.grad = 1.0
         for value in reversed(order):
-            for operand, slope in value.edges:
-                operand.grad += slope * value.grad
+            for operand, derivative in value.edges:
+                operand.grad += derivative * value.grad
         for value, grad in zip(order, before, strict=True):
             value.grad += grad
 
@@ -159,7 +159,7 @@ class Value:
 def topological_order(root: Value) -> list[Value]:
     """Every value that `root` depends on, each after all of its operands; `root` is last.
 
-    Depth-first with a stack of our own: Python's call stack would end after about a thousand operations in a row.
+    Depth-first search with an explicit stack: recursion would exceed Python's limit after about 1,000 operations.
     """
     order: list[Value] = []
     seen = {root}
@@ -214,7 +214,7 @@ def _power(x: float, n: float) -> float:
 
 
 def _d_base(x: float, n: float) -> float:
-    """Slope of xⁿ in x, n·xⁿ⁻¹; 0 for n = 0 (x⁰ is constant, at 0 too) and infinite where a root meets 0."""
+    """∂xⁿ/∂x = n·xⁿ⁻¹; 0 for n = 0 (x⁰ is constant, at 0 too), infinite at x = 0 for n < 1."""
     if n == 0:
         return 0.0
     if x == 0 and n < 1:
@@ -226,7 +226,7 @@ def _d_base(x: float, n: float) -> float:
 
 
 def _d_exponent(x: float, n: float) -> float:
-    """Slope of xⁿ in n, xⁿ·log x; 0 at x = 0, and NaN for x < 0, where xⁿ is not real beside whole n. As in torch."""
+    """∂xⁿ/∂n = xⁿ·log x; 0 at x = 0, and NaN for x < 0, where xⁿ is real only at integers n. As in torch."""
     if x <= 0:
         return 0.0 if x == 0 else math.nan
     return _power(x, n) * math.log(x)

@@ -182,9 +182,9 @@ def test_sequential_holds_an_input_for_each_segment_and_the_last_segment():
 
 @pytest.mark.parametrize(("layers", "segments"), [(0, 1), (3, 4), (3, 0)])
 def test_splits_that_cannot_be(layers, segments):
-    with pytest.raises(InputError, match="cannot split"):
+    with pytest.raises(InputError, match="cannot split the layers"):
         split_segments(layers, segments)
-    with pytest.raises(InputError, match="cannot split"):
+    with pytest.raises(InputError, match="cannot split the layers"):
         checkpoint_sequential([Tensor.exp] * layers, Tensor([1.0]), segments if layers else None)
 
 
@@ -234,7 +234,7 @@ def test_a_function_that_returns_another_shape_when_called_again():
         calls.append(y)
         return y * 2 if len(calls) > 1 else (y * 2).sum()
 
-    with pytest.raises(InputError, match=r"do the same .*: got a result of shape \(2,\), expected shape \(\)"):
+    with pytest.raises(InputError, match=r"the same result .*: got a result of shape \(2,\), expected shape \(\)"):
         checkpoint(function, x).backward()
 
 

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 import torch
 
+from mlsys_lab.autograd.base import TensorBase, as_torch
 from mlsys_lab.autograd.storage import first_line
-from mlsys_lab.autograd.tensor import Tensor, as_torch
 from mlsys_lab.errors import InputError
 
 Shape = tuple[int, ...]
@@ -19,7 +19,7 @@ BROADCASTABLE = "lengths equal or 1, counted from the last axis"
 
 def operand_data(operand: Any) -> torch.Tensor | int | float:
     """The torch tensor behind an operand; plain numbers are returned as they are and take the other operand's dtype."""
-    if isinstance(operand, Tensor):
+    if isinstance(operand, TensorBase):
         return operand.data
     if isinstance(operand, (int, float)):
         return operand
@@ -41,7 +41,7 @@ def broadcast(
         rule = "(..., n, k) and (..., k, m)" if function is matmul else BROADCASTABLE
         raise_operand_error(function.__name__, problem, x, y, expected=rule)
     for operand in (a, b):
-        if isinstance(operand, Tensor) and operand.requires_grad and operand.data.dtype != out.dtype:
+        if isinstance(operand, TensorBase) and operand.requires_grad and operand.data.dtype != out.dtype:
             raise InputError(
                 f"{function.__name__}: operands of different dtypes",
                 got=f"{_describe(x)} and {_describe(y)}",
