@@ -18,6 +18,7 @@ from mlsys_lab.autograd.checkpointing import checkpoint_sequential
 from mlsys_lab.autograd.functional import gelu, where
 from mlsys_lab.autograd.tensor import Tensor
 from mlsys_lab.errors import InputError
+from mlsys_lab.validation import require_integer
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,7 @@ class GPTConfig:
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "context", "layers", "heads", "channels"):
-            if getattr(self, name) < 1:
-                raise InputError(f"GPTConfig.{name} out of range", got=getattr(self, name), expected="at least 1")
+            require_integer(f"GPTConfig.{name}", getattr(self, name))
         if self.channels % self.heads:
             raise InputError("channels must divide among heads", got=f"{self.channels} channels, {self.heads} heads")
 

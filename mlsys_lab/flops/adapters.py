@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one, require_positive
 from mlsys_lab.flops.config import TransformerConfig
+from mlsys_lab.validation import require_at_least_one, require_positive
 
 ATTENTION = ("query", "key", "value", "out")
 EVERY = (*ATTENTION, "gate", "up", "down")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from mlsys_lab.flops.amounts import require_at_least_one, require_positive
+from mlsys_lab.validation import require_at_least_one, require_positive
 
 
 def one_side_bytes(tokens: float, d_model: int, *, axes: int = 3, element_bytes: float = 2) -> float:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import cache, compute
-from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
 from mlsys_lab.flops.config import LatentAttention, TransformerConfig, Window
 from mlsys_lab.flops.parameters import mlp_parameters, parameters
+from mlsys_lab.validation import require_at_least_one, require_non_negative, require_positive
 
 Part = tuple[int, int]
 """New tokens of a sequence, and the tokens before them whose keys and values are cached."""
@@ -63,7 +63,7 @@ def step_cost(
         raise InputError("a step without sequences", expected="(new, past) of one or more")
     for new, past in parts:
         require_at_least_one(new=new)
-        require_not_negative(past=past)
+        require_non_negative(past=past)
     element = cache.elements_per_token(config) * cache_bytes
     tokens = sum(new for new, _ in parts)
     return StepCost(

@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mlsys_lab.flops.amounts import require_at_least_one, require_positive
 from mlsys_lab.flops.peaks import peak_flops_per_s
+from mlsys_lab.validation import require_at_least_one, require_positive
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one, require_positive
+from mlsys_lab.validation import require_at_least_one, require_positive
 
 
 def split_bubble(

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one
 from mlsys_lab.inference.cache.blocks import BlockManager, chain, root
+from mlsys_lab.validation import require_at_least_one
 
 Found = TypeVar("Found")
 

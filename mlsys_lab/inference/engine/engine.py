@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one
 from mlsys_lab.inference.adapters import Adapter, AdapterBank
 from mlsys_lab.inference.cache import Paged
 from mlsys_lab.inference.engine.model_runner import ModelRunner
@@ -19,6 +18,7 @@ from mlsys_lab.inference.generate import Chooser, Completion, Request, choose
 from mlsys_lab.inference.generate.request import Text
 from mlsys_lab.inference.speculative import Draft, Drafter, verify
 from mlsys_lab.models import Transformer
+from mlsys_lab.validation import require_at_least_one
 
 
 class Written(NamedTuple):

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative
 from mlsys_lab.inference.cache.tables import PageTables
 from mlsys_lab.inference.engine.sequence import Saved, Sequence
+from mlsys_lab.validation import require_at_least_one, require_non_negative
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         require_at_least_one(sequences=self.sequences, tokens=self.tokens)
-        require_not_negative(host_pages=self.host_pages, patience=self.patience)
+        require_non_negative(host_pages=self.host_pages, patience=self.patience)
         if self.tokens < self.sequences:
             expected = f"at least {self.sequences}, one for each sequence"
             raise InputError("tokens of a step", got=self.tokens, expected=expected)

@@ -14,7 +14,6 @@ from dataclasses import asdict, astuple, dataclass, replace
 from random import Random
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_positive
 from mlsys_lab.flops.bounds import LeastTime, Machine
 from mlsys_lab.flops.cache import bytes_per_token, copies
 from mlsys_lab.flops.config import TransformerConfig
@@ -28,6 +27,7 @@ from mlsys_lab.inference.simulator.metrics import Objective, Report, Served, rep
 from mlsys_lab.inference.simulator.pools import Pool
 from mlsys_lab.inference.simulator.simulate import Simulation, simulate
 from mlsys_lab.inference.simulator.steady import REQUESTS, measure_steady_state
+from mlsys_lab.validation import require_positive
 
 PAGE = 16
 DRAWS = 1000

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative
+from mlsys_lab.validation import require_at_least_one, require_non_negative
 
 
 def acceptance_rate(wanted: torch.Tensor, proposed: torch.Tensor) -> torch.Tensor:
@@ -42,7 +42,7 @@ def expected_tokens(acceptance: float, drafts: int) -> float:
     """
     if not 0 <= acceptance <= 1:
         raise InputError("acceptance of a draft", got=acceptance, expected="a probability, 0 to 1")
-    require_not_negative(drafts=drafts)
+    require_non_negative(drafts=drafts)
     return float(sum(acceptance**i for i in range(drafts + 1)))
 
 
@@ -52,7 +52,7 @@ def speedup(acceptance: float, drafts: int, cost: float) -> float:
     `cost` is the time of drafting one token in steps of the model, 0 for a look-up. A step over drafts + 1 tokens is
     taken to last as long as one over a single token, as it does where memory binds: in small batches.
     """
-    require_not_negative(cost=cost)
+    require_non_negative(cost=cost)
     return expected_tokens(acceptance, drafts) / (drafts * cost + 1)
 
 
@@ -62,7 +62,7 @@ def operations_ratio(acceptance: float, drafts: int, cost: float = 0.0) -> float
     `cost` is the operations of drafting one token over those of the model for one token, 0 for a look-up. Rejected
     drafts are work for nothing, so the ratio is at least 1: speculation buys time with FLOPs that were idle.
     """
-    require_not_negative(cost=cost)
+    require_non_negative(cost=cost)
     return (drafts * cost + drafts + 1) / expected_tokens(acceptance, drafts)
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from mlsys_lab.flops.amounts import require_at_least_one
 from mlsys_lab.inference.cache import Cache, Paged, extend
 from mlsys_lab.inference.generate import Request, draw
 from mlsys_lab.inference.generate.batch import borrow
@@ -16,6 +15,7 @@ from mlsys_lab.inference.speculative.acceptance import accept_among
 from mlsys_lab.inference.speculative.decoding import Speculation, Writer, check, ends, read
 from mlsys_lab.inference.speculative.drafters import Drafter
 from mlsys_lab.models import Transformer
+from mlsys_lab.validation import require_at_least_one
 
 PAGE = 16
 

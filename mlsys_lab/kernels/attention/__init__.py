@@ -14,6 +14,7 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.arguments import check_rank, check_tensors
+from mlsys_lab.validation import require_grouped_heads
 
 STEPS = {
     "reference": "torch: scores, mask, softmax and weighted values, each a pass over memory",
@@ -55,8 +56,7 @@ def check_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         raise InputError("q and k do not fit", got=shapes, expected="the same batch and width of heads")
     if not D:
         raise InputError("width of heads", got=D, expected="1 or more")
-    if not K or N % K:
-        raise InputError("query heads must be a multiple of key/value heads", got=f"{N} and {K}")
+    require_grouped_heads(N, K)
 
 
 def attend_in_model(

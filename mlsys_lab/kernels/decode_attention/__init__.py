@@ -13,6 +13,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.arguments import check_integers, check_rank, check_shape, check_tensors
 from mlsys_lab.kernels.attention import REFERENCE_DTYPES
 from mlsys_lab.kernels.attention import reference as attention_reference
+from mlsys_lab.validation import require_grouped_heads
 
 STEPS = {
     "reference": "torch: each sequence's pages gathered, attention over them",
@@ -47,8 +48,7 @@ def check_cache(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor) -
     (_, N, D), (_, page, K, width) = q.shape, k_cache.shape
     if width != D or not D:
         raise InputError("width of heads", got=f"{D} and {width}", expected="the same, 1 or more")
-    if not K or N % K:
-        raise InputError("query heads must be a multiple of key/value heads", got=f"{N} and {K}")
+    require_grouped_heads(N, K)
     if not page:
         raise InputError("tokens of a page", got=page, expected="1 or more")
 
