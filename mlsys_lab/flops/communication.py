@@ -13,9 +13,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.compute import check_recomputation
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.memory import check_zero_stage
 from mlsys_lab.validation import require_at_least_one, require_non_negative, require_positive
 

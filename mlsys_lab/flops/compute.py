@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError, did_you_mean
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.validation import require_at_least_one, require_non_negative, require_positive
 

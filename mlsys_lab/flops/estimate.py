@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import activations, cache, compute, step
 from mlsys_lab.flops.bounds import LeastTime, Machine, layer_activations, least_time, serving_work, training_work
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.defaults import SERVING_EFFICIENCY, TRAINING_EFFICIENCY
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.memory import BYTES, Recipe, States, states

@@ -6,9 +6,9 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.compute import check_recomputation
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.memory import check_zero_stage
 from mlsys_lab.flops.parameters import mlp_parameters, parameters
 from mlsys_lab.validation import is_integer, require_integer

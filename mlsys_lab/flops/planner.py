@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.flops import compute
 from mlsys_lab.flops.bounds import LeastTime, Machine, least_time, training_work
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.defaults import TRAINING_EFFICIENCY
 from mlsys_lab.flops.estimate import MemoryUse, check_tokens, training_memory
 from mlsys_lab.flops.layout import Layout

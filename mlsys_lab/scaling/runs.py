@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import TransformerConfig, parameters
+from mlsys_lab.flops import parameters
 from mlsys_lab.scaling.curves import Curve
 from mlsys_lab.scaling.laws import FLOPS_PER_PARAMETER_TOKEN, positive_array
 from mlsys_lab.scaling.text import Corpus, read_corpus

@@ -16,8 +16,8 @@ from sphinx.util.docutils import docutils_namespace, patch_docutils
 from book.drawings import draw, drawing_names, kit
 from mlsys_lab.comm import run
 from mlsys_lab.comm.collectives import all_reduce
+from mlsys_lab.configs import TransformerConfig, preset
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import TransformerConfig, preset
 from mlsys_lab.flops.bounds import machine
 from mlsys_lab.flops.estimate import estimate_serving
 from mlsys_lab.flops.layout import Layout

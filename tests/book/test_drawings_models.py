@@ -9,7 +9,8 @@ from torch import _C
 from book.drawings.automatic_differentiation import follow, most_alive
 from book.drawings.inside_pytorch import KEYS, ROUTES
 from mlsys_lab.autograd import peak_units
-from mlsys_lab.flops import activations, parameters, preset
+from mlsys_lab.configs import preset
+from mlsys_lab.flops import activations, parameters
 from mlsys_lab.flops.einsum import Einsum
 from mlsys_lab.flops.memory import RECIPES
 from mlsys_lab.hardware import device

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from book.drawings.serving import ANSWERS, SLOTS, continuous_slots, static_slots
-from mlsys_lab.flops import preset
+from mlsys_lab.configs import preset
 from mlsys_lab.widgets.scheduler import OPENING, play
 from tests.drawn import boxes, svgs, words
 

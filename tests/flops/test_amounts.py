@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from mlsys_lab.configs.transformer import Experts, TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import activations, cache, communication, compute, memory, peaks, utilisation
-from mlsys_lab.flops.config import Experts, TransformerConfig
 from mlsys_lab.flops.einsum import Einsum, replication
 from mlsys_lab.flops.memory import RECIPES, states
 from mlsys_lab.flops.roofline import bound, critical_batch

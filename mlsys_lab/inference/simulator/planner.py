@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from random import Random
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import LeastTime, Machine
 from mlsys_lab.flops.cache import bytes_per_token, copies
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.defaults import SERVING_EFFICIENCY, SERVING_MEMORY
 from mlsys_lab.flops.estimate import serving_memory
 from mlsys_lab.flops.layout import Layout

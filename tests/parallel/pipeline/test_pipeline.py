@@ -12,8 +12,8 @@ from torch import nn
 
 from mlsys_lab.comm import Rank, RankError, run
 from mlsys_lab.comm.simulate.cluster import Cluster
+from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.flops.communication import bubble
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.zero_bubble import split_bubble
