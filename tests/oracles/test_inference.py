@@ -17,12 +17,12 @@ from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import BYTES
 from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.flops.roofline import bound, bound_on
-from mlsys_lab.flops.stationary import critical_devices, one_side_bytes, two_sides_bytes
 from mlsys_lab.flops.steady import freed_tokens, prefill_servers
 from mlsys_lab.flops.utilisation import mbu, training_time_s
 from mlsys_lab.hardware import device
 from mlsys_lab.inference.speculative import operations_ratio, speedup
 from tests.oracles.catalogue import oracles
+from tests.oracles.stationary import critical_devices, one_side_bytes, two_sides_bytes
 
 LLAMA_70B = preset("llama3-70b")
 
