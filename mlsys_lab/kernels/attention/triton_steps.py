@@ -22,8 +22,8 @@ import torch
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import tiles
 from mlsys_lab.kernels.arguments import check_shared_memory, check_step
-from mlsys_lab.kernels.attention import check_heads
 from mlsys_lab.kernels.attention import triton_kernels as kernels
+from mlsys_lab.kernels.attention.arguments import check_heads
 from mlsys_lab.kernels.attention.blocks import KERNELS, WIDEST, Blocks, candidates
 from mlsys_lab.kernels.triton_language import triton
 from mlsys_lab.kernels.triton_launch import launch

@@ -17,7 +17,7 @@ import torch
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import tiles
 from mlsys_lab.kernels.arguments import check_rank, check_shared_memory, check_step, check_tensors
-from mlsys_lab.kernels.decode_attention import check_cache, check_pages, check_table
+from mlsys_lab.kernels.decode_attention.arguments import check_cache, check_pages, check_table
 from mlsys_lab.kernels.decode_attention.triton_kernels import merge_kernel, part_kernel
 from mlsys_lab.kernels.triton_language import triton
 from mlsys_lab.kernels.triton_launch import launch

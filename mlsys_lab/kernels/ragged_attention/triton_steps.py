@@ -16,8 +16,8 @@ import torch
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import tiles
 from mlsys_lab.kernels.arguments import check_rank, check_shared_memory, check_step, check_tensors
-from mlsys_lab.kernels.decode_attention import check_cache, check_pages, check_table
-from mlsys_lab.kernels.ragged_attention import check_queries, check_starts, check_window
+from mlsys_lab.kernels.decode_attention.arguments import check_cache, check_pages, check_table
+from mlsys_lab.kernels.ragged_attention.arguments import check_queries, check_starts, check_window
 from mlsys_lab.kernels.ragged_attention.triton_kernels import packed_kernel
 from mlsys_lab.kernels.row_blocks import power_of_two
 from mlsys_lab.kernels.triton_launch import launch
