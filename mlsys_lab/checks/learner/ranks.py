@@ -6,12 +6,12 @@ ranks are threads that take turns; the grader gives each a process of its own, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlsys_lab.checks.learner.attempt import ProblemError, attempt, describe_time_out
+from mlsys_lab.checks.learner.exceptions import ProblemError, describe_time_out
 from mlsys_lab.checks.learner.spec import Arrays, Call, Check, Mismatch, Reveal
 from mlsys_lab.checks.learner.trees import flatten, nest
 from mlsys_lab.errors import InputError
@@ -100,8 +100,8 @@ def describe_deadlock(waits: str) -> Mismatch:
     return Mismatch("the ranks wait for each other, and none can go on", waits, "a receive for each send, in time")
 
 
-def run_on_threads(check: Call | Check, artifact: Any, arrays: Arrays) -> Arrays:
-    """Call a check's `run` on ranks that are threads, as many as `arrays` are for; join their answers and logs.
+def run_on_threads(attempt: Callable[..., Any], check: Call | Check, artifact: Any, arrays: Arrays) -> Arrays:
+    """`attempt` a check on ranks that are threads, as many as `arrays` are for; join their answers and logs.
 
     Raises `ProblemError` where a rank does not give its answer, or none can go on, and `MessageError` for a message
     that nobody receives.
