@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from mlsys_lab.comm.collectives.chunks import chunk_lengths
-from mlsys_lab.comm.collectives.trees import Place, binomial_place, double_tree_places
+from mlsys_lab.comm.trees import Place, binomial_place, double_tree_places
 
 
 class Volume:

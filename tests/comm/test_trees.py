@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlsys_lab.comm.collectives.trees import binary_place, binomial_place, double_tree_places
+from mlsys_lab.comm.trees import binary_place, binomial_place, double_tree_places
 
 SIZES = range(1, 34)
 

@@ -25,8 +25,8 @@ from mlsys_lab.comm.collectives.scattered import (
     reduce_scatter_steps,
 )
 from mlsys_lab.comm.collectives.steps import Steps, drain
-from mlsys_lab.comm.collectives.trees import Place, double_tree_places
 from mlsys_lab.comm.rank import Rank, Request
+from mlsys_lab.comm.trees import Place, double_tree_places
 from mlsys_lab.errors import InputError
 
 PURPOSE = "all_reduce"

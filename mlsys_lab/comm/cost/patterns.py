@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mlsys_lab.comm.collectives.trees import binomial_place, double_tree_places
+from mlsys_lab.comm.trees import binomial_place, double_tree_places
 from mlsys_lab.errors import InputError
 
 
