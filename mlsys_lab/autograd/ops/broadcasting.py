@@ -26,7 +26,7 @@ def operand_data(operand: Any) -> torch.Tensor | int | float:
     return as_torch(operand)
 
 
-def broadcast(
+def apply_binary(
     function: Callable[..., torch.Tensor], a: Any, b: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Shape, Shape]:
     """Apply a binary function; returns the result, both operands' storage and both operands' shapes.

@@ -14,31 +14,37 @@ from typing import Any
 import torch
 
 from mlsys_lab.autograd.base import Result, TensorBase, as_torch
-from mlsys_lab.autograd.ops.broadcasting import BROADCASTABLE, broadcast, operand_data, raise_operand_error, unbroadcast
+from mlsys_lab.autograd.ops.broadcasting import (
+    BROADCASTABLE,
+    apply_binary,
+    operand_data,
+    raise_operand_error,
+    unbroadcast,
+)
 from mlsys_lab.autograd.storage import convert, require_floating_point
 
 
 def add(a: Any, b: Any) -> Result:
     """Elementwise sum a + b, with broadcasting."""
-    out, _, _, shape_a, shape_b = broadcast(operator.add, a, b)
+    out, _, _, shape_a, shape_b = apply_binary(operator.add, a, b)
     return out, (a, lambda g: unbroadcast(g, shape_a)), (b, lambda g: unbroadcast(g, shape_b))
 
 
 def sub(a: Any, b: Any) -> Result:
     """Elementwise difference a - b, with broadcasting."""
-    out, _, _, shape_a, shape_b = broadcast(operator.sub, a, b)
+    out, _, _, shape_a, shape_b = apply_binary(operator.sub, a, b)
     return out, (a, lambda g: unbroadcast(g, shape_a)), (b, lambda g: -unbroadcast(g, shape_b))
 
 
 def mul(a: Any, b: Any) -> Result:
     """Elementwise product a · b, with broadcasting."""
-    out, x, y, shape_a, shape_b = broadcast(operator.mul, a, b)
+    out, x, y, shape_a, shape_b = apply_binary(operator.mul, a, b)
     return out, (a, lambda g: unbroadcast(g * y, shape_a)), (b, lambda g: unbroadcast(g * x, shape_b))
 
 
 def div(a: Any, b: Any) -> Result:
     """Elementwise quotient a / b, with broadcasting; division by zero gives inf or NaN, as in IEEE arithmetic."""
-    out, x, y, shape_a, shape_b = broadcast(operator.truediv, a, b)
+    out, x, y, shape_a, shape_b = apply_binary(operator.truediv, a, b)
     return (
         out,
         (a, lambda g: unbroadcast(g / y, shape_a)),
@@ -51,7 +57,7 @@ def pow(a: Any, b: Any) -> Result:
 
     ∂/∂a = b·aᵇ⁻¹, and 0 where b = 0. ∂/∂b = aᵇ·log a, and 0 where a = 0 and b ≥ 0.
     """
-    out, x, y, shape_a, shape_b = broadcast(operator.pow, a, b)
+    out, x, y, shape_a, shape_b = apply_binary(operator.pow, a, b)
 
     def pow_base(g: torch.Tensor) -> torch.Tensor:
         if not isinstance(y, torch.Tensor):
@@ -140,7 +146,7 @@ def where(condition: Any, a: Any, b: Any) -> Result:
     def choose(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.where(mask, x, y)
 
-    out, _, _, shape_a, shape_b = broadcast(choose, a, b)
+    out, _, _, shape_a, shape_b = apply_binary(choose, a, b)
     return (
         out,
         (a, lambda g: unbroadcast(g.masked_fill(~mask, 0.0), shape_a)),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from mlsys_lab.autograd.base import Result, TensorBase, as_torch
-from mlsys_lab.autograd.ops.broadcasting import broadcast, raise_operand_error, unbroadcast
+from mlsys_lab.autograd.ops.broadcasting import apply_binary, raise_operand_error, unbroadcast
 
 
 def matmul(a: Any, b: Any) -> Result:
@@ -18,7 +18,7 @@ def matmul(a: Any, b: Any) -> Result:
 
     For matrices ∂a = g @ bᵀ and ∂b = aᵀ @ g; vectors are made matrices first, and broadcast batches are summed over.
     """
-    out, x, y, shape_a, shape_b = broadcast(operator.matmul, a, b)
+    out, x, y, shape_a, shape_b = apply_binary(operator.matmul, a, b)
 
     def as_matrix(g: torch.Tensor) -> torch.Tensor:  # (..., n, m): axes that a vector operand took out are put back
         g = g.unsqueeze(-1) if len(shape_b) == 1 else g
