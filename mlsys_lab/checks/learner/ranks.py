@@ -122,8 +122,9 @@ def run_on_threads(attempt: Callable[..., Any], check: Call | Check, artifact: A
         outcome = attempt(bind_rank(check, rank, None if later is None else reveal), artifact, given)
         if outcome.problem is not None:
             raise ProblemError(name_rank(outcome.problem, rank.rank), outcome.unfinished)
-        assert outcome.arrays is not None
-        return outcome.arrays
+        answer: Arrays | None = outcome.arrays
+        assert answer is not None
+        return answer
 
     try:
         results, ledger = run(program, parts, limit_s=check.time_limit_s)
