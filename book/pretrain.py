@@ -16,7 +16,8 @@ import numpy as np
 from book.corpus import questions, sections
 from book.project import BOOK
 from mlsys_lab.benchmark import new_record
-from mlsys_lab.flops import TransformerConfig, parameters
+from mlsys_lab.configs import TransformerConfig
+from mlsys_lab.flops import parameters
 from mlsys_lab.inference.pretrained import DRAFT, FOLDER, TARGET, TOKENIZER
 from mlsys_lab.inference.text import Tokenizer, learn
 from mlsys_lab.inference.text.chat import END, SPECIAL, encode_turn

@@ -8,7 +8,19 @@ import sys
 from pathlib import Path
 
 HEAVY = ("torch", "scipy", "sklearn", "plotly", "IPython", "nbformat", "numba", "triton", "numpy")
-PLAIN = ("errors", "hardware", "flops", "flops.estimate", "kernels", "stack", "stack.workspace", "checks", "cli")
+PLAIN = (
+    "errors",
+    "validation",
+    "hardware",
+    "configs",
+    "flops",
+    "flops.estimate",
+    "kernels",
+    "stack",
+    "stack.workspace",
+    "checks",
+    "cli",
+)
 SERVING = ("inference.engine.scheduler", "inference.simulator", "inference.server.serve")
 ARRAYS = ("scaling", "scaling.runs", "benchmark")
 RUN_CHECKS = ("runner", "live", "fresh", "command", "trusted.artifact")

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from book.drawings.kit import Panel, arrow, box, drawing, line, panel, text
 from mlsys_lab.autograd import Value
-from mlsys_lab.autograd.checkpointing import split
+from mlsys_lab.autograd.checkpointing import split_segments
 
 
 def graph() -> Markup:
@@ -104,7 +104,7 @@ def follow(layers: int, segments: int | None) -> tuple[list[tuple[str, int]], li
     if segments is None:
         steps = [("f", layer) for layer in range(1, layers + 1)]
         return steps, [Life(layer, max(layer - 1, 0), min(layer, layers - 1)) for layer in range(layers + 1)]
-    parts = [[layer + 1 for layer in part] for part in split(layers, segments)]
+    parts = [[layer + 1 for layer in part] for part in split_segments(layers, segments)]
     steps = [("f", layer) for part in parts for layer in part]
     lives, made = [], {0: 0} | {layer: at for at, (_, layer) in enumerate(steps)}
     inside = {layer for part in parts[:-1] for layer in part[:-1]}

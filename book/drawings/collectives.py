@@ -1,6 +1,6 @@
 """Drawings of chapter 09: rings, trees, islands, shared uplinks, NCCL's protocols, and sends that wait in a circle.
 
-What they show is computed: places in trees by `comm.collectives.trees`, chunks of a ring by running it,
+What they show is computed: places in trees by `comm.trees`, chunks of a ring by running it,
 others by following an algorithm's steps.
 """
 
@@ -12,8 +12,8 @@ from markupsafe import Markup
 
 from book.drawings.kit import CHUNKS, Panel, arrow, box, chunk_row, drawing, line, on_circle, panel, rank, text
 from mlsys_lab.comm.collectives.ring_states import ring_states
-from mlsys_lab.comm.collectives.trees import TreeNode, binomial_tree_node, double_tree_nodes
 from mlsys_lab.comm.cost.nccl import payload_fraction
+from mlsys_lab.comm.trees import TreeNode, binomial_tree_node, double_tree_nodes
 
 Held = list[list[int]]
 """By rank and chunk: how many ranks' numbers are in the sum that this rank has of it."""

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from markupsafe import Markup
 
 from book.drawings.kit import Panel, arrow, box, drawing, line, panel, text
-from mlsys_lab.flops import cache, preset
+from mlsys_lab.configs import preset
+from mlsys_lab.flops import cache
 from mlsys_lab.flops.roofline import bound_on
 from mlsys_lab.flops.step import step_cost
 from mlsys_lab.hardware import device

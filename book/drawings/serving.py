@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from book.drawings.kit import Panel, arrow, box, cells, drawing, line, panel, text
-from mlsys_lab.flops import preset
+from mlsys_lab.configs import preset
 from mlsys_lab.flops.cache import bytes_per_token
 from mlsys_lab.inference.engine import BlockManager, Scheduler, SchedulerConfig
 from mlsys_lab.inference.engine import Sequence as EngineSequence

@@ -1,6 +1,6 @@
 """Drawings of chapter 07: a token's widths in a block, einsums as loops, an order of products, bytes as areas.
 
-Sizes are those of Llama 3 in `flops.presets`, axes those that `flops.einsum` reads, bytes those of `memory` and
+Sizes are those of Llama 3 in `configs.presets`, axes those that `flops.einsum` reads, bytes those of `memory` and
 `activations`.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from book.drawings.kit import Panel, arrow, box, cells, drawing, line, panel, text
-from mlsys_lab.flops import activations, memory, parameters, preset
+from mlsys_lab.configs import preset
+from mlsys_lab.flops import activations, memory, parameters
 from mlsys_lab.flops.einsum import Einsum
 from mlsys_lab.hardware import device
 

@@ -1,25 +1,33 @@
 """Automatic differentiation: scalar engine (`Value`), array engine (`Tensor`), checkpointing, modules, optimizers."""
 
 from mlsys_lab.autograd import nn, optim
-from mlsys_lab.autograd.accounting import held_bytes, held_storages
-from mlsys_lab.autograd.checkpointing import best_segments, checkpoint, checkpoint_sequential, peak_units, split
+from mlsys_lab.autograd.checkpointing import (
+    best_segments,
+    checkpoint,
+    checkpoint_sequential,
+    peak_units,
+    split_segments,
+)
 from mlsys_lab.autograd.finite_differences import gradcheck
-from mlsys_lab.autograd.graph import Node, no_grad, nodes
-from mlsys_lab.autograd.operation import record
-from mlsys_lab.autograd.ops.elementwise import gelu, relu, where
-from mlsys_lab.autograd.ops.matmul import linear, matmul
-from mlsys_lab.autograd.ops.network import (
+from mlsys_lab.autograd.functional import (
+    cat,
     cross_entropy,
     dropout,
     embedding,
+    gelu,
     layer_norm,
+    linear,
     log_softmax,
     logsumexp,
+    matmul,
+    relu,
     rms_norm,
     softmax,
+    where,
 )
-from mlsys_lab.autograd.ops.shaping import cat
-from mlsys_lab.autograd.tensor import Tensor
+from mlsys_lab.autograd.graph import Node, no_grad, nodes
+from mlsys_lab.autograd.saved_memory import saved_bytes, saved_storages
+from mlsys_lab.autograd.tensor import Tensor, record
 from mlsys_lab.autograd.value import Value, topological_order
 
 __all__ = [
@@ -35,8 +43,6 @@ __all__ = [
     "embedding",
     "gelu",
     "gradcheck",
-    "held_bytes",
-    "held_storages",
     "layer_norm",
     "linear",
     "log_softmax",
@@ -50,8 +56,10 @@ __all__ = [
     "record",
     "relu",
     "rms_norm",
+    "saved_bytes",
+    "saved_storages",
     "softmax",
-    "split",
+    "split_segments",
     "topological_order",
     "where",
 ]

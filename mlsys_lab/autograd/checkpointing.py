@@ -1,7 +1,8 @@
-"""Checkpointing: keep a function's inputs instead of its graph, and compute the graph again when it is needed.
+"""Activation checkpointing: save a function's inputs, not its graph; the backward pass runs the function again.
 
 Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174: with n equal layers in k segments
-the pass holds k inputs and one segment's n/k layers at a time, least at k = √n, for at most one more forward pass.
+the backward pass holds k inputs and the n/k layers of one segment. The minimum is at k = √n; the cost is at most one
+more forward pass.
 """
 
 from __future__ import annotations
@@ -17,72 +18,78 @@ from typing import Any
 import torch
 
 from mlsys_lab.autograd import graph
+from mlsys_lab.autograd.base import captured_arrays
 from mlsys_lab.autograd.graph import (
+    GradMode,
+    Leaf,
     Node,
-    Recording,
-    note_operands,
-    propagate,
-    recording,
+    check_version,
+    grad_mode,
     released_error,
-    require_version,
-    set_recording,
+    run_backward,
+    set_grad_mode,
+    track_operands,
     version_of,
 )
-from mlsys_lab.autograd.operation import captured_arrays
 from mlsys_lab.autograd.tensor import Tensor
 from mlsys_lab.errors import InputError
 
 RngState = tuple[torch.Tensor, dict[torch.device, torch.Tensor]]
-Used = tuple[tuple["weakref.ref[torch.Tensor]", int], ...]
+OperandVersions = tuple[tuple["weakref.ref[torch.Tensor]", int], ...]
 
 
 class Recompute(Node):
-    """A node that stands for a whole function: it holds the function and its inputs, and no array in between."""
+    """Node of a checkpointed function: saves the function and its inputs, and no intermediate result."""
 
-    __slots__ = ("function", "inputs", "rng_state", "shape", "used")
+    __slots__ = ("function", "inputs", "operand_versions", "rng_state", "shape")
 
     def __init__(
-        self, function: Callable[[], Tensor], inputs: tuple[Any, ...], rng_state: RngState, used: Used, out: Tensor
+        self,
+        function: Callable[[], Tensor],
+        inputs: tuple[Any, ...],
+        rng_state: RngState,
+        operand_versions: OperandVersions,
+        out: Tensor,
     ) -> None:
         super().__init__((), captured_arrays(inputs))
         self.function, self.inputs, self.rng_state = function, inputs, rng_state
-        self.used, self.shape = used, out.shape
+        self.operand_versions, self.shape = operand_versions, out.shape
 
     @property
     def op(self) -> str:
-        """Name of the operation that drawings of the graph show for a checkpointed function: "checkpoint"."""
+        """Name of the recorded operation: "checkpoint"."""
         return "checkpoint"
 
-    def gradients(self, grad: torch.Tensor) -> Iterator[tuple[Node | Tensor, torch.Tensor]]:
-        """Record the function in a second call, and yield its inputs' gradients: pairs (where it goes, gradient).
+    def input_gradients(self, grad: torch.Tensor) -> Iterator[tuple[Node | Leaf, torch.Tensor]]:
+        """Run the function again, now on the tape, and yield a pair (node or leaf, gradient) for each of its inputs.
 
-        What the function uses without being passed it, parameters above all, gets its gradient in the same pass.
+        Parameters and other tensors that the function uses without receiving them get their gradients in the same pass.
         """
         if self.edges is None:
             raise released_error()
-        self.require_unchanged()
-        for reference, version in self.used:
+        self.check_versions()
+        for reference, version in self.operand_versions:
             if (array := reference()) is not None:
-                require_version(array, version, self.op)
-        started = next(graph.numbers)
-        with set_recording(Recording.TAPE), _use_rng_state(self.rng_state):
+                check_version(array, version, self.op)
+        started = next(graph.sequence_numbers)
+        with set_grad_mode(GradMode.TAPE), _use_rng_state(self.rng_state):
             out = self.function()
         if out.shape != self.shape:
             raise InputError(
-                "a checkpointed function has to do the same when it is called again",
+                "a checkpointed function must return the same result when it runs again",
                 got=f"a result of shape {tuple(out.shape)}",
-                expected=f"shape {tuple(self.shape)}, as at first",
+                expected=f"shape {tuple(self.shape)}, as in the forward pass",
             )
         if out.requires_grad:
-            yield from propagate(out.node or out, grad, older_than=started)
+            yield from run_backward(out.node or out, grad, older_than=started)
 
     def release(self) -> None:
-        """Drop the function and its inputs, and with them the memory that only this node kept alive."""
+        """Drop the function and its inputs, and free the memory that only this node kept alive."""
         super().release()
-        self.function, self.inputs, self.used = _raise_released, (), ()
+        self.function, self.inputs, self.operand_versions = _raise_released, (), ()
 
-    def targets(self) -> Iterator[Node | Tensor]:
-        """The nodes, or leaves, that produced the function's inputs and need a gradient."""
+    def targets(self) -> Iterator[Node | Leaf]:
+        """Yield the nodes or leaves of the function's inputs that need a gradient."""
         return (tensor.node or tensor for tensor in _tensors(self.inputs) if tensor.requires_grad)
 
 
@@ -100,27 +107,27 @@ def _raise_released() -> Tensor:
 
 
 def checkpoint(function: Callable[..., Tensor], *inputs: Any, **options: Any) -> Tensor:
-    """Return function(*inputs, **options); the graph keeps only these, and the backward pass calls the function again.
+    """Return function(*inputs, **options); the graph saves only these, and the backward pass calls the function again.
 
-    Inputs may be Tensors, with and without gradients, and anything else. The function must return one Tensor and do the
-    same when called again; torch's random state is put back for the second call, so that dropout drops the same
-    elements. Calls may be nested. The result needs a gradient if it would without checkpoint. Raises InputError for
-    other results; the backward pass does where an input, or an array that operations of the function had as operand,
-    was changed in place in between.
+    Inputs may be Tensors, with and without gradients, and any other values. The function must return one Tensor, and
+    the same one when it runs again: torch's random state is restored for the second call, so that dropout drops the
+    same elements. Calls may be nested. The result needs a gradient if it would without checkpoint. Raises InputError if
+    the function returns anything else; the backward pass raises it if an input, or an operand of an operation in the
+    function, was changed in place after the forward pass.
     """
     held = (*inputs, *options.values())
     devices = {array.device for array in captured_arrays(held)}
     rng_state = _rng_state(devices)
-    with set_recording(min(recording.get(), Recording.NEEDS_ONLY)), note_operands() as operands:
+    with set_grad_mode(min(grad_mode.get(), GradMode.REQUIRES_GRAD_ONLY)), track_operands() as operands:
         out = function(*inputs, **options)
     if not isinstance(out, Tensor):
         raise InputError("checkpoint needs a function that returns one Tensor", got=type(out).__name__)
-    if out.requires_grad and recording.get() is Recording.TAPE:
+    if out.requires_grad and grad_mode.get() is GradMode.TAPE:
         result = Tensor(out.data)
         result.requires_grad = True
         alive = [(reference, array) for reference in operands if (array := reference()) is not None]
-        used = tuple((reference, version_of(array)) for reference, array in alive if array is not out.data)
-        result.node = Recompute(partial(function, *inputs, **options), held, rng_state, used, out)
+        operand_versions = tuple((reference, version_of(array)) for reference, array in alive if array is not out.data)
+        result.node = Recompute(partial(function, *inputs, **options), held, rng_state, operand_versions, out)
         return result
     return out
 
@@ -130,9 +137,11 @@ def checkpoint_sequential(
 ) -> Tensor:
     """Apply the functions one after the other, in checkpointed segments (√n of them by default for n functions).
 
-    The last segment is recorded as usual, since the backward pass would rebuild it at once.
+    The last segment is recorded as usual, since the backward pass would recompute it at once.
     """
-    *checkpointed, last = split(len(functions), best_segments(len(functions)) if segments is None else segments)
+    *checkpointed, last = split_segments(
+        len(functions), best_segments(len(functions)) if segments is None else segments
+    )
     for segment in checkpointed:
         x = checkpoint(_chain(functions[segment.start : segment.stop]), x)
     return _chain(functions[last.start : last.stop])(x)
@@ -147,28 +156,28 @@ def _chain(functions: Sequence[Callable[[Tensor], Tensor]]) -> Callable[[Tensor]
     return chain
 
 
-def split(layers: int, segments: int) -> list[range]:
-    """Consecutive ranges that cover the layers, as equal as can be, longer ones first.
+def split_segments(layers: int, segments: int) -> list[range]:
+    """Consecutive ranges of layers, one per segment, of lengths that differ by at most one, longer ones first.
 
-    >>> split(7, 3)
+    >>> split_segments(7, 3)
     [range(0, 3), range(3, 5), range(5, 7)]
     """
     if not 1 <= segments <= layers:
         raise InputError(
-            "cannot split so", got=f"{layers} layers, {segments} segments", expected="1 <= segments <= layers"
+            "cannot split the layers", got=f"{layers} layers, {segments} segments", expected="1 <= segments <= layers"
         )
-    share, longer = divmod(layers, segments)
-    bounds = itertools.accumulate([share + (i < longer) for i in range(segments)], initial=0)
+    length, longer = divmod(layers, segments)
+    bounds = itertools.accumulate([length + (i < longer) for i in range(segments)], initial=0)
     return [range(start, stop) for start, stop in itertools.pairwise(bounds)]
 
 
 def peak_units(layers: int, segments: int) -> int:
-    """Most that a pass holds at once, in units of one layer's activations: k inputs and a segment of ⌈n/k⌉ layers."""
+    """Peak memory of a backward pass in units of one layer's activations: k inputs and one segment of ⌈n/k⌉ layers."""
     return math.ceil(layers / segments) + segments
 
 
 def best_segments(layers: int) -> int:
-    """The number of segments, √n up to rounding, for which `peak_units` is least (Chen et al. 2016, section 4)."""
+    """Number of segments that minimizes `peak_units`: √n up to rounding (Chen et al. 2016, section 4)."""
     root = math.isqrt(layers)
     return min((k for k in (root, root + 1) if 1 <= k <= layers), key=lambda k: peak_units(layers, k), default=1)
 
@@ -187,7 +196,7 @@ def _set_rng_state(state: RngState) -> None:
 
 @contextlib.contextmanager
 def _use_rng_state(state: RngState) -> Iterator[None]:
-    """Run the body of a `with` from this random state of torch; afterwards put back the state found before it."""
+    """Set torch's random state in the body of a `with`, and restore the previous one afterwards."""
     before = _rng_state(set(state[1]))
     _set_rng_state(state)
     try:

@@ -1,6 +1,6 @@
 """A small GPT on our own tensors: enough of a transformer to train, to differentiate and to checkpoint.
 
-Dimension letters: B batch, T tokens, C channels, H heads, D = C/H channels a head, V vocabulary.
+Dimension letters: B batch, T tokens, C channels, H heads, D = C/H head dimension, V vocabulary.
 Pre-norm blocks as in GPT-2 (Radford et al. 2019).
 """
 
@@ -13,15 +13,17 @@ from typing import Any
 import torch
 
 from mlsys_lab.autograd import nn
+from mlsys_lab.autograd.base import as_torch
 from mlsys_lab.autograd.checkpointing import checkpoint_sequential
-from mlsys_lab.autograd.ops.elementwise import gelu, where
-from mlsys_lab.autograd.tensor import Tensor, as_torch
+from mlsys_lab.autograd.functional import gelu, where
+from mlsys_lab.autograd.tensor import Tensor
 from mlsys_lab.errors import InputError
+from mlsys_lab.validation import require_integer
 
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """Sizes of a GPT. `segments` is the number of checkpointed pieces of its blocks; None recomputes nothing."""
+    """Sizes of a GPT. `segments` is the number of checkpointed segments of its blocks; None recomputes nothing."""
 
     vocabulary: int
     context: int
@@ -33,8 +35,7 @@ class GPTConfig:
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "context", "layers", "heads", "channels"):
-            if getattr(self, name) < 1:
-                raise InputError(f"GPTConfig.{name} out of range", got=getattr(self, name), expected="at least 1")
+            require_integer(f"GPTConfig.{name}", getattr(self, name))
         if self.channels % self.heads:
             raise InputError("channels must divide among heads", got=f"{self.channels} channels, {self.heads} heads")
 
@@ -96,8 +97,8 @@ class GPT(nn.Module):
             raise InputError(
                 "tokens of another shape", got=tuple(ids.shape), expected=f"(B, T), T up to {self.config.context}"
             )
-        places = torch.arange(ids.shape[1], device=ids.device)  # (T,)
-        x = self.tokens(ids) + self.positions(places)  # (B, T, C)
+        positions = torch.arange(ids.shape[1], device=ids.device)  # (T,)
+        x = self.tokens(ids) + self.positions(positions)  # (B, T, C)
         if self.config.segments is None:
             for block in self.blocks:
                 x = block(x)

@@ -1,14 +1,14 @@
-"""The tape: what an operation leaves behind for the backward pass, and the pass that consumes it.
+"""The tape: nodes that the forward pass records, and the backward pass that consumes them.
 
 A `Node` is one recorded operation. For each operand that needs a gradient it has an edge (target, vjp): where the
-gradient goes, and the vector-Jacobian product that takes the gradient of the result to the gradient of the operand.
-A vjp is a closure, and what it captures is exactly what the graph keeps alive: a product captures the other factor, a
-sum captures nothing but shapes. Nothing is saved for an operand that needs no gradient, because its vjp is dropped.
-Saved arrays stand in the node with their versions, by which the pass notices that one was changed in place since.
+gradient goes, and the vector-Jacobian product (VJP) that takes the gradient of the result to that of the operand.
+A vjp is a closure, and the tensors that it captures are the saved tensors, which the graph keeps alive: a product saves
+the other factor, a sum saves only shapes. An operand that needs no gradient has no vjp, so nothing is saved for it.
+The node notes the version counter of each saved tensor, so that the backward pass detects a later in-place change.
 
-Nodes are numbered as they are written, so numbers fall along every edge and the order of writing, reversed, is an order
-to go back in. The pass is a priority queue over these numbers: no recursion and no sorting beforehand. PyTorch's engine
-orders its nodes by the same means (`sequence_nr`).
+Nodes are numbered in the order of recording, so numbers decrease along every edge, and decreasing numbers are a
+topological order for the backward pass. It is a priority queue over these numbers: no recursion, and no sort in
+advance. PyTorch's engine orders its nodes in the same way (`sequence_nr`).
 """
 
 from __future__ import annotations
@@ -20,96 +20,100 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 
 from mlsys_lab.errors import InputError
 
-if TYPE_CHECKING:
-    from mlsys_lab.autograd.tensor import Tensor
-
 Vjp = Callable[[torch.Tensor], torch.Tensor]
-Edge = tuple["Node | Tensor", Vjp]
+Edge = tuple["Node | Leaf", Vjp]
 
-numbers = itertools.count()
+sequence_numbers = itertools.count()
 
 
-class Recording(IntEnum):
-    """What operations leave behind: nothing, whether their results need gradients, or nodes on the tape."""
+class Leaf(Protocol):
+    """A tensor that no operation made; the backward pass adds to its `grad`."""
+
+    data: torch.Tensor
+    grad: torch.Tensor | None
+
+
+class GradMode(IntEnum):
+    """What an operation records: nothing, whether its result needs a gradient, or a node on the tape."""
 
     OFF = 0
-    NEEDS_ONLY = 1
+    REQUIRES_GRAD_ONLY = 1
     TAPE = 2
 
 
-recording: ContextVar[Recording] = ContextVar("recording", default=Recording.TAPE)
+grad_mode: ContextVar[GradMode] = ContextVar("grad_mode", default=GradMode.TAPE)
 
 
-operands: ContextVar[list[weakref.ref[torch.Tensor]] | None] = ContextVar("operands", default=None)
+tracked_operands: ContextVar[list[weakref.ref[torch.Tensor]] | None] = ContextVar("tracked_operands", default=None)
 
 
 @contextlib.contextmanager
-def note_operands() -> Iterator[list[weakref.ref[torch.Tensor]]]:
-    """Collect the arrays that operations in the body of a `with` have as operands, without keeping them alive.
+def track_operands() -> Iterator[list[weakref.ref[torch.Tensor]]]:
+    """Collect weak references to the arrays that operations in the body of a `with` have as operands.
 
-    Within another such body the list is the outer one's, which wants them as well. Of a view the array below it counts.
+    Nested bodies add to the list of the outermost one. For a view the list has the base array.
     """
-    noted = operands.get()
-    token = operands.set(noted := [] if noted is None else noted)
+    tracked = tracked_operands.get()
+    token = tracked_operands.set(tracked := [] if tracked is None else tracked)
     try:
-        yield noted
+        yield tracked
     finally:
-        operands.reset(token)
+        tracked_operands.reset(token)
 
 
 class Node:
     """One recorded operation. An edge leads to the node that made an operand, or to the operand if it is a leaf.
 
-    `saved` has the arrays that the backward pass will read, each with the version its storage had at the time.
+    `saved` holds the saved tensors, each with the value of its version counter at the time.
     """
 
-    __slots__ = ("edges", "number", "saved")
+    __slots__ = ("edges", "saved", "sequence_nr")
 
     def __init__(self, edges: tuple[Edge, ...], saved: Iterable[torch.Tensor]) -> None:
-        self.number = next(numbers)
+        self.sequence_nr = next(sequence_numbers)
         self.edges: tuple[Edge, ...] | None = edges
         self.saved = tuple((array, version_of(array)) for array in saved)
 
     @property
     def op(self) -> str:
-        """Name of the operation that wrote this node, such as "mul"; "released" after a backward pass."""
+        """Name of the recorded operation, such as "mul"; "released" after a backward pass."""
         return self.edges[0][1].__qualname__.partition(".")[0] if self.edges else "released"
 
-    def gradients(self, grad: torch.Tensor) -> Iterator[tuple[Node | Tensor, torch.Tensor]]:
-        """From the result's gradient `grad`, yield for each operand the pair (node or leaf to send it to, gradient)."""
+    def input_gradients(self, grad: torch.Tensor) -> Iterator[tuple[Node | Leaf, torch.Tensor]]:
+        """Apply the VJPs to the result's gradient `grad`: yield a pair (node or leaf, gradient) for each operand."""
         if self.edges is None:
             raise released_error()
-        self.require_unchanged()
+        self.check_versions()
         for target, vjp in self.edges:
             yield target, vjp(grad)
 
-    def require_unchanged(self) -> None:
-        """Raise InputError if an array that this node saved has been changed in place since."""
+    def check_versions(self) -> None:
+        """Raise InputError if a saved tensor was changed in place after the forward pass."""
         for array, version in self.saved:
-            require_version(array, version, self.op)
+            check_version(array, version, self.op)
 
     def release(self) -> None:
-        """Drop the vjps and saved arrays, and with them the memory that only this node kept alive."""
+        """Drop the VJPs and saved tensors, and free the memory that only this node kept alive."""
         self.edges, self.saved = None, ()
 
-    def targets(self) -> Iterator[Node | Tensor]:
-        """The nodes and leaves that this node sends gradients to."""
+    def targets(self) -> Iterator[Node | Leaf]:
+        """Yield the nodes and leaves that this node sends gradients to."""
         return (target for target, _ in self.edges or ())
 
 
 def version_of(array: torch.Tensor) -> int:
-    """How often the storage of an array has been changed in place; 0 in inference mode, where torch does not count."""
+    """Version counter of an array: its in-place changes so far; 0 in inference mode, where torch does not count."""
     return 0 if array.is_inference() else array._version
 
 
-def require_version(array: torch.Tensor, version: int, op: str) -> None:
-    """Raise InputError if an array that the backward pass of `op` needs is not at the version that it had forward."""
+def check_version(array: torch.Tensor, version: int, op: str) -> None:
+    """Raise InputError if an array that the backward pass of `op` needs was changed in place after the forward pass."""
     if changes := version_of(array) - version:
         raise InputError(
             f"an array that the backward pass of {op} needs was changed in place after the forward pass",
@@ -119,7 +123,7 @@ def require_version(array: torch.Tensor, version: int, op: str) -> None:
 
 
 def released_error() -> InputError:
-    """The error to raise when a second backward pass meets a graph that the first has released."""
+    """The error for a second backward pass through a graph that the first one has released."""
     return InputError(
         "the graph of this tensor has been released by an earlier backward()",
         help="compute the tensor again, or call the earlier one as backward(retain_graph=True)",
@@ -127,58 +131,59 @@ def released_error() -> InputError:
 
 
 @contextlib.contextmanager
-def set_recording(mode: Recording) -> Iterator[None]:
-    """Choose what operations leave behind in the body of a `with`, in this thread only."""
-    token = recording.set(mode)
+def set_grad_mode(mode: GradMode) -> Iterator[None]:
+    """Set what operations record in the body of a `with`, in this thread only."""
+    token = grad_mode.set(mode)
     try:
         yield
     finally:
-        recording.reset(token)
+        grad_mode.reset(token)
 
 
 @contextlib.contextmanager
 def no_grad() -> Iterator[None]:
     """`with no_grad():` computes without recording: results need no gradient and hold no graph. Also a decorator."""
-    with set_recording(Recording.OFF):
+    with set_grad_mode(GradMode.OFF):
         yield
 
 
-def propagate(
-    root: Node | Tensor, grad: torch.Tensor, *, retain_graph: bool = False, older_than: int = 0
+def run_backward(
+    root: Node | Leaf, grad: torch.Tensor, *, retain_graph: bool = False, older_than: int = 0
 ) -> list[tuple[Node, torch.Tensor]]:
-    """Carry `grad`, the gradient of `root`, back along the tape; leaves add what reaches them to their `grad`.
+    """Run the backward pass from `root`, whose gradient is `grad`; leaves accumulate their gradients in `grad`.
 
-    Nodes numbered below `older_than` are not entered: what reaches them is returned, so that a pass over a piece of
-    the graph (`checkpoint`) can hand its results to the pass over the whole. Every other node is released once passed.
+    Nodes with a `sequence_nr` below `older_than` are not entered; their gradients are returned, so that the backward
+    pass over a recomputed segment (`checkpoint`) can pass them on to the enclosing one. Every node is released once
+    its gradient has been sent on, unless `retain_graph`.
     """
-    arrived: dict[Node, torch.Tensor] = {}
+    gradients: dict[Node, torch.Tensor] = {}
     queue: list[tuple[int, Node]] = []
-    border: list[tuple[Node, torch.Tensor]] = []
+    outside: list[tuple[Node, torch.Tensor]] = []
 
-    def deliver(target: Node | Tensor, grad: torch.Tensor, source: torch.Tensor) -> None:
+    def deliver(target: Node | Leaf, grad: torch.Tensor, source: torch.Tensor) -> None:
         if not isinstance(target, Node):
             _accumulate(target, grad, source)
-        elif target in arrived:
-            arrived[target] = arrived[target] + grad
+        elif target in gradients:
+            gradients[target] = gradients[target] + grad
         else:
-            arrived[target] = grad
-            heapq.heappush(queue, (-target.number, target))
+            gradients[target] = grad
+            heapq.heappush(queue, (-target.sequence_nr, target))
 
     deliver(root, grad, grad)
     while queue:
         _, node = heapq.heappop(queue)
-        grad = arrived.pop(node)
-        if node.number < older_than:
-            border.append((node, grad))
+        grad = gradients.pop(node)
+        if node.sequence_nr < older_than:
+            outside.append((node, grad))
             continue
-        for target, share in node.gradients(grad):
-            deliver(target, share, grad)
+        for target, input_grad in node.input_gradients(grad):
+            deliver(target, input_grad, grad)
         if not retain_graph:
             node.release()
-    return border
+    return outside
 
 
-def _accumulate(leaf: Tensor, grad: torch.Tensor, source: torch.Tensor) -> None:
+def _accumulate(leaf: Leaf, grad: torch.Tensor, source: torch.Tensor) -> None:
     """Add to a leaf's gradient, in storage of its own: a vjp may return its argument `source` or a view of it."""
     if leaf.grad is not None:
         leaf.grad += grad
@@ -189,7 +194,7 @@ def _accumulate(leaf: Tensor, grad: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def nodes(root: Node | None) -> list[Node]:
-    """Every node that a backward pass from `root` would visit, in the order of the visit; empty for None."""
+    """Every node that a backward pass from `root` visits, in the order of the visit; empty for None."""
     if root is None:
         return []
     found, stack = {root}, [root]
@@ -198,4 +203,4 @@ def nodes(root: Node | None) -> list[Node]:
             if isinstance(target, Node) and target not in found:
                 found.add(target)
                 stack.append(target)
-    return sorted(found, key=lambda node: -node.number)
+    return sorted(found, key=lambda node: -node.sequence_nr)

@@ -1,7 +1,7 @@
 """Neural-network modules on `Tensor`. Parameters have the names and shapes that torch.nn gives them.
 
 Here are the layers of transformers and of multilayer perceptrons; convolutions and batch normalisation, whose running
-statistics are a state beside the parameters, are not among them.
+statistics are state next to the parameters, are left out.
 
 Dimension letters: ... any leading axes, I inputs, O outputs, V rows of a table, C channels.
 """
@@ -15,8 +15,9 @@ from typing import Any, overload
 
 import torch
 
-from mlsys_lab.autograd.ops import elementwise, matmul, network
-from mlsys_lab.autograd.tensor import Tensor, as_torch
+from mlsys_lab.autograd import functional
+from mlsys_lab.autograd.base import as_torch
+from mlsys_lab.autograd.tensor import Tensor
 from mlsys_lab.errors import InputError
 
 
@@ -42,7 +43,7 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
 
     def __call__(self, *inputs: Any) -> Tensor:
-        """Call `forward` with the same inputs and return its result."""
+        """Call `forward` with the inputs."""
         return self.forward(*inputs)
 
     def _members(self) -> Iterator[tuple[str, Parameter | Module]]:
@@ -56,7 +57,7 @@ class Module:
                 yield from member.modules()
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
-        """Yield (dotted name, parameter) pairs; a parameter used in two places comes under both names."""
+        """Yield (dotted name, parameter) pairs; a parameter that two modules use comes under both names."""
         for name, member in self._members():
             if isinstance(member, Module):
                 yield from member.named_parameters(f"{prefix}{name}.")
@@ -93,7 +94,7 @@ class Module:
         return {name: parameter.data.clone() for name, parameter in self.named_parameters()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copy arrays into parameters by name; InputError, with nothing changed, if a name or shape misfits.
+        """Copy arrays into parameters by name; InputError, with nothing changed, if a name or shape does not match.
 
         The arrays may be torch's, as those of a torch.nn.Module's `state_dict()`, Tensors or numpy's.
         """
@@ -109,7 +110,7 @@ class Module:
                 got=f"unknown: {', '.join(unknown) or 'none'}; missing: {', '.join(missing) or 'none'}",
                 expected=f"exactly the {len(own)} names of state_dict()",
             )
-        arrays = {name: as_torch(one.detach() if isinstance(one, torch.Tensor) else one) for name, one in state.items()}
+        arrays = {name: as_torch(x.detach() if isinstance(x, torch.Tensor) else x) for name, x in state.items()}
         for name, parameter in own.items():
             if arrays[name].shape != parameter.shape:
                 raise InputError(
@@ -142,7 +143,7 @@ class Linear(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x @ weightᵀ + bias: (..., I) -> (..., O)."""
-        return matmul.linear(x, self.weight, self.bias)
+        return functional.linear(x, self.weight, self.bias)
 
 
 class Embedding(Module):
@@ -153,7 +154,7 @@ class Embedding(Module):
 
     def forward(self, indices: Any) -> Tensor:
         """Look up one row of the table for each index: ints (...) in [0, V) -> (..., C)."""
-        return network.embedding(self.weight, indices)
+        return functional.embedding(self.weight, indices)
 
 
 class LayerNorm(Module):
@@ -165,7 +166,7 @@ class LayerNorm(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last axis to mean 0 and variance 1, then scale and shift it: (..., C) -> (..., C)."""
-        return network.layer_norm(x, self.weight, self.bias, self.eps)
+        return functional.layer_norm(x, self.weight, self.bias, self.eps)
 
 
 class RMSNorm(Module):
@@ -177,7 +178,7 @@ class RMSNorm(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Divide each vector along the last axis by its root mean square, then scale it: (..., C) -> (..., C)."""
-        return network.rms_norm(x, self.weight, self.eps)
+        return functional.rms_norm(x, self.weight, self.eps)
 
 
 class Dropout(Module):
@@ -188,7 +189,7 @@ class Dropout(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """In training mode zero each element with probability p and divide the rest by 1 - p; x of any shape."""
-        return network.dropout(x, self.p, self.training)
+        return functional.dropout(x, self.p, self.training)
 
 
 class Sequential(Module):
@@ -227,5 +228,5 @@ class MLP(Sequential):
             raise InputError("an MLP needs sizes of input and output", got=sizes, expected="two numbers or more")
         layers: list[Callable[[Tensor], Tensor]] = []
         for inputs, outputs in itertools.pairwise(sizes):
-            layers += [Linear(inputs, outputs), elementwise.relu]
+            layers += [Linear(inputs, outputs), functional.relu]
         super().__init__(*layers[:-1])

@@ -1,18 +1,19 @@
 """Optimizers: a step changes the data of parameters in place, outside the tape.
 
-Go backward before stepping: a graph recorded before a step needs the parameters as they were, and refuses changed ones.
+Call backward() before step(): a graph recorded before the step saved the old parameters, and its backward pass raises
+InputError when it finds them changed in place.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from numbers import Real
 
 import torch
 
 from mlsys_lab.autograd.tensor import Tensor
 from mlsys_lab.errors import InputError
+from mlsys_lab.validation import require_non_negative
 
 
 class Optimizer:
@@ -32,7 +33,7 @@ class Optimizer:
         if len({id(parameter) for parameter in self.parameters}) < len(self.parameters):
             raise InputError("a parameter comes twice", help="Module.parameters() lists each once")
         self.lr = lr
-        require_at_least_0("learning rate", lr)
+        require_non_negative(lr=lr)
 
     def zero_grad(self) -> None:
         """Set `grad` of every parameter to None, which frees its memory until the next backward pass."""
@@ -42,12 +43,6 @@ class Optimizer:
     def step(self) -> None:
         """Update every parameter that has a gradient, in place; every subclass defines it."""
         raise NotImplementedError
-
-
-def require_at_least_0(name: str, value: float) -> None:
-    """Raise InputError for what is no number or below 0; NaN is neither."""
-    if not (isinstance(value, Real) and value >= 0):
-        raise InputError(f"{name} out of range", got=value, expected="a number of at least 0")
 
 
 class SGD(Optimizer):
@@ -60,8 +55,7 @@ class SGD(Optimizer):
         self, parameters: Iterable[Tensor], lr: float, momentum: float = 0.0, weight_decay: float = 0.0
     ) -> None:
         super().__init__(parameters, lr)
-        require_at_least_0("momentum", momentum)
-        require_at_least_0("weight_decay", weight_decay)
+        require_non_negative(momentum=momentum, weight_decay=weight_decay)
         self.momentum, self.weight_decay = momentum, weight_decay
         self.velocity: list[torch.Tensor | None] = [None] * len(self.parameters)
 
@@ -99,8 +93,7 @@ class Adam(Optimizer):
         super().__init__(parameters, lr)
         if not all(0 <= beta < 1 for beta in betas):
             raise InputError("betas out of range", got=betas, expected="0 <= beta < 1")
-        require_at_least_0("eps", eps)
-        require_at_least_0("weight_decay", weight_decay)
+        require_non_negative(eps=eps, weight_decay=weight_decay)
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
         self.moments: list[tuple[int, torch.Tensor, torch.Tensor] | None] = [None] * len(self.parameters)
 

@@ -1,4 +1,4 @@
-"""Arrays for `Tensor`: torch is used for storage and kernels only, never for its autograd."""
+"""Data for `Tensor`: torch provides storage and kernels; torch's autograd is never used."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def to_storage(data: Any, dtype: torch.dtype | None, device: torch.device | str 
             got="a torch tensor with requires_grad=True",
             help="pass tensor.detach()",
         )
-    return move(data, dtype, device)
+    return convert(data, dtype, device)
 
 
-def move(tensor: torch.Tensor, dtype: torch.dtype | None, device: torch.device | str | None) -> torch.Tensor:
+def convert(tensor: torch.Tensor, dtype: torch.dtype | None, device: torch.device | str | None) -> torch.Tensor:
     """Convert a torch tensor to a dtype and device (None keeps them); MissingToolError if there is no such device."""
     if not isinstance(dtype, torch.dtype | None):
         raise InputError("not a dtype", got=dtype, expected="one of torch's, such as torch.float32")
@@ -49,7 +49,7 @@ def move(tensor: torch.Tensor, dtype: torch.dtype | None, device: torch.device |
         ) from problem
 
 
-def require_real(operation: str, tensor: torch.Tensor) -> torch.Tensor:
+def require_floating_point(operation: str, tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor if its elements are floating point; InputError naming `operation` if they are ints or bools."""
     if tensor.is_floating_point():
         return tensor

@@ -22,15 +22,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from mlsys_lab.cli.subject import GB, RANKS, add_model, add_wires, read_machine, read_model, read_tokens
+from mlsys_lab.configs.presets import PUBLISHED_ACTIVE
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import Machine
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.defaults import RECIPE
 from mlsys_lab.flops.estimate import Estimate, estimate_serving, estimate_training
 from mlsys_lab.flops.fitting import nearest_layout
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import BYTES, RECIPES, element_bytes, recipe
-from mlsys_lab.flops.presets import PUBLISHED_ACTIVE
 
 PARTS = {"compute_s": "compute", "memory_s": "memory", "link_s": "links in the node", "network_s": "network"}
 TRAINING = {

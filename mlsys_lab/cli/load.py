@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 from mlsys_lab.cli.subject import add_wires
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import defaults
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.memory import BYTES, element_bytes
 from mlsys_lab.inference.engine.scheduler import SchedulerConfig
 from mlsys_lab.inference.simulator import Objective, Service, log_normal

@@ -31,9 +31,9 @@ from rich.table import Table
 
 from mlsys_lab.cli.load import add_lengths, add_objective, add_replica, read_scheduler_config, read_service
 from mlsys_lab.cli.subject import add_model, read_machine, read_model
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.cache import bytes_per_token
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.inference.simulator import (
     Arrival,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from mlsys_lab.configs.huggingface import omissions, read_config
+from mlsys_lab.configs.presets import PRESETS, preset, preset_omissions
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import NETWORK_BYTES_PER_S, Machine, machine
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.defaults import DEVICE, SEQUENCE_TOKENS
-from mlsys_lab.flops.huggingface import omissions, read_config
-from mlsys_lab.flops.presets import PRESETS, preset, preset_omissions
 from mlsys_lab.hardware import device, measure_cpu
 
 GB = 1e9

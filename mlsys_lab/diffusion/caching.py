@@ -16,8 +16,8 @@ from torch import nn
 
 from mlsys_lab.diffusion.networks.dit import DiT
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one
 from mlsys_lab.flops.dit import DiTConfig, forward
+from mlsys_lab.validation import require_at_least_one
 
 
 class CachedDiT(nn.Module):

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mlsys_lab.diffusion.samplers import Sampler
-from mlsys_lab.flops.amounts import require_at_least_one, require_positive
 from mlsys_lab.flops.compute import six_n, two_n
+from mlsys_lab.validation import require_at_least_one, require_positive
 
 
 def evaluations(sampler: Sampler, steps: int, *, guided: bool = False) -> int:

@@ -14,11 +14,12 @@ import math
 import torch
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.validation import require_at_least_one
 
 
 def linear_betas(steps: int = 1000, first: float = 1e-4, last: float = 0.02) -> torch.Tensor:
     """DDPM's variances β of the T steps, along a line, (T,) (Ho et al., arXiv:2006.11239, §4)."""
-    _require_steps(steps)
+    require_at_least_one(steps=steps)
     if not 0 < first <= last < 1:
         raise InputError("betas out of range", got=f"{first} to {last}", expected="0 < first <= last < 1")
     return torch.linspace(first, last, steps, dtype=torch.float64)
@@ -29,7 +30,7 @@ def cosine_betas(steps: int = 1000, offset: float = 0.008, most: float = 0.999) 
 
     β is held to `most`, as in the paper, so that the last step leaves something of the data.
     """
-    _require_steps(steps)
+    require_at_least_one(steps=steps)
     times = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
     falling = torch.cos((times + offset) / (1 + offset) * math.pi / 2) ** 2
     return (1 - falling[1:] / falling[:-1]).clamp(max=most)
@@ -60,7 +61,7 @@ def respace(levels: torch.Tensor, steps: int) -> torch.Tensor:
 
 def edm_grid(steps: int, sigma_min: float = 0.002, sigma_max: float = 80.0, rho: float = 7.0) -> torch.Tensor:
     """EDM's levels, evenly spaced in σ^(1/ρ), then 0: (S + 1,), falling (arXiv:2206.00364, eq. 5)."""
-    _require_steps(steps)
+    require_at_least_one(steps=steps)
     if not (0 < sigma_min < sigma_max < math.inf and rho > 0):
         got = f"sigma_min {sigma_min}, sigma_max {sigma_max}, rho {rho}"
         raise InputError("levels out of range", got=got, expected="0 < sigma_min < sigma_max and rho > 0")
@@ -73,7 +74,7 @@ def flow_grid(steps: int, sigma_max: float = 80.0) -> torch.Tensor:
 
     Time 1 would be a level without end: the grid begins at `sigma_max`, which is t = 0.988 for 80.
     """
-    _require_steps(steps)
+    require_at_least_one(steps=steps)
     if not 0 < sigma_max < math.inf:
         raise InputError("sigma_max out of range", got=sigma_max, expected="a positive number")
     times = torch.linspace(sigma_max / (1 + sigma_max), 0, steps + 1, dtype=torch.float64)
@@ -91,8 +92,3 @@ def check_grid(grid: torch.Tensor) -> torch.Tensor:
 def _describe(values: torch.Tensor) -> str:
     listed = ", ".join(f"{value:.4g}" for value in values.flatten()[:4].tolist())
     return f"shape {tuple(values.shape)}: {listed}{', ...' if values.numel() > 4 else ''}"
-
-
-def _require_steps(steps: int) -> None:
-    if steps < 1:
-        raise InputError("a schedule has steps", got=steps, expected="1 or more")

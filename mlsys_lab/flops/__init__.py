@@ -1,19 +1,6 @@
-"""Transformer arithmetic: parameters, FLOPs, bytes and the least time they take, worked out from sizes alone."""
+"""Transformer arithmetic: parameters, FLOPs, bytes and the time that they take at least, computed from sizes alone."""
 
-from mlsys_lab.flops.config import Experts, LatentAttention, RotaryScaling, TransformerConfig
 from mlsys_lab.flops.counts import count_parameters, training_flops
 from mlsys_lab.flops.parameters import Parameters, parameters
-from mlsys_lab.flops.presets import PRESETS, preset
 
-__all__ = [
-    "PRESETS",
-    "Experts",
-    "LatentAttention",
-    "Parameters",
-    "RotaryScaling",
-    "TransformerConfig",
-    "count_parameters",
-    "parameters",
-    "preset",
-    "training_flops",
-]
+__all__ = ["Parameters", "count_parameters", "parameters", "training_flops"]

@@ -35,10 +35,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one, require_positive
 from mlsys_lab.flops.compute import check_recomputation
-from mlsys_lab.flops.config import TransformerConfig
+from mlsys_lab.validation import require_at_least_one, require_positive
 
 
 @dataclass(frozen=True)

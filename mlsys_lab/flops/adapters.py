@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one, require_positive
-from mlsys_lab.flops.config import TransformerConfig
+from mlsys_lab.validation import require_at_least_one, require_positive
 
 ATTENTION = ("query", "key", "value", "out")
 EVERY = (*ATTENTION, "gate", "up", "down")
@@ -22,7 +22,7 @@ def adapter_parameters(config: TransformerConfig, rank: int, targets: Sequence[s
 
     InputError for a name that the blocks have not, experts and latent attention.
 
-    >>> from mlsys_lab.flops.presets import preset
+    >>> from mlsys_lab.configs.presets import preset
     >>> adapter_parameters(preset("gpt3-175b"), rank=4)  # §4.2: roughly a ten-thousandth
     18874368
     """

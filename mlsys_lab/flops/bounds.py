@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import activations, cache, communication, step
-from mlsys_lab.flops.amounts import require_positive
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.memory import BYTES, Recipe, element_bytes
 from mlsys_lab.flops.stage import stage_flops
 from mlsys_lab.hardware import Device
+from mlsys_lab.validation import require_positive
 
 NETWORK_BYTES_PER_S = 50e9
 """Between nodes, for each device and direction: a 400 Gb/s card a GPU, as in NVIDIA's DGX H100."""

@@ -8,8 +8,8 @@ counted.
 
 from __future__ import annotations
 
-from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
-from mlsys_lab.flops.config import TransformerConfig, Window
+from mlsys_lab.configs.transformer import TransformerConfig, Window
+from mlsys_lab.validation import require_at_least_one, require_non_negative, require_positive
 
 
 def elements_per_token(config: TransformerConfig) -> int:
@@ -30,12 +30,12 @@ def cache_bytes(
 ) -> float:
     """Bytes of the KV cache of `batch` sequences of `tokens` tokens each; layers with a `window` keep no more than it.
 
-    >>> from mlsys_lab.flops.presets import WINDOWS, preset
+    >>> from mlsys_lab.configs.presets import WINDOWS, preset
     >>> mistral = preset("mistral-7b")  # arXiv:2310.06825, §2: 8 times less at 32k tokens
     >>> cache_bytes(mistral, 32_768) / cache_bytes(mistral, 32_768, window=WINDOWS["mistral-7b"])
     8.0
     """
-    require_not_negative(tokens=tokens, batch=batch)
+    require_non_negative(tokens=tokens, batch=batch)
     require_positive(element_bytes=element_bytes)
     kept = config.n_layers * tokens
     if window is not None:

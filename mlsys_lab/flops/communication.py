@@ -13,16 +13,16 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
 from mlsys_lab.flops.compute import check_recomputation
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.memory import check_zero_stage
+from mlsys_lab.validation import require_at_least_one, require_non_negative, require_positive
 
 
 def gather_bytes(size_bytes: float, devices: int) -> float:
     """Bytes that a device sends in an all-gather, reduce-scatter or all-to-all of `size_bytes`: (n - 1)/n of them."""
-    require_not_negative(size_bytes=size_bytes)
+    require_non_negative(size_bytes=size_bytes)
     require_at_least_one(devices=devices)
     return size_bytes * (devices - 1) / devices
 
@@ -76,7 +76,7 @@ def all_to_all_link_bytes(size_bytes: float, devices: int, *, both_ways: bool = 
     >>> all_to_all_link_bytes(8e9, 8, both_ways=False), all_to_all_link_bytes(8e9, 8)
     (3500000000.0, 1000000000.0)
     """
-    require_not_negative(size_bytes=size_bytes)
+    require_non_negative(size_bytes=size_bytes)
     require_at_least_one(devices=devices)
     hops = devices**2 // 4 / 2 if both_ways else devices * (devices - 1) / 2
     return size_bytes * hops / devices**2
@@ -92,7 +92,7 @@ def data_parallel_bytes(
     micro-batch gathers them forward and backward. In units of Ψ 16-bit parameters and one micro-batch the four send 2,
     2, 2 and 3 (ZeRO, §7).
     """
-    require_not_negative(weight_bytes=weight_bytes, gradient_bytes=gradient_bytes)
+    require_non_negative(weight_bytes=weight_bytes, gradient_bytes=gradient_bytes)
     require_at_least_one(micro_batches=micro_batches)
     times = {
         0: (0, 2),

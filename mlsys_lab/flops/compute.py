@@ -19,10 +19,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError, did_you_mean
-from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.parameters import parameters
+from mlsys_lab.validation import require_at_least_one, require_non_negative, require_positive
 
 RECOMPUTATIONS = ("none", "selective", "full")
 """Kinds of recomputation in the backward pass: nothing, attention's scores and weighted sums, or whole layers."""
@@ -71,7 +71,7 @@ def pairs(tokens: int, past: int = 0, *, causal: bool = False, window: int | Non
     >>> pairs(4), pairs(4, causal=True), pairs(1, past=9), pairs(4, past=9, window=3)
     (16, 10.0, 10, 12.0)
     """
-    require_not_negative(tokens=tokens, past=past)
+    require_non_negative(tokens=tokens, past=past)
     if window is not None:
         require_at_least_one(window=window)
         growing = max(0, min(tokens, window - past))  # first tokens, which see all before them
@@ -97,7 +97,7 @@ def forward(
     """
     require_at_least_one(tokens=tokens)
     require_positive(batch=batch)
-    require_not_negative(past=past)
+    require_non_negative(past=past)
     if head_tokens is not None and not 0 <= head_tokens <= tokens:
         raise InputError("logits for tokens that there are not", got=head_tokens, expected=f"0 to {tokens}")
     D, N, K, H = config.d_model, config.n_heads, config.n_kv_heads, config.head_dim

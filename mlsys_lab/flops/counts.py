@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.parameters import parameters
 
 

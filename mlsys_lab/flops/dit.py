@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one, require_positive
+from mlsys_lab.validation import require_at_least_one, require_positive
 
 FREQUENCIES = 256
 """Length of the sines and cosines that tell a DiT the level."""

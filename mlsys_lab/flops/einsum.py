@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_positive
+from mlsys_lab.validation import is_integer, require_positive
 
 MOST_OPERANDS = 12
 """Most operands of an einsum, since the best order is sought among (3^n + 1)/2 - 2^n divisions of subsets."""
@@ -53,7 +53,7 @@ class Einsum:
             if letter not in known:
                 raise InputError(f"index {letter!r} of {text} has no size")
             size = known[letter]
-            if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+            if not is_integer(size, at_least=0):
                 raise InputError(f"size of index {letter!r}", got=repr(size), expected="a whole number, at least 0")
         return cls(inputs, output, {letter: known[letter] for letter in letters})
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import activations, cache, compute, step
 from mlsys_lab.flops.bounds import LeastTime, Machine, layer_activations, least_time, serving_work, training_work
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.defaults import SERVING_EFFICIENCY, TRAINING_EFFICIENCY
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.memory import BYTES, Recipe, States, states
 from mlsys_lab.flops.parameters import parameters
+from mlsys_lab.validation import is_integer, require_integer
 
 
 @dataclass(frozen=True)
@@ -277,7 +278,7 @@ def _costs(tokens_per_s: dict[str, float], layout: Layout, price_per_hour: float
 
 def _sequences(layout: Layout, batch: int) -> int:
     """Sequences of a batch that one data-parallel rank works on; InputError unless they divide evenly."""
-    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1 or batch % layout.data:
+    if not is_integer(batch, at_least=1) or batch % layout.data:
         wanted = f"a multiple of {layout.data} data-parallel ranks"
         raise InputError("the batch does not divide evenly", got=f"{batch} sequences", expected=wanted)
     return batch // layout.data
@@ -285,8 +286,7 @@ def _sequences(layout: Layout, batch: int) -> int:
 
 def check_tokens(config: TransformerConfig, tokens: int) -> None:
     """Raise InputError unless the model takes sequences of `tokens` tokens."""
-    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
-        raise InputError("tokens of a sequence out of range", got=repr(tokens), expected="a whole number, at least 1")
+    require_integer("tokens of a sequence", tokens)
     if config.position == "learned" and tokens > config.context:
         raise InputError(
             f"{config.name} has no positions for so many tokens", got=tokens, expected=f"up to {config.context}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
+from mlsys_lab.validation import require_at_least_one, require_non_negative, require_positive
 
 
 def time_between_failures_s(device_s: float, devices: int) -> float:
@@ -56,5 +56,5 @@ def lost_share(interval_s: float, save_s: float, between_failures_s: float, *, r
     0.105
     """
     require_positive(interval_s=interval_s, save_s=save_s, between_failures_s=between_failures_s)
-    require_not_negative(restart_s=restart_s)
+    require_non_negative(restart_s=restart_s)
     return save_s / interval_s + (interval_s / 2 + restart_s) / between_failures_s

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout
 
 MOST_CHANGES = 3

@@ -6,11 +6,12 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.compute import check_recomputation
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.memory import check_zero_stage
 from mlsys_lab.flops.parameters import mlp_parameters, parameters
+from mlsys_lab.validation import is_integer, require_integer
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         for name in ("data", "tensor", "pipeline", "expert", "context", "micro_batch", "interleave"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"Layout.{name} out of range", got=repr(value), expected="a whole number, at least 1")
+            require_integer(f"Layout.{name}", getattr(self, name))
         check_zero_stage(self.zero_stage)
         if self.data % self.expert:
             raise InputError("expert ranks are taken from the data ranks", got=f"{self.expert} of {self.data}")
@@ -89,7 +88,7 @@ class Layout:
         Interleaved ones go round in groups of as many as there are stages: InputError unless they make whole groups.
         """
         once = self.data * self.micro_batch
-        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1 or batch % once:
+        if not is_integer(batch, at_least=1) or batch % once:
             raise InputError(
                 "the batch does not divide evenly",
                 got=f"{batch} sequences",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlsys_lab.errors import InputError, did_you_mean
-from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative
+from mlsys_lab.validation import require_at_least_one, require_non_negative
 
 BYTES = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5, "int4": 0.5}
 """Bytes of one element by format; the scales of quantised formats are not counted."""
@@ -115,7 +115,7 @@ def states(parameters: float, recipe: Recipe, *, data: int = 1, zero_stage: int 
     >>> [round(states(psi, RECIPES["mixed16"], data=64, zero_stage=stage).total / 1e9, 1) for stage in ZERO_STAGES]
     [120.0, 31.4, 16.6, 1.9]
     """
-    require_not_negative(parameters=parameters)
+    require_non_negative(parameters=parameters)
     require_at_least_one(data=data)
     check_zero_stage(zero_stage)
     optimiser = parameters / (data if zero_stage >= 1 else 1)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
+from mlsys_lab.validation import require_at_least_one, require_non_negative, require_positive
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ def scaled_bits(bits: float, *scales: tuple[float, int]) -> float:
     >>> scaled_bits(4, (16, 128)), scaled_bits(4, (8, 64), (32, 64 * 256))
     (4.125, 4.126953125)
     """
-    require_not_negative(bits=bits)
+    require_non_negative(bits=bits)
     for scale_bits, shared in scales:
-        require_not_negative(scale_bits=scale_bits)
+        require_non_negative(scale_bits=scale_bits)
         require_at_least_one(shared=shared)
     return bits + sum(scale_bits / shared for scale_bits, shared in scales)
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import cache
-from mlsys_lab.flops.amounts import require_at_least_one, require_positive
 from mlsys_lab.flops.bounds import Machine
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.flops.step import Part, step_cost
+from mlsys_lab.validation import require_at_least_one, require_positive
 
 WORKING_LAYERS = 2
 """Layers whose offloaded weights a device has room for: the one at work, and the next, which is on its way."""

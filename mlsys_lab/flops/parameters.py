@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlsys_lab.flops.config import LatentAttention, TransformerConfig
+from mlsys_lab.configs.transformer import LatentAttention, TransformerConfig
 
 
 @dataclass(frozen=True)

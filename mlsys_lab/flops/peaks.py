@@ -5,7 +5,7 @@ A unit is whatever the multiply-adds are counted for: a streaming multiprocessor
 
 from __future__ import annotations
 
-from mlsys_lab.flops.amounts import require_positive
+from mlsys_lab.validation import require_positive
 
 
 def peak_flops_per_s(units: float, multiply_adds: float, clock_hz: float) -> float:

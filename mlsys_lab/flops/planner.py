@@ -11,15 +11,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.flops import compute
 from mlsys_lab.flops.bounds import LeastTime, Machine, least_time, training_work
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.defaults import TRAINING_EFFICIENCY
 from mlsys_lab.flops.estimate import MemoryUse, check_tokens, training_memory
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import Recipe
 from mlsys_lab.flops.stage import stage_flops
+from mlsys_lab.validation import require_integer
 
 LEAST_CONTEXT_TOKENS = 4096
 """Tokens of a sequence that a context-parallel rank has at least: fewer are better divided as sequences."""
@@ -126,8 +127,7 @@ def plan(
             raise InputError("a layout has no such field", got=repr(name), help=did_you_mean(name, names))
     Layout(**{"data": given.get("expert", 1), "pipeline": given.get("interleave", 1), **given})  # type: ignore[arg-type]
     for name, count in (("devices", devices), ("batch", batch)):
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InputError(f"{name} out of range", got=repr(count), expected="a whole number, at least 1")
+        require_integer(name, count)
     check_tokens(config, tokens)
 
     def evaluate(layout: Layout, memory: MemoryUse) -> Plan:

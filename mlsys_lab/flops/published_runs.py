@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from mlsys_lab.configs.presets import preset
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.flops import compute
 from mlsys_lab.flops.bounds import Machine, machine
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import Recipe, recipe
 from mlsys_lab.flops.planner import Given, Plan, plan
-from mlsys_lab.flops.presets import preset
 from mlsys_lab.hardware import device
 
 _MIXED = recipe("mixed18")

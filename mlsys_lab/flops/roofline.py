@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
 from mlsys_lab.hardware import Device
+from mlsys_lab.validation import require_at_least_one, require_non_negative, require_positive
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def bound(flops: float, size_bytes: float, *, peak_flops_per_s: float, bandwidth
 
     Raises InputError for negative FLOPs, and unless bytes and rates are positive.
     """
-    require_not_negative(flops=flops)
+    require_non_negative(flops=flops)
     require_positive(
         size_bytes=size_bytes, peak_flops_per_s=peak_flops_per_s, bandwidth_bytes_per_s=bandwidth_bytes_per_s
     )

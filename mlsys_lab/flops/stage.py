@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.flops import communication, compute
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout
 
 

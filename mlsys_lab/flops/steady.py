@@ -5,7 +5,7 @@ Every sequence has a prompt and an answer of the same lengths, and as soon as on
 
 from __future__ import annotations
 
-from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
+from mlsys_lab.validation import require_at_least_one, require_non_negative, require_positive
 
 
 def freed_tokens(batch: float, prompt: float, answer: float) -> float:
@@ -16,7 +16,7 @@ def freed_tokens(batch: float, prompt: float, answer: float) -> float:
     >>> freed_tokens(32, prompt=8192, answer=4096)
     96.0
     """
-    require_not_negative(prompt=prompt)
+    require_non_negative(prompt=prompt)
     require_at_least_one(batch=batch, answer=answer)
     return batch * (prompt + answer) / answer
 

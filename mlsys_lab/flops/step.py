@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from mlsys_lab.configs.transformer import LatentAttention, TransformerConfig, Window
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import cache, compute
-from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
-from mlsys_lab.flops.config import LatentAttention, TransformerConfig, Window
 from mlsys_lab.flops.parameters import mlp_parameters, parameters
+from mlsys_lab.validation import require_at_least_one, require_non_negative, require_positive
 
 Part = tuple[int, int]
 """New tokens of a sequence, and the tokens before them whose keys and values are cached."""
@@ -53,7 +53,7 @@ def step_cost(
     `weight_bytes` and `cache_bytes` are those of one number. Logits are worked out for the last token of each sequence,
     or with `every_token`, as for drafts, for all. A new token's key is read where it is made, and counted as written.
 
-    >>> from mlsys_lab.flops.presets import preset
+    >>> from mlsys_lab.configs.presets import preset
     >>> one = step_cost(preset("llama3-8b"), [(1, 8191)])
     >>> f"{one.flops:.3g} FLOPs, {one.weight_bytes:.3g} + {one.cache_read_bytes:.3g} bytes"
     '1.93e+10 FLOPs, 1.5e+10 + 1.07e+09 bytes'
@@ -63,7 +63,7 @@ def step_cost(
         raise InputError("a step without sequences", expected="(new, past) of one or more")
     for new, past in parts:
         require_at_least_one(new=new)
-        require_not_negative(past=past)
+        require_non_negative(past=past)
     element = cache.elements_per_token(config) * cache_bytes
     tokens = sum(new for new, _ in parts)
     return StepCost(
@@ -109,7 +109,7 @@ def forward(
 def cached_layers(config: TransformerConfig, past: int, window: Window | None = None) -> int:
     """Cached tokens that new ones after `past` see, summed over layers: `past` in each, less where a window ends.
 
-    >>> from mlsys_lab.flops.presets import preset
+    >>> from mlsys_lab.configs.presets import preset
     >>> cached_layers(preset("gemma2-2b"), 10_000), cached_layers(preset("gemma2-2b"), 10_000, Window(4096, 13))
     (260000, 183235)
     """

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one, require_positive
+from mlsys_lab.validation import require_at_least_one, require_positive
 
 
 class Block(NamedTuple):

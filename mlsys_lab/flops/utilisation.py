@@ -7,12 +7,12 @@ read: weights and KV cache. All are fractions of the dense peak; a figure above 
 
 from __future__ import annotations
 
-from mlsys_lab.flops.amounts import require_not_negative, require_positive
+from mlsys_lab.validation import require_non_negative, require_positive
 
 
 def flops_per_s(flops: float, time_s: float, devices: int = 1) -> float:
     """FLOP/s that each of `devices` reached, from the FLOPs and the seconds of one piece of work."""
-    require_not_negative(flops=flops)
+    require_non_negative(flops=flops)
     require_positive(time_s=time_s, devices=devices)
     return flops / time_s / devices
 
@@ -34,7 +34,7 @@ def mbu(needed_bytes: float, time_s: float, *, bandwidth_bytes_per_s: float, dev
     >>> mbu(14e9, 0.014, bandwidth_bytes_per_s=2e12)  # 7 billion weights of 16 bits, 14 ms a token
     0.5
     """
-    require_not_negative(needed_bytes=needed_bytes)
+    require_non_negative(needed_bytes=needed_bytes)
     require_positive(time_s=time_s, bandwidth_bytes_per_s=bandwidth_bytes_per_s, devices=devices)
     return needed_bytes / time_s / devices / bandwidth_bytes_per_s
 
@@ -46,6 +46,6 @@ def training_time_s(flops: float, *, peak_flops_per_s: float, devices: int = 1, 
     >>> round(days)
     40
     """
-    require_not_negative(flops=flops)
+    require_non_negative(flops=flops)
     require_positive(peak_flops_per_s=peak_flops_per_s, devices=devices, utilisation=utilisation)
     return flops / (peak_flops_per_s * devices * utilisation)

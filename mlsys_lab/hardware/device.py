@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.validation import require_positive
 
 PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 
@@ -81,9 +82,7 @@ class Device:
             "units": self.units,
             "clock_hz": 1 if self.clock_hz is None else self.clock_hz,
         }
-        for what, amount in amounts.items():
-            if not amount > 0:
-                raise InputError(f"{self.name}: {what} must be positive", got=amount)
+        require_positive(**{f"{self.name}: {what}": amount for what, amount in amounts.items()})
         if self.kind != "cpu" and not self.source.startswith("https://"):
             raise InputError(f"{self.name}: figures need a source", got=repr(self.source), expected="an https address")
         object.__setattr__(self, "peaks", MappingProxyType(dict(self.peaks)))

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import torch
 
-from mlsys_lab.flops import TransformerConfig
+from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.models.transformer import Transformer
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from mlsys_lab.flops import TransformerConfig
+from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.models.positions import rotate
 
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from mlsys_lab.flops import Experts, TransformerConfig
+from mlsys_lab.configs import Experts, TransformerConfig
 from mlsys_lab.models.attention import Project, project_each
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from mlsys_lab.flops import TransformerConfig
+from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.models.attention import Attend, Attention
 from mlsys_lab.models.positions import rotate
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from mlsys_lab.flops import TransformerConfig
+from mlsys_lab.configs import TransformerConfig
 
 
 @dataclass(frozen=True)

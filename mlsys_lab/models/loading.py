@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from mlsys_lab.configs.fields import Fields
+from mlsys_lab.configs.huggingface import read_config, read_fields
+from mlsys_lab.configs.transformer import SCALINGS
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.config import SCALINGS
-from mlsys_lab.flops.fields import Fields
-from mlsys_lab.flops.huggingface import read_config, read_fields
 from mlsys_lab.models.attention import Attention, fused_attention
 from mlsys_lab.models.layouts import LAYOUTS, NO_WEIGHTS, Stored, locate
 from mlsys_lab.models.transformer import Transformer

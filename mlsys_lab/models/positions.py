@@ -9,7 +9,7 @@ import math
 
 import torch
 
-from mlsys_lab.flops import RotaryScaling
+from mlsys_lab.configs import RotaryScaling
 
 
 def rotary_angles(

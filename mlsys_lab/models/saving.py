@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from mlsys_lab.configs import TransformerConfig
+from mlsys_lab.configs.huggingface import read_config
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import TransformerConfig
-from mlsys_lab.flops.huggingface import read_config
 from mlsys_lab.models.layouts import LLAMA, locate
 from mlsys_lab.models.loading import SINGLE
 from mlsys_lab.models.transformer import Transformer

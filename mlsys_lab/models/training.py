@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F
 
+from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.models.transformer import Transformer
 
 Tokens = NDArray[np.int64]

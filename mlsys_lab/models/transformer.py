@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.models.attention import Attend, Attention, CachedAttention, SelfAttention, fused_attention
 from mlsys_lab.models.experts import MLP, MixtureOfExperts
 from mlsys_lab.models.latent import LatentSelfAttention

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.scaling.laws import FLOPS_PER_PARAMETER_TOKEN, Law, require_positive
+from mlsys_lab.scaling.laws import FLOPS_PER_PARAMETER_TOKEN, Law, positive_array
 
 INFERENCE_FLOPS_PER_PARAMETER_TOKEN = 2
 
@@ -54,7 +54,7 @@ def compute_optimal(law: Law, flops: float) -> Allocation:
 
 def reach_loss(law: Law, loss: float, n_params: float, inference_tokens: float = 0.0) -> Allocation:
     """Allocation of a model of `n_params` parameters trained until it reaches the loss; InputError if it never does."""
-    size = float(require_positive("parameters", n_params))
+    size = float(positive_array("parameters", n_params))
     tokens = float(law.tokens_for_loss(loss, size))
     if not np.isfinite(tokens):
         least = float(law.params_for_loss(loss))

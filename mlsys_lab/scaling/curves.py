@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.scaling.laws import FloatArray, require_positive, training_flops
+from mlsys_lab.scaling.laws import FloatArray, positive_array, training_flops
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Curve:
     loss: FloatArray
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n_params", float(require_positive("parameters of a curve", self.n_params)))
+        object.__setattr__(self, "n_params", float(positive_array("parameters of a curve", self.n_params)))
         _columns(self, "tokens", "loss")
         if np.any(np.diff(self.tokens) <= 0):
             raise InputError("tokens along a curve must rise")
@@ -72,7 +72,7 @@ class Runs:
 
 def _columns(record: Curve | Runs, *names: str) -> None:
     """Make each named field a float64 array; `InputError` unless all are (K,), positive and as long as each other."""
-    columns = {name: np.atleast_1d(require_positive(f"{name} of runs", getattr(record, name))) for name in names}
+    columns = {name: np.atleast_1d(positive_array(f"{name} of runs", getattr(record, name))) for name in names}
     shapes = {name: column.shape for name, column in columns.items()}
     if len(set(shapes.values())) > 1 or any(len(shape) != 1 for shape in shapes.values()):
         got = ", ".join(f"{name} {shape}" for name, shape in shapes.items())

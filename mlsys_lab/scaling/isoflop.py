@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.scaling.curves import Runs
-from mlsys_lab.scaling.laws import FloatArray, Frontier, PowerLaw, require_positive
+from mlsys_lab.scaling.laws import FloatArray, Frontier, PowerLaw, positive_array
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Parabola:
 
     def __call__(self, n_params: ArrayLike) -> FloatArray:
         """Loss in nats a token that the parabola gives for N parameters; elementwise."""
-        return self.loss_opt + self.curvature * np.log(require_positive("parameters", n_params) / self.n_opt) ** 2
+        return self.loss_opt + self.curvature * np.log(positive_array("parameters", n_params) / self.n_opt) ** 2
 
     @property
     def has_minimum(self) -> bool:

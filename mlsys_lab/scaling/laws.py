@@ -27,10 +27,10 @@ GOPHER_FLOPS = 5.76e23
 
 def training_flops(n_params: ArrayLike, tokens: ArrayLike) -> FloatArray:
     """C = 6ND, the FLOPs of training N parameters on D tokens."""
-    return FLOPS_PER_PARAMETER_TOKEN * require_positive("parameters", n_params) * require_positive("tokens", tokens)
+    return FLOPS_PER_PARAMETER_TOKEN * positive_array("parameters", n_params) * positive_array("tokens", tokens)
 
 
-def require_positive(what: str, amount: ArrayLike, *, endless: bool = False) -> FloatArray:
+def positive_array(what: str, amount: ArrayLike, *, endless: bool = False) -> FloatArray:
     """The amount as float64; InputError naming `what` unless all elements are positive and finite (or `endless`)."""
     try:
         array = np.asarray(amount, dtype=np.float64)
@@ -53,11 +53,11 @@ class PowerLaw:
 
     def __call__(self, x: ArrayLike) -> FloatArray:
         """Value of the law at x > 0; elementwise."""
-        return self.coefficient * require_positive("x of a power law", x) ** self.exponent
+        return self.coefficient * positive_array("x of a power law", x) ** self.exponent
 
     def inverse(self, y: ArrayLike) -> FloatArray:
         """The x at which the law has the value y > 0; elementwise."""
-        return (require_positive("y of a power law", y) / self.coefficient) ** (1 / self.exponent)
+        return (positive_array("y of a power law", y) / self.coefficient) ** (1 / self.exponent)
 
     @classmethod
     def fit(cls, x: ArrayLike, y: ArrayLike) -> PowerLaw:
@@ -66,7 +66,7 @@ class PowerLaw:
         >>> PowerLaw.fit([1, 4, 16], [3, 6, 12]).exponent
         0.5
         """
-        log_x, log_y = np.log(require_positive("x of a power law", x)), np.log(require_positive("y of a power law", y))
+        log_x, log_y = np.log(positive_array("x of a power law", x)), np.log(positive_array("y of a power law", y))
         if log_x.shape != log_y.shape or log_x.ndim != 1:
             raise InputError("x and y of a power law differ in shape", got=f"{log_x.shape} and {log_y.shape}")
         centred = log_x - log_x.mean()
@@ -126,7 +126,7 @@ class Law(ABC):
 
     def terms(self, loss: ArrayLike) -> FloatArray:
         """Sum A/N^alpha + B/D^beta at which the law has this loss; InputError at or below the floor."""
-        array = require_positive("loss", loss)
+        array = positive_array("loss", loss)
         if not np.all(array > self.floor):
             raise InputError("no model reaches this loss", got=f"{array.min():g}", expected=f"above {self.floor:g}")
         return self._to_terms(array)
@@ -135,19 +135,19 @@ class Law(ABC):
         """Loss L(N, D) in nats a token; elementwise."""
         A, B, alpha, beta = self.coefficients
         return self._from_terms(
-            A * require_positive("parameters", n_params) ** -alpha + B * require_positive("tokens", tokens) ** -beta
+            A * positive_array("parameters", n_params) ** -alpha + B * positive_array("tokens", tokens) ** -beta
         )
 
     def params_for_loss(self, loss: ArrayLike, tokens: ArrayLike = np.inf) -> FloatArray:
         """Parameters N that reach the loss with D tokens (infinitely many by default); nan where no N does."""
         A, B, alpha, beta = self.coefficients
-        left = self.terms(loss) - B * require_positive("tokens", tokens, endless=True) ** -beta
+        left = self.terms(loss) - B * positive_array("tokens", tokens, endless=True) ** -beta
         return (A / np.where(left > 0, left, np.nan)) ** (1 / alpha)
 
     def tokens_for_loss(self, loss: ArrayLike, n_params: ArrayLike = np.inf) -> FloatArray:
         """Tokens D that bring N parameters (infinitely many by default) to the loss; nan where no D does."""
         A, B, alpha, beta = self.coefficients
-        left = self.terms(loss) - A * require_positive("parameters", n_params, endless=True) ** -alpha
+        left = self.terms(loss) - A * positive_array("parameters", n_params, endless=True) ** -alpha
         return (B / np.where(left > 0, left, np.nan)) ** (1 / beta)
 
     def frontier(self) -> Frontier:

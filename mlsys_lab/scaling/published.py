@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlsys_lab.scaling.laws import FloatArray, Frontier, PowerLaw, require_positive
+from mlsys_lab.scaling.laws import FloatArray, Frontier, PowerLaw, positive_array
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class PublishedRuns:
 
 
 def _column(*numbers: float, scale: float = 1) -> FloatArray:
-    column = scale * require_positive("a column", numbers)
+    column = scale * positive_array("a column", numbers)
     column.flags.writeable = False
     return column
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import TransformerConfig, parameters
+from mlsys_lab.flops import parameters
 from mlsys_lab.scaling.curves import Curve
-from mlsys_lab.scaling.laws import FLOPS_PER_PARAMETER_TOKEN, require_positive
+from mlsys_lab.scaling.laws import FLOPS_PER_PARAMETER_TOKEN, positive_array
 from mlsys_lab.scaling.text import Corpus, read_corpus
 
 Progress = Callable[[int, int], object]
@@ -81,7 +82,7 @@ came out 5.1 to 6.1 % below what approach 3 predicts. At this scale losses still
 def tokens_for(size: Size, flops: float, corpus: Corpus) -> int:
     """Training tokens D = C / 6N of a size with a budget of `flops`."""
     return round(
-        float(require_positive("FLOPs", flops)) / (FLOPS_PER_PARAMETER_TOKEN * size.n_params(len(corpus.vocabulary)))
+        float(positive_array("FLOPs", flops)) / (FLOPS_PER_PARAMETER_TOKEN * size.n_params(len(corpus.vocabulary)))
     )
 
 
@@ -138,7 +139,7 @@ def train(
     peak = (
         LEARNING_RATE_TIMES_WIDTH / size.width
         if learning_rate is None
-        else float(require_positive("rate", learning_rate))
+        else float(positive_array("rate", learning_rate))
     )
     with training.one_thread():
         model = training.new_model(size.config(len(corpus.vocabulary)), seed)
@@ -165,7 +166,7 @@ class _Schedule:
 
     @classmethod
     def of(cls, tokens: float) -> _Schedule:
-        wanted = float(require_positive("tokens", tokens))
+        wanted = float(positive_array("tokens", tokens))
         if wanted < 10 * SEQUENCE:
             raise InputError("too few tokens for a run", got=f"{wanted:g}", expected=f"at least {10 * SEQUENCE}")
         batch = max(1, round(math.sqrt(wanted / BATCH_GROWTH)))

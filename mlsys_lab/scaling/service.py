@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.scaling.curves import Curve, Runs
-from mlsys_lab.scaling.laws import FLOPS_PER_PARAMETER_TOKEN, ChinchillaLaw, FloatArray, PowerLaw, require_positive
+from mlsys_lab.scaling.laws import FLOPS_PER_PARAMETER_TOKEN, ChinchillaLaw, FloatArray, PowerLaw, positive_array
 
 SMALLEST_PARAMS, LARGEST_PARAMS = 10_000, 10**13
 SMALLEST_TOKENS = 1000
@@ -76,7 +76,7 @@ class World:
         """Expected loss, nats a token, after `tokens` tokens and a share `progress` of the schedule."""
         above = self.law.loss(n_params, tokens) - self.law.E
         if learning_rate is not None:
-            off = np.log(require_positive("learning rate", learning_rate) / self.best_learning_rate(n_params))
+            off = np.log(positive_array("learning rate", learning_rate) / self.best_learning_rate(n_params))
             above = above * (1 + self.sensitivity * off**2)
         return self.law.E + above * (1 + self.schedule_gap * (1 - np.asarray(progress, dtype=np.float64)))
 
@@ -223,7 +223,7 @@ def _require_whole(what: str, amount: float, least: int, most: int | None) -> in
 
 
 def _rate(learning_rate: float) -> float:
-    array = require_positive("learning rate", learning_rate)
+    array = positive_array("learning rate", learning_rate)
     if array.ndim:
         raise InputError("learning rate must be one number", got=repr(learning_rate))
     return float(array)

@@ -12,10 +12,10 @@ from typing import Any, Self
 import anywidget
 import traitlets
 
+from mlsys_lab.configs import TransformerConfig
+from mlsys_lab.configs.presets import PRESETS, preset
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.flops.compute import attention_crossover, attention_share
-from mlsys_lab.flops.presets import PRESETS, preset
 from mlsys_lab.widgets.modules import esm
 from mlsys_lab.widgets.page import table
 

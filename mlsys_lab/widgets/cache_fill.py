@@ -12,8 +12,8 @@ import anywidget
 import torch
 import traitlets
 
+from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.errors import InputError, did_you_mean
-from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.inference.cache import Contiguous, Paged, SlidingWindow
 from mlsys_lab.inference.cache.filling import Arrival, fillings
 from mlsys_lab.models import Transformer

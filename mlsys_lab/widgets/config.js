@@ -1,4 +1,4 @@
-// A transformer's sizes, checked as `mlsys_lab.flops.config` checks them: the same refusals in the same words.
+// A transformer's sizes, checked as `mlsys_lab.configs.transformer` checks them: the same refusals in the same words.
 
 function checkWhole(record, kind, names, least) {
   for (const name of names) {

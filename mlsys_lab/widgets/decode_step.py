@@ -12,11 +12,11 @@ from typing import Any, Self
 import anywidget
 import traitlets
 
+from mlsys_lab.configs.presets import preset
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.flops.bounds import machine
 from mlsys_lab.flops.estimate import Estimate, estimate_serving
 from mlsys_lab.flops.layout import Layout
-from mlsys_lab.flops.presets import preset
 from mlsys_lab.hardware import device
 from mlsys_lab.widgets.modules import esm
 from mlsys_lab.widgets.page import table

@@ -12,14 +12,14 @@ from typing import Any, Self
 import anywidget
 import traitlets
 
+from mlsys_lab.configs import TransformerConfig
+from mlsys_lab.configs.presets import PRESETS, preset
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.flops.bounds import NETWORK_BYTES_PER_S, machine
 from mlsys_lab.flops.defaults import DEVICE, RECIPE, SEQUENCE_TOKENS
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import BYTES, RECIPES, Recipe, element_bytes, recipe, states
 from mlsys_lab.flops.parameters import parameters
-from mlsys_lab.flops.presets import PRESETS, preset
 from mlsys_lab.hardware import DEVICES, Device, device
 from mlsys_lab.widgets.modules import esm
 from mlsys_lab.widgets.page import table

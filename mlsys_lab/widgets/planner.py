@@ -12,13 +12,13 @@ from typing import Any, Self
 import anywidget
 import traitlets
 
-from mlsys_lab.flops import TransformerConfig
+from mlsys_lab.configs import TransformerConfig
+from mlsys_lab.configs.presets import PRESETS, preset
 from mlsys_lab.flops.bounds import NETWORK_BYTES_PER_S, machine
 from mlsys_lab.flops.defaults import DEVICE, RECIPE, SEQUENCE_TOKENS
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import RECIPES, recipe
 from mlsys_lab.flops.planner import Given, plan
-from mlsys_lab.flops.presets import PRESETS, preset
 from mlsys_lab.hardware import DEVICES, device
 from mlsys_lab.widgets.estimator import device_machines, recipe_bytes
 from mlsys_lab.widgets.modules import esm

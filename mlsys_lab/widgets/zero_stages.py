@@ -12,10 +12,10 @@ from typing import Any, Self
 import anywidget
 import traitlets
 
+from mlsys_lab.configs.presets import preset
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.flops.memory import RECIPES, ZERO_STAGES, States, states
 from mlsys_lab.flops.parameters import parameters
-from mlsys_lab.flops.presets import preset
 from mlsys_lab.hardware import device
 from mlsys_lab.widgets.modules import esm
 from mlsys_lab.widgets.page import table

@@ -831,7 +831,8 @@ check("choose_layout")
 # 512 H100s. Your layout comes first; what do the others lose their time by?
 
 # %%
-from mlsys_lab import flops, hardware
+from mlsys_lab import hardware
+from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.flops.bounds import machine as machine_of
 from mlsys_lab.flops.estimate import estimate_training
 from mlsys_lab.flops.layout import Layout as TheirLayout
@@ -840,7 +841,7 @@ from mlsys_lab.flops.memory import RECIPES
 h100 = machine_of(hardware.device("H100"), "bf16")
 mine = Machine(h100.peak_flops_per_s, h100.memory_bytes, h100.link_bytes_per_s, h100.network_bytes_per_s, h100.node)
 llama = Model(layers=80, width=8192, hidden=28672, tokens=4096)
-config = flops.TransformerConfig("70B", 80, 8192, 64, 28672, 32000, 4096)
+config = TransformerConfig("70B", 80, 8192, 64, 28672, 32000, 4096)
 DEVICES, BATCH = 512, 1024
 
 found = choose_layout(llama, mine, DEVICES, BATCH)

@@ -61,7 +61,7 @@ from dataclasses import dataclass
 import torch
 
 from mlsys_lab import stack
-from mlsys_lab.flops import TransformerConfig
+from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.models import Transformer
 from mlsys_lab.models.aging import AgingModel
 
@@ -373,7 +373,7 @@ import time
 
 import plotly.graph_objects as go
 
-from mlsys_lab.flops import preset
+from mlsys_lab.configs import preset
 from mlsys_lab.widgets import show
 
 torch.manual_seed(0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from mlsys_lab.autograd import Tensor, cross_entropy, held_bytes, no_grad, optim
+from mlsys_lab.autograd import Tensor, cross_entropy, no_grad, optim, saved_bytes
 from mlsys_lab.autograd.gpt import GPT, GPTConfig
 from mlsys_lab.errors import InputError
 
@@ -96,7 +96,7 @@ def test_checkpointing_with_dropout_gives_the_same_step_and_holds_less(tokens):
         model = GPT(GPTConfig(**(vars(SMALL) | {"dropout": 0.2, "segments": segments})))
         torch.manual_seed(1)
         loss = cross_entropy(model(tokens[:, :-1]), tokens[:, 1:])
-        held = held_bytes(loss)
+        held = saved_bytes(loss)
         loss.backward()
         steps.append((held, loss.item(), [p.grad for p in model.parameters()]))
     (plain, loss, grads), (checkpointed, loss_again, grads_again) = steps

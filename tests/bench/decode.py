@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from mlsys_lab.flops import TransformerConfig
+from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.inference.cache import Contiguous, extend
 from mlsys_lab.inference.engine import Request, SamplingParams
 from mlsys_lab.inference.generate import generate

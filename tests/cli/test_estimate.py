@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from mlsys_lab.configs.presets import preset
 from mlsys_lab.flops.bounds import machine
 from mlsys_lab.flops.estimate import estimate_serving, estimate_training
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import RECIPES
-from mlsys_lab.flops.presets import preset
 from mlsys_lab.hardware import device
 
 Call = Callable[..., tuple[int, str, str]]

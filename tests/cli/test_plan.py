@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from mlsys_lab.configs.presets import preset
 from mlsys_lab.flops.bounds import machine
 from mlsys_lab.flops.memory import RECIPES
 from mlsys_lab.flops.planner import plan
-from mlsys_lab.flops.presets import preset
 from mlsys_lab.hardware import device
 
 Call = Callable[..., tuple[int, str, str]]

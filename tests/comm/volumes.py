@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from mlsys_lab.comm.collectives.chunks import chunk_lengths
-from mlsys_lab.comm.collectives.trees import TreeNode, binomial_tree_node, double_tree_nodes
+from mlsys_lab.comm.trees import TreeNode, binomial_tree_node, double_tree_nodes
 
 
 class Volume:

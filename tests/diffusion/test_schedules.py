@@ -74,7 +74,7 @@ def test_one_step_is_a_grid_of_every_kind():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda: linear_betas(0), "a schedule has steps: got 0"),
+        (lambda: linear_betas(0), "steps must be at least 1: got 0"),
         (lambda: linear_betas(10, 0.3, 0.1), "betas out of range: got 0.3 to 0.1"),
         (lambda: alphas_bar(torch.tensor([0.1, 1.0])), "not a schedule of variances: got shape (2,): 0.1, 1"),
         (lambda: alphas_bar(torch.tensor([0.1, math.nan])), "not a schedule of variances"),

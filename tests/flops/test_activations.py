@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlsys_lab.configs.presets import preset
+from mlsys_lab.configs.transformer import Experts, TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import activations
 from mlsys_lab.flops.compute import RECOMPUTATIONS
-from mlsys_lab.flops.config import Experts, TransformerConfig
-from mlsys_lab.flops.presets import preset
 
 GPT3 = preset("gpt3-175b")
 TABLE_2 = {

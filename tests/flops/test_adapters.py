@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mlsys_lab.configs.presets import preset
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.adapters import ATTENTION, EVERY, adapter_bytes, adapter_flops, adapter_parameters
-from mlsys_lab.flops.presets import preset
 from mlsys_lab.inference.adapters import new_adapter
 from mlsys_lab.inference.pretrained import load_pair
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlsys_lab.configs.presets import preset
+from mlsys_lab.configs.transformer import Experts, TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import activations, bounds, cache, compute
 from mlsys_lab.flops.bounds import LeastTime, Machine, Traffic, Work, least_time, machine
-from mlsys_lab.flops.config import Experts, TransformerConfig
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.memory import RECIPES, Recipe
 from mlsys_lab.flops.parameters import parameters
-from mlsys_lab.flops.presets import preset
 from mlsys_lab.hardware import DEVICES, device
 
 CONFIG = TransformerConfig("c", 4, d_model=16, n_heads=8, d_ff=24, vocab_size=32, context=8, n_kv_heads=4)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mlsys_lab.configs.presets import preset
+from mlsys_lab.configs.transformer import LatentAttention, TransformerConfig
 from mlsys_lab.flops import cache
-from mlsys_lab.flops.config import LatentAttention, TransformerConfig
-from mlsys_lab.flops.presets import preset
 
 MULTI_HEAD = TransformerConfig("m", n_layers=3, d_model=32, n_heads=4, d_ff=64, vocab_size=10, context=16)
 LATENT = LatentAttention(q_rank=None, kv_rank=20, nope_dim=8, rope_dim=4, v_dim=6)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlsys_lab.configs.transformer import Experts, TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import communication as comm
-from mlsys_lab.flops.config import Experts, TransformerConfig
 
 CONFIG = TransformerConfig("c", n_layers=4, d_model=8, n_heads=4, d_ff=12, vocab_size=9, context=16, n_kv_heads=2)
 

@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
+from mlsys_lab.configs.presets import preset
+from mlsys_lab.configs.transformer import Experts, LatentAttention, TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import compute
-from mlsys_lab.flops.config import Experts, LatentAttention, TransformerConfig
 from mlsys_lab.flops.parameters import parameters
-from mlsys_lab.flops.presets import preset
 
 TINY = TransformerConfig("tiny", n_layers=2, d_model=6, n_heads=3, d_ff=10, vocab_size=7, context=8, position="learned")
 LATENT = LatentAttention(q_rank=None, kv_rank=5, nope_dim=4, rope_dim=2, v_dim=3)

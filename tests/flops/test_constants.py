@@ -1,4 +1,4 @@
-"""Every figure that a table of `mlsys_lab.flops` holds, typed here from its source, and not from the package."""
+"""Every figure in a table of `mlsys_lab.flops` or `mlsys_lab.configs`, typed here from its source, not the package."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pkgutil
 
 import pytest
 
-from mlsys_lab import flops
+from mlsys_lab import configs, flops
+from mlsys_lab.configs.presets import PRESETS, preset
 from mlsys_lab.flops import dit
-from mlsys_lab.flops.presets import PRESETS, preset
 from tests.leaves import numbers
 
 CONSTANTS = {
@@ -98,15 +98,21 @@ SETTINGS = {
 """What is a choice of ours and no figure of anybody: the modules' own tests say what it does."""
 
 
+MODULES = {
+    module.name: importlib.import_module(f"{package.__name__}.{module.name}")
+    for package in (configs, flops)
+    for module in pkgutil.iter_modules(package.__path__)
+}
+
+
 def constants() -> dict[str, set[str]]:
-    """Names in capitals that a module of the package defines and that hold numbers, by module."""
+    """Names in capitals that a module of the packages defines and that hold numbers, by module."""
     found: dict[str, set[str]] = {}
-    for module in pkgutil.iter_modules(flops.__path__):
-        here = importlib.import_module(f"{flops.__name__}.{module.name}")
-        source = inspect.getsource(here)
-        names = {name for name in vars(here) if name.isupper() and f"\n{name}" in source}
-        if held := {name for name in names if dict(numbers(getattr(here, name)))}:
-            found[module.name] = held
+    for name, module in MODULES.items():
+        source = inspect.getsource(module)
+        names = {constant for constant in vars(module) if constant.isupper() and f"\n{constant}" in source}
+        if held := {constant for constant in names if dict(numbers(getattr(module, constant)))}:
+            found[name] = held
     return found
 
 
@@ -121,13 +127,13 @@ def test_every_constant_is_here() -> None:
 @pytest.mark.parametrize("place", [(module, name) for module, names in CONSTANTS.items() for name in names])
 def test_every_number_is_the_printed_one(place: tuple[str, str]) -> None:
     module, name = place
-    held = getattr(importlib.import_module(f"{flops.__name__}.{module}"), name)
+    held = getattr(MODULES[module], name)
     assert dict(numbers(held)) == dict(numbers(CONSTANTS[module][name]))
 
 
 def test_every_window_is_that_of_the_published_configuration() -> None:
     rows = [line.split() for line in WINDOWS.strip().splitlines()]
-    held = importlib.import_module(f"{flops.__name__}.presets").WINDOWS
+    held = MODULES["presets"].WINDOWS
     assert {name: tuple(window) for name, window in held.items()} == {
         name: (int(tokens), int(layers)) for name, tokens, layers, *_ in rows
     }

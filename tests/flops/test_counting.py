@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from torch.utils.flop_counter import FlopCounterMode
 
+from mlsys_lab.configs.huggingface import read_config
+from mlsys_lab.configs.transformer import Experts, TransformerConfig
 from mlsys_lab.flops import activations, cache, compute
-from mlsys_lab.flops.config import Experts, TransformerConfig
-from mlsys_lab.flops.huggingface import read_config
 from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.models import Transformer, fused_attention
 

@@ -1,7 +1,8 @@
 import pytest
 
+from mlsys_lab.configs import preset
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import count_parameters, parameters, preset, training_flops
+from mlsys_lab.flops import count_parameters, parameters, training_flops
 from mlsys_lab.flops.compute import forward
 
 

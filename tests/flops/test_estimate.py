@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlsys_lab.configs.presets import preset
+from mlsys_lab.configs.transformer import Experts, TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import machine
 from mlsys_lab.flops.compute import RECOMPUTATIONS
-from mlsys_lab.flops.config import Experts, TransformerConfig
 from mlsys_lab.flops.estimate import (
     MemoryUse,
     estimate_serving,
@@ -24,7 +25,6 @@ from mlsys_lab.flops.fitting import smaller_layouts
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import RECIPES
 from mlsys_lab.flops.parameters import parameters
-from mlsys_lab.flops.presets import preset
 from mlsys_lab.hardware import device
 
 H100 = machine(device("H100"), "bf16")

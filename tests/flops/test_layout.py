@@ -8,11 +8,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from mlsys_lab.configs.presets import preset
+from mlsys_lab.configs.transformer import Experts, LatentAttention, TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.config import Experts, LatentAttention, TransformerConfig
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.parameters import parameters
-from mlsys_lab.flops.presets import preset
 
 DENSE = TransformerConfig("dense", 4, d_model=16, n_heads=8, d_ff=24, vocab_size=32, context=8, n_kv_heads=4)
 ROUTED = dataclasses.replace(DENSE, name="routed", experts=Experts(count=8, active=2, d_ff=8, shared=1))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mlsys_lab.configs.families import gpt
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import machine
-from mlsys_lab.flops.families import gpt
 from mlsys_lab.flops.offload import Offload, largest_batch, offloaded_step, offloaded_tokens_per_s
 from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.hardware import device

@@ -2,7 +2,8 @@ import dataclasses
 
 import pytest
 
-from mlsys_lab.flops import Experts, LatentAttention, TransformerConfig, parameters, preset
+from mlsys_lab.configs import Experts, LatentAttention, TransformerConfig, preset
+from mlsys_lab.flops import parameters
 from mlsys_lab.flops.parameters import attention_parameters, mlp_parameters
 
 SMALL = TransformerConfig("small", n_layers=3, d_model=24, n_heads=4, d_ff=40, vocab_size=11, context=8, n_kv_heads=2)

@@ -8,14 +8,14 @@ import json
 
 import pytest
 
+from mlsys_lab.configs.presets import preset
+from mlsys_lab.configs.transformer import Experts, TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import Machine
-from mlsys_lab.flops.config import Experts, TransformerConfig
 from mlsys_lab.flops.estimate import estimate_training
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import RECIPES
 from mlsys_lab.flops.planner import INTERLEAVES, MOST_MICRO_BATCH, Plan, plan
-from mlsys_lab.flops.presets import preset
 
 DENSE = TransformerConfig("dense", 6, 64, 8, 192, 320, 256, n_kv_heads=4)
 ROUTED = dataclasses.replace(DENSE, name="routed", experts=Experts(count=4, active=2, d_ff=96))

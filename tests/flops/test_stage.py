@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.flops import compute
 from mlsys_lab.flops.communication import bubble
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.stage import stage_flops
 

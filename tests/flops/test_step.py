@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 
+from mlsys_lab.configs.presets import WINDOWS, preset
+from mlsys_lab.configs.transformer import Experts, LatentAttention, TransformerConfig, Window
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import compute
 from mlsys_lab.flops.bounds import serving_work
 from mlsys_lab.flops.cache import cache_bytes
-from mlsys_lab.flops.config import Experts, LatentAttention, TransformerConfig, Window
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.parameters import parameters
-from mlsys_lab.flops.presets import WINDOWS, preset
 from mlsys_lab.flops.step import cached_layers, experts_used, forward, parameters_read, step_cost
 
 TINY = TransformerConfig("tiny", n_layers=2, d_model=6, n_heads=3, d_ff=10, vocab_size=7, context=8, position="learned")

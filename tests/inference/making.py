@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mlsys_lab.flops import Experts, LatentAttention, TransformerConfig
+from mlsys_lab.configs import Experts, LatentAttention, TransformerConfig
 from mlsys_lab.inference.cache import Contiguous, Paged, SlidingWindow
 from mlsys_lab.models import Transformer
 

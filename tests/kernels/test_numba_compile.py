@@ -15,9 +15,9 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import numba_compile
 from mlsys_lab.kernels.numba_compile import check_compiles, compiler_works
 from mlsys_lab.kernels.numba_language import cuda, float32
+from mlsys_lab.kernels.numba_record import record_launch
 from mlsys_lab.kernels.reduction.numba_steps import warp_shuffle
 from mlsys_lab.kernels.runtime import load_numba, numba_simulates
-from mlsys_lab.kernels.trace.launches import record_launch
 from mlsys_lab.kernels.trace.numba_simulator import record
 from mlsys_lab.stack.artifact import Artifact, Cell
 

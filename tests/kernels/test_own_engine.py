@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from mlsys_lab.autograd import Tensor
-from mlsys_lab.autograd.operation import record
-from mlsys_lab.autograd.ops import network
+from mlsys_lab.autograd import Tensor, functional, record
 from mlsys_lab.kernels.cross_entropy import triton_steps as cross_entropy_steps
 from mlsys_lab.kernels.norms import triton_steps as norms_steps
 from mlsys_lab.kernels.softmax import triton_steps as softmax_steps
@@ -51,7 +49,7 @@ def test_a_step_through_all_of_them_is_that_of_the_engines_own_operations() -> N
     found = []
     for norm, soft, loss in (
         (layer_norm, softmax, cross_entropy),
-        (network.layer_norm, network.softmax, network.cross_entropy),
+        (functional.layer_norm, functional.softmax, functional.cross_entropy),
     ):
         leaves = [Tensor(one.clone(), requires_grad=True) for one in (x, w, b)]
         total = loss(soft(norm(*leaves)) * 5, targets)

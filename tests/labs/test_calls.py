@@ -33,6 +33,7 @@ ALLOWED = (
     ),
     "mlsys_lab.comm.rank",
     "mlsys_lab.models.aging",
+    "mlsys_lab.kernels.numba_record",
     "mlsys_lab.kernels.trace",
     "mlsys_lab.kernels.cuda_cpp",
     "mlsys_lab.kernels.triton_launch",

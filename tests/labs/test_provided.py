@@ -18,7 +18,7 @@ from mlsys_grader.sandbox.contents import bind_project
 from tests.labs.harness import LabUnderTest, artifact_of, labs
 
 LABS = labs()
-COUNT_TRACES = {"findings.py", "traffic.py", "report.py", "numba_simulator.py", "launches.py"}
+COUNT_TRACES = {"findings.py", "traffic.py", "report.py", "numba_simulator.py", "numba_record.py"}
 """Modules that need what counts for traced kernels, and answer nothing without it."""
 each_lab = pytest.mark.parametrize("lab", LABS, ids=[lab.info.topic for lab in LABS])
 

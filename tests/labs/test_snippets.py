@@ -14,6 +14,7 @@ import torch
 
 from mlsys_checks.live import LiveChecks
 from mlsys_checks.runner import PUBLIC_SEED
+from mlsys_checks.sandboxed.attempt import attempt
 from mlsys_checks.sandboxed.ranks import run_on_threads
 from mlsys_checks.sandboxed.spec import Arrays, Check
 from mlsys_checks.sandboxed.values import decode_text
@@ -93,7 +94,7 @@ def test_the_code_of_a_public_case_runs_and_gives_what_is_asked(lab: LabUnderTes
     for inputs, code in public_cases(check):
         values = values_of(code, dict(names))
         assert values or "print(" in code, f"check {check.name} has no `ask`, code that asks what `run` asks:\n{code}"
-        call = partial(run_on_threads, check) if check.ranks else bind_call(check, inputs).run
+        call = partial(run_on_threads, attempt, check) if check.ranks else bind_call(check, inputs).run
         asked = call(reference_of(lab), public_inputs(inputs))
         texts = [decode_text(array) for array in asked.values() if array.dtype == np.uint8]
         refused = any(isinstance(value, ValueError) for value in values)

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from mlsys_lab.flops import LatentAttention, TransformerConfig, compute, parameters
+from mlsys_lab.configs import LatentAttention, TransformerConfig
+from mlsys_lab.flops import compute, parameters
 from mlsys_lab.models import Transformer
 from tests.models.families import Widened
 

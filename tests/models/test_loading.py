@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from mlsys_lab.configs.architectures import DEFAULTS
+from mlsys_lab.configs.huggingface import read_config
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import parameters
-from mlsys_lab.flops.architectures import DEFAULTS
-from mlsys_lab.flops.huggingface import read_config
 from mlsys_lab.models import load
 from tests.models.families import FAMILIES, Widened, build, rewrite
 

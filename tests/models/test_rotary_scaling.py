@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from mlsys_lab.configs import RotaryScaling, preset
+from mlsys_lab.configs.huggingface import read_config
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import RotaryScaling, preset
-from mlsys_lab.flops.huggingface import read_config
 from mlsys_lab.models import Transformer, load
 from mlsys_lab.models.positions import rotary_angles, stretch_angles
 from tests.models.families import LLAMA31, Widened, build

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.inference.quantize import quantize
 from mlsys_lab.models import Transformer, load
 from mlsys_lab.models.saving import save

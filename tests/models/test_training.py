@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.models import training
 
 CONFIG = TransformerConfig("tiny", n_layers=1, d_model=8, n_heads=2, d_ff=16, vocab_size=7, context=8, tied=True)

@@ -7,8 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlsys_lab.configs import PRESETS, Experts, TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import PRESETS, Experts, TransformerConfig, parameters
+from mlsys_lab.flops import parameters
 from mlsys_lab.models import Transformer
 from tests.sampling import sample
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mlsys_lab.autograd import Tensor, Value, best_segments, checkpoint_sequential, held_bytes, peak_units
+from mlsys_lab.autograd import Tensor, Value, best_segments, checkpoint_sequential, peak_units, saved_bytes
 from tests.oracles.catalogue import oracles
 
 
@@ -62,7 +62,7 @@ def test_ag05_the_published_saving_is_within_what_segments_can_give():
 
     def held(segments):
         x = Tensor(torch.ones(1), requires_grad=True) + 1
-        return held_bytes(checkpoint_sequential([Tensor.exp] * inputs["layers"], x, segments))
+        return saved_bytes(checkpoint_sequential([Tensor.exp] * inputs["layers"], x, segments))
 
     # Equal layers are the best case: the real network's saving lies between none and that of √n segments.
     assert 1 < published < held(1) / held(best_segments(inputs["layers"]))

@@ -12,6 +12,7 @@ from mlsys_lab.comm.cost.congestion import egress_bytes_per_s
 from mlsys_lab.comm.cost.nccl import payload_fraction
 from mlsys_lab.comm.cost.switches import count_switches
 from mlsys_lab.comm.cost.topology import rails
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.flops.communication import (
     all_reduce_bytes,
     all_to_all_link_bytes,
@@ -24,7 +25,6 @@ from mlsys_lab.flops.communication import (
     torus_link_bytes,
     ulysses_bytes,
 )
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.einsum import Einsum, replication
 from mlsys_lab.flops.layout import Layout
 from tests.oracles.catalogue import oracles

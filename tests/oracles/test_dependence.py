@@ -8,7 +8,7 @@ from tests.oracles.catalogue import Oracle, computations, oracles
 from tests.oracles.disturb import disturb
 
 BY_THE_PACKAGE = [oracle for oracle in oracles().values() if oracle.functions]
-LOOK_UPS = {"hardware.device", "flops.presets.preset"}
+LOOK_UPS = {"hardware.device", "configs.presets.preset"}
 """Functions that say what a table holds: a figure that only starts from them is worked out somewhere else."""
 
 

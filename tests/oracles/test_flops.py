@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from mlsys_lab.configs.presets import preset
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.flops.compute import forward, six_n
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.einsum import Einsum
 from mlsys_lab.flops.parameters import parameters
-from mlsys_lab.flops.presets import preset
 from mlsys_lab.flops.roofline import attention_intensity
 from mlsys_lab.flops.utilisation import mfu
 from mlsys_lab.hardware import device

@@ -6,23 +6,23 @@ from dataclasses import replace
 
 import pytest
 
+from mlsys_lab.configs.presets import preset
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.flops.bounds import machine
 from mlsys_lab.flops.cache import bytes_per_token, cache_bytes
 from mlsys_lab.flops.communication import critical_tokens, tensor_parallel_bytes
 from mlsys_lab.flops.compute import forward, two_n
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.estimate import estimate_serving
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import BYTES
 from mlsys_lab.flops.parameters import parameters
-from mlsys_lab.flops.presets import preset
 from mlsys_lab.flops.roofline import bound, bound_on
-from mlsys_lab.flops.stationary import critical_devices, one_side_bytes, two_sides_bytes
 from mlsys_lab.flops.steady import freed_tokens, prefill_servers
 from mlsys_lab.flops.utilisation import mbu, training_time_s
 from mlsys_lab.hardware import device
 from mlsys_lab.inference.speculative import flops_ratio, speedup
 from tests.oracles.catalogue import oracles
+from tests.oracles.stationary import critical_devices, one_side_bytes, two_sides_bytes
 
 LLAMA_70B = preset("llama3-70b")
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.flops.compute import training
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.roofline import bound_on
 from mlsys_lab.hardware import device
 from mlsys_lab.kernels.attention import cost

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.flops.activations import layer
 from mlsys_lab.flops.communication import data_parallel_bytes
 from mlsys_lab.flops.compute import korthikanti_hardware, training
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.memory import recipe, states
 from tests.oracles.catalogue import oracles
 

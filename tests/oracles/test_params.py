@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from mlsys_lab.configs.presets import preset
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.flops.cache import bytes_per_token
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.parameters import parameters
-from mlsys_lab.flops.presets import preset
 from tests.oracles.catalogue import oracles
 
 

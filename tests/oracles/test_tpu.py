@@ -13,9 +13,9 @@ from mlsys_lab.flops.communication import gather_bytes
 from mlsys_lab.flops.compute import two_n
 from mlsys_lab.flops.einsum import Einsum
 from mlsys_lab.flops.roofline import Bound, bound, bound_on, critical_batch, matmul
-from mlsys_lab.flops.systolic import SystolicArrays
 from mlsys_lab.hardware import Device, Link, device
 from tests.oracles.catalogue import oracles
+from tests.oracles.systolic import SystolicArrays
 
 
 def compute_bound_from(work: Callable[[float], Bound]) -> float:

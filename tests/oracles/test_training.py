@@ -6,6 +6,8 @@ import math
 
 import pytest
 
+from mlsys_lab.configs.presets import preset
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.flops.activations import saved_bytes
 from mlsys_lab.flops.communication import (
     best_data_ways,
@@ -16,10 +18,8 @@ from mlsys_lab.flops.communication import (
     tensor_limit,
 )
 from mlsys_lab.flops.compute import palm_training_per_token, six_n, training, two_n
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import Recipe, states
-from mlsys_lab.flops.presets import preset
 from mlsys_lab.flops.utilisation import flops_per_s, mfu, training_time_s
 from tests.oracles.catalogue import oracles
 

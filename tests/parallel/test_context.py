@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from mlsys_lab.comm import Rank, RankError, run
+from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.flops.communication import context_parallel_bytes, ulysses_bytes
 from mlsys_lab.models.attention import fused_attention
 from mlsys_lab.parallel.context import (

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from mlsys_lab.comm import Rank, RankError, run
+from mlsys_lab.configs import Experts, TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import Experts, TransformerConfig
 from mlsys_lab.flops.communication import expert_parallel_bytes
 from mlsys_lab.models.experts import MixtureOfExperts
 from mlsys_lab.parallel.expert import ExpertParallelMoE, load_balancing_loss, route

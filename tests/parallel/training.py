@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mlsys_lab.comm import Rank
-from mlsys_lab.flops import TransformerConfig
+from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.models.transformer import Transformer
 
 STEPS = 5

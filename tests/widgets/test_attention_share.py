@@ -7,10 +7,10 @@ from dataclasses import asdict
 
 import pytest
 
+from mlsys_lab.configs.presets import PRESETS
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.compute import attention_crossover, attention_share, forward
 from mlsys_lab.flops.parameters import parameters
-from mlsys_lab.flops.presets import PRESETS
 from mlsys_lab.widgets import element, esm
 from mlsys_lab.widgets.attention_share import AttentionShare, attention_share_data, attention_share_table
 from tests.pages import assert_readable

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from mlsys_lab.configs.presets import preset
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import cache
 from mlsys_lab.flops.bounds import machine
@@ -14,7 +15,6 @@ from mlsys_lab.flops.compute import forward
 from mlsys_lab.flops.estimate import estimate_serving
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.parameters import parameters
-from mlsys_lab.flops.presets import preset
 from mlsys_lab.hardware import device
 from mlsys_lab.widgets import element, esm
 from mlsys_lab.widgets.decode_step import GPUS, MODELS, DecodeStep, decode_step, decode_step_data, decode_step_table

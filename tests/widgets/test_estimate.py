@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mlsys_lab.configs.presets import PRESETS
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import Machine, machine
 from mlsys_lab.flops.estimate import (
@@ -19,7 +20,6 @@ from mlsys_lab.flops.estimate import (
 from mlsys_lab.flops.fitting import nearest_layout, smaller_layouts
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import BYTES, RECIPES
-from mlsys_lab.flops.presets import PRESETS
 from mlsys_lab.hardware import DEVICES, device
 from mlsys_lab.widgets.estimator import recipe_bytes
 from tests.widgets.transformers import random_config, try_config

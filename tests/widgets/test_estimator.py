@@ -8,12 +8,12 @@ from dataclasses import asdict
 import pytest
 
 from mlsys_lab.cli import main
+from mlsys_lab.configs.presets import PRESETS
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import machine
 from mlsys_lab.flops.estimate import estimate_training, training_run
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import BYTES, RECIPES
-from mlsys_lab.flops.presets import PRESETS
 from mlsys_lab.hardware import device
 from mlsys_lab.widgets import element, esm
 from mlsys_lab.widgets.estimator import Estimator, device_machines, estimator_data, estimator_table, recipe_bytes

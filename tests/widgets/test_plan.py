@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.flops.bounds import Machine, machine
 from mlsys_lab.flops.memory import RECIPES
 from mlsys_lab.flops.planner import Plan, plan

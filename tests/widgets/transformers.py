@@ -6,9 +6,9 @@ import random
 from dataclasses import asdict
 from typing import Any
 
+from mlsys_lab.configs import Experts, LatentAttention, RotaryScaling, TransformerConfig
+from mlsys_lab.configs.presets import PRESETS
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import Experts, LatentAttention, RotaryScaling, TransformerConfig
-from mlsys_lab.flops.presets import PRESETS
 
 
 def random_config(rng: random.Random) -> dict[str, Any]:

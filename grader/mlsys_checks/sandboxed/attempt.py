@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_checks.sandboxed.exceptions import describe_raised, describe_unwritten
+from mlsys_checks.sandboxed.exceptions import ProblemError, describe_raised, describe_time_out, describe_unwritten
+from mlsys_checks.sandboxed.ranks import run_on_threads
 from mlsys_checks.sandboxed.spec import Arrays, Call, Check, Mismatch
 from mlsys_lab.errors import UnfinishedError
 from mlsys_lab.stack.artifact import ArtifactError
@@ -26,14 +27,6 @@ DTYPES = frozenset(
 """What may cross between the sandboxed and the trusted side."""
 MOST_ARRAYS = 256
 """How many arrays may cross in one answer: a notebook asks for no more than what a grader can read."""
-
-
-class ProblemError(Exception):
-    """What stands in the way of an answer, already in words; `unfinished` tells a task that has not been written."""
-
-    def __init__(self, problem: Mismatch, unfinished: bool = False) -> None:
-        super().__init__(problem.what)
-        self.problem, self.unfinished = problem, unfinished
 
 
 @dataclass(frozen=True)
@@ -106,17 +99,10 @@ def attempt(check: Call | Check, artifact: Any, inputs: Arrays, patience: float 
     return Attempt(None if problem else arrays, problem, unfinished, time_s, peak_bytes)
 
 
-def describe_time_out(limit_s: float) -> Mismatch:
-    """Put into words that there was no answer within a limit in seconds."""
-    return Mismatch("it did not come to an end", f"no answer after {limit_s:g} s", f"an answer within {limit_s:g} s")
-
-
 def _run(check: Call | Check, artifact: Any, arrays: Arrays) -> Arrays:
     if not check.ranks:
         return check.run(artifact, arrays)
-    from mlsys_checks.sandboxed.ranks import run_on_threads
-
-    return run_on_threads(check, artifact, arrays)
+    return run_on_threads(attempt, check, artifact, arrays)
 
 
 def _memory_tracker(check: Call | Check) -> Any:

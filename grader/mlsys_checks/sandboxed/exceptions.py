@@ -24,6 +24,19 @@ LONGEST_CALL = 100
 """Characters of a check's own code that a message shows."""
 
 
+class ProblemError(Exception):
+    """What stands in the way of an answer, already in words; `unfinished` tells a task that has not been written."""
+
+    def __init__(self, problem: Mismatch, unfinished: bool = False) -> None:
+        super().__init__(problem.what)
+        self.problem, self.unfinished = problem, unfinished
+
+
+def describe_time_out(limit_s: float) -> Mismatch:
+    """Put into words that there was no answer within a limit in seconds."""
+    return Mismatch("it did not come to an end", f"no answer after {limit_s:g} s", f"an answer within {limit_s:g} s")
+
+
 def describe_unwritten(error: Exception) -> Mismatch:
     """Which task is to do: a released stub names it ("still to do: Task 1 · …"); else by its line alone."""
     task = describe(error).removeprefix(type(error).__name__).removeprefix(": still to do").lstrip(": ")

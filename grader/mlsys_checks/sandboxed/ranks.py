@@ -6,12 +6,12 @@ ranks are threads that take turns; the grader gives each a process of its own, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlsys_checks.sandboxed.attempt import ProblemError, attempt, describe_time_out
+from mlsys_checks.sandboxed.exceptions import ProblemError, describe_time_out
 from mlsys_checks.sandboxed.spec import Arrays, Call, Check, Mismatch, Reveal
 from mlsys_checks.sandboxed.trees import flatten, nest
 from mlsys_lab.errors import InputError
@@ -100,8 +100,8 @@ def describe_deadlock(waits: str) -> Mismatch:
     return Mismatch("the ranks wait for each other, and none can go on", waits, "a receive for each send, in time")
 
 
-def run_on_threads(check: Call | Check, artifact: Any, arrays: Arrays) -> Arrays:
-    """Call a check's `run` on ranks that are threads, as many as `arrays` are for; join their answers and logs.
+def run_on_threads(attempt: Callable[..., Any], check: Call | Check, artifact: Any, arrays: Arrays) -> Arrays:
+    """`attempt` a check on ranks that are threads, as many as `arrays` are for; join their answers and logs.
 
     Raises `ProblemError` where a rank does not give its answer, or none can go on, and `MessageError` for a message
     that nobody receives.
@@ -122,8 +122,9 @@ def run_on_threads(check: Call | Check, artifact: Any, arrays: Arrays) -> Arrays
         outcome = attempt(bind_rank(check, rank, None if later is None else reveal), artifact, given)
         if outcome.problem is not None:
             raise ProblemError(name_rank(outcome.problem, rank.rank), outcome.unfinished)
-        assert outcome.arrays is not None
-        return outcome.arrays
+        answer: Arrays | None = outcome.arrays
+        assert answer is not None
+        return answer
 
     try:
         results, ledger = run(program, parts, limit_s=check.time_limit_s)

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 import torch
 
+from mlsys_lab.autograd.base import TensorBase, as_torch
 from mlsys_lab.autograd.storage import first_line
-from mlsys_lab.autograd.tensor import Tensor, as_torch
 from mlsys_lab.errors import InputError
 
 Shape = tuple[int, ...]
@@ -17,31 +17,31 @@ Shape = tuple[int, ...]
 BROADCASTABLE = "lengths equal or 1, counted from the last axis"
 
 
-def storage(operand: Any) -> torch.Tensor | int | float:
+def operand_data(operand: Any) -> torch.Tensor | int | float:
     """The torch tensor behind an operand; plain numbers are returned as they are and take the other operand's dtype."""
-    if isinstance(operand, Tensor):
+    if isinstance(operand, TensorBase):
         return operand.data
     if isinstance(operand, (int, float)):
         return operand
     return as_torch(operand)
 
 
-def combine(
+def apply_binary(
     function: Callable[..., torch.Tensor], a: Any, b: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Shape, Shape]:
     """Apply a binary function; returns the result, both operands' storage and both operands' shapes.
 
     Raises InputError when shapes do not broadcast, devices differ, or dtypes differ where a gradient has to cross.
     """
-    x: Any = storage(a)
-    y: Any = storage(b)
+    x: Any = operand_data(a)
+    y: Any = operand_data(b)
     try:
         out = function(x, y)
     except RuntimeError as problem:
         rule = "(..., n, k) and (..., k, m)" if function is matmul else BROADCASTABLE
-        refuse(function.__name__, problem, x, y, expected=rule)
+        raise_operand_error(function.__name__, problem, x, y, expected=rule)
     for operand in (a, b):
-        if isinstance(operand, Tensor) and operand.requires_grad and operand.data.dtype != out.dtype:
+        if isinstance(operand, TensorBase) and operand.requires_grad and operand.data.dtype != out.dtype:
             raise InputError(
                 f"{function.__name__}: operands of different dtypes",
                 got=f"{_describe(x)} and {_describe(y)}",
@@ -51,8 +51,8 @@ def combine(
     return out, x, y, getattr(x, "shape", ()), getattr(y, "shape", ())
 
 
-def refuse(operation: str, problem: Exception, *operands: Any, expected: str | None = None) -> NoReturn:
-    """Raise InputError naming the operands that `operation` could not combine; a lack of memory is raised unchanged."""
+def raise_operand_error(operation: str, problem: Exception, *operands: Any, expected: str | None = None) -> NoReturn:
+    """Raise InputError that names the operands `operation` failed on; re-raise an out-of-memory error unchanged."""
     if isinstance(problem, torch.OutOfMemoryError):
         raise problem
     got = " and ".join(_describe(operand) for operand in operands)

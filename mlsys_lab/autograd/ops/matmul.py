@@ -8,18 +8,17 @@ from typing import Any
 
 import torch
 
-from mlsys_lab.autograd.operation import record
-from mlsys_lab.autograd.ops.broadcasting import combine, refuse, unbroadcast
-from mlsys_lab.autograd.tensor import Tensor, as_torch
+from mlsys_lab.autograd.base import Result, TensorBase, as_torch
+from mlsys_lab.autograd.ops.broadcasting import apply_binary, raise_operand_error, unbroadcast
 
 
-def matmul(a: Any, b: Any) -> Tensor:
+def matmul(a: Any, b: Any) -> Result:
     """a @ b by numpy's rules: (..., n, k) @ (..., k, m) -> (..., n, m), leading axes broadcast, a vector is a row on
     the left and a column on the right. Forward 2·n·k·m FLOPs a matrix, backward twice that.
 
     For matrices ∂a = g @ bᵀ and ∂b = aᵀ @ g; vectors are made matrices first, and broadcast batches are summed over.
     """
-    out, x, y, shape_a, shape_b = combine(operator.matmul, a, b)
+    out, x, y, shape_a, shape_b = apply_binary(operator.matmul, a, b)
 
     def as_matrix(g: torch.Tensor) -> torch.Tensor:  # (..., n, m): axes that a vector operand took out are put back
         g = g.unsqueeze(-1) if len(shape_b) == 1 else g
@@ -38,10 +37,10 @@ def matmul(a: Any, b: Any) -> Tensor:
         grad = x_t @ g  # (..., k, m)
         return unbroadcast(grad, shape_b) if len(shape_b) > 1 else unbroadcast(grad.squeeze(-1), shape_b)
 
-    return record(out, (a, matmul_left), (b, matmul_right))
+    return out, (a, matmul_left), (b, matmul_right)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(x: TensorBase, weight: TensorBase, bias: TensorBase | None = None) -> Result:
     """x @ weightᵀ + bias in one operation. x: (..., i), weight: (o, i), bias: (o,) -> (..., o).
 
     All leading axes of x are rows of one matrix, so each gradient is one product: 3 × 2·rows·i·o FLOPs in all.
@@ -50,8 +49,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     try:
         out = torch.nn.functional.linear(x_data, w, b)
     except RuntimeError as problem:
-        refuse("linear", problem, x_data, w, *([] if b is None else [b]), expected="(..., i), (o, i) and (o,)")
-    return record(
+        raise_operand_error(
+            "linear", problem, x_data, w, *([] if b is None else [b]), expected="(..., i), (o, i) and (o,)"
+        )
+    return (
         out,
         (x, lambda g: g @ w),
         (weight, lambda g: _rows(g).mT @ _rows(x_data)),

@@ -1,4 +1,4 @@
-"""Operations of neural networks that are worth a vjp of their own: more exact or leaner than a chain of small ones.
+"""Neural-network operations with a vjp of their own: more accurate or leaner than a chain of small operations.
 
 Dimension letters: ... any leading axes, C classes or channels (the last axis), V rows of a table, N targets.
 """
@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 
-from mlsys_lab.autograd.operation import record
-from mlsys_lab.autograd.ops.broadcasting import refuse, unbroadcast
+from mlsys_lab.autograd.base import Axes, Result, TensorBase, as_torch
+from mlsys_lab.autograd.ops.broadcasting import raise_operand_error, unbroadcast
 from mlsys_lab.autograd.ops.reduce import resolve_axes
-from mlsys_lab.autograd.storage import require_real
-from mlsys_lab.autograd.tensor import Axes, Tensor, as_torch
+from mlsys_lab.autograd.storage import require_floating_point
 from mlsys_lab.errors import InputError
 
 
@@ -24,9 +23,9 @@ def _one_axis(name: str, x: torch.Tensor, axis: int) -> int:
     return axes[0]
 
 
-def softmax(a: Tensor, axis: int = -1) -> Tensor:
+def softmax(a: TensorBase, axis: int = -1) -> Result:
     """Softmax eᵃ / Σeᵃ along an axis, with the maximum subtracted first. ∂a = s·(g - Σ g·s), s the result."""
-    x = require_real("softmax", as_torch(a))
+    x = require_floating_point("softmax", as_torch(a))
     axis = _one_axis("softmax", x, axis)
     s = x.softmax(axis)
 
@@ -34,32 +33,32 @@ def softmax(a: Tensor, axis: int = -1) -> Tensor:
         gs = g * s
         return gs - s * gs.sum(axis, keepdim=True)
 
-    return record(s, (a, softmax_vjp))
+    return s, (a, softmax_vjp)
 
 
-def log_softmax(a: Tensor, axis: int = -1) -> Tensor:
+def log_softmax(a: TensorBase, axis: int = -1) -> Result:
     """Logarithm of the softmax, a - log Σeᵃ, along an axis. ∂a = g - softmax(a)·Σg."""
-    x = require_real("log_softmax", as_torch(a))
+    x = require_floating_point("log_softmax", as_torch(a))
     axis = _one_axis("log_softmax", x, axis)
     out = x.log_softmax(axis)
-    return record(out, (a, lambda g: g - out.exp() * g.sum(axis, keepdim=True)))
+    return out, (a, lambda g: g - out.exp() * g.sum(axis, keepdim=True))
 
 
-def logsumexp(a: Tensor, axis: Axes = -1, keepdims: bool = False) -> Tensor:
+def logsumexp(a: TensorBase, axis: Axes = -1, keepdims: bool = False) -> Result:
     """Logarithm of the sum of exponentials, log Σeᵃ, over axes, without overflow. ∂a = g·softmax(a)."""
-    x = require_real("logsumexp", as_torch(a))
+    x = require_floating_point("logsumexp", as_torch(a))
     axes = resolve_axes(x, axis)
     out = x.logsumexp(axes, keepdim=True) if axes else x.clone()
     result = out if keepdims else out.squeeze(axes)
-    return record(result, (a, lambda g: g.reshape(out.shape) * (x - out).exp()))
+    return result, (a, lambda g: g.reshape(out.shape) * (x - out).exp())
 
 
-def cross_entropy(logits: Tensor, targets: Any) -> Tensor:
+def cross_entropy(logits: TensorBase, targets: Any) -> Result:
     """Mean cross-entropy, -log softmax(logits)[target], of logits (..., C) and targets (...), ints in [0, C).
 
     ∂logits = (softmax(logits) - onehot(targets)) / N. Raises InputError for other shapes, dtypes, classes, or N = 0.
     """
-    scores = require_real("cross_entropy", as_torch(logits))
+    scores = require_floating_point("cross_entropy", as_torch(logits))
     classes = as_torch(targets, device=scores.device)
     if classes.is_floating_point() or classes.dtype == torch.bool:
         raise InputError("targets are class numbers", got=f"dtype {classes.dtype}", expected="integers")
@@ -74,22 +73,24 @@ def cross_entropy(logits: Tensor, targets: Any) -> Tensor:
     try:
         loss = -log_p.gather(-1, column).mean()
     except RuntimeError as problem:
-        refuse("cross_entropy", problem, log_p, classes, expected=f"classes 0 to {log_p.shape[-1] - 1}")
+        raise_operand_error("cross_entropy", problem, log_p, classes, expected=f"classes 0 to {log_p.shape[-1] - 1}")
 
     def cross_entropy_vjp(g: torch.Tensor) -> torch.Tensor:
         scale = g / column.numel()
         grad = log_p.exp().mul_(scale)
         return grad.scatter_add_(-1, column, (-scale).expand(column.shape))
 
-    return record(loss, (logits, cross_entropy_vjp))
+    return loss, (logits, cross_entropy_vjp)
 
 
-def layer_norm(a: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+def layer_norm(
+    a: TensorBase, weight: TensorBase | None = None, bias: TensorBase | None = None, eps: float = 1e-5
+) -> Result:
     """Layer norm, (a - mean) / √(var + eps) · weight + bias over the last axis: a (..., C), weight and bias (C,).
 
     With n the normalised input and h = g·weight: ∂a = (h - mean(h) - n·mean(h·n)) / σ (arXiv:1607.06450).
     """
-    x = require_real("layer_norm", as_torch(a))
+    x = require_floating_point("layer_norm", as_torch(a))
     w, b = _check_affine("layer_norm", x, weight, bias)
     centred = x - x.mean(-1, keepdim=True)  # (..., C)
     rstd = (centred.square().mean(-1, keepdim=True) + eps).rsqrt()  # (..., 1)
@@ -102,7 +103,7 @@ def layer_norm(a: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
         return rstd * (h - h.mean(-1, keepdim=True) - normed * (h * normed).mean(-1, keepdim=True))
 
     channels = x.shape[-1:]
-    return record(
+    return (
         out,
         (a, layer_norm_vjp),
         (weight, lambda g: unbroadcast(g * normed, channels)),
@@ -110,12 +111,12 @@ def layer_norm(a: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     )
 
 
-def rms_norm(a: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tensor:
+def rms_norm(a: TensorBase, weight: TensorBase | None = None, eps: float = 1e-6) -> Result:
     """RMS norm, a / √(mean(a²) + eps) · weight over the last axis: a (..., C), weight (C,).
 
     With n the normalised input and h = g·weight: ∂a = (h - n·mean(h·n)) / rms (arXiv:1910.07467).
     """
-    x = require_real("rms_norm", as_torch(a))
+    x = require_floating_point("rms_norm", as_torch(a))
     (w,) = _check_affine("rms_norm", x, weight)
     rrms = (x.square().mean(-1, keepdim=True) + eps).rsqrt()  # (..., 1)
     normed = x * rrms  # (..., C)
@@ -125,30 +126,30 @@ def rms_norm(a: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tens
         return rrms * (h - normed * (h * normed).mean(-1, keepdim=True))
 
     channels = x.shape[-1:]
-    return record(
+    return (
         normed if w is None else normed * w,
         (a, rms_norm_vjp),
         (weight, lambda g: unbroadcast(g * normed, channels)),
     )
 
 
-def _check_affine(name: str, x: torch.Tensor, *parameters: Tensor | None) -> list[torch.Tensor | None]:
-    """The parameters' storage; InputError unless each has one number for each channel of x."""
+def _check_affine(name: str, x: torch.Tensor, *parameters: TensorBase | None) -> list[torch.Tensor | None]:
+    """The parameters' data; InputError unless each has one number per channel of x."""
     stored = [None if parameter is None else as_torch(parameter) for parameter in parameters]
     for parameter in stored:
         if x.shape[-1:] in [(), (0,)] or (parameter is not None and parameter.shape != x.shape[-1:]):
             raise InputError(
-                f"{name}: weight and bias have one number for each channel",
+                f"{name}: weight and bias have one number per channel",
                 got=f"input {tuple(x.shape)} and parameter {() if parameter is None else tuple(parameter.shape)}",
                 expected="(..., C) and (C,), C at least 1",
             )
     return stored
 
 
-def embedding(table: Tensor, indices: Any) -> Tensor:
+def embedding(table: TensorBase, indices: Any) -> Result:
     """Look up rows of a table: table (V, C), indices (...) of ints in [0, V) -> (..., C).
 
-    The gradient of a row is the sum over all the places that it was taken to.
+    The gradient of a row is the sum over all positions that looked it up.
     """
     stored = as_torch(table)
     rows = as_torch(indices, device=stored.device)
@@ -172,20 +173,18 @@ def embedding(table: Tensor, indices: Any) -> Tensor:
     def embedding_vjp(g: torch.Tensor) -> torch.Tensor:
         return g.new_zeros(shape).index_add_(0, rows.reshape(-1), g.reshape(rows.numel(), shape[1]))
 
-    return record(out, (table, embedding_vjp))
+    return out, (table, embedding_vjp)
 
 
-def dropout(a: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """Zero each element with probability p and divide the rest by 1 - p; the identity when `training` is False.
+def dropout(a: TensorBase, p: float = 0.5) -> Result:
+    """Zero each element with probability p and divide the others by 1 - p.
 
-    Draws from torch's generator of the tensor's device; keeps one byte an element for the backward pass.
+    Draws from torch's generator of the tensor's device; saves one byte per element for the backward pass.
     """
     if not 0 <= p < 1:
         raise InputError("dropout probability out of range", got=p, expected="0 <= p < 1")
-    if not training or p == 0:
-        return a if isinstance(a, Tensor) else Tensor(a)
-    x = require_real("dropout", as_torch(a))
+    x = require_floating_point("dropout", as_torch(a))
     dropped = torch.rand_like(x) < p
     scale = 1 / (1 - p)
     out = x.masked_fill(dropped, 0.0).mul_(scale)
-    return record(out, (a, lambda g: g.masked_fill(dropped, 0.0).mul_(scale)))
+    return out, (a, lambda g: g.masked_fill(dropped, 0.0).mul_(scale))

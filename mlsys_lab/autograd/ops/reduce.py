@@ -11,9 +11,8 @@ from operator import index
 
 import torch
 
-from mlsys_lab.autograd.operation import record
-from mlsys_lab.autograd.storage import require_real
-from mlsys_lab.autograd.tensor import Axes, Tensor
+from mlsys_lab.autograd.base import Axes, Result, TensorBase
+from mlsys_lab.autograd.storage import require_floating_point
 from mlsys_lab.errors import InputError
 
 
@@ -38,27 +37,27 @@ def _keepdims_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int,
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
 
-def sum(a: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def sum(a: TensorBase, axis: Axes = None, keepdims: bool = False) -> Result:
     """Sum over axes. Every element gets the gradient of its sum, as a broadcast view that takes no memory."""
     x = a.data
     axes = resolve_axes(x, axis)
     shape, kept = x.shape, _keepdims_shape(x.shape, axes)
     out = x.sum(axes, keepdim=keepdims) if axes else x.clone()
-    return record(out, (a, lambda g: g.reshape(kept).expand(shape)))
+    return out, (a, lambda g: g.reshape(kept).expand(shape))
 
 
-def mean(a: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def mean(a: TensorBase, axis: Axes = None, keepdims: bool = False) -> Result:
     """Arithmetic mean over axes; NaN over no elements."""
-    x = require_real("mean", a.data)
+    x = require_floating_point("mean", a.data)
     axes = resolve_axes(x, axis)
     shape, kept = x.shape, _keepdims_shape(x.shape, axes)
     count = math.prod(shape[i] for i in axes)
     out = x.mean(axes, keepdim=keepdims) if axes else x.clone()
-    return record(out, (a, lambda g: (g / count).reshape(kept).expand(shape)))
+    return out, (a, lambda g: (g / count).reshape(kept).expand(shape))
 
 
-def max(a: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Largest element over axes. Elements that tie share the gradient equally. Raises InputError over no elements."""
+def max(a: TensorBase, axis: Axes = None, keepdims: bool = False) -> Result:
+    """Largest element over axes. The gradient is split equally among ties. Raises InputError over no elements."""
     x = a.data
     axes = resolve_axes(x, axis)
     kept = _keepdims_shape(x.shape, axes)
@@ -70,12 +69,12 @@ def max(a: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
         winners = x == out.reshape(kept)
         return g.reshape(kept) * winners / winners.sum(axes, keepdim=True) if axes else g
 
-    return record(out, (a, max_vjp))
+    return out, (a, max_vjp)
 
 
-def var(a: Tensor, axis: Axes = None, keepdims: bool = False, correction: int = 1) -> Tensor:
+def var(a: TensorBase, axis: Axes = None, keepdims: bool = False, correction: int = 1) -> Result:
     """Variance over axes with divisor n - correction: 1 for the unbiased estimate, 0 as layer norm takes it."""
-    x = require_real("var", a.data)
+    x = require_floating_point("var", a.data)
     axes = resolve_axes(x, axis)
     if not axes:
         raise InputError("variance needs an axis", got=f"shape {tuple(x.shape)}")
@@ -84,4 +83,4 @@ def var(a: Tensor, axis: Axes = None, keepdims: bool = False, correction: int = 
     if divisor <= 0:
         raise InputError("variance over too few elements", got=divisor + correction, expected=f"above {correction}")
     out = x.var(axes, correction=correction, keepdim=keepdims)
-    return record(out, (a, lambda g: g.reshape(kept) * (x - x.mean(axes, keepdim=True)) * (2 / divisor)))
+    return out, (a, lambda g: g.reshape(kept) * (x - x.mean(axes, keepdim=True)) * (2 / divisor))

@@ -25,8 +25,8 @@ from mlsys_lab.comm.collectives.rooted import (
     wait_all,
 )
 from mlsys_lab.comm.collectives.steps import Steps, run_steps
-from mlsys_lab.comm.collectives.trees import TreeNode, double_tree_nodes
 from mlsys_lab.comm.rank import Rank, Request
+from mlsys_lab.comm.trees import TreeNode, double_tree_nodes
 from mlsys_lab.errors import InputError
 
 PURPOSE = "all_reduce"

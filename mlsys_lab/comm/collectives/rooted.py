@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 
 from mlsys_lab.comm.collectives.chunks import split_chunks
-from mlsys_lab.comm.collectives.trees import binomial_tree_node
 from mlsys_lab.comm.rank import Rank, Request
+from mlsys_lab.comm.trees import binomial_tree_node
 
 
 def broadcast_linear(rank: Rank, x: torch.Tensor, root: int = 0) -> torch.Tensor:

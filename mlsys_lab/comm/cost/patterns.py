@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mlsys_lab.comm.collectives.trees import binomial_tree_node, double_tree_nodes
+from mlsys_lab.comm.trees import binomial_tree_node, double_tree_nodes
 from mlsys_lab.errors import InputError
 
 

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one, require_positive
 from mlsys_lab.models import Transformer
 from mlsys_lab.models.attention import SelfAttention
 from mlsys_lab.models.experts import MLP
+from mlsys_lab.validation import require_at_least_one, require_positive
 
 LowRankPair = tuple[torch.Tensor, torch.Tensor]
 """A (r, I) and B (O, r) of one layer."""

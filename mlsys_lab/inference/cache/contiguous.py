@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one
 from mlsys_lab.inference.cache.interface import Step
 from mlsys_lab.inference.cache.slots import SlotCache
 from mlsys_lab.inference.engine.model_runner import KVCache
 from mlsys_lab.models import Transformer
+from mlsys_lab.validation import require_at_least_one
 
 
 class Contiguous(SlotCache):

@@ -13,8 +13,8 @@ from collections import OrderedDict
 from collections.abc import Sequence as Tokens
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one
 from mlsys_lab.inference.engine.sequence import Sequence
+from mlsys_lab.validation import require_at_least_one
 
 
 def hash_block(parent_hash: bytes, token_ids: Tokens[int]) -> bytes:

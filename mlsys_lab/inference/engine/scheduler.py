@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative
 from mlsys_lab.inference.engine.block_manager import BlockManager
 from mlsys_lab.inference.engine.sequence import Sequence
+from mlsys_lab.validation import require_at_least_one, require_non_negative
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class SchedulerConfig:
 
     def __post_init__(self) -> None:
         require_at_least_one(max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.max_num_batched_tokens)
-        require_not_negative(steps_per_priority=self.steps_per_priority)
+        require_non_negative(steps_per_priority=self.steps_per_priority)
         if self.max_num_batched_tokens < self.max_num_seqs:
             expected = f"at least {self.max_num_seqs}, one for each sequence"
             raise InputError("max_num_batched_tokens", got=self.max_num_batched_tokens, expected=expected)

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one
 from mlsys_lab.inference.cache import Cache, Paged, extend
 from mlsys_lab.inference.engine.sequence import CompletionOutput, Request
 from mlsys_lab.inference.generate.batch import drop_new_sequences
 from mlsys_lab.models import Transformer
+from mlsys_lab.validation import require_at_least_one
 
 BLOCK_SIZE = 16
 

@@ -15,13 +15,13 @@ from types import FrameType
 import uvicorn
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative
 from mlsys_lab.inference.server.app import Bounds, build_app
 from mlsys_lab.inference.server.connection import Connection
 from mlsys_lab.inference.server.engine_process import EngineProcess
 from mlsys_lab.inference.server.messages import Start
 from mlsys_lab.inference.server.metrics import Metrics
 from mlsys_lab.inference.server.protocol import MODEL
+from mlsys_lab.validation import require_at_least_one, require_non_negative
 
 CLOSE_S = 5
 """Seconds that connections have to close after the last answer."""
@@ -58,7 +58,7 @@ class Settings:
     def __post_init__(self) -> None:
         require_at_least_one(blocks=self.blocks, sequences=self.sequences, body_bytes=self.body_bytes)
         require_at_least_one(client_s=self.client_s)
-        require_not_negative(queue=self.queue)
+        require_non_negative(queue=self.queue)
         require_at_least_one(replicas=1 if self.replicas is None else self.replicas)
         if self.scheduler is not None and not Path(self.scheduler).is_file():
             raise InputError("no such scheduler", got=self.scheduler, expected="a Python file")

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Protocol
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.flops import communication, step
 from mlsys_lab.flops.bounds import LeastTime, Machine, Traffic, Work, least_time, node_copies
 from mlsys_lab.flops.cache import bytes_per_token, copies, elements_per_token
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.step import Part
 

@@ -11,7 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one, require_positive
+from mlsys_lab.validation import require_at_least_one, require_positive
 
 Lengths = Callable[[Random], tuple[int, int]]
 """Draws a number of prompt tokens and a number of output tokens."""

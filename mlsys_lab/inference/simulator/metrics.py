@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_positive
+from mlsys_lab.validation import require_positive
 
 PERCENTILES = (50, 95, 99)
 

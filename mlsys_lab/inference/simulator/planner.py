@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from random import Random
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_positive
 from mlsys_lab.flops.bounds import LeastTime, Machine
 from mlsys_lab.flops.cache import bytes_per_token, copies
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.defaults import SERVING_EFFICIENCY, SERVING_MEMORY
 from mlsys_lab.flops.estimate import serving_memory
 from mlsys_lab.flops.layout import Layout
@@ -28,6 +27,7 @@ from mlsys_lab.inference.simulator.metrics import Objective, Report, Served, rep
 from mlsys_lab.inference.simulator.pools import Pool
 from mlsys_lab.inference.simulator.simulate import Simulation, simulate
 from mlsys_lab.inference.simulator.steady import REQUESTS, measure_steady_state
+from mlsys_lab.validation import require_positive
 
 BLOCK_SIZE = 16
 DRAWS = 1000

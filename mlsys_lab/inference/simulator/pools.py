@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlsys_lab.flops.amounts import require_at_least_one, require_positive
 from mlsys_lab.inference.engine.scheduler import SchedulerConfig
 from mlsys_lab.inference.simulator.clock import Clock
 from mlsys_lab.inference.simulator.load import Arrival
 from mlsys_lab.inference.simulator.metrics import Served
 from mlsys_lab.inference.simulator.simulate import simulate
+from mlsys_lab.validation import require_at_least_one, require_positive
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from itertools import accumulate
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one
 from mlsys_lab.inference.cache import Cache, Contiguous, extend
 from mlsys_lab.inference.engine.sampler import next_token_probabilities, start_generations
 from mlsys_lab.inference.engine.sequence import CompletionOutput, Generation, Request
@@ -17,6 +16,7 @@ from mlsys_lab.inference.generate.batch import drop_new_sequences
 from mlsys_lab.inference.speculative.acceptance import accept
 from mlsys_lab.inference.speculative.drafters import Draft, Drafter
 from mlsys_lab.models import Transformer
+from mlsys_lab.validation import require_at_least_one
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from mlsys_lab.flops.amounts import require_at_least_one
 from mlsys_lab.inference.engine.block_manager import BlockManager
 from mlsys_lab.inference.engine.engine import Engine
 from mlsys_lab.inference.engine.scheduler import Scheduler, SchedulerConfig, SchedulerOutput
@@ -15,6 +14,7 @@ from mlsys_lab.inference.engine.sequence import Generation, RequestOutput, Seque
 from mlsys_lab.inference.speculative.decoding import propose, verify
 from mlsys_lab.inference.speculative.drafters import Draft, Drafter
 from mlsys_lab.models import Transformer
+from mlsys_lab.validation import require_at_least_one
 
 
 class SpeculativeScheduler(Scheduler):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative
+from mlsys_lab.validation import require_at_least_one, require_non_negative
 
 
 def acceptance_rate(wanted: torch.Tensor, proposed: torch.Tensor) -> torch.Tensor:
@@ -42,7 +42,7 @@ def expected_tokens(acceptance: float, num_speculative_tokens: int) -> float:
     """
     if not 0 <= acceptance <= 1:
         raise InputError("acceptance of a draft", got=acceptance, expected="a probability, 0 to 1")
-    require_not_negative(num_speculative_tokens=num_speculative_tokens)
+    require_non_negative(num_speculative_tokens=num_speculative_tokens)
     return float(sum(acceptance**i for i in range(num_speculative_tokens + 1)))
 
 
@@ -52,7 +52,7 @@ def speedup(acceptance: float, num_speculative_tokens: int, cost: float) -> floa
     `cost` is the time of drafting one token in steps of the model, 0 for a look-up. A step over k + 1 tokens is assumed
     to take as long as one over a single token, as in small, memory-bound batches.
     """
-    require_not_negative(cost=cost)
+    require_non_negative(cost=cost)
     return expected_tokens(acceptance, num_speculative_tokens) / (num_speculative_tokens * cost + 1)
 
 
@@ -62,7 +62,7 @@ def flops_ratio(acceptance: float, num_speculative_tokens: int, cost: float = 0.
     `cost` is the FLOPs of drafting one token over those of the model for one token, 0 for a look-up. Work on rejected
     drafts is lost, so the ratio is at least 1: speculation buys time with idle FLOPs.
     """
-    require_not_negative(cost=cost)
+    require_non_negative(cost=cost)
     k = num_speculative_tokens
     return (k * cost + k + 1) / expected_tokens(acceptance, k)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from mlsys_lab.flops.amounts import require_at_least_one
 from mlsys_lab.inference.cache import Cache, Paged, extend
 from mlsys_lab.inference.engine.sampler import draw, next_token_probabilities
 from mlsys_lab.inference.engine.sequence import Request
@@ -17,6 +16,7 @@ from mlsys_lab.inference.speculative.acceptance import accept_among
 from mlsys_lab.inference.speculative.decoding import Speculation, Speculator, check, inner_ends, prefill, with_logprobs
 from mlsys_lab.inference.speculative.drafters import Drafter
 from mlsys_lab.models import Transformer
+from mlsys_lab.validation import require_at_least_one
 
 BLOCK_SIZE = 16
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mlsys_lab.flops.amounts import require_not_negative
 from mlsys_lab.inference.engine.block_manager import BlockManager
 from mlsys_lab.inference.engine.scheduler import Scheduler, SchedulerConfig, SchedulerOutput
 from mlsys_lab.inference.engine.sequence import Sequence
+from mlsys_lab.validation import require_non_negative
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +22,7 @@ class SwapConfig(SchedulerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_not_negative(num_host_blocks=self.num_host_blocks)
+        require_non_negative(num_host_blocks=self.num_host_blocks)
 
 
 @dataclass

@@ -13,7 +13,8 @@ import math
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.kernels.arguments import check_rank, check_tensors
+from mlsys_lab.kernels.arguments import check_tensors
+from mlsys_lab.kernels.attention.arguments import check_heads
 
 STEPS = {
     "reference": "torch: scores, mask, softmax and weighted values, each a pass over memory",
@@ -42,21 +43,6 @@ def reference(
     hidden = key > query + T - S
     weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
     return weights.masked_fill(hidden, 0.0) @ v  # a row that is all hidden has NaN for weights
-
-
-def check_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-    """Raise InputError unless shapes are (B, N, S, D), (B, K, T, D), (B, K, T, D) with N a multiple of K."""
-    check_rank(4, q=q, k=k, v=v)
-    if k.shape != v.shape:
-        raise InputError("k and v have two shapes", got=f"{tuple(k.shape)} and {tuple(v.shape)}")
-    (B, N, _, D), (kv_batch, K, _, kv_width) = q.shape, k.shape
-    if (kv_batch, kv_width) != (B, D):
-        shapes = f"{tuple(q.shape)} and {tuple(k.shape)}"
-        raise InputError("q and k do not fit", got=shapes, expected="the same batch and width of heads")
-    if not D:
-        raise InputError("width of heads", got=D, expected="1 or more")
-    if not K or N % K:
-        raise InputError("query heads must be a multiple of key/value heads", got=f"{N} and {K}")
 
 
 def attend_in_model(

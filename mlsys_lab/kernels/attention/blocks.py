@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.validation import require_power_of_two
 
 LARGEST_WRITTEN_OUT = 32 * 32
 """Queries times keys of a tile whose multiply-adds are all written into the code; larger ones compile for minutes."""
@@ -24,8 +25,7 @@ class Blocks:
 
     def __post_init__(self) -> None:
         for name, size in (("m", self.m), ("n", self.n)):
-            if size < 16 or size & (size - 1):
-                raise InputError(f"blocks of attention: {name}", got=size, expected="a power of two from 16")
+            require_power_of_two(f"blocks of attention: {name}", size, at_least=16)
         if self.warps not in (1, 2, 4, 8, 16) or self.stages < 1:
             raise InputError(
                 "blocks of attention: warps and stages",

@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mlsys_lab.errors import InputError
 from mlsys_lab.flops import compute
-from mlsys_lab.flops.amounts import require_at_least_one, require_positive
+from mlsys_lab.validation import require_at_least_one, require_grouped_heads, require_positive
 
 LSE_BYTES = 4
 """Bytes of a query's log-sum-exp, and of a score of the naive step: float32."""
@@ -31,8 +30,7 @@ class Shape:
     def __post_init__(self) -> None:
         sizes = {name: getattr(self, name) for name in ("batch", "heads", "kv_heads", "queries", "keys", "width")}
         require_at_least_one(**sizes)
-        if self.heads % self.kv_heads:
-            raise InputError("query heads must be a multiple of key/value heads", got=f"{self.heads}, {self.kv_heads}")
+        require_grouped_heads(self.heads, self.kv_heads)
 
     @property
     def pairs(self) -> float:

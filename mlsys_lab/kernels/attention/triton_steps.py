@@ -22,12 +22,13 @@ import torch
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import tiles
 from mlsys_lab.kernels.arguments import check_shared_memory, check_step
-from mlsys_lab.kernels.attention import check_heads
 from mlsys_lab.kernels.attention import triton_kernels as kernels
+from mlsys_lab.kernels.attention.arguments import check_heads
 from mlsys_lab.kernels.attention.blocks import KERNELS, WIDEST, Blocks, candidates
 from mlsys_lab.kernels.triton_language import triton
 from mlsys_lab.kernels.triton_launch import launch
 from mlsys_lab.kernels.tuning import fastest
+from mlsys_lab.validation import require_positive_number
 
 STEPS = {
     "naive": "scores in memory, softmax over them, weighted values",
@@ -73,8 +74,7 @@ def attention_with_lse(
     """
     _check(q, k, v, step, precision)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-    if not 0 < scale < math.inf:
-        raise InputError("scale of attention", got=scale, expected="a positive number")
+    require_positive_number("scale of attention", scale)
     if blocks is not None:
         room = tiles.limits(q.device).shared_bytes
         for kind in KERNELS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlsys_lab.flops.amounts import require_positive
+from mlsys_lab.validation import require_positive
 
 TARGET_BYTES = 8
 """Bytes of a target, an int64."""

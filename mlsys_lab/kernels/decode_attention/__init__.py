@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import torch
 
-from mlsys_lab.errors import InputError
-from mlsys_lab.kernels.arguments import check_integers, check_rank, check_shape, check_tensors
+from mlsys_lab.kernels.arguments import check_tensors
 from mlsys_lab.kernels.attention import REFERENCE_DTYPES
 from mlsys_lab.kernels.attention import reference as attention_reference
+from mlsys_lab.kernels.decode_attention.arguments import check_cache, check_pages, check_table
 
 STEPS = {
     "reference": "torch: each sequence's pages gathered, attention over them",
@@ -37,39 +37,6 @@ def reference(
         k, v = (cache[used].flatten(0, 1)[:length].transpose(0, 1) for cache in (k_cache, v_cache))  # (K, T, D)
         outs.append(attention_reference(query[None, :, None], k[None], v[None], scale=scale)[0, :, 0])
     return torch.stack(outs) if outs else torch.empty_like(q)
-
-
-def check_cache(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor) -> None:
-    """Raise InputError unless shapes are (any, N, D) and twice (pages, page size, K, D), with N a multiple of K."""
-    check_rank(3, q=q)
-    check_rank(4, k_cache=k_cache)
-    check_shape(tuple(k_cache.shape), v_cache=v_cache)
-    (_, N, D), (_, page, K, width) = q.shape, k_cache.shape
-    if width != D or not D:
-        raise InputError("width of heads", got=f"{D} and {width}", expected="the same, 1 or more")
-    if not K or N % K:
-        raise InputError("query heads must be a multiple of key/value heads", got=f"{N} and {K}")
-    if not page:
-        raise InputError("tokens of a page", got=page, expected="1 or more")
-
-
-def check_table(q: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor, sequences: int) -> None:
-    """Raise InputError unless `table` (sequences, any) and `lengths` (sequences,) are integers where `q` is."""
-    check_integers(q, table=table, lengths=lengths)
-    check_rank(2, table=table)
-    check_shape((sequences, table.shape[1]), table=table)
-    check_shape((sequences,), lengths=lengths)
-
-
-def check_pages(k_cache: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor) -> None:
-    """Raise InputError for lengths beyond the table and pages beyond the cache; waits for a GPU."""
-    pages, page = k_cache.shape[:2]
-    room = table.shape[1] * page
-    if not bool(((lengths >= 0) & (lengths <= room)).all()):
-        raise InputError("lengths", got=lengths.tolist(), expected=f"0 to {room}, what the table has room for")
-    used = table[torch.arange(table.shape[1], device=table.device) * page < lengths[:, None]]
-    if used.numel() and not 0 <= int(used.min()) <= int(used.max()) < pages:
-        raise InputError("pages in the table", got=f"{int(used.min())} to {int(used.max())}", expected=f"below {pages}")
 
 
 def decode_attention(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
+from mlsys_lab.validation import require_at_least_one, require_grouped_heads, require_non_negative, require_positive
 
 FLOAT32 = 4  # bytes of a part's numbers, and of a log-sum-exp
 
@@ -19,9 +18,8 @@ def forward(lengths: Sequence[int], heads: int, kv_heads: int, width: int, items
     """
     require_at_least_one(heads=heads, kv_heads=kv_heads, width=width)
     require_positive(itemsize=itemsize)
-    require_not_negative(lengths=min(lengths, default=0))
-    if heads % kv_heads:
-        raise InputError("query heads must be a multiple of key/value heads", got=f"{heads} and {kv_heads}")
+    require_non_negative(lengths=min(lengths, default=0))
+    require_grouped_heads(heads, kv_heads)
     tokens, ends = sum(lengths), 2 * len(lengths) * heads
     return 4.0 * tokens * heads * width, float((2 * tokens * kv_heads + ends) * width * itemsize)
 

@@ -17,10 +17,11 @@ import torch
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import tiles
 from mlsys_lab.kernels.arguments import check_rank, check_shared_memory, check_step, check_tensors
-from mlsys_lab.kernels.decode_attention import check_cache, check_pages, check_table
+from mlsys_lab.kernels.decode_attention.arguments import check_cache, check_pages, check_table
 from mlsys_lab.kernels.decode_attention.triton_kernels import merge_kernel, part_kernel
 from mlsys_lab.kernels.triton_language import triton
 from mlsys_lab.kernels.triton_launch import launch
+from mlsys_lab.validation import require_positive_number, require_power_of_two
 
 STEPS = {
     "whole": "one program a sequence and key/value head",
@@ -60,11 +61,9 @@ def decode_attention(
     """
     _check(q, k_cache, v_cache, table, lengths, step, precision)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-    if not 0 < scale < math.inf:
-        raise InputError("scale of attention", got=scale, expected="a positive number")
+    require_positive_number("scale of attention", scale)
     block_n = max(16, min(128, TILE_BYTES // (_width(q) * q.itemsize))) if block_n is None else block_n
-    if block_n < 16 or block_n & (block_n - 1):
-        raise InputError("keys of a tile", got=block_n, expected="a power of two from 16")
+    require_power_of_two("keys of a tile", block_n, at_least=16)
     room = tiles.limits(q.device).shared_bytes
     check_shared_memory(2 * STAGES * block_n * _width(q) * q.itemsize, f"a tile of {block_n} keys", room)
     if parts is None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from mlsys_lab.flops.amounts import require_not_negative, require_positive
+from mlsys_lab.validation import require_non_negative, require_positive
 
 
 def flops(pixels: int) -> int:
     """FLOPs of the brightness of `pixels` pixels: three multiplications and two additions each."""
-    require_not_negative(pixels=pixels)
+    require_non_negative(pixels=pixels)
     return 5 * pixels
 
 
 def least_bytes(pixels: int, itemsize: int = 4) -> int:
     """Least bytes moved for `pixels` pixels: three numbers read and one written each."""
-    require_not_negative(pixels=pixels)
+    require_non_negative(pixels=pixels)
     require_positive(itemsize=itemsize)
     return 4 * pixels * itemsize

@@ -26,6 +26,7 @@ from mlsys_lab.kernels.matmul.triton_kernels import descriptor_kernel, persisten
 from mlsys_lab.kernels.triton_language import triton
 from mlsys_lab.kernels.triton_launch import launch
 from mlsys_lab.kernels.tuning import fastest
+from mlsys_lab.validation import require_power_of_two
 
 STEPS = {
     "tile": "one program a tile",
@@ -61,8 +62,7 @@ class Tile:
 
     def __post_init__(self) -> None:
         for name, size in (("m", self.m), ("n", self.n), ("k", self.k)):
-            if size < 16 or size & (size - 1):
-                raise InputError(f"a tile's {name}", got=size, expected="a power of two from 16")
+            require_power_of_two(f"a tile's {name}", size, at_least=16)
         if self.warps not in (1, 2, 4, 8, 16):
             raise InputError("warps of a tile", got=self.warps, expected="1, 2, 4, 8 or 16")
         if self.stages < 1 or self.group < 1:

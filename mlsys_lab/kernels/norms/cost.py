@@ -5,7 +5,7 @@ Roots and quotients once a row are left out, as are μ and r, which are kept for
 
 from __future__ import annotations
 
-from mlsys_lab.flops.amounts import require_positive
+from mlsys_lab.validation import require_positive
 
 
 def forward(rows: int, width: int, itemsize: float, *, centred: bool) -> tuple[float, float]:

@@ -14,10 +14,10 @@ import math
 import torch
 from torch.nn import functional as F
 
-from mlsys_lab.errors import InputError
-from mlsys_lab.kernels.arguments import check_integers, check_rank, check_tensors
+from mlsys_lab.kernels.arguments import check_tensors
 from mlsys_lab.kernels.attention import REFERENCE_DTYPES
-from mlsys_lab.kernels.decode_attention import check_cache, check_pages, check_table
+from mlsys_lab.kernels.decode_attention.arguments import check_cache, check_pages, check_table
+from mlsys_lab.kernels.ragged_attention.arguments import check_queries, check_starts, check_window
 
 STEPS = {
     "reference": "torch: each sequence's pages gathered, attention over them",
@@ -88,33 +88,6 @@ def padded(
         rows.transpose(1, 2), k, v, attn_mask=seen[:, None], scale=scale, enable_gqa=k.shape[1] != q.shape[1]
     )  # (B, N, S, D)
     return heads.transpose(1, 2)[row, column]
-
-
-def check_starts(q: torch.Tensor, starts: torch.Tensor) -> None:
-    """Raise InputError unless `starts` is one or more integers in a row, where `q` is."""
-    check_integers(q, starts=starts)
-    check_rank(1, starts=starts)
-    if not len(starts):
-        raise InputError("starts of the sequences' queries", got="none", expected="one a sequence and their end")
-
-
-def check_queries(q: torch.Tensor, lengths: torch.Tensor, starts: torch.Tensor) -> None:
-    """Raise InputError for starts that do not cut all queries into parts of at most `lengths`; waits for a GPU."""
-    counts = starts.diff()
-    if int(starts[0]) != 0 or int(starts[-1]) != len(q) or bool((counts < 0).any()):
-        raise InputError("starts of the sequences' queries", got=starts.tolist(), expected=f"rising from 0 to {len(q)}")
-    if bool((counts > lengths).any()):
-        raise InputError(
-            "more queries than tokens",
-            got=f"{counts.tolist()} of {lengths.tolist()}",
-            expected="lengths that count the new tokens",
-        )
-
-
-def check_window(window: int | None) -> None:
-    """Raise InputError for a window in which a query would not see itself."""
-    if window is not None and window < 1:
-        raise InputError("window of attention", got=window, expected="1 or more, or None for all tokens before")
 
 
 def ragged_attention(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one, require_not_negative, require_positive
 from mlsys_lab.flops.compute import pairs
+from mlsys_lab.validation import require_at_least_one, require_grouped_heads, require_non_negative, require_positive
 
 Part = tuple[int, int]
 """New tokens of a sequence, each a query, and the tokens before them that are in the cache already."""
@@ -22,8 +21,7 @@ def forward(
     """
     require_at_least_one(heads=heads, kv_heads=kv_heads, width=width)
     require_positive(itemsize=itemsize)
-    if heads % kv_heads:
-        raise InputError("query heads must be a multiple of key/value heads", got=f"{heads} and {kv_heads}")
+    require_grouped_heads(heads, kv_heads)
     seen = sum(keys for new, past in parts for keys in _keys(new, past, max(1, new), window))
     all_pairs = sum(pairs(new, past, causal=True, window=window) for new, past in parts)
     ends = 2 * heads * sum(new for new, _ in parts)
@@ -58,7 +56,7 @@ def packed_bytes(
 
 def _keys(new: int, past: int, queries: int, window: int | None) -> Iterator[int]:
     """Number of keys that each tile of a sequence's queries sees: its first query's first to the last one's own."""
-    require_not_negative(new=new, past=past)
+    require_non_negative(new=new, past=past)
     for first in range(0, new, queries):
         begin = 0 if window is None else max(0, past + first - window + 1)
         yield past + min(first + queries, new) - begin

@@ -16,11 +16,12 @@ import torch
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import tiles
 from mlsys_lab.kernels.arguments import check_rank, check_shared_memory, check_step, check_tensors
-from mlsys_lab.kernels.decode_attention import check_cache, check_pages, check_table
-from mlsys_lab.kernels.ragged_attention import check_queries, check_starts, check_window
+from mlsys_lab.kernels.decode_attention.arguments import check_cache, check_pages, check_table
+from mlsys_lab.kernels.ragged_attention.arguments import check_queries, check_starts, check_window
 from mlsys_lab.kernels.ragged_attention.triton_kernels import packed_kernel
 from mlsys_lab.kernels.row_blocks import power_of_two
 from mlsys_lab.kernels.triton_launch import launch
+from mlsys_lab.validation import require_positive_number, require_power_of_two
 
 STEPS = {"packed": "a program takes a few queries of one sequence and key/value head"}
 WIDEST = 256
@@ -58,16 +59,14 @@ def ragged_attention(
     check_window(window)
     (Q, N, D), (_, page, K, _), B = q.shape, k_cache.shape, len(lengths)
     scale = 1 / math.sqrt(D) if scale is None else float(scale)
-    if not 0 < scale < math.inf:
-        raise InputError("scale of attention", got=scale, expected="a positive number")
+    require_positive_number("scale of attention", scale)
     width = max(16, power_of_two(D))
     if queries is None:
         queries = max(1, (FEWEST_ROWS if Q <= B else MOST_ROWS) // (N // K))
     elif queries < 1:
         raise InputError("queries of a tile", got=queries, expected="1 or more")
     block_n = max(16, min(128, TILE_BYTES // (width * q.itemsize))) if block_n is None else block_n
-    if block_n < 16 or block_n & (block_n - 1):
-        raise InputError("keys of a tile", got=block_n, expected="a power of two from 16")
+    require_power_of_two("keys of a tile", block_n, at_least=16)
     rows = max(FEWEST_ROWS, power_of_two(queries * (N // K)))
     tile_bytes = (rows + 2 * STAGES * block_n) * width * q.itemsize
     check_shared_memory(tile_bytes, f"a tile of {rows} rows and {block_n} keys", tiles.limits(q.device).shared_bytes)

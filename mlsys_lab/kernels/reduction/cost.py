@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from mlsys_lab.flops.amounts import require_not_negative, require_positive
+from mlsys_lab.validation import require_non_negative, require_positive
 
 
 def flops(elements: int) -> int:
     """FLOPs of a sum: one addition less than there are numbers, 0 for none."""
-    require_not_negative(elements=elements)
+    require_non_negative(elements=elements)
     return max(elements - 1, 0)
 
 
 def least_bytes(elements: int, itemsize: int = 4) -> int:
     """Least bytes of a sum: every number read once, and the sum written."""
-    require_not_negative(elements=elements)
+    require_non_negative(elements=elements)
     require_positive(itemsize=itemsize)
     return (elements + 1) * itemsize

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlsys_lab.flops.amounts import require_positive
+from mlsys_lab.validation import require_positive
 
 
 def forward(rows: int, width: int, itemsize: float) -> tuple[float, float]:

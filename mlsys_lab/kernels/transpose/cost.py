@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mlsys_lab.flops.amounts import require_not_negative, require_positive
+from mlsys_lab.validation import require_non_negative, require_positive
 
 
 def least_bytes(rows: int, columns: int, itemsize: int = 4) -> int:
     """Least bytes of a transpose: every element read once and written once."""
-    require_not_negative(rows=rows, columns=columns)
+    require_non_negative(rows=rows, columns=columns)
     require_positive(itemsize=itemsize)
     return 2 * rows * columns * itemsize

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from mlsys_lab.flops.amounts import require_not_negative, require_positive
+from mlsys_lab.validation import require_non_negative, require_positive
 
 
 def flops(elements: int) -> int:
     """FLOPs of x + y: one addition an element."""
-    require_not_negative(elements=elements)
+    require_non_negative(elements=elements)
     return elements
 
 
 def least_bytes(elements: int, itemsize: int = 4) -> int:
     """Least bytes of x + y: two arrays read and one written, each once."""
-    require_not_negative(elements=elements)
+    require_non_negative(elements=elements)
     require_positive(itemsize=itemsize)
     return 3 * elements * itemsize

@@ -22,13 +22,13 @@ from typing import NoReturn
 
 from mlsys_lab import comm
 from mlsys_lab.comm.torchrun import is_torchrun, join_world
+from mlsys_lab.configs.presets import preset
 from mlsys_lab.errors import CourseError, InputError, UsageError
 from mlsys_lab.flops import compute
 from mlsys_lab.flops.bounds import machine
 from mlsys_lab.flops.defaults import DEVICE, RECIPE
 from mlsys_lab.flops.estimate import training_memory
 from mlsys_lab.flops.memory import recipe
-from mlsys_lab.flops.presets import preset
 from mlsys_lab.flops.utilisation import mfu
 from mlsys_lab.hardware import device
 from mlsys_lab.parallel.train.options import add_arguments, make_config, make_train_config, parse_layout

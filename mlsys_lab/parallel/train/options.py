@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from mlsys_lab.configs.transformer import Experts, TransformerConfig
 from mlsys_lab.errors import InputError, did_you_mean
-from mlsys_lab.flops.config import Experts, TransformerConfig
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.parallel.train.trainer import TrainConfig
 

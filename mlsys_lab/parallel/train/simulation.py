@@ -6,10 +6,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from mlsys_lab.comm.simulate import Cluster, Task, Timeline
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import communication, compute
 from mlsys_lab.flops.bounds import Machine, Traffic
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.memory import BYTES, Recipe
 from mlsys_lab.parallel.mesh import AXES, mesh_coordinates

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.flops import communication
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.parallel.context import KV, KV_GRADIENTS

@@ -14,8 +14,8 @@ from torch import nn
 
 from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.all_reduce import all_reduce
+from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.config import TransformerConfig
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.models import training
 from mlsys_lab.models.training import Tokens

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlsys_lab.autograd import Tensor, held_bytes, linear, matmul
+from mlsys_lab.autograd import Tensor, linear, matmul, saved_bytes
 from mlsys_lab.errors import InputError
 
 SHAPES = [
@@ -77,4 +77,4 @@ def test_linear_of_shapes_that_do_not_match(draw):
 
 def test_a_constant_input_saves_no_weight_gradient_work(draw):
     x, w = Tensor(draw(4, 5)), Tensor(draw(5, 3), requires_grad=True)
-    assert held_bytes(x @ w) == 4 * 5 * 8  # x for the weight's gradient; no gradient of x, so nothing for it
+    assert saved_bytes(x @ w) == 4 * 5 * 8  # x for the weight's gradient; no gradient of x, so nothing for it

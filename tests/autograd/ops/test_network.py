@@ -14,13 +14,13 @@ from mlsys_lab.autograd import (
     dropout,
     embedding,
     gelu,
-    held_bytes,
     layer_norm,
     linear,
     log_softmax,
     logsumexp,
     relu,
     rms_norm,
+    saved_bytes,
     softmax,
 )
 from mlsys_lab.errors import InputError
@@ -100,7 +100,7 @@ def test_dropout_zeroes_a_share_p_and_rescales_the_rest():
     kept = y.data != 0
     assert abs(kept.double().mean() - 0.7) < 5 * (0.3 * 0.7 / 10_000) ** 0.5  # five standard deviations
     torch.testing.assert_close(y.data[kept], torch.full_like(y.data[kept], 1 / 0.7))
-    assert held_bytes(y) == 10_000  # one byte an element
+    assert saved_bytes(y) == 10_000  # one byte an element
     y.backward(torch.full((100, 100), 2.0))
     torch.testing.assert_close(x.grad, y.data * 2)
 
@@ -125,10 +125,10 @@ def test_dropout_outside_training_and_with_p_0_is_the_identity():
         (lambda x: cross_entropy(x, [0, 1, -1]), "expected classes 0 to 1"),
         (lambda x: cross_entropy(Tensor(torch.ones(0, 2)), torch.ones(0, dtype=torch.int64)), "at least one row"),
         (lambda x: cross_entropy(Tensor([[1, 2]]), [0]), "cross_entropy needs real numbers"),
-        (lambda x: layer_norm(x, Tensor([1.0])), "one number for each channel"),
-        (lambda x: rms_norm(x, Tensor([[1.0, 1.0]])), "one number for each channel"),
-        (lambda x: layer_norm(Tensor(torch.ones(2, 0))), "one number for each channel"),
-        (lambda x: layer_norm(Tensor(1.0)), "one number for each channel"),
+        (lambda x: layer_norm(x, Tensor([1.0])), "one number per channel"),
+        (lambda x: rms_norm(x, Tensor([[1.0, 1.0]])), "one number per channel"),
+        (lambda x: layer_norm(Tensor(torch.ones(2, 0))), "one number per channel"),
+        (lambda x: layer_norm(Tensor(1.0)), "one number per channel"),
         (lambda x: rms_norm(Tensor([1, 2])), "rms_norm needs real numbers"),
         (lambda x: embedding(x, [0.5]), "by number"),
         (lambda x: embedding(x, [0, 3]), "expected 0 to 2"),

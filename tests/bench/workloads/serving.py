@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from mlsys_lab.flops import TransformerConfig
-from mlsys_lab.flops.families import llama
+from mlsys_lab.configs import TransformerConfig
+from mlsys_lab.configs.families import llama
 from mlsys_lab.inference.engine import CompletionOutput, Engine, Request, SamplingParams, SchedulerConfig
 from mlsys_lab.inference.generate import generate
 from mlsys_lab.models import Transformer

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.inference.engine import Request, SamplingParams
 from mlsys_lab.inference.generate import generate
 from mlsys_lab.inference.quantize import SCHEMES, quantize, token_bytes, weight_bytes

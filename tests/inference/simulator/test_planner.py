@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from mlsys_lab.configs.presets import preset
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import machine
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.parameters import parameters
-from mlsys_lab.flops.presets import preset
 from mlsys_lab.hardware import device
 from mlsys_lab.inference.engine import SchedulerConfig
 from mlsys_lab.inference.simulator import (

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlsys_lab.configs.presets import preset
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import machine
 from mlsys_lab.flops.cache import cache_bytes
 from mlsys_lab.flops.layout import Layout
-from mlsys_lab.flops.presets import preset
 from mlsys_lab.hardware import device
 from mlsys_lab.inference.engine import SchedulerConfig
 from mlsys_lab.inference.simulator import (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mlsys_lab.configs.presets import preset
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import least_time, machine, serving_work
 from mlsys_lab.flops.layout import Layout
-from mlsys_lab.flops.presets import preset
 from mlsys_lab.hardware import device
 from mlsys_lab.inference.engine import Engine, Request, SamplingParams, SchedulerConfig
 from mlsys_lab.inference.simulator import (

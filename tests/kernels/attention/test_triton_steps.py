@@ -8,10 +8,10 @@ import re
 import pytest
 import torch
 
-from mlsys_lab.autograd.operation import record as operation
-from mlsys_lab.autograd.tensor import Tensor
+from mlsys_lab.autograd import Tensor
+from mlsys_lab.autograd import record as operation
+from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.kernels.attention import STEPS, attend_in_model, attention, cost, reference, triton_steps
 from mlsys_lab.kernels.attention.blocks import Blocks
 from mlsys_lab.kernels.attention.triton_steps import attention_with_lse

@@ -15,7 +15,7 @@ from mlsys_checks.sandboxed.trees import Tree, flatten, nest
 from mlsys_checks.trusted.cuda.comparison import MOST, WRONG, agree, limits
 from mlsys_checks.trusted.verdict import draw_inputs, public_inputs
 from mlsys_lab.errors import CourseError
-from mlsys_lab.kernels.trace import launches
+from mlsys_lab.kernels import numba_record
 from mlsys_lab.kernels.trace.numba_simulator import record
 from tests.labs.harness import kernels_of, labs, live_names, module_of
 
@@ -39,7 +39,7 @@ def test_a_case_is_told_as_code_that_launches_as_the_check_does(
         seen.append([grid, block, *(np.shape(arg) for arg in args), outputs])
         return record(kernel, grid, block, *args, outputs=outputs)
 
-    monkeypatch.setattr(launches, "record", seeing)
+    monkeypatch.setattr(numba_record, "record", seeing)
     inputs = public_inputs(draw_inputs(check, case, PUBLIC_SEED))
     check.run(reference, inputs)
     names = vars(reference) | {"np": np, "record": seeing, "show_table": lambda table: None}

@@ -8,7 +8,8 @@ from types import ModuleType
 import pytest
 
 from mlsys_lab import stack
-from mlsys_lab.flops import activations, cache, compute, preset
+from mlsys_lab.configs import preset
+from mlsys_lab.flops import activations, cache, compute
 from mlsys_lab.stack.artifact import Artifact
 from mlsys_lab.stack.workspace import Workspace
 from tests.labs.harness import labs, module_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from mlsys_lab.flops import preset
+from mlsys_lab.configs import preset
 from tests.labs.figures import assert_held
 from tests.labs.harness import labs, module_of
 

@@ -12,11 +12,10 @@ from torch import nn
 
 from mlsys_lab.comm import Rank, RankError, run
 from mlsys_lab.comm.simulate.cluster import Cluster
+from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.flops.communication import bubble
 from mlsys_lab.flops.layout import Layout
-from mlsys_lab.flops.zero_bubble import split_bubble
 from mlsys_lab.models import Transformer
 from mlsys_lab.parallel.data import DDP
 from mlsys_lab.parallel.pipeline import (
@@ -33,6 +32,7 @@ from mlsys_lab.parallel.pipeline.execution import ACTIVATIONS, GRADIENTS
 from mlsys_lab.parallel.pipeline.schedules import max_in_flight
 from mlsys_lab.parallel.pipeline.transformer import TransformerChunk
 from mlsys_lab.parallel.pipeline.weight_grad_store import WeightGradStore
+from tests.parallel.pipeline.zero_bubble import split_bubble
 
 ROWS, WIDTH = 3, 5
 CASES = {

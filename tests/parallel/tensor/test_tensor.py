@@ -12,8 +12,9 @@ from torch import nn
 
 from mlsys_lab.benchmark.memory import track_memory
 from mlsys_lab.comm import Rank, RankError, run
+from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import TransformerConfig, activations
+from mlsys_lab.flops import activations
 from mlsys_lab.flops.communication import (
     all_reduce_bytes,
     gather_bytes,

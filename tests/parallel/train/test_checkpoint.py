@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from mlsys_lab.comm import Rank, RankError, run
+from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import TransformerConfig
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.models import training
 from mlsys_lab.parallel.train import TrainConfig, Trainer, checkpoint

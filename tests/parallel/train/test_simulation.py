@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mlsys_lab.flops import TransformerConfig, compute
+from mlsys_lab.configs import TransformerConfig
+from mlsys_lab.flops import compute
 from mlsys_lab.flops.bounds import Machine
 from mlsys_lab.flops.communication import all_reduce_bytes, bubble, data_parallel_bytes, tensor_parallel_bytes
 from mlsys_lab.flops.layout import Layout, shard

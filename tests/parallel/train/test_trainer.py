@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from mlsys_lab.comm import Rank, RankError, run
+from mlsys_lab.configs import Experts, TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import Experts, TransformerConfig
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.models import training
 from mlsys_lab.models.transformer import Transformer

@@ -9,7 +9,7 @@ import numpy as np
 from mlsys_checks.sandboxed.cuda.figures import figures
 from mlsys_checks.sandboxed.spec import Arrays
 from mlsys_lab.errors import InputError
-from mlsys_lab.kernels.trace.launches import Extent, parameters_of, record_launch
+from mlsys_lab.kernels.numba_record import Extent, parameters_of, record_launch
 
 THREADS = 128
 """Threads of a block, in the tasks with one dimension."""

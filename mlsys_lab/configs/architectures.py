@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mlsys_lab.configs.fields import Fields
+from mlsys_lab.configs.transformer import Experts, LatentAttention, TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.config import Experts, LatentAttention, TransformerConfig
-from mlsys_lab.flops.fields import Fields
 
 
 def _name(c: Fields) -> str:

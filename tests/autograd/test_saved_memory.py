@@ -12,13 +12,13 @@ from mlsys_lab.autograd import (
     cross_entropy,
     dropout,
     embedding,
-    held_bytes,
-    held_storages,
     layer_norm,
     linear,
     no_grad,
     record,
     rms_norm,
+    saved_bytes,
+    saved_storages,
     where,
 )
 
@@ -75,44 +75,44 @@ def tensor(*shape):
     ],
 )
 def test_what_each_operation_keeps(operation, expected):
-    assert held_bytes(operation(tensor(2, 3))) == expected
+    assert saved_bytes(operation(tensor(2, 3))) == expected
 
 
 def test_shared_storage_counts_once_and_views_count_whole():
     x = tensor(4)
     y = x.exp()
-    assert held_bytes(y * y) == 16
-    assert held_bytes((y * y).exp() + y * y) == 16 + 16
-    assert held_bytes((x.reshape(2, 2)[0] * tensor(2)).sum()) == 16 + 8
+    assert saved_bytes(y * y) == 16
+    assert saved_bytes((y * y).exp() + y * y) == 16 + 16
+    assert saved_bytes((x.reshape(2, 2)[0] * tensor(2)).sum()) == 16 + 8
 
 
 def test_leaves_count_for_nothing_and_constant_inputs_do_count():
     x, w = Tensor(torch.ones(4)), Tensor(torch.ones(4), requires_grad=True)
-    assert held_storages(w * w) == {}
-    assert held_storages(x * w) == {x.data.untyped_storage().data_ptr(): 16}
+    assert saved_storages(w * w) == {}
+    assert saved_storages(x * w) == {x.data.untyped_storage().data_ptr(): 16}
 
 
 def test_defaults_and_containers_of_a_vjp_of_ones_own_count():
     x, pair = tensor(4), [torch.ones(2), torch.ones(3)]
     data, cosine = x.data, x.data.cos()
-    assert held_bytes(record(data.sin(), (x, lambda g, slope=cosine: g * slope))) == 16
-    assert held_bytes(record(data * pair[0][0], (x, lambda g: g * pair[0][0]))) == 8 + 12
+    assert saved_bytes(record(data.sin(), (x, lambda g, slope=cosine: g * slope))) == 16
+    assert saved_bytes(record(data * pair[0][0], (x, lambda g: g * pair[0][0]))) == 8 + 12
 
 
 def test_nothing_is_held_after_backward_nor_within_no_grad():
     x = Tensor(torch.ones(4), requires_grad=True)
     y = x.exp().sum()
-    assert held_bytes(y) == 16
+    assert saved_bytes(y) == 16
     y.backward(retain_graph=True)
-    assert held_bytes(y) == 16
+    assert saved_bytes(y) == 16
     y.backward()
-    assert held_bytes(y) == 0
+    assert saved_bytes(y) == 0
     with no_grad():
-        assert held_bytes(x.exp()) == 0
+        assert saved_bytes(x.exp()) == 0
 
 
 @pytest.mark.parametrize("op", [operator.mul, operator.truediv, operator.matmul])
 def test_nothing_is_kept_for_operands_without_gradient(op):
     x, constant = Tensor(torch.ones(3, 3), requires_grad=True), Tensor(torch.ones(3, 3))
-    assert held_bytes(op(x, constant)) == 36
-    assert held_bytes(op(constant, constant)) == 0
+    assert saved_bytes(op(x, constant)) == 36
+    assert saved_bytes(op(constant, constant)) == 0

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlsys_lab.comm.collectives.trees import binary_tree_node, binomial_tree_node, double_tree_nodes
+from mlsys_lab.comm.trees import binary_tree_node, binomial_tree_node, double_tree_nodes
 
 SIZES = range(1, 34)
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.systolic import SystolicArrays
 from mlsys_lab.hardware import device
+from tests.oracles.systolic import SystolicArrays
 
 # Arrays of a chip, their size and clock: Jouppi et al. 2017, 2020 and 2023 (arXiv:2304.01433, table 4); for v5e, v5p
 # and v6e Austin et al., "How to scale your model" (2025). v6e's number of arrays is the one that peak and clock imply.

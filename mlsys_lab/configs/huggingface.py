@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mlsys_lab.configs.architectures import DEFAULTS, FAMILIES
+from mlsys_lab.configs.fields import Fields, reach
+from mlsys_lab.configs.transformer import TransformerConfig, refuse_without_attention
 from mlsys_lab.errors import InputError, did_you_mean
-from mlsys_lab.flops.architectures import DEFAULTS, FAMILIES
-from mlsys_lab.flops.config import TransformerConfig, refuse_without_attention
-from mlsys_lab.flops.fields import Fields, reach
 
 Source = str | Path | Mapping[str, Any]
 

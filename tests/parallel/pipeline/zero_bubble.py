@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.amounts import require_at_least_one, require_positive
+from mlsys_lab.validation import require_at_least_one, require_positive
 
 
 def split_bubble(
@@ -15,9 +15,6 @@ def split_bubble(
     what goes into its layers, and for those of its weights (table 1 of the paper). With none put off, B + W in one
     pass, it is `mlsys_lab.flops.communication.bubble`. Raises InputError where that is not the schedule's idle time:
     with fewer micro-batches than stages, and W longer than F or B.
-
-    >>> split_bubble(4, 8)
-    0.125
     """
     require_at_least_one(stages=stages)
     require_positive(forward=forward, inputs=inputs, weights=weights)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mlsys_lab.configs.transformer import SCALINGS, RotaryScaling
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.config import SCALINGS, RotaryScaling
 
 
 class Fields:

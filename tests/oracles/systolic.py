@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mlsys_lab.flops.amounts import require_at_least_one, require_positive
 from mlsys_lab.flops.peaks import peak_flops_per_s
+from mlsys_lab.validation import require_at_least_one, require_positive
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,11 @@ class SystolicArrays:
 
     @property
     def peak_flops_per_s(self) -> float:
-        """FLOP/s of all cells, each a multiply-add a clock.
-
-        >>> round(SystolicArrays(count=8, size=128, clock_hz=1.05e9).peak_flops_per_s / 1e12)  # a TPU v4
-        275
-        """
+        """FLOP/s of all cells, each a multiply-add a clock."""
         return peak_flops_per_s(self.count, self.size**2, self.clock_hz)
 
     def padding_share(self, k: int, n: int) -> float:
-        """Share of the cells that hold padding, over all tiles that (k, n) weights are cut into: in [0, 1).
-
-        >>> SystolicArrays(1, 128, 1e9).padding_share(k=64, n=192)  # half of each tile's rows, a quarter of the columns
-        0.625
-        """
+        """Share of the cells that hold padding, over all tiles that (k, n) weights are cut into: in [0, 1)."""
         require_at_least_one(k=k, n=n)
         return 1 - k * n / (self.size**2 * self._tiles(k, n))
 

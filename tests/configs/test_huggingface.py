@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from mlsys_lab.configs import RotaryScaling, preset
+from mlsys_lab.configs.huggingface import omissions, read_config
+from mlsys_lab.configs.presets import preset_omissions
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import RotaryScaling, preset
-from mlsys_lab.flops.huggingface import omissions, read_config
-from mlsys_lab.flops.presets import preset_omissions
-from tests.flops.published_files import (
+from tests.configs.published_files import (
     BLOOM,
     DEEPSEEK,
     GEMMA2,

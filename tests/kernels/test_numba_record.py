@@ -9,7 +9,7 @@ import pytest
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.numba_language import cuda
-from mlsys_lab.kernels.trace.launches import parameters_of, record_launch
+from mlsys_lab.kernels.numba_record import parameters_of, record_launch
 from tests.kernels.trace.numba_kernels import add, floats  # noqa: F401
 
 HERE = sys.modules[__name__]

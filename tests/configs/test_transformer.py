@@ -2,8 +2,8 @@ import dataclasses
 
 import pytest
 
+from mlsys_lab.configs import Experts, LatentAttention, RotaryScaling, TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import Experts, LatentAttention, RotaryScaling, TransformerConfig
 
 SMALL = TransformerConfig("small", n_layers=2, d_model=24, n_heads=4, d_ff=32, vocab_size=11, context=8)
 LATENT = LatentAttention(q_rank=None, kv_rank=8, nope_dim=4, rope_dim=2, v_dim=4)

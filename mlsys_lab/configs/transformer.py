@@ -6,11 +6,11 @@ N query heads, K key/value heads, H head_dim, V vocabulary, E experts.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from mlsys_lab.errors import InputError, did_you_mean
+from mlsys_lab.errors import InputError
+from mlsys_lab.validation import require_integer, require_one_of, require_positive_number
 
 POSITIONS = ("learned", "rotary", "alibi")
 NORMS = ("rms", "layer")
@@ -51,8 +51,8 @@ class Experts:
     max_groups: int = 0
 
     def __post_init__(self) -> None:
-        _require_whole(self, ("count", "active", "d_ff"), least=1)
-        _require_whole(self, ("shared", "dense_layers", "max_groups"), least=0)
+        _require_integers(self, "count", "active", "d_ff", at_least=1)
+        _require_integers(self, "shared", "dense_layers", "max_groups", at_least=0)
         if self.active > self.count:
             raise InputError("a token uses more experts than there are", got=self.active, expected=f"1 to {self.count}")
 
@@ -74,9 +74,9 @@ class LatentAttention:
     v_dim: int
 
     def __post_init__(self) -> None:
-        _require_whole(self, ("kv_rank", "nope_dim", "rope_dim", "v_dim"), least=1)
+        _require_integers(self, "kv_rank", "nope_dim", "rope_dim", "v_dim", at_least=1)
         if self.q_rank is not None:
-            _require_whole(self, ("q_rank",), least=1)
+            _require_integers(self, "q_rank", at_least=1)
         _require_even("LatentAttention.rope_dim", self.rope_dim)
 
 
@@ -97,9 +97,9 @@ class RotaryScaling:
     original_context: int = 8192
 
     def __post_init__(self) -> None:
-        _require_known("rotary scaling", self.kind, SCALINGS)
-        _require_positive(self, ("factor", "low_freq_factor", "high_freq_factor"))
-        _require_whole(self, ("original_context",), least=1)
+        require_one_of("rotary scaling", self.kind, SCALINGS)
+        _require_positive_numbers(self, "factor", "low_freq_factor", "high_freq_factor")
+        _require_integers(self, "original_context", at_least=1)
         if self.factor < 1:
             raise InputError("RotaryScaling.factor out of range", got=self.factor, expected="a number, at least 1")
         if self.low_freq_factor >= self.high_freq_factor:
@@ -171,17 +171,17 @@ class TransformerConfig:
         return (1 if self.parallel_blocks else 2) + (2 if self.post_norms else 0)
 
     def __post_init__(self) -> None:
-        _require_whole(self, ("n_layers", "d_model", "n_heads", "d_ff", "vocab_size", "context"), least=1)
-        _require_whole(self, ("n_kv_heads", "head_dim"), least=0)
-        _require_known("position", self.position, POSITIONS)
-        _require_known("norm", self.norm, NORMS)
-        _require_known("activation", self.activation, ACTIVATIONS)
+        _require_integers(self, "n_layers", "d_model", "n_heads", "d_ff", "vocab_size", "context", at_least=1)
+        _require_integers(self, "n_kv_heads", "head_dim", at_least=0)
+        require_one_of("position", self.position, POSITIONS)
+        require_one_of("norm", self.norm, NORMS)
+        require_one_of("activation", self.activation, ACTIVATIONS)
         for name in FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise InputError(
                     f"TransformerConfig.{name} is either or", got=repr(getattr(self, name)), expected="True or False"
                 )
-        _require_positive(self, ("rope_theta", "norm_eps"))
+        _require_positive_numbers(self, "rope_theta", "norm_eps")
         self._check_heads()
         if self.norm == "rms" and self.norm_bias:
             raise InputError("an RMS norm has no bias", got="norm_bias", help="norm='layer' can have one")
@@ -248,36 +248,16 @@ def refuse_without_attention(name: str) -> None:
         )
 
 
-def _require_whole(record: Any, names: tuple[str, ...], *, least: int) -> None:
+def _require_integers(record: Any, *names: str, at_least: int) -> None:
     for name in names:
-        value = getattr(record, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InputError(
-                f"{type(record).__name__}.{name} out of range",
-                got=repr(value),
-                expected=f"a whole number, at least {least}",
-            )
+        require_integer(f"{type(record).__name__}.{name}", getattr(record, name), at_least=at_least)
 
 
-def _require_positive(record: Any, names: tuple[str, ...]) -> None:
+def _require_positive_numbers(record: Any, *names: str) -> None:
     for name in names:
-        value = getattr(record, name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise InputError(
-                f"{type(record).__name__}.{name} out of range", got=repr(value), expected="a positive number"
-            )
+        require_positive_number(f"{type(record).__name__}.{name}", getattr(record, name))
 
 
 def _require_even(what: str, value: int) -> None:
     if value % 2:
-        raise InputError(f"{what} must be even, for positions turn pairs", got=value)
-
-
-def _require_known(what: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise InputError(
-            f"unknown {what}",
-            got=repr(value),
-            expected=f"one of {', '.join(known)}",
-            help=did_you_mean(str(value), known),
-        )
+        raise InputError(f"{what} must be even: rotary positions rotate pairs", got=value)

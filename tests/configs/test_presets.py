@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from mlsys_lab.configs import PRESETS, TransformerConfig, preset
+from mlsys_lab.configs.presets import PUBLISHED_ACTIVE, WINDOWS, preset_omissions
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops import PRESETS, TransformerConfig, parameters, preset
-from mlsys_lab.flops.presets import PUBLISHED_ACTIVE, WINDOWS, preset_omissions
+from mlsys_lab.flops import parameters
 from tests.leaves import numbers
 
 CONFIGURATIONS = yaml.safe_load(Path(__file__).with_name("configurations.yml").read_text(encoding="utf-8"))

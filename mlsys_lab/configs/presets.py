@@ -9,9 +9,7 @@ from __future__ import annotations
 import re
 from types import MappingProxyType
 
-from mlsys_lab.errors import InputError, did_you_mean
-from mlsys_lab.flops.config import Experts, RotaryScaling, TransformerConfig, Window, refuse_without_attention
-from mlsys_lab.flops.families import (
+from mlsys_lab.configs.families import (
     KI,
     deepseek,
     gemma,
@@ -25,7 +23,9 @@ from mlsys_lab.flops.families import (
     qwen,
     qwen3_moe,
 )
-from mlsys_lab.flops.fields import reach
+from mlsys_lab.configs.fields import reach
+from mlsys_lab.configs.transformer import Experts, RotaryScaling, TransformerConfig, Window, refuse_without_attention
+from mlsys_lab.errors import InputError, did_you_mean
 
 LLAMA31 = RotaryScaling("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context=8 * KI)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlsys_lab.flops.config import Experts, LatentAttention, RotaryScaling, TransformerConfig
+from mlsys_lab.configs.transformer import Experts, LatentAttention, RotaryScaling, TransformerConfig
 
 KI = 1024
 

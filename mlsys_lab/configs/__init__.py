@@ -1,0 +1,6 @@
+"""Sizes of transformers: `TransformerConfig`, published models by name, and readers of Hugging Face's config.json."""
+
+from mlsys_lab.configs.presets import PRESETS, preset
+from mlsys_lab.configs.transformer import Experts, LatentAttention, RotaryScaling, TransformerConfig
+
+__all__ = ["PRESETS", "Experts", "LatentAttention", "RotaryScaling", "TransformerConfig", "preset"]
