@@ -2,7 +2,7 @@
 
 The model has TinyLlama's sizes (arXiv:2401.02385, table 1), 1.1 billion weights drawn at random, in bf16; texts are
 greedy and as long as they are asked to be. What is checked is a copy in fp32, of which two programs write the same
-tokens: in bf16 the likeliest of random logits hangs on the order of sums.
+tokens: in bf16 the largest of random logits depends on the order of sums.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def schedule(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def _add(scheduler: Any, prompt: list[int], writes: int) -> Any:
-    """Let a text wait, and look whether it says how long its prompt was, which the server's page shows."""
+    """Let a text wait, and check whether it says how long its prompt was, which the server's page shows."""
     text = scheduler.add(prompt, writes)
     if (found := int(whole("prompt", text.prompt))) != len(prompt):
         raise InputError("a text does not know how long its prompt was", got=str(found), expected=f"{len(prompt)}")

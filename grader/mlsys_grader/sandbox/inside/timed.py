@@ -9,7 +9,7 @@
 
 Nothing here is trusted where a submission runs: the file says what an honest process does, and the judge (room
 `speed`) believes only what it can compute again. The weights are random, so that p - p' of two outputs scatters with
-the Euclidean norm of their difference: one number vouches for a whole output. Since the next seed hangs on it, calls
+the Euclidean norm of their difference: one number vouches for a whole output. Since the next seed depends on it, calls
 cannot be started ahead, put into one batch, or left out. (A hash of the output's bits would vouch for nothing: bits
 may differ within the tolerance, so the judge could not say what it should be, and to a hash that is cheap enough to
 be computed beside a kernel an output can be fitted afterwards.)
