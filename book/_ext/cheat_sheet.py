@@ -1,4 +1,4 @@
-"""The directive {cheat-sheet}: the takeaway boxes of all chapters, under the chapters' titles, in the syllabus's order."""
+"""The directive {cheat-sheet}: the takeaway boxes of every chapter under its title, in the syllabus's order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sphinx.util.docutils import SphinxDirective
 TAKEAWAY = "takeaway"
 
 
-class cheat_sheet(nodes.General, nodes.Element):  # noqa: N801  # docutils names nodes in lower case
+class cheat_sheet(nodes.General, nodes.Element):
     """Where the takeaways will stand once every chapter has been read."""
 
 
@@ -30,7 +30,7 @@ class CheatSheetDirective(SphinxDirective):
 
 
 def takeaways(chapter: nodes.document) -> Iterator[nodes.list_item]:
-    """The takeaways of a chapter as list items: their text without links and anchors, which hold on its own page only."""
+    """The takeaways of a chapter as list items, without the links and anchors that hold only on its own page."""
     for box in chapter.findall(nodes.Admonition):
         if TAKEAWAY not in box["classes"]:
             continue
@@ -56,9 +56,15 @@ class FillCheatSheet(SphinxPostTransform):
                     continue
                 if items := list(takeaways(self.env.get_doctree(chapter.page))):
                     target = addnodes.pending_xref(
-                        "", nodes.inline("", chapter.title), refdomain="std", reftype="doc", reftarget=f"/{chapter.page}",
-                        refexplicit=True, refwarn=True, refdoc=self.env.docname,
-                    )  # fmt: skip
+                        "",
+                        nodes.inline("", chapter.title),
+                        refdomain="std",
+                        reftype="doc",
+                        reftarget=f"/{chapter.page}",
+                        refexplicit=True,
+                        refwarn=True,
+                        refdoc=self.env.docname,
+                    )
                     found += [nodes.rubric("", "", target), nodes.bullet_list("", *items)]
             place.replace_self(found)
 
