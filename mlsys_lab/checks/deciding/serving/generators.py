@@ -44,7 +44,7 @@ def draw_blocks(rng: Rng, case: Case) -> Arrays:
         """Make a call, of a block by the place at which it was given last; gives the block that comes back."""
         nonlocal given
         script.append([call, *([] if block is None else [latest[block]]), *([] if key is None else [key])])
-        found = getattr(pool, call)(*([] if block is None else [block]), *([] if key is None else [key]))
+        found: int | None = getattr(pool, call)(*([] if block is None else [block]), *([] if key is None else [key]))
         if call in ("allocate", "find"):
             given += 1
             if found is not None:
@@ -285,7 +285,9 @@ def draw_traffic(rng: Rng, case: Case) -> Arrays:
     """Requests at random times, in phases: how many, how many a second, tokens of prompts, and of outputs."""
     p = case.params
     gaps_s = np.concatenate([rng.exponential(1 / rate, n) for n, rate, _, _ in p["phases"]])
-    lengths, outputs = (np.concatenate([rng.integers(*phase[i], phase[0]) for phase in p["phases"]]) for i in (2, 3))
+    lengths, outputs = (
+        np.concatenate([rng.integers(sizes[i][0], sizes[i][1], sizes[0]) for sizes in p["phases"]]) for i in (2, 3)
+    )
     arrivals_s = np.round((p.get("from_s", 0.0) + np.cumsum(gaps_s)) / TICK_S) * TICK_S
     return _as_load(
         {"scheduler": "PromisedScheduler", "tables": "PageTables", "block_size": 16},
@@ -359,7 +361,7 @@ def draw_budgets(rng: Rng, case: Case) -> Arrays:
 
     Of two clocks the second takes twice as long. After each call come calls in which one argument differs.
     """
-    p, clocks, calls = case.params, list[dict[str, Any]](), list[list[Any]]()
+    p, clocks, calls = case.params, list[dict[str, Any]](), list[Any]()
     least, most = np.array([(1e-3, 2e-5, 1e-8), (4e-3, 4e-5, 4e-8)]) / TICK_S
     for clock, end in enumerate(("between", "exact", "short", "late")):
         decodes, past = Range(0, p["decodes"]).draw(rng), Range(0, p["past"]).draw(rng)
@@ -367,7 +369,7 @@ def draw_budgets(rng: Rng, case: Case) -> Arrays:
         compute = rng.integers(least.astype(int), most.astype(int))
         memory = compute // (1, 20, 1) * (0, 1, 3)
         memory[0] = (compute - memory) @ (1, decodes + chunk // 2, decodes * past) if rng.random() < 0.5 else 0
-        pair_s = int(rng.integers(0, 5e-9 / TICK_S)) * TICK_S if rng.random() < 0.5 else 0.0
+        pair_s = int(rng.integers(0, int(5e-9 / TICK_S))) * TICK_S if rng.random() < 0.5 else 0.0
         lines = {"compute": (compute * TICK_S).tolist(), "memory": (memory * TICK_S).tolist(), "pair_s": pair_s}
         clocks += [{**lines, "factor": factor} for factor in (1, 2)]
         first_s, last_s, next_s = (

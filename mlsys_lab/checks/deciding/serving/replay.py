@@ -95,13 +95,15 @@ def form_of_counts(num_blocks: int) -> Any:
 
 def replay_blocks(log: Any, case: dict[str, Any]) -> None:
     """Replay a script of calls on a block manager."""
-    count, script = case["num_blocks"], case["script"]
+    count, script = int(case["num_blocks"]), case["script"]
     blocks_given = sum(call in ("allocate", "find") for call, *_ in script)
     form = range(count + 1) if case["reads"] else form_of_counts(count)
     require_form(log, {"blocks": ({range(count), None},) * blocks_given, "counts": (form,) * (len(script) + 1)})
     pool, blocks, answers = Pool(count), list[Any](), iter(log["blocks"])
+    call: str
+    arguments: list[Any]
     for number, counts in enumerate(log["counts"]):
-        call, *arguments = script[number - 1] if number else ["at first"]
+        call, *arguments = script[number - 1] if number else ("at first",)
         where = f"call {number - 1}, {call}" if number else call
         if call == "allocate":
             blocks.append(next(answers))
@@ -208,7 +210,7 @@ def replay_tables(log: Any, case: dict[str, Any]) -> None:
     """Replay a script of calls on block tables."""
     count, prompts, script = case["num_blocks"], case["prompts"], case["script"]
     seqs, length = range(len(prompts)), range(max(map(len, prompts)) + 1)
-    step = {"answer": {bool, None}, "lengths": [(seqs, length)], "tables": [(seqs, [range(count)])]}
+    step: dict[str, Any] = {"answer": {bool, None}, "lengths": [(seqs, length)], "tables": [(seqs, [range(count)])]}
     step |= {"counts": form_of_counts(count), "second": ([(seqs, length)], range(count + 1))}
     require_form(log, {"steps": (step,) * len(script), "num_blocks": (int,) * len(case["sizes"])})
     tables = Tables(count, case["block_size"], prefix=case["tables"] == "PrefixTables")
@@ -299,8 +301,8 @@ class _Replay:
         for i, first, tokens in step["fed"]:
             computed = self.tables.computed.get(i)
             if first != computed or tokens != self.tokens[i][first : first + len(tokens)]:
-                what, got = f"{self.where}: request {i} is given the wrong tokens", f"{tokens} from {first} on"
-                raise BrokenRuleError(what, got, f"those from {computed} on")
+                what = f"{self.where}: request {i} is given the wrong tokens"
+                raise BrokenRuleError(what, f"{tokens} from {first} on", f"those from {computed} on")
             if self.tables.blocks_for(first + len(tokens)) > len(self.tables.tables[i]):
                 raise BrokenRuleError(f"{self.where}: request {i} has too few blocks for its tokens")
             parts.append((len(tokens), first))
