@@ -48,7 +48,7 @@ class NewLab:
             checks / "deciding" / f"{module}.py": "deciding.py",
             tests / "variants.diff": "variants.diff",
             tests / "alternatives" / "plain_python.py": "alternative.py",
-            tests / "test_text.py": "test_text.py",
+            tests / f"test_{module}.py": "test_lab.py",
         }
 
 
