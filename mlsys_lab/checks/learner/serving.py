@@ -23,9 +23,6 @@ def next_token(tokens: Sequence[int]) -> int:
     return (7 * sum(tokens[-3:]) + len(tokens)) % VOCABULARY
 
 
-# --- blocks -----------------------------------------------------------------------------------------------------------
-
-
 def play_blocks(artifact: Any, arrays: Arrays) -> Arrays:
     """Play a script of calls on a block manager, while one block of a second manager is allocated.
 
@@ -79,8 +76,6 @@ def count_blocks(manager: Any) -> tuple[int, list[int]]:
         raise InputError(what, got=f"{both} together", expected=str(count))
     return available, [integer("a reference count", manager.references[block]) for block in range(count)]
 
-
-# --- block tables -----------------------------------------------------------------------------------------------------
 
 SHIFT = 3
 """Added to all tokens in the second tables, so that no block of theirs is known by a key of the first."""
@@ -175,12 +170,8 @@ def play_tables(artifact: Any, arrays: Arrays) -> Arrays:
     number = empty.start()
     empty.try_reserve({number: 1})
     empty.commit({number: [0]})
-    sizes = {size: make_tables(artifact, case, size) for size, _ in case["sizes"]}
-    num_blocks = [integer("pages", sizes[size].pages(tokens)) for size, tokens in case["sizes"]]
+    num_blocks = [integer("pages", make_tables(artifact, case, size).pages(tokens)) for size, tokens in case["sizes"]]
     return {"log": encode_value({"steps": steps, "num_blocks": num_blocks})}
-
-
-# --- schedulers -------------------------------------------------------------------------------------------------------
 
 
 def serve(load: dict[str, Any], server: Any) -> None:
@@ -336,9 +327,6 @@ class _Recorder:
         idle, what = not self.sequences, "sequences wait or run" if self.sequences else "all requests have finished"
         if bool(found := self.scheduler.idle) != idle:
             raise InputError(f"{what}, and scheduler.idle is wrong", got=describe_value(found), expected=str(idle))
-
-
-# --- functions --------------------------------------------------------------------------------------------------------
 
 
 def steps_to_first(artifact: Any, arrays: Arrays) -> Arrays:

@@ -34,7 +34,7 @@ def _check_tables(*uses: str, situations: dict[str, Any], **parts: Any) -> Check
     sizes = {"tables": uses[0], "num_blocks": Range(2, 14), "block_size": Range(1, 4), "sequences": Range(1, 6)}
     sizes |= {"longest": Range(1, 24), "calls": Range(40, 120)}
     few = {"num_blocks": 6, "block_size": 3, "sequences": 2, "longest": 9, "calls": 12}
-    larger = {"num_blocks": Range(6, 99), "longest": Range(9, 60), "calls": Range(100, 200)}
+    larger = {"num_blocks": Range(30, 99), "sequences": Range(8, 12), "longest": Range(9, 60), "calls": Range(150, 200)}
     cases = (
         *(Case(name, {**sizes, **of_kind}) for name, of_kind in {"a few calls": few, **situations}.items()),
         *draw_cases(sizes, public=6, hidden=2, **larger),
@@ -48,7 +48,7 @@ LOAD = {
     "requests": Range(1, 24),
     "prompt": Range(1, 12),
     "output": Range(1, 12),
-    "memory": Range(0, 10),
+    "memory": Range(0, 15),
     "seqs": Range(1, 9),
     "budget": Range(0, 10),
     "prefixes": Range(0, 2),
@@ -58,25 +58,17 @@ LOAD = {
 """Sizes of a load, from one request in as little memory as it needs."""
 LARGER = {"requests": Range(20, 50), "prompt": Range(1, 30), "seqs": Range(2, 24)}
 TOGETHER = {"over": 0, "aborted": 0}
+CROWD = {**TOGETHER, "requests": 40, "seqs": Range(18, 24), "memory": 12, "budget": 60}
 FEW = {**TOGETHER, "requests": 3, "prompt": 6, "output": 6, "memory": 8, "seqs": 2}
 ROOM = {**TOGETHER, "seqs": 4, "memory": 30}
-DECODING = {"requests": 24, "seqs": Range(8, 12), "memory": Range(2, 4), "prompt": 4, "output": 16, "equal": 1}
-COMPUTING = {"requests": 24, "seqs": 3, "memory": Range(3, 4), "prompt": 14, "output": 12, "prefixes": 0}
+DECODING = {**TOGETHER, "requests": 24, "seqs": Range(8, 12), "budget": 60, "memory": Range(2, 4), "equal": 1}
+DECODING |= {"prompt": 4, "output": 16}
+COMPUTING = {**TOGETHER, "requests": 24, "seqs": 3, "budget": Range(0, 1), "memory": Range(3, 4), "prefixes": 0}
+COMPUTING |= {"prompt": 14, "output": 12}
 SITUATIONS = {
     "one request takes all memory": {"requests": Range(3, 12), "memory": 0, "prompt": 9, "output": 1, "aborted": 0},
-    **{
-        f"many decode, {size} tokens a block": {**TOGETHER, **DECODING, "budget": 60, "block_size": size}
-        for size in (1, 2, 4)
-    },
-    **{
-        f"a prompt is computed, {size} tokens a block": {
-            **TOGETHER,
-            **COMPUTING,
-            "budget": Range(0, 1),
-            "block_size": size,
-        }
-        for size in (1, 2, 3)
-    },
+    **{f"many decode, {size} tokens a block": {**DECODING, "block_size": size} for size in (1, 2, 4)},
+    **{f"a prompt is computed, {size} tokens a block": {**COMPUTING, "block_size": size} for size in (1, 2, 3)},
 }
 """Sizes with which memory runs out in ways that are rare."""
 
@@ -87,7 +79,8 @@ def _check_schedule(scheduler: str, sizes: dict[str, Any], situations: dict[str,
     uses = (load["tables"], "PrefixBlocks" if load["tables"] == "PrefixTables" else "BlockManager", "Limits", scheduler)
     cases = (
         *(Case(name, {**load, **of_kind}) for name, of_kind in {"three requests": FEW, **situations}.items()),
-        *draw_cases(load, public=8, hidden=3, **LARGER),
+        *draw_cases(load, public=8, hidden=2, **LARGER),
+        Case("many at once", {**load, **CROWD}, hidden=True),
     )
     return check_log(replay.replay_schedule, cases=cases, uses=uses, **SERVING, **parts)
 
@@ -143,7 +136,7 @@ CHECKS = (
     _check_schedule(
         "ChunkedScheduler",
         {"prompt": Range(1, 24), "budget": Range(0, 6)},
-        {},
+        {"room for all": {**ROOM, "requests": 16, "prompt": 9, "output": 9, "budget": 6}},
         name="chunked",
         title="Chunks under a budget",
         points=14,
@@ -206,7 +199,13 @@ CHECKS = (
         "PrefixTables",
         "PrefixBlocks",
         situations={
-            "the first block is evicted": {"num_blocks": Range(8, 14), "longest": Range(4, 12), "evicted": True}
+            "the first block is evicted": {"num_blocks": Range(8, 14), "longest": Range(4, 12), "evicted": True},
+            "prompts are repeated": {
+                "num_blocks": 60,
+                "block_size": Range(2, 4),
+                "longest": Range(9, 20),
+                "calls": 120,
+            },
         },
         name="prefixes",
         title="Tables that share beginnings",

@@ -29,9 +29,6 @@ def _as_inputs(case: dict[str, Any]) -> Arrays:
     return {"case": encode_value(case)}
 
 
-# --- blocks -----------------------------------------------------------------------------------------------------------
-
-
 def draw_blocks(rng: Rng, case: Case) -> Arrays:
     """A script of calls on a block manager, of which all are allowed.
 
@@ -92,9 +89,6 @@ def code_of_blocks(arrays: Arrays) -> str:
     return "\n".join([*lines, f"print({references}manager.available, other.available)"])
 
 
-# --- block tables -----------------------------------------------------------------------------------------------------
-
-
 def draw_tables(rng: Rng, case: Case) -> Arrays:
     """A script of calls on tables, of which all are allowed: what is committed was reserved, and no prompt ends.
 
@@ -109,23 +103,20 @@ def draw_tables(rng: Rng, case: Case) -> Arrays:
         tables.play(prompts, call, *arguments)
 
     def draw(most: int) -> int:
-        return int(rng.integers(0, most + 1))
+        return most if rng.random() < 0.3 else int(rng.integers(0, most + 1))
 
     if p.get("evicted"):
         tokens = rng.integers(0, 3, 3 * size + 1).tolist()
         prompts += [tokens, tokens, [3] * num_blocks * size, tokens]
-        for call, *arguments in (
-            ("start", 0, 1),
-            ("start", 1, 1),
-            ("try_reserve", [[0, size], [1, 3 * size]], 0),
-            ("commit", [[0, size]]),
-            ("commit", [[1, 3 * size]]),
-            ("drop", 0),
-            ("start", 2, 1),
-            ("try_reserve", [[2, (num_blocks - 3) * size]], 0),
-            ("start", 3, len(tokens)),
-        ):
-            add(call, *arguments)
+        add("start", 0, 1)
+        add("start", 1, 1)
+        add("try_reserve", [[0, size], [1, 3 * size]], 0)
+        add("commit", [[0, size]])
+        add("commit", [[1, 3 * size]])
+        add("drop", 0)
+        add("start", 2, 1)
+        add("try_reserve", [[2, (num_blocks - 3) * size]], 0)
+        add("start", 3, len(tokens))
     while len(script) < p["calls"]:
         what, some = rng.random(), [seq for seq in tables.tables if rng.random() < 0.6]
         if not tables.tables or (len(tables.tables) < p["sequences"] and what < 0.25):
@@ -151,7 +142,7 @@ def _draw_prompt(rng: Rng, others: Sequence[list[int]], length: int) -> list[int
     """A prompt of its own, or one that repeats another, or begins as it does."""
     old = others[-1 - int(rng.integers(min(3, len(others))))] if others and rng.random() < 0.8 else []
     begins = old[: int(rng.integers(len(old) + 1))] if rng.random() < 0.4 else old
-    return [*begins, *rng.integers(0, 3, max(length - len(begins), 0 if begins else 1)).tolist()]
+    return [*begins, *rng.integers(0, 2, max(length - len(begins), 0 if begins else 1)).tolist()]
 
 
 def code_of_tables(arrays: Arrays) -> str:
@@ -178,8 +169,6 @@ def code_of_tables(arrays: Arrays) -> str:
 def _code_of_empty_tables(case: dict[str, Any]) -> str:
     return f"{case['tables']}({case['manager']}({case['num_blocks']}), {case['block_size']})"
 
-
-# --- keys -------------------------------------------------------------------------------------------------------------
 
 BASES = (1, 10, 31, 33, 37, 131, 256, 257, 1000, 1009, 10_000, 65_536)
 """Bases of sums in which tokens are taken for digits, although there are more tokens than digits."""
@@ -228,9 +217,6 @@ def code_of_keys(arrays: Arrays) -> str:
     case = decode_value(arrays["case"])
     texts, size = mix_kinds(case["texts"]), case["block_size"]
     return f"for text in {texts}:\n    print(keys(text, {size}), len(keys(text, {2 * size})))"
-
-
-# --- loads ------------------------------------------------------------------------------------------------------------
 
 
 def draw_load(rng: Rng, case: Case) -> Arrays:
@@ -328,9 +314,6 @@ def code_of_load(arrays: Arrays) -> str:
     return "\n".join(lines)
 
 
-# --- functions --------------------------------------------------------------------------------------------------------
-
-
 def draw_steps(rng: Rng, case: Case) -> Arrays:
     """Rows of prompt tokens, decoding sequences and token budget: full chunks, a token more or less, and edges."""
     size = case.params["size"]
@@ -350,10 +333,6 @@ def expect_steps(arrays: Arrays) -> Arrays:
 def code_of_steps(arrays: Arrays) -> str:
     """A call for each row."""
     return "\n".join(f"steps_to_first{tuple(row)}" for row in arrays["rows"].tolist())
-
-
-MAX_CHUNK = 1 << 14
-"""More tokens than any chunk of a case."""
 
 
 def draw_budgets(rng: Rng, case: Case) -> Arrays:
@@ -393,7 +372,7 @@ def expect_budgets(arrays: Arrays) -> Arrays:
     """Count the chunks that end in time."""
     case, tokens = decode_value(arrays["case"]), []
     for clock, decodes, past, tpot_s in case["calls"]:
-        in_time = _seconds(case["clocks"][clock], decodes, past, np.arange(1, MAX_CHUNK)) <= tpot_s
+        in_time = _seconds(case["clocks"][clock], decodes, past, np.arange(1, 1 << 14)) <= tpot_s  # more than any chunk
         tokens.append(decodes + max(1, int(in_time.sum())))
     return {"tokens": np.array(tokens)}
 

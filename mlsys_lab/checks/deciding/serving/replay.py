@@ -16,8 +16,6 @@ from mlsys_lab.checks.learner.serving import VOCABULARY, next_token, serve
 
 GOODPUT = 0.8
 """Fraction of the goodput of the judge's own policy that is asked for."""
-Counts = Mapping[int, int]
-"""Numbers of tokens or blocks by sequence."""
 
 
 class Pool:
@@ -168,13 +166,18 @@ class Tables:
         for block in self.tables[seq]:
             self.pool.share(block)
 
-    def missing(self, counts: Counts) -> dict[int, int]:
+    def missing(self, counts: Mapping[int, int]) -> dict[int, int]:
         """How many more blocks each sequence needs for so many tokens beyond those computed."""
         needed = {seq: self.blocks_for(self.computed[seq] + count) for seq, count in counts.items()}
         return {seq: max(0, blocks - len(self.tables[seq])) for seq, blocks in needed.items()}
 
     def extend(
-        self, missing: Counts, found: Mapping[int, list[int]] | None = None, where: str = "", *, in_order: bool = True
+        self,
+        missing: Mapping[int, int],
+        found: Mapping[int, list[int]] | None = None,
+        where: str = "",
+        *,
+        in_order: bool = True,
     ) -> None:
         """Allocate the missing blocks: those that the tables of a log have beyond these, or any that may be."""
         if found is None:
@@ -226,9 +229,6 @@ def replay_tables(log: Any, case: dict[str, Any]) -> None:
         tables.pool.compare(f"after {where}", *step["counts"])
         what = f"{where} does not do the same on a second pool's tables: have both books in common?"
         require_equal(what, step["second"], [step["lengths"], step["counts"][0]])
-
-
-# --- schedulers -------------------------------------------------------------------------------------------------------
 
 
 class _Replay:
@@ -416,8 +416,9 @@ def replay_schedule(log: Any, load: dict[str, Any]) -> list[list[float]]:
 
 def replay_goodput(log: Any, load: dict[str, Any]) -> None:
     """Serve a load as a log does, and count the requests that met both objectives."""
-    times_s = replay_schedule(log, load)
-    good, own = count_good(load, times_s), count_good(load, serve_well(load))
+    times_s, own_policy = replay_schedule(log, load), _OwnPolicy(load)
+    serve(load, own_policy)
+    good, own = count_good(load, times_s), count_good(load, own_policy.times_s)
     if good < GOODPUT * own:
         ttft_s, tpot_s = load["objective"]
         first = sum(
@@ -479,10 +480,3 @@ class _OwnPolicy:
         finished = [i for i in self.running if len(self.times_s[i]) == self.load["outputs"][i]]
         self.running = [i for i in self.running if i not in finished]
         return finished
-
-
-def serve_well(load: dict[str, Any]) -> list[list[float]]:
-    """Times of tokens by the judge's own policy."""
-    server = _OwnPolicy(load)
-    serve(load, server)
-    return server.times_s
