@@ -40,6 +40,8 @@ def play_blocks(artifact: Any, arrays: Arrays) -> Arrays:
         elif call == "find":
             found = manager.find(*arguments)
             blocks.append(None if found is None else integer("find(key)", found))
+        elif blocks[arguments[0]] is None:
+            break
         else:
             getattr(manager, call)(blocks[arguments[0]], *arguments[1:])
         counts.append(_count(manager, case))

@@ -27,7 +27,7 @@ def _check_blocks(manager: str, many: dict[str, int], **parts: Any) -> Check:
         *draw_cases(sizes, public=4, hidden=2, num_blocks=Range(2, 30), calls=Range(200, 500)),
     )
     sides = {"inputs": draw.draw_blocks, "run": calls.play_blocks, "describe": draw.code_of_blocks}
-    return check_log(replay.replay_blocks, cases=cases, uses=(manager,), time_limit_s=1.0, **sides, **parts)
+    return check_log(replay.replay_blocks, cases=cases, uses=(manager,), time_limit_s=2.0, **sides, **parts)
 
 
 def _check_tables(*uses: str, situations: dict[str, Any], **parts: Any) -> Check:
@@ -37,7 +37,7 @@ def _check_tables(*uses: str, situations: dict[str, Any], **parts: Any) -> Check
     larger = {"num_blocks": Range(30, 99), "sequences": Range(8, 12), "longest": Range(9, 60), "calls": Range(150, 200)}
     cases = (
         *(Case(name, {**sizes, **of_kind}) for name, of_kind in {"a few calls": few, **situations}.items()),
-        *draw_cases(sizes, public=6, hidden=2, **larger),
+        *draw_cases(sizes, public=8, hidden=2, **larger),
     )
     sides = {"inputs": draw.draw_tables, "run": calls.play_tables, "describe": draw.code_of_tables}
     return check_log(replay.replay_tables, cases=cases, uses=uses, **sides, **parts)
@@ -186,7 +186,7 @@ CHECKS = (
     ),
     _check_blocks(
         "PrefixBlocks",
-        {"num_blocks": 20_000, "calls": 20_000, "reads": 1, "cached": 1},
+        {"num_blocks": 15_000, "calls": 12_000, "reads": 1, "cached": 1},
         name="prefix_blocks",
         title="Blocks that are known",
         points=7,

@@ -1,4 +1,4 @@
-"""Generators of lab 11's cases, of all sizes from one block and one token on, oracles of its functions, and code.
+"""Generators of lab 11's cases, from one block and one token on, and oracles of its functions.
 
 `draw_…` gives a check's inputs: scripts of calls, made on a pool of ours while they are drawn, or loads of requests.
 `code_of_…` writes a public case as code that can be pasted into the notebook.
@@ -21,7 +21,7 @@ Rng = np.random.Generator
 SHOWN = 14
 """Calls of a script that its code writes out."""
 CALLS = ("allocate", "share", "release", "register", "find")
-WEIGHTS = {"BlockManager": (0.4, 0.15, 0.45, 0, 0), "PrefixBlocks": (0.3, 0.1, 0.3, 0.15, 0.15)}
+WEIGHTS = {"BlockManager": (0.4, 0.15, 0.45, 0, 0), "PrefixBlocks": (0.25, 0.05, 0.3, 0.1, 0.3)}
 """How often a script makes each call."""
 
 
@@ -342,9 +342,10 @@ def draw_budgets(rng: Rng, case: Case) -> Arrays:
     """
     p, clocks, calls = case.params, list[dict[str, Any]](), list[Any]()
     least, most = np.array([(1e-3, 2e-5, 1e-8), (4e-3, 4e-5, 4e-8)]) / TICK_S
-    for clock, end in enumerate(("between", "exact", "short", "late")):
+    for clock, end in enumerate(("between", "exact", "short", "late", "tick")):
         decodes, past = Range(0, p["decodes"]).draw(rng), Range(0, p["past"]).draw(rng)
-        chunk = p["chunk"] if end == "between" else Range(1, p["chunk"], (2, 63, 64)).draw(rng)
+        power = 1 << int(rng.integers(1, 7))
+        chunk = {"between": p["chunk"], "exact": power, "short": power - 1, "late": 1, "tick": 3 * power}[end]
         compute = rng.integers(least.astype(int), most.astype(int))
         memory = compute // (1, 20, 1) * (0, 1, 3)
         memory[0] = (compute - memory) @ (1, decodes + chunk // 2, decodes * past) if rng.random() < 0.5 else 0
@@ -354,8 +355,11 @@ def draw_budgets(rng: Rng, case: Case) -> Arrays:
         first_s, last_s, next_s = (
             float(_seconds(clocks[-2], decodes, past, tokens)) for tokens in (1, chunk, chunk + 1)
         )
-        limits_s = {"between": (last_s + next_s) / 2, "exact": last_s, "short": next_s - TICK_S, "late": 0.9 * first_s}
-        call, changes = np.array([2 * clock, decodes, past, limits_s[end]]), ((1, 0, 0), (0, 2, 0), (0, 0, 1000))
+        limits_s = {"between": (last_s + next_s) / 2, "exact": last_s, "late": 0.9 * first_s}
+        call, changes = (
+            np.array([2 * clock, decodes, past, limits_s.get(end, next_s - TICK_S)]),
+            ((1, 0, 0), (0, 2, 0), (0, 0, 1000)),
+        )
         calls += [call, *(np.add(call, (*change, 0)) for change in changes), call * (1, 1, 1, 0.5)]
     return _as_inputs({"clocks": clocks, "calls": [[*map(int, call[:3]), float(call[3])] for call in calls]})
 
