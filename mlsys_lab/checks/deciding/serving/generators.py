@@ -352,14 +352,10 @@ def draw_budgets(rng: Rng, case: Case) -> Arrays:
         pair_s = int(rng.integers(0, int(5e-9 / TICK_S))) * TICK_S if rng.random() < 0.5 else 0.0
         lines = {"compute": (compute * TICK_S).tolist(), "memory": (memory * TICK_S).tolist(), "pair_s": pair_s}
         clocks += [{**lines, "factor": factor} for factor in (1, 2)]
-        first_s, last_s, next_s = (
-            float(_seconds(clocks[-2], decodes, past, tokens)) for tokens in (1, chunk, chunk + 1)
-        )
-        limits_s = {"between": (last_s + next_s) / 2, "exact": last_s, "late": 0.9 * first_s}
-        call, changes = (
-            np.array([2 * clock, decodes, past, limits_s.get(end, next_s - TICK_S)]),
-            ((1, 0, 0), (0, 2, 0), (0, 0, 1000)),
-        )
+        times_s = [float(_seconds(clocks[-2], decodes, past, tokens)) for tokens in (1, chunk, chunk + 1)]
+        limits_s = {"between": (times_s[1] + times_s[2]) / 2, "exact": times_s[1], "late": 0.9 * times_s[0]}
+        call = np.array([2 * clock, decodes, past, limits_s.get(end, times_s[2] - TICK_S)])
+        changes = ((1, 0, 0), (0, 2, 0), (0, 0, 1000))
         calls += [call, *(np.add(call, (*change, 0)) for change in changes), call * (1, 1, 1, 0.5)]
     return _as_inputs({"clocks": clocks, "calls": [[*map(int, call[:3]), float(call[3])] for call in calls]})
 
