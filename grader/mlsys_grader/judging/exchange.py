@@ -125,7 +125,7 @@ class Exchange:
             self._end_if_stuck()
 
     def fail(self, rank: int, mismatch: Mismatch, ending: Ending) -> None:
-        """Note why a rank gives no answer. The others go on as far as they can: which rank is named depends on no race."""
+        """Note why a rank gives no answer. The other ranks go on, so that no race decides which one is named."""
         with self._changed:
             self._failures[rank] = name_rank(mismatch, rank), ending
             self._has_ended[rank] = True
