@@ -2,7 +2,7 @@
 
 MODEL is as for `mlsys-lab estimate`. Requests arrive independently, in bursts, or as in a trace: a line of JSON for
 each, with time_s, prompt (token ids) and num_output_tokens. At a rate, the steady state is measured: a run is several
-times as long as a request stays, without its beginning and its end, and if the queue grows the replicas are overloaded.
+times as long as a request stays, without warm-up and drain, and if the queue grows the replicas are overloaded.
 A trace is served once, and all of it counts. Replicas get requests in turn; each runs the course's own scheduler, and
 a step takes the longest of its compute, memory and link times, over the efficiency. With --readers, as many of the
 replicas only compute prompts and send their KV cache to the others, which only decode; both arrangements of the same

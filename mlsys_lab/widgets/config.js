@@ -8,7 +8,7 @@ function checkWhole(record, kind, names, least) {
 }
 
 function checkEven(what, value) {
-  if (value % 2) refuse(`${what} must be even, for positions turn pairs`, { got: value });
+  if (value % 2) refuse(`${what} must be even: rotary positions rotate pairs`, { got: value });
 }
 
 // The config with head_dim and n_kv_heads filled in.

@@ -54,7 +54,7 @@ def test_chapters_and_labs_are_read_and_hold_neither_code_nor_markup():
 def test_docstrings_and_terms_are_questions_with_answers():
     asked = {question.content: answer.content for question, answer in questions()}
     assert asked["What is bandwidth?"].startswith("The rate at which bytes move")
-    assert asked["What is `Paged`?"].startswith("Cache of `pages` pages")
+    assert asked["What is `Paged`?"].startswith("Cache of `num_blocks` blocks")
     assert len(asked) > 800
     assert not [answer for answer in asked.values() if ">>>" in answer]
 

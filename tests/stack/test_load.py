@@ -72,7 +72,9 @@ def test_a_topic_that_the_course_does_not_have(tmp_path: Path) -> None:
         load("no-such", Workspace.create(tmp_path))
 
 
-@pytest.mark.parametrize(("topic", "package"), [("transformer-arithmetic", "flops"), ("scaling-laws", "scaling")])
+@pytest.mark.parametrize(
+    ("topic", "package"), [("transformer-arithmetic", "flops.counts"), ("scaling-laws", "scaling")]
+)
 def test_a_topic_whose_lab_names_its_reference(
     topic: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ from mlsys_lab.comm.collectives.chunks import split_chunks
 from mlsys_lab.comm.collectives.rooted import receive
 from mlsys_lab.comm.collectives.steps import Steps, run_steps
 from mlsys_lab.comm.rank import Rank
-from mlsys_lab.errors import InputError
+from mlsys_lab.validation import require_power_of_two
 
 
 def reduce_scatter(rank: Rank, x: torch.Tensor, purpose: str = "reduce_scatter") -> torch.Tensor:
@@ -59,7 +59,7 @@ def reduce_scatter_halving(rank: Rank, x: torch.Tensor, purpose: str = "reduce_s
     Recursive halving: each step exchanges half of the remaining chunks with a rank at half the distance (Thakur et al.
     2005, §3.2). Raises InputError unless p is a power of two.
     """
-    require_power_of_two(rank)
+    require_power_of_two("recursive halving and doubling need pairs of ranks", rank.size)
     chunks = split_chunks(x.clone(memory_format=torch.contiguous_format), rank.size)
     first, distance = 0, rank.size // 2
     while distance:
@@ -81,7 +81,7 @@ def all_gather_doubling(rank: Rank, x: torch.Tensor, purpose: str = "all_gather"
 
     Recursive doubling (Thakur et al. 2005, §3.1). Raises InputError unless p is a power of two.
     """
-    require_power_of_two(rank)
+    require_power_of_two("recursive halving and doubling need pairs of ranks", rank.size)
     have, distance = x.reshape(-1), 1
     while distance < rank.size:
         partner = rank.rank ^ distance
@@ -91,9 +91,3 @@ def all_gather_doubling(rank: Rank, x: torch.Tensor, purpose: str = "all_gather"
         have = torch.cat([have, received] if rank.rank < partner else [received, have])
         distance *= 2
     return have.clone()
-
-
-def require_power_of_two(rank: Rank) -> None:
-    """Raise InputError unless the number of ranks is a power of two."""
-    if rank.size & (rank.size - 1):
-        raise InputError("recursive halving and doubling need pairs of ranks", got=rank.size, expected="a power of two")

@@ -8,8 +8,8 @@ the tests all run this one class. Each step takes two calls, and a third one whe
     scheduler.update_from_output(output, token_ids)   # sampled tokens of each of output.sampled
     scheduler.finish(sequence)                        # once a sequence is complete
 
-The batch is composed anew in every step (continuous batching: Orca, Yu et al., OSDI 2022) of one token of each sequence
-that decodes, and chunks of prompts within a token budget (chunked prefill: Sarathi-Serve, arXiv:2403.02310).
+Every step composes a new batch (continuous batching: Orca, Yu et al., OSDI 2022) of one token of each decoding
+sequence, and chunks of prompts within a token budget (chunked prefill: Sarathi-Serve, arXiv:2403.02310).
 """
 
 from __future__ import annotations

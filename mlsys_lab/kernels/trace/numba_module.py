@@ -1,6 +1,6 @@
 """What a simulated kernel finds under the name `cuda`: the part of Numba's interface that kernels use.
 
-Fences change nothing when threads run one at a time, but the launch is told of them; all else is refused by name.
+Fences change nothing when threads run one at a time, but the launch records them; all else is refused by name.
 `syncwarp` makes the lanes of a warp wait for each other and orders what they do to memory; shuffles and votes make them
 wait and order nothing, as on the device.
 """

@@ -171,6 +171,9 @@ def test_a_kernel_that_may_not_run_costs_its_own_check_and_no_other(verdicts):
     assert got["double"].what.startswith("`print` is nothing that kernel `double` can use (cell 1")
 
 
-def test_constants_that_do_not_fit_in_memory_are_told_as_that(verdicts):
-    got = verdicts(KERNELS.replace("STEP = 1\n", "STEP = 1 << (1 << 40)\n"))
-    assert got["double"].what == "the exported cells need too much memory"
+def test_a_constant_that_does_not_fit_in_memory_costs_the_kernels_that_use_it(verdicts):
+    huge = KERNELS.replace("STEP = 1\n", "STEP = 1 << (1 << 40)\n")
+    assert all(v.passed for v in verdicts(huge).values())
+    got = verdicts(huge.replace("y[i] = 2", "y[i] = STEP"))
+    assert not got["double"].passed and got["gather"].passed
+    assert got["double"].what == "it needs too much memory"

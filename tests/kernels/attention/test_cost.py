@@ -47,7 +47,7 @@ def test_naive_grows_with_the_square():
 
 
 def test_bad_input():
-    with pytest.raises(InputError, match="multiple of key/value heads: got 3, 2"):
+    with pytest.raises(InputError, match="multiple of key/value heads: got 3 and 2"):
         Shape(1, 3, 2, 1, 1, 16)
     with pytest.raises(InputError, match="keys must be at least 1"):
         Shape(1, 1, 1, 1, 0, 16)

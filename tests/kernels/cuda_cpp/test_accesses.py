@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 
 import pytest
 import torch
@@ -33,6 +34,20 @@ def run(text: str, *, reversed: bool = False, blocks: int = 1, shared_bytes: int
 def kernel(*lines: str) -> str:
     """A kernel whose lines begin in line 2 of the source."""
     return "\n".join(("__global__ void f(float* x, float* y, int* n) {", *lines, "}"))
+
+
+def test_an_unlimited_stack_puts_nothing_among_the_arrays() -> None:
+    """With one, Linux maps a program's memory as low as it ever does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    resource.setrlimit(resource.RLIMIT_STACK, (hard, hard))
+    try:
+        numbers = ", ".join(f"int n{i}" for i in range(12))
+        text = f"__global__ void f(float* x, {numbers}) {{ x[threadIdx.x] = n0 + n11; }}"
+        x = torch.zeros(BLOCK)
+        Emulator()(Source(text), "f", (1,), (BLOCK,), x, *range(12))
+    finally:
+        resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
+    assert x.tolist() == [11.0] * BLOCK
 
 
 @pytest.mark.parametrize(

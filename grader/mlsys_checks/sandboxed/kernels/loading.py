@@ -28,7 +28,7 @@ from mlsys_lab.kernels.runtime import load_numba, load_triton, triton_interprets
 from mlsys_lab.kernels.trace import numba_turns
 from mlsys_lab.kernels.trace.numba_functions import python_function
 from mlsys_lab.stack.artifact import Artifact, ArtifactError
-from mlsys_lab.stack.loading import ArtifactLoader, load
+from mlsys_lab.stack.loading import ArtifactLoader, Lost, load
 
 NOT_EXPORTED = "cell {} defines it and does not begin with `#| export`"
 
@@ -44,6 +44,7 @@ class KernelLoader(ArtifactLoader):
         kernels = kernels_of(self.get_source(module.__name__), self.filename, others)
         vars(module).update(_names(kernels), __getattr__=partial(self._raise_missing, kernels))
         self._run_cell([(node, self._compile(node)) for node in kernels.tree.body], vars(module))
+        self._lose_users(vars(module), kernels.tree)
         linecache.lazycache(self.filename, vars(module))  # who tells of a line finds its text
         for kernel, checked in _kernels(module, kernels.tree):
             if not _is_triton(kernel):
@@ -54,6 +55,15 @@ class KernelLoader(ArtifactLoader):
                 self._interpret(kernel, checked)
             else:
                 _compile(kernel, checked, module, kernels.constants)
+
+    def _lose_users(self, names: dict[str, Any], tree: ast.Module) -> None:
+        """Take out the kernels that use a constant which failed, or such a kernel: they are lost for its reason."""
+        for lost in self.lost:  # which grows
+            for node in tree.body:
+                used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+                missing = used & (lost.names - names.keys())
+                if isinstance(node, ast.FunctionDef) and missing and names.pop(node.name, None):
+                    self.lost.append(Lost(lost.error, frozenset({node.name})))
 
     def _interpret(self, kernel: Any, checked: ast.FunctionDef) -> None:
         """Make Triton's interpreter run exactly the text that was checked.
@@ -95,7 +105,7 @@ def _function_of(value: Any) -> FunctionType | None:
 def _kernels(module: ModuleType, tree: ast.Module) -> Iterator[tuple[Any, ast.FunctionDef]]:
     """The kernels of a module, each with the checked text that it is to run, without the decorator."""
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, ast.FunctionDef) and node.name in vars(module):
             checked = copy.deepcopy(node)
             checked.decorator_list = []
             yield vars(module)[node.name], checked

