@@ -27,7 +27,7 @@ def _check_blocks(manager: str, many: dict[str, int], **parts: Any) -> Check:
         *draw_cases(sizes, public=4, hidden=2, num_blocks=Range(2, 30), calls=Range(200, 500)),
     )
     sides = {"inputs": draw.draw_blocks, "run": calls.play_blocks, "describe": draw.code_of_blocks}
-    return check_log(replay.replay_blocks, cases=cases, uses=(manager,), time_limit_s=2.0, **sides, **parts)
+    return check_log(replay.replay_blocks, cases=cases, uses=(manager,), time_limit_s=4.0, **sides, **parts)
 
 
 def _check_tables(*uses: str, situations: dict[str, Any], **parts: Any) -> Check:
@@ -110,7 +110,9 @@ CHECKS = (
     _check_tables(
         "PageTables",
         "BlockManager",
-        situations={},
+        situations={
+            "a token at a time": {"num_blocks": 12, "block_size": Range(2, 4), "sequences": 2, "longest": 12, "single": 1}
+        },
         name="tables",
         title="Tables of blocks",
         points=10,

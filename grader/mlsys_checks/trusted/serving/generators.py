@@ -92,7 +92,8 @@ def code_of_blocks(arrays: Arrays) -> str:
 def draw_tables(rng: Rng, case: Case) -> Arrays:
     """A script of calls on tables, of which all are allowed: what is committed was reserved, and no prompt ends.
 
-    `evicted`: it begins with two equal prompts, of whose cached blocks the first one is evicted, and a third such.
+    `single`: every count is one token or none, as when sequences decode. `evicted`: it begins with two equal prompts, of
+    whose cached blocks the first one is evicted, and a third such.
     """
     p = case.params
     prefix, size, num_blocks = p["tables"] == "PrefixTables", p["block_size"], p["num_blocks"]
@@ -103,6 +104,7 @@ def draw_tables(rng: Rng, case: Case) -> Arrays:
         tables.play(prompts, call, *arguments)
 
     def draw(most: int) -> int:
+        most = min(most, 1) if p.get("single") else most
         return most if rng.random() < 0.3 else int(rng.integers(0, most + 1))
 
     if p.get("evicted"):
@@ -120,7 +122,8 @@ def draw_tables(rng: Rng, case: Case) -> Arrays:
     while len(script) < p["calls"]:
         what, some = rng.random(), [seq for seq in tables.tables if rng.random() < 0.6]
         if not tables.tables or (len(tables.tables) < p["sequences"] and what < 0.25):
-            prompts.append(_draw_prompt(rng, prompts if prefix else [], 1 + draw(p["longest"] - 1)))
+            longest = p["longest"] if p.get("single") else 1 + draw(p["longest"] - 1)
+            prompts.append(_draw_prompt(rng, prompts if prefix else [], longest))
             length = len(prompts[-1])
             add("start", len(prompts) - 1, 1 + draw(length - 1) if rng.random() < 0.4 else length)
         elif what < 0.55:
