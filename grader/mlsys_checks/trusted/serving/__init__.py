@@ -111,7 +111,13 @@ CHECKS = (
         "PageTables",
         "BlockManager",
         situations={
-            "a token at a time": {"num_blocks": 12, "block_size": Range(2, 4), "sequences": 2, "longest": 12, "single": 1}
+            "a token at a time": {
+                "num_blocks": 12,
+                "block_size": Range(2, 4),
+                "sequences": 2,
+                "longest": 12,
+                "single": 1,
+            },
         },
         name="tables",
         title="Tables of blocks",

@@ -92,7 +92,7 @@ def code_of_blocks(arrays: Arrays) -> str:
 def draw_tables(rng: Rng, case: Case) -> Arrays:
     """A script of calls on tables, of which all are allowed: what is committed was reserved, and no prompt ends.
 
-    `single`: every count is one token or none, as when sequences decode. `evicted`: it begins with two equal prompts, of
+    `single`: every count is one token or none, as in decode steps. `evicted`: it begins with two equal prompts, of
     whose cached blocks the first one is evicted, and a third such.
     """
     p = case.params
