@@ -194,7 +194,7 @@ def schedules() -> Markup:
         ):
             kind, micro_batch = name.split()
             at, width = 18 + unit * start, unit * (end - start) - 0.8
-            y, label = 21 + 26 * (streams[0] // 4), int(micro_batch) + 1
+            y, label = 21 + 26 * (streams[0] // 4), int(micro_batch)
             shape = f'x="{at:.1f}" y="{y}" width="{width:.1f}" height="22" rx="2"'
             pieces.append(f'<rect class="{tones[kind]}" {shape}/>' + text(at + width / 2, y + 16, label, size="small"))
         legend = [("forward", "blue", 18), ("backward", "orange", 82)]
