@@ -223,6 +223,7 @@ DRAWINGS = {
     "attention_rows": attention_rows,
     "heads": heads,
     "window": window,
+    "experts": experts,
     "pages": pages,
     "chunks": chunks,
     "speculation": speculation,
