@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -79,7 +80,7 @@ class Routes:
     async def metrics(self, request: Request) -> Response:
         """Show all metrics in Prometheus' format."""
         self._require_key(request)
-        return PlainTextResponse(self.engine.metrics.render(), media_type="text/plain; version=0.0.4")
+        return Response(self.engine.metrics.render(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     async def watch(self, request: Request) -> ASGIApp:
         """Show what the engine does, as it happens."""
@@ -114,7 +115,7 @@ class CountResponses:
         async def count(message: Message) -> None:
             if message["type"] == "http.response.start":
                 path = scope["path"] if scope["path"] in self.routes else "other"
-                self.metrics.responses[path, int(message["status"])] += 1
+                self.metrics.http_requests.labels(path, message["status"]).inc()
             await send(message)
 
         await self.app(scope, receive, count)

@@ -54,7 +54,7 @@ class Answer:
         """Wait until the request is accepted; returns its number of prompt tokens. ApiError if it is rejected."""
         message = await self._receive()
         assert isinstance(message, Accepted)
-        self.engine.metrics.prompt_tokens += message.num_prompt_tokens
+        self.engine.metrics.prompt_tokens.inc(message.num_prompt_tokens)
         return message.num_prompt_tokens
 
     async def deltas(self) -> AsyncIterator[OutputDelta]:
@@ -83,11 +83,11 @@ class Answer:
     def _measure(self, delta: OutputDelta) -> None:
         now, last, metrics = time.monotonic(), self._last_s[delta.index], self.engine.metrics
         if last is None:
-            metrics.first_token.observe(now - self._asked_s)
+            metrics.time_to_first_token.observe(now - self._asked_s)
         else:
-            metrics.between_tokens.observe(now - last)
+            metrics.inter_token_latency.observe(now - last)
         self._last_s[delta.index] = now
-        metrics.generated_tokens += delta.num_tokens
+        metrics.generation_tokens.inc(delta.num_tokens)
 
 
 class EngineProcess:
@@ -100,6 +100,7 @@ class EngineProcess:
     def __init__(self, start: Start, room: int, metrics: Metrics) -> None:
         self.start_message, self.room, self.metrics = start, room, metrics
         self.ready, self.draining = asyncio.Event(), False
+        self.num_open_sequences = self.num_restarts = 0
         self.process: Process | None = None
         self.watchers = Watchers(self._watch_engine)
         self._answers: dict[int, Answer] = {}
@@ -147,12 +148,12 @@ class EngineProcess:
     def open(self, ask: GenerateRequest) -> Answer:
         """Pass a request on, under a number of our own; ApiError where the server is full or has no engine."""
         self.require_ready()
-        if self._answers and self.metrics.open_sequences + ask.n > self.room:
-            text = f"the queue is full: {self.metrics.open_sequences} texts are under way, up to {self.room} may be"
+        if self._answers and self.num_open_sequences + ask.n > self.room:
+            text = f"the queue is full: {self.num_open_sequences} texts are under way, up to {self.room} may be"
             raise ApiError(HTTPStatus.TOO_MANY_REQUESTS, text, code="queue_full", headers=RETRY)
         ask = replace(ask, request_id=next(self._numbers))
         answer = self._answers[ask.request_id] = Answer(self, ask)
-        self.metrics.open_sequences += ask.n
+        self._count_open(ask.n)
         self._idle.clear()
         self._send(ask)
         return answer
@@ -161,11 +162,19 @@ class EngineProcess:
         """Take an answer off the list of those open, and its request from the engine if it is still at it."""
         if self._answers.pop(answer.ask.request_id, None) is None:
             return
-        self.metrics.open_sequences -= answer.ask.n
+        self._count_open(-answer.ask.n)
         if under_way and self.ready.is_set():
             self._send(Abort(answer.ask.request_id))
         if not self._answers:
             self._idle.set()
+
+    def _count_open(self, added: int) -> None:
+        self.num_open_sequences += added
+        self.metrics.num_requests_open.set(self.num_open_sequences)
+
+    def _count_restart(self) -> None:
+        self.num_restarts += 1
+        self.metrics.engine_restarts.inc()
 
     def _watch_engine(self, on: bool) -> None:
         if self.ready.is_set():
@@ -190,7 +199,7 @@ class EngineProcess:
             if isinstance(first, Failed):
                 raise CourseError(first.reason)
             raise CourseError("the engine did not start", got=f"exit code {code}")
-        self.metrics.adapter_bytes = first.adapter_bytes
+        self.metrics.adapter_bytes.set(first.adapter_bytes)
         self.ready.set()
 
     async def _supervise(self) -> None:
@@ -212,7 +221,7 @@ class EngineProcess:
 
     def _deliver(self, message: Message) -> None:
         if isinstance(message, EngineState):
-            self.metrics.state = message
+            self.metrics.record(message)
         elif isinstance(message, View):
             self.watchers.deliver(message)
         elif isinstance(message, Accepted | Rejected | OutputDelta) and message.request_id in self._answers:
@@ -220,7 +229,7 @@ class EngineProcess:
 
     def _lose(self) -> None:
         self.ready.clear()
-        self.metrics.restarts += 1
-        self.metrics.state = EngineState(0, 0, 0, 0, 0)
+        self._count_restart()
+        self.metrics.record(EngineState(0, 0, 0, 0, 0))
         for answer in self._answers.values():
             answer.inbox.put_nowait(None)

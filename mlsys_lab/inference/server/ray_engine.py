@@ -46,7 +46,7 @@ class EngineReplica:
         await self.engine.ready.wait()
         answer = self.engine.open(ask)
         try:
-            yield ServedBy(self.name, self.engine.metrics.restarts)
+            yield ServedBy(self.name, self.engine.num_restarts)
             yield Accepted(ask.request_id, await answer.begin())
             async for delta in answer.deltas():
                 yield replace(delta, request_id=ask.request_id)
@@ -68,8 +68,8 @@ class RayEngine(EngineProcess):
     """Engine of several replicas on a Ray of this machine's own, with up to `room` texts open at a time in all.
 
     A replica that has `sequences` requests under way is passed over. Where a replica dies, its requests get an error,
-    and Ray Serve starts another; `metrics.restarts` counts crashes that cost a request, of a replica or its engine.
-    `metrics.state` stays as it is: steps and blocks are the replicas' own.
+    and Ray Serve starts another; `num_restarts` counts crashes that cost a request, of a replica or its engine.
+    The engine's gauges stay 0: steps and blocks are the replicas' own.
     """
 
     def __init__(self, start: Start, room: int, metrics: Metrics, replicas: int) -> None:
@@ -142,9 +142,9 @@ class RayEngine(EngineProcess):
             answers.cancel()
             raise
         except Exception:  # whatever Ray wraps: the replica died, or its engine did
-            if served_by is not None:
+            if served_by is not None and served_by not in self._crashed:
                 self._crashed.add(served_by)
-                self.metrics.restarts = len(self._crashed)
+                self._count_restart()
             if ask.request_id in self._answers:
                 self._answers[ask.request_id].inbox.put_nowait(None)
 

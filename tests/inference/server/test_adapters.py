@@ -116,7 +116,7 @@ def test_a_stream_names_its_adapter_and_metrics_say_what_adapters_take(served, f
     # Two adapters, filled up to rank 4 beside every matrix that one of them is beside, in fp32.
     config = PAIR.target.config
     sides = {"query": 256, "key": 192, "value": 192, "out": 256, "up": 512, "down": 512}
-    assert served.metrics()["mlsys_adapter_bytes"] == 2 * 4 * 4 * config.n_layers * sum(sides.values())
+    assert served.metrics()["mlsys_lora_adapter_bytes"] == 2 * 4 * 4 * config.n_layers * sum(sides.values())
 
 
 @pytest.mark.parametrize(

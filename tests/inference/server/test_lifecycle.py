@@ -108,7 +108,7 @@ def test_who_sends_half_of_something_or_nothing_is_not_waited_for(hasty):
 
 def test_who_stops_to_read_is_cut_off_and_keeps_no_block(hasty):
     with hasty.stream(LONG, receive_bytes=1024) as blocked:
-        hasty.wait(lambda found: found["mlsys_running_sequences"] == 8)
+        hasty.wait(lambda found: found["mlsys_num_requests_running"] == 8)
         assert [hasty.complete()[0] for _ in range(3)] == [200] * 3
         hasty.wait_until_idle()
         assert b"[DONE]" not in read_all(blocked)
@@ -138,7 +138,7 @@ def test_a_crash_of_the_engine_is_told_to_all_who_wait_and_mended(served):
     streams = [served.stream(LONG) for _ in range(3)]
     whole = served.connect()
     whole.sendall(post(json.dumps(LONG).encode(), *("Connection: close", f"Content-Length: {len(json.dumps(LONG))}")))
-    served.wait(lambda found: found["mlsys_open_sequences"] == 32)
+    served.wait(lambda found: found["mlsys_num_requests_open"] == 32)
     crashed = served.find_engine()
     os.kill(crashed, signal.SIGKILL)
     assert [events(stream)[-1]["error"]["code"] for stream in streams] == ["engine_crashed"] * 3

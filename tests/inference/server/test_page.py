@@ -85,7 +85,7 @@ def test_a_crowd_is_seen_in_scheduler_queue_and_blocks(page, served):
     page.get_by_role("combobox").select_option("24")
     with served.engine_stopped():
         page.get_by_role("button", name="Send a crowd").click()
-        served.wait(lambda found: found["mlsys_open_sequences"] == 24)
+        served.wait(lambda found: found["mlsys_num_requests_open"] == 24)
     with served.engine_in_slow_motion():
         expect(page.locator("#crowd-said")).to_have_text("24 texts written")
     expect(page.locator("#held")).to_have_text("0 of 256")

@@ -55,7 +55,7 @@ def engine(run):
     try:
         run(made.start())
         yield made
-        assert made.metrics.open_sequences == 0, "a test has left a request open, for which a server would wait"
+        assert made.num_open_sequences == 0, "a test has left a request open, for which a server would wait"
         run(made.drain())
     finally:
         run(made.stop())
@@ -136,7 +136,7 @@ async def lose_an_engine(engine: RayEngine) -> None:
     replica = min(both)
     prompt, process = choose_prompt(replica, both), await find_process(replica)
     found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process)], capture_output=True, check=True)
-    answered, restarts = engine.answered[replica], engine.metrics.restarts
+    answered, restarts = engine.answered[replica], engine.num_restarts
     lost = [engine.open(replace(LONGEST, prompt=prompt)) for _ in range(2)]
     for answer in lost:
         await answer.begin()
@@ -144,7 +144,7 @@ async def lose_an_engine(engine: RayEngine) -> None:
     for answer in lost:
         await lose(answer)
     assert await read(engine.open(replace(SHORT, prompt=prompt)))  # waits for the engine that is being started
-    assert (engine.answered[replica], engine.metrics.restarts) == (answered + 3, restarts + 1)
+    assert (engine.answered[replica], engine.num_restarts) == (answered + 3, restarts + 1)
 
 
 def test_an_engine_that_crashes_is_started_again_by_its_replica(engine, run):
@@ -157,7 +157,7 @@ async def lose_a_replica(engine: RayEngine) -> None:
     there, here = choose_prompt(dying, both), choose_prompt(living, both)
     alone = await read(engine.open(replace(LONG, prompt=here)))
     process = await find_process(dying)
-    before, restarts = engine.answered.copy(), engine.metrics.restarts
+    before, restarts = engine.answered.copy(), engine.num_restarts
     lost = [engine.open(replace(LONGEST, prompt=there)) for _ in range(2)]
     kept = [engine.open(replace(LONG, prompt=here)) for _ in range(2)]
     for answer in (*lost, *kept):
@@ -177,7 +177,7 @@ async def lose_a_replica(engine: RayEngine) -> None:
         answer.close()
         assert text == alone
     new = await meet(engine, 3) - both
-    assert (engine.answered[dying], engine.metrics.restarts) == (before[dying] + 2, restarts + 1)
+    assert (engine.answered[dying], engine.num_restarts) == (before[dying] + 2, restarts + 1)
     now = {living, *new}
     for replica in now:
         answered = engine.answered[replica]
