@@ -21,9 +21,7 @@ class Metrics:
     def __init__(self, num_blocks: int) -> None:
         self.registry = CollectorRegistry()
         options: dict[str, Any] = {"namespace": "mlsys", "registry": self.registry}
-        self.http_requests = Counter(
-            "http_requests", "Responses by route and status.", ("handler", "status"), **options
-        )
+        self.http_requests = Counter("http_requests", "HTTP responses.", ("handler", "status"), **options)
         self.prompt_tokens = Counter("prompt_tokens", "Prompt tokens of accepted requests.", **options)
         self.generation_tokens = Counter("generation_tokens", "Generated tokens.", **options)
         self.engine_restarts = Counter("engine_restarts", "Crashes of the engine.", **options)

@@ -27,15 +27,15 @@ def error_of(body):
 @pytest.mark.parametrize(
     "body, said",
     [
-        (b"", "the body is no JSON"),
-        (b"{", "the body is no JSON"),
-        (b"\xff\xfe\x00", "the body is no JSON"),
-        (b"[" * 60_000, "the body is no JSON"),
-        (b"9" * 5000, "the body is no JSON"),
-        (b"[]", "the body is no JSON object"),
-        (b'{"model": "mlsys-lab-target", "prompt": "\\ud800"}', "the text holds half a character"),
-        (b'{"model": "mlsys-lab-target", "prompt": "A", "\\ud800": 1}', "unknown field: got '\\ud800'"),
-        (b'{"model": "mlsys-lab-target", "prompt": "A", "temperature": NaN}', "temperature: got nan"),
+        (b"", "the body is not valid JSON"),
+        (b"{", "the body is not valid JSON"),
+        (b"\xff\xfe\x00", "the body is not valid JSON"),
+        (b"[" * 60_000, "the body is not valid JSON"),
+        (b"9" * 5000, "the body is not valid JSON"),
+        (b"[]", "the body is not a JSON object"),
+        (b'{"model": "mlsys-lab-target", "prompt": "\\ud800"}', "the body is not valid JSON"),
+        (b'{"model": "mlsys-lab-target", "prompt": "A", "\\ud800": 1}', "the body is not valid JSON"),
+        (b'{"model": "mlsys-lab-target", "prompt": "A", "temperature": NaN}', "the body is not valid JSON"),
         (b'{"model": "mlsys-lab-target", "prompt": "A", "max_tokens": ' + b"9" * 4000 + b"}", "max_tokens: got 999"),
         (b'{"model": "mlsys-lab-target", "prompt": [' + b"9" * 4000 + b"]}", "prompt: got [999"),
     ],
@@ -174,7 +174,7 @@ STRANGE = ["evil.example", "localhost.evil.example:8000", "evil.example#@localho
 @pytest.mark.parametrize("path", ["/v1/models", "/", "/health", "/metrics", "/nothing"])
 def test_a_name_that_leads_here_and_is_none_of_this_server_is_refused(named, host, path):
     status, answer, _ = named.ask("GET", path, Host=host)
-    expected = f"Host: got {host!r}, which is no name of this server; --allow-host NAME adds one"
+    expected = f"Host: got {host!r}, which is not a name of this server; help: --allow-host NAME adds one"
     assert status == 421 and error_of(answer)["message"] == expected
 
 
