@@ -62,7 +62,7 @@ function render({ model, el }) {
   const { box, stop } = stage(el, model.get("title") ?? "Backward pass, step by step", STEPPER_STYLE + BACKWARD_STYLE);
   const picture = make("div");
   const said = make("div", { class: "said", "aria-live": "polite" });
-  const walk = stepper(box, {
+  const controls = stepper(box, {
     now: () => step,
     last: () => steps.length - 1,
     change(next) {
@@ -87,9 +87,9 @@ function render({ model, el }) {
   });
   // Values behind an operation that this figure does not know cannot be worked out again, so the inputs stay as they are.
   const allKnown = graph.every((node) => !node.parents.length || operation(node.op, node.parents.length));
-  walk.row.append(legend);
+  controls.row.append(legend);
   box.append(
-    walk.row,
+    controls.row,
     picture,
     said,
     allKnown ? make("div", { class: "row inputs" }, make("span", {}, "Try other inputs:"), ...fields) : "",
@@ -168,7 +168,7 @@ function render({ model, el }) {
     picture.replaceChildren(drawGraph({ graph, spread, run, state, phase, active: node, wrong, name, width }));
     said.dataset.phase = phase === "seed" ? "backward" : phase;
     said.replaceChildren(...words());
-    walk.show(`${phase}${node ? ` ${name(node.id)}` : ""}`);
+    controls.show(`${phase}${node ? ` ${name(node.id)}` : ""}`);
     box.dataset.step = step;
     box.dataset.phase = phase;
   }
@@ -177,10 +177,10 @@ function render({ model, el }) {
     width = next;
     show();
   });
-  const follow = () => walk.go(model.get("step"));
+  const follow = () => controls.go(model.get("step"));
   model.on("change:step", follow);
   return () => {
-    walk.stop();
+    controls.stop();
     stop();
     stopWidth();
     model.off("change:step", follow);

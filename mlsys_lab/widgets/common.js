@@ -56,33 +56,33 @@ function isDark() {
 
 // Calls `then(dark)` now and whenever the theme changes; returns what ends the watch.
 function watchTheme(then) {
-  const tell = () => then(isDark());
-  const observer = new MutationObserver(tell);
+  const notify = () => then(isDark());
+  const observer = new MutationObserver(notify);
   const options = { attributes: true, attributeFilter: ["data-theme", "theme", "class", "data-jp-theme-light"] };
   observer.observe(document.documentElement, options);
   observer.observe(document.body, options);
   const media = matchMedia("(prefers-color-scheme: dark)");
-  media.addEventListener("change", tell);
-  tell();
+  media.addEventListener("change", notify);
+  notify();
   return () => {
     observer.disconnect();
-    media.removeEventListener("change", tell);
+    media.removeEventListener("change", notify);
   };
 }
 
 // Calls `then(width)` with the content width in CSS pixels, now and at every change; returns what ends the watch.
 function watchWidth(node, then) {
   let width = 0;
-  const tell = () => {
+  const notify = () => {
     const next = Math.floor(node.clientWidth);
     if (next <= 0 || next === width) return;
     width = next;
     then(width);
   };
   // A frame later: drawing inside the observer's own callback would be reported as a resize loop.
-  const observer = new ResizeObserver(() => requestAnimationFrame(tell));
+  const observer = new ResizeObserver(() => requestAnimationFrame(notify));
   observer.observe(node);
-  tell();
+  notify();
   return () => observer.disconnect();
 }
 

@@ -161,14 +161,14 @@ function smallerLayouts(c, layout, training) {
   });
 }
 
-const MOST_CHANGES = 3;
+const MAX_CHANGES = 3;
 
 // The layout that fits by the fewest changes, each made once at most, as [words, layout]; undefined where three do not do.
 function nearestLayout(c, layout, fits, training) {
   const key = (one) => JSON.stringify(Object.keys(layout).map((name) => one[name]));
   let ways = [["", layout]];
   const seen = new Set([key(layout)]);
-  for (let changes = 1; changes <= MOST_CHANGES; changes++) {
+  for (let changes = 1; changes <= MAX_CHANGES; changes++) {
     const further = [];
     for (const [words, one] of ways) {
       for (const [word, smaller] of smallerLayouts(c, one, training)) {

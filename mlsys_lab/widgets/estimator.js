@@ -76,13 +76,13 @@ function render({ model, el }) {
   const error = make("p", { class: "error", role: "alert" });
   const verdict = make("p", { class: "verdict", "aria-live": "polite" });
   const why = make("p", { class: "detail" });
-  const mend = make("button", { type: "button", click: () => change({ degrees: fitting()[1] }) }, "Take that layout");
+  const applyFix = make("button", { type: "button", click: () => change({ degrees: fitting()[1] }) }, "Take that layout");
   const picture = make("div");
   const kinds = make("ul", { class: "kinds" });
   const times = make("div");
   const figures = make("dl", { class: "numbers" });
   const command = make("code", { class: "command" });
-  const results = make("div", { class: "results" }, verdict, why, mend, picture, kinds, times, figures, command);
+  const results = make("div", { class: "results" }, verdict, why, applyFix, picture, kinds, times, figures, command);
   box.append(
     group("Model", mode.label, form.preset.label),
     make("details", {}, make("summary", {}, "Sizes"), make("div", { class: "fields" }, ...form.nodes)),
@@ -141,7 +141,7 @@ function render({ model, el }) {
     verdict.dataset.fits = fits;
     verdict.textContent = `${fits ? "Fits" : "Does not fit"}: ${si(memory.total, "B")} of ${si(capacity, "B")} on the fullest of ${several(found.devices)}`;
     why.textContent = `Most of it: ${KINDS[memory.largest]}, ${si(memory[memory.largest], "B")}. ${fits ? "" : remedy()}`;
-    mend.hidden = fits || !fitting();
+    applyFix.hidden = fits || !fitting();
     const held = Object.keys(KINDS).filter((kind) => memory[kind] > 0);
     picture.replaceChildren(memoryBar(memory, capacity, held));
     kinds.replaceChildren(...held.map((kind) =>
