@@ -114,6 +114,7 @@ def test_the_same_seeds_give_the_same_verdicts_as_on_this_machine(ray, tiny, san
     assert [verdict.seed for verdict in there["ada"]] == [11, 12, 13]
 
 
+@pytest.mark.weekly
 def test_a_submission_that_ends_workers_is_an_error_for_itself_only(ray, tiny, task, capfd):
     with RayEngine(tiny, workers=1, time_factor=3.0) as engine:
         killer = Killer(TRIES)
@@ -225,6 +226,7 @@ with RayEngine(lab, workers=1, time_factor=3.0, address=address) as engine:
 """
 
 
+@pytest.mark.weekly
 def test_a_second_process_grades_on_a_cluster_that_is_running(ray, tiny_labs):
     address = ray.get_runtime_context().gcs_address
     checks = str(Path(__file__).parents[1] / "fixtures" / "checks")
