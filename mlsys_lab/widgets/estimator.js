@@ -131,8 +131,8 @@ function render({ model, el }) {
       const found = estimate(specification());
       figured = [found, wholeRuns(found)];
       error.textContent = "";
-    } catch (refusal) {
-      error.textContent = refusal.message;
+    } catch (inputError) {
+      error.textContent = inputError.message;
     }
     results.hidden = !figured;
     if (!figured) return;
@@ -204,13 +204,13 @@ function render({ model, el }) {
   function wholeRuns(found) {
     const [tokens, reached] = [model.get("total_tokens"), model.get("mfu") ?? null];
     if (found.mode !== "training" || !tokens) return [];
-    const told = (words, fraction) => {
+    const describe = (words, fraction) => {
       const { time_s: time, cost } = trainingRun(found, tokens, fraction, model.get("price"));
       return [`${amount(tokens)} tokens, ${words}`, duration(time) + (cost === null ? "" : `, $${cost >= 1e3 ? amount(cost) : rounded(cost)}`)];
     };
     const words = `at an MFU of ${rounded(100 * reached)} %`;
     const beyond = [`${amount(tokens)} tokens, ${words}`, `out of reach: at most ${rounded(100 * found.mfu)} %`];
-    return [told("at least", null), ...(reached === null ? [] : [reached > found.mfu ? beyond : told(words, reached)])];
+    return [describe("at least", null), ...(reached === null ? [] : [reached > found.mfu ? beyond : describe(words, reached)])];
   }
 
   function memoryBar(memory, capacity, held) {

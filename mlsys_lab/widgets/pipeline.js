@@ -38,7 +38,7 @@ function makeSchedule(name, ranks, microBatches) {
   });
 }
 
-// A rank's actions with gradients of weights apart, `rank` micro-batches late.
+// A rank's actions with separate weight-gradient passes, `rank` micro-batches later.
 function deferWeightGradients(order, rank, count) {
   const weight = (microBatch) => ({ kind: "weight", microBatch, chunk: 0 });
   const split = order.flatMap((action) =>
@@ -47,7 +47,7 @@ function deferWeightGradients(order, rank, count) {
   return split;
 }
 
-// Start and end of every action, as soon as what it waits for has ended: { rank, start, end, ...action }.
+// Start and end of every action, which starts when its inputs are ready: { rank, start, end, ...action }.
 function simulateSchedule(schedule) {
   const ranks = schedule.length;
   const chunks = 1 + Math.max(...schedule.flat().map((action) => action.chunk));
@@ -128,7 +128,7 @@ function render({ model, el }) {
     const formula = `: (p − 1)/${parts > 1 ? parts : ""}m = ${number(Number(((p - 1) / (parts * count)).toPrecision(4)))} of the work`;
     verdict.textContent = `${number(Number((100 * idle).toPrecision(3)))} % of the time idle${splits && count < p ? "" : formula}`;
     const kept = maxInFlight(schedule[0]);
-    detail.textContent = `Rank 0 keeps activations of ${kept} ${kept === 1 ? "micro-batch" : "micro-batches"} at once${chunks > 1 ? ", each of half its layers" : splits ? ", as every rank does; pale are gradients of weights" : ""}.`;
+    detail.textContent = `Rank 0 keeps activations of ${kept} ${kept === 1 ? "micro-batch" : "micro-batches"} at once${chunks > 1 ? ", each of half its layers" : splits ? ", as every rank does; pale: weight-gradient passes" : ""}.`;
   }
 
   function drawing(bars, p, end, label) {

@@ -73,15 +73,15 @@ def test_the_verdict_follows_the_keyboard_and_the_mouse(open_page) -> None:
         verdict.inner_text()
         == f"{speedup(0.7, 4, 0.05):.2f} times as fast: {expected_tokens(0.7, 4):.2f} tokens per step"
     )
-    page.get_by_label("Acceptance rate").focus()
+    page.get_by_role("slider", name="Acceptance rate").focus()
     for _ in range(10):
         page.keyboard.press("ArrowRight")
-    page.get_by_label("Draft tokens per step").focus()
+    page.get_by_role("slider", name="Draft tokens per step").focus()
     page.keyboard.press("ArrowRight")
     assert verdict.inner_text().startswith(f"{speedup(0.8, 5, 0.05):.2f} times as fast")
     best = best_num_speculative_tokens(0.8, 0.05, MAX_SPECULATIVE_TOKENS)
     assert detail.inner_text().endswith(f"Best: {best} draft tokens, {speedup(0.8, best, 0.05):.2f} times.")
-    page.get_by_label("Acceptance rate").focus()
+    page.get_by_role("slider", name="Acceptance rate").focus()
     page.keyboard.press("Home")
     assert detail.inner_text().endswith("Best: no draft tokens.")
     box = page.locator(f"{NAME} svg[role=img]").bounding_box()
