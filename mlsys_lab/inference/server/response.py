@@ -37,14 +37,9 @@ def error_response(error: ApiError) -> JSONResponse:
     return JSONResponse(error.body, error.status, headers=error.headers)
 
 
-def event_stream(events: AsyncIterator[object]) -> EventSourceResponse:
-    """Response of server-sent events: objects as JSON, strings as they are."""
-
-    async def encoded() -> AsyncIterator[str]:
-        async for event in events:
-            yield event if isinstance(event, str) else msgspec.json.encode(event).decode()
-
-    return EventSourceResponse(encoded(), sep="\n", ping=0)
+def event_stream(events: AsyncIterator[str]) -> EventSourceResponse:
+    """Response of server-sent events, closed when the client disconnects."""
+    return EventSourceResponse(events, sep="\n", ping=0)
 
 
 class GenerationResponse:
@@ -75,17 +70,17 @@ class GenerationResponse:
             return event_stream(self._events(num_prompt_tokens))
         return JSONResponse(self.builder.response(num_prompt_tokens, [delta async for delta in self._deltas()]))
 
-    async def _events(self, num_prompt_tokens: int) -> AsyncIterator[object]:
+    async def _events(self, num_prompt_tokens: int) -> AsyncIterator[str]:
         try:
             for chunk in self.builder.first_chunks():
-                yield chunk
+                yield _to_json(chunk)
             async for delta in self._deltas():
-                yield self.builder.chunk(delta)
+                yield _to_json(self.builder.chunk(delta))
             for chunk in self.builder.last_chunks(num_prompt_tokens):
-                yield chunk
+                yield _to_json(chunk)
             yield "[DONE]"
         except ApiError as error:
-            yield error.body
+            yield _to_json(error.body)
 
     async def _deltas(self) -> AsyncIterator[OutputDelta]:
         deltas = self.outputs.deltas()
@@ -105,6 +100,10 @@ class GenerationResponse:
         except TimeoutError:
             text = f"no answer within {self.timeout_s:g} s"
             raise ApiError(HTTPStatus.GATEWAY_TIMEOUT, text, code="timeout") from None
+
+
+def _to_json(content: object) -> str:
+    return msgspec.json.encode(content).decode()
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[object, object, T]) -> T:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 
+import msgspec
 from msgspec import structs
 
 from mlsys_lab.inference.server.errors import RETRY_AFTER, ApiError
@@ -68,11 +69,11 @@ class Watchers:
             if not self._subscriptions:
                 self.enable_snapshots(False)
 
-    async def events(self) -> AsyncIterator[dict[str, object]]:
-        """Add a watcher, and yield the fields of its snapshots."""
+    async def events(self) -> AsyncIterator[str]:
+        """Add a watcher, and yield its snapshots as JSON."""
         with self.subscribe() as subscription:
             while snapshot := await subscription.next():
-                yield structs.asdict(snapshot)
+                yield msgspec.json.encode(structs.asdict(snapshot)).decode()  # without the type
                 await asyncio.sleep(PAUSE_S)
 
     def require_capacity(self) -> None:
