@@ -245,7 +245,7 @@ BROKEN: tuple[tuple[Rule, str, str, str], ...] = (
     (length, r"(?s)\n## Forward mode.*?\n## The answer", "\n## The answer", "expected 1500 to 6500"),
     (length, r"(?m)^(This is the chain rule.*)$", r"\1" + " more" * 5_000, "expected 1500 to 6500"),
     (problems, r":class: problem", ":class: note", "0 problems"),
-    (problems, r"Problem 3 ·", "Problem 4 ·", "numbered [1, 2, 4, 4, 5, 6]"),
+    (problems, r"Problem 3 ·", "Problem 4 ·", "numbered [1, 2, 4, 4, 5, 6, 7]"),
     (problems, r"\{dropdown\} Answer", "{note}", "Problem 1 · A neuron by hand: 0 folded answers"),
     (problems, r"\{glue:text\}`p2_\w+`", "six", "Problem 2 · Assigned, not added: nothing in the answer"),
     (closing, r":class: key-result", ":class: note", "no box answers"),

@@ -162,6 +162,7 @@ def test_serial_pool_and_ray_fill_the_same_gradebook_though_a_worker_is_killed(r
     assert found["serial"] == found["pool"] == found["ray"]
 
 
+@pytest.mark.weekly
 def test_a_node_with_another_version_of_the_lab_is_refused_in_one_line(ray, tiny, tiny_labs, tmp_path):
     there = tmp_path / "labs" / tiny.name
     there.mkdir(parents=True)

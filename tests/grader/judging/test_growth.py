@@ -34,6 +34,7 @@ def clear_up():
     ctypes.CDLL(None).malloc_trim(0)
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize("lab", sample(labs(), len(labs())), ids=lambda lab: lab.info.topic)
 def test_the_judge_stays_as_large_as_it_was(lab):
     """Each submission is asked one check, in turn, as far as the comparison."""
