@@ -31,7 +31,7 @@ def attention_share_data(
     out of range.
     """
     if not 2**7 <= tokens <= 2**22:
-        raise InputError("the figure does not draw this length", got=f"{tokens} tokens", expected="128 to 4194304")
+        raise InputError("length out of range", got=f"{tokens} tokens", expected="128 to 4194304")
     config = preset(model) if isinstance(model, str) else model
     return {
         "presets": [asdict(one) for one in PRESETS.values()],
