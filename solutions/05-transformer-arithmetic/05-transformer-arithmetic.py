@@ -667,8 +667,9 @@ for config in (LLAMA_7B, LLAMA_70B):
 #
 # and once a step, whatever the number of tokens, the update: one unit for each parameter of the model.
 #
-# **5c.** `predict_step_s`: the time of all products at their rates, plus the time of the elementwise work. `rates`
-# gives FLOP/s for each shape `(m, k, n)` that your list has; what the check gives has the transposed `(n, k, m)` too.
+# **5c.** `predict_training_step_s`: the time of all products at their rates, plus the time of the elementwise work.
+# `rates` gives FLOP/s for each shape `(m, k, n)` that your list has; what the check gives has the transposed
+# `(n, k, m)` too.
 #
 # **Size:** about 4, 5 and 3 lines.
 
@@ -696,7 +697,7 @@ def elementwise_units(config: TransformerConfig, batch: int, tokens: int) -> int
     ### END SOLUTION
 
 
-def predict_step_s(
+def predict_training_step_s(
     config: TransformerConfig,
     batch: int,
     tokens: int,
@@ -777,7 +778,8 @@ def predict(timings: dict) -> tuple[float, float]:
     rates = {(m, k, n): 2 * count * m * k * n / timings[m, k, n, count].p50_s for m, k, n, count in shapes}
     unit_s = timings["units"].p50_s / UNITS
     print(f"products reach {min(rates.values()) / 1e9:.0f} to {max(rates.values()) / 1e9:.0f} GFLOP/s, by their shape")
-    return predict_step_s(SMALL, batch, tokens, rates, unit_s), elementwise_units(SMALL, batch, tokens) * unit_s
+    elementwise_s = elementwise_units(SMALL, batch, tokens) * unit_s
+    return predict_training_step_s(SMALL, batch, tokens, rates, unit_s), elementwise_s
 
 
 predicted_s, elementwise_s = predict(compare(pieces(SMALL, batch, tokens), samples=7).timings)

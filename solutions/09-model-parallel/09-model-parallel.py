@@ -233,10 +233,10 @@ else:
     print("right" if (gathered_bytes, three_bytes) == (3 * 256 * 2048 * 8, 3 * 256 * 3 * 8) else "no: (p - 1) parts")
 
 # %% [markdown]
-# **Write** `cross_entropy(rank, logits, start, targets)`: the mean loss over all T tokens, the same number on every
-# rank, a tensor without axes. `logits` (T, V/p) are this rank's, of the tokens from `start` on; ranks may have
-# unequally many, each has one at least. `targets` (T,) are numbers in the whole vocabulary, alike on all ranks: most
-# lie on other ranks. `backward()` gives each rank the gradient of its own logits, $(\text{softmax} -
+# **Write** `vocab_parallel_cross_entropy(rank, logits, start, targets)`: the mean loss over all T tokens, the same
+# number on every rank, a tensor without axes. `logits` (T, V/p) are this rank's, of the tokens from `start` on; ranks
+# may have unequally many, each has one at least. `targets` (T,) are numbers in the whole vocabulary, alike on all
+# ranks: most lie on other ranks. `backward()` gives each rank the gradient of its own logits, $(\text{softmax} -
 # \text{one-hot})/T$ times the gradient that comes, and sends nothing. Asked again (`retain_graph=True`), maybe with
 # another gradient, it does so once more.
 #
@@ -281,7 +281,7 @@ class CrossEntropy(torch.autograd.Function):
         ### END SOLUTION
 
 
-def cross_entropy(rank: Rank, logits: torch.Tensor, start: int, targets: torch.Tensor) -> torch.Tensor:
+def vocab_parallel_cross_entropy(rank: Rank, logits: torch.Tensor, start: int, targets: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy of logits (T, V/p), whose first column is token `start`. About 1 line."""
     ### BEGIN SOLUTION
     return CrossEntropy.apply(logits, rank, start, targets)
@@ -299,14 +299,14 @@ P, TOKENS, VOCABULARY = 4, 256, 8192
 
 
 def divided_loss(rank, gather):
-    """The loss of logits that each rank has a part of: gathered, or by your cross_entropy."""
+    """The loss of logits that each rank has a part of: gathered, or by your vocab_parallel_cross_entropy."""
     torch.manual_seed(0)
     logits, targets = torch.randn(TOKENS, VOCABULARY).double(), torch.randint(VOCABULARY, (TOKENS,))
     own = take_part(rank, logits, 1)
     if gather:
         logits = torch.cat(collectives.all_gather(rank, own), 1)
         return torch.nn.functional.cross_entropy(logits, targets).item()
-    return cross_entropy(rank, own, rank.rank * own.shape[1], targets).item()
+    return vocab_parallel_cross_entropy(rank, own, rank.rank * own.shape[1], targets).item()
 
 
 for name, gather in (("gathered", True), ("three numbers", False)):

@@ -23,7 +23,7 @@ def row_linear(rank, x, weight, bias):
     return product + (collectives.all_reduce(rank, product.detach()) - product.detach()) + bias
 
 
-def cross_entropy(rank, logits, start, targets):
+def vocab_parallel_cross_entropy(rank, logits, start, targets):
     largest = torch.cat([one[None] for one in collectives.all_gather(rank, logits.detach().amax(1))]).amax(0)
     shifted = logits - largest[:, None]
     inside = torch.arange(start, start + logits.shape[1]) == targets[:, None]
