@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     artifact = export_cells(notebook)
     withheld = (*lab.withheld, *lab.traced)
     refuse_withheld(artifact, withheld)
-    refuse_absent(artifact, find_provided(lab.checks_module, lab.provided, withheld))
+    refuse_absent(artifact, find_provided(lab, withheld))
     console = Console(highlight=False)
     reports = []
     with console.status(f"checking {escape(str(path))} in a fresh process …") as status:
