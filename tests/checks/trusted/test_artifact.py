@@ -14,6 +14,7 @@ from mlsys_checks.trusted.artifact import (
     parse_notebook,
     read_notebook,
     refuse_absent,
+    refuse_topics,
     refuse_withheld,
 )
 from mlsys_lab.errors import InputError
@@ -142,6 +143,14 @@ def test_exported_cells_may_not_import_what_the_lab_asks_for(source: str) -> Non
     with pytest.raises(InputError, match=r"cell 1 imports mlsys_lab\.autograd, which this lab asks you to write"):
         refuse_withheld(artifact, ["mlsys_lab.autograd"])
     refuse_withheld(artifact, ["mlsys_lab.auto", "mlsys_lab.autograd_next"])
+
+
+def test_exported_cells_may_load_only_the_topics_that_are_there_in_grading() -> None:
+    source = "#| export\nfrom mlsys_lab import stack\n# stack.load('cuda')\nengine = stack.load('autograd')"
+    artifact = export_cells(parse_notebook(_document(_cell(source)), "n.ipynb"))
+    refuse_topics(artifact, ["autograd"])
+    with pytest.raises(InputError, match="cell 1 loads autograd from the stack, which is not there where this lab"):
+        refuse_topics(artifact, [])
 
 
 def test_exported_cells_may_not_import_what_is_not_there_in_grading() -> None:
