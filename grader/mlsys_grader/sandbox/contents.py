@@ -1,8 +1,9 @@
 """What of the project lies inside a sandbox, whichever program builds it.
 
 Of `mlsys_lab` the modules that the lab's checks import or that lab.toml provides to exported cells, and none that the
-lab withholds; of `mlsys_checks` only the folder `sandboxed`, without other labs' calls: neither inputs nor oracles
-nor comparisons, of this lab or any other. Of the grader only what runs next to the submission.
+lab withholds; the solved labs that it runs on; of `mlsys_checks` only the folder `sandboxed`, without other labs'
+calls: neither inputs nor oracles nor comparisons, of this lab or any other. Of the grader only what runs next to the
+submission.
 """
 
 from __future__ import annotations
