@@ -358,8 +358,8 @@ show(figure, alt="Shares of embedding, attention, MLP and the rest in three mode
 # each product has two of the same size, and nothing is left out, because the embedding wants its gradient.
 #
 # **3c.** `attention_share(config, tokens)`: which part of the forward FLOPs of a sequence of T tokens is in `scores`
-# and `mixed`; and `crossover_tokens(config)`: the T, a real number, at which that part is one half. Everything else is
-# linear in T. These two are quadratic.
+# and `mixed`; and `attention_crossover(config)`: the T, a real number, at which that part is one half. Everything else
+# is linear in T. These two are quadratic.
 #
 # **Size:** about 18, 3, 3 and 4 lines. **Cost:** that is the question.
 
@@ -414,7 +414,7 @@ def attention_share(config: TransformerConfig, tokens: int) -> float:
     ### END SOLUTION
 
 
-def crossover_tokens(config: TransformerConfig) -> float:
+def attention_crossover(config: TransformerConfig) -> float:
     """The length T of a sequence at which scores and mixed are half of the forward FLOPs. About 4 lines."""
     ### BEGIN SOLUTION
     total = flops_of(forward_products(config, 1, 1))
@@ -451,8 +451,8 @@ figure = go.Figure(
     [go.Scatter(x=lengths, y=[attention_share(config, t) for t in lengths], name=config.name) for config in published]
 )
 for config in published:
-    figure.add_vline(x=crossover_tokens(config), line_dash="dot")
-    print(f"{config.name}: half of the FLOPs are in scores and mixed at {crossover_tokens(config):,.0f} tokens")
+    figure.add_vline(x=attention_crossover(config), line_dash="dot")
+    print(f"{config.name}: half of the FLOPs are in scores and mixed at {attention_crossover(config):,.0f} tokens")
 figure.update_layout(xaxis_title="tokens of a sequence", yaxis_title="share of the FLOPs", xaxis_type="log")
 figure.update_yaxes(tickformat=".0%")
 show(

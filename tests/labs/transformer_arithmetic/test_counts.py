@@ -30,7 +30,7 @@ def test_the_lab_and_the_package_agree(name: str, reference: ModuleType) -> None
     training = compute.training(config, config.context, batch=4).model
     assert reference.training_flops(config, 4 * config.context) == training
     assert reference.attention_share(config, tokens) == pytest.approx(compute.attention_share(config, tokens))
-    assert reference.crossover_tokens(config) == pytest.approx(compute.attention_crossover(config))
+    assert reference.attention_crossover(config) == pytest.approx(compute.attention_crossover(config))
     assert reference.kv_cache_bytes(config, 3, tokens) == cache.cache_bytes(config, tokens, 3)
 
 
