@@ -20,7 +20,14 @@ from rich.table import Table
 
 from mlsys_checks.fresh import SavedReport, check_saved
 from mlsys_checks.sides import find_provided
-from mlsys_checks.trusted.artifact import Notebook, export_cells, read_notebook, refuse_absent, refuse_withheld
+from mlsys_checks.trusted.artifact import (
+    Notebook,
+    export_cells,
+    read_notebook,
+    refuse_absent,
+    refuse_topics,
+    refuse_withheld,
+)
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.labinfo import LabInfo, find_lab, released_labs
 from mlsys_lab.stack.workspace import Workspace
@@ -39,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
     artifact = export_cells(notebook)
     withheld = (*lab.withheld, *lab.traced)
     refuse_withheld(artifact, withheld)
-    refuse_absent(artifact, find_provided(lab.checks_module, lab.provided, withheld))
+    refuse_absent(artifact, find_provided(lab, withheld))
+    refuse_topics(artifact, lab.stack)
     console = Console(highlight=False)
     reports = []
     with console.status(f"checking {escape(str(path))} in a fresh process …") as status:

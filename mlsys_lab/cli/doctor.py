@@ -26,8 +26,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from mlsys_lab.kernels.runtime import INSTALL
-from mlsys_lab.stack.labinfo import released_labs
-from mlsys_lab.stack.reference import labs_root
+from mlsys_lab.stack.labinfo import labs_root, released_labs
 
 OLDEST_PYTHON = (3, 11)
 
