@@ -67,11 +67,11 @@ class LatentAttention:
     whole numbers, and an odd `rope_dim`.
     """
 
-    q_rank: int | None
     kv_rank: int
     nope_dim: int
     rope_dim: int
     v_dim: int
+    q_rank: int | None = None
 
     def __post_init__(self) -> None:
         _require_integers(self, "kv_rank", "nope_dim", "rope_dim", "v_dim", at_least=1)
