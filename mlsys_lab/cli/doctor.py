@@ -11,7 +11,6 @@ What grading needs besides, `mlsys-grader doctor` says.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -20,11 +19,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from typing import Annotated
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from mlsys_lab.cli.app import flag
 from mlsys_lab.kernels.runtime import INSTALL
 from mlsys_lab.stack.labinfo import released_labs
 from mlsys_lab.stack.reference import labs_root
@@ -44,12 +45,14 @@ class Finding:
     fix: str = ""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-lab doctor`: `--json`."""
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+@dataclass(kw_only=True)
+class Arguments:
+    """The form of the output."""
+
+    json: Annotated[bool, flag("--json", "print the findings as JSON")] = False
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Print what was found on this machine; returns exit code 1 if something that every lab needs is missing."""
     return report([probe() for probe in PROBES], as_json=args.json)
 

@@ -13,13 +13,13 @@ examples:
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from mlsys_lab.cli.app import flag, option
 from mlsys_lab.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,19 +30,23 @@ if TYPE_CHECKING:
 MAX_TOKENS = 100
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-lab generate`: the prompt, how the model runs, how tokens are chosen."""
-    parser.add_argument("--prompt", required=True, metavar="TEXT", help="what to continue, or with --chat to answer")
-    parser.add_argument("--chat", action="store_true", help="take the prompt as a question, write the answer alone")
-    parser.add_argument("--speculative", action="store_true", help="let a smaller model draft, four tokens at a time")
-    parser.add_argument("--int4", action="store_true", help="weights of the blocks in 4 bits, in groups of 64")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help=f"tokens to write at most ({MAX_TOKENS}, or room)")
-    parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0 takes the likeliest (0.8)")
-    parser.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest with probability P together")
-    parser.add_argument("--seed", type=int, metavar="N", help="the same text every time")
+@dataclass(kw_only=True)
+class Arguments:
+    """The prompt, how the model runs, and how tokens are sampled."""
+
+    prompt: Annotated[str, option("text to continue, or with --chat to answer", "TEXT")]
+    chat: Annotated[bool, flag("--chat", "answer the prompt, and print the answer alone")] = False
+    speculative: Annotated[bool, flag("--speculative", "let a smaller model draft four tokens at a time")] = False
+    int4: Annotated[bool, flag("--int4", "weights of the blocks in 4 bits, in groups of 64")] = False
+    max_tokens: Annotated[
+        int | None, option(f"maximum number of tokens ({MAX_TOKENS} by default, if they fit)", "N")
+    ] = None
+    temperature: Annotated[float, option("0 takes the most likely token", "T")] = 0.8
+    top_p: Annotated[float | None, option("sample from the most likely tokens with probability P together", "P")] = None
+    seed: Annotated[int | None, option("generate the same text every time", "N")] = None
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Write the text as it comes, then a line about its speed; returns exit code 0."""
     if not args.prompt:
         raise InputError("the prompt is empty", expected="text to continue")
@@ -53,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _generate(args: argparse.Namespace) -> None:
+def _generate(args: Arguments) -> None:
     from mlsys_lab.inference.generate import generate
     from mlsys_lab.inference.pretrained import load_pair
     from mlsys_lab.inference.quantize import quantize
@@ -111,7 +115,7 @@ class Clock:
         return (self.tokens_s[-1] - self.tokens_s[0]) / after if after else None
 
 
-def _request(args: argparse.Namespace, pair: Pair, write: Callable[[int], None]) -> Request:
+def _request(args: Arguments, pair: Pair, write: Callable[[int], None]) -> Request:
     from mlsys_lab.inference.engine import Request, SamplingParams
     from mlsys_lab.inference.text import Message, encode_chat
     from mlsys_lab.inference.text.chat import END
