@@ -14,7 +14,7 @@ COMMANDS = {
     "Author labs": ("new-lab", "release", "prove"),
 }
 """The commands, by the headings of the help; each is a module of `mlsys_grader.commands`."""
-EXTRAS = {"nbgrader": "grader", "jupytext": "grader", "dulwich": "grader"}
+EXTRAS = {"nbgrader": "grader", "jupytext": "grader", "dulwich": "grader", "filelock": "grader"}
 """Packages that only an extra brings."""
 
 DESCRIPTION = """\

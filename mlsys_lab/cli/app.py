@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ class App:
 
         def start(context: typer.Context, **values: Any) -> None:
             if values.pop("version"):
-                typer.echo(f"{self.name} {version('mlsys-lab')}")
+                print(self.name, version("mlsys-lab"), file=sys.stdout or sys.stderr)
                 raise typer.Exit
             if context.invoked_subcommand is None:
                 raise UsageError("no command given", expected=f"one of {', '.join(names)}")
