@@ -1,4 +1,4 @@
-"""Say what this machine can run, and how to mend what is missing.
+"""Show what this machine can run, and how to fix what is missing.
 
 Everything in the course runs without a GPU; a GPU adds measurements.
 
@@ -6,7 +6,7 @@ examples:
   mlsys-lab doctor
   mlsys-lab doctor --json
 
-What grading needs besides, `mlsys-grader doctor` says.
+`mlsys-grader doctor` shows what grading needs in addition.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OLDEST_PYTHON = (3, 11)
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a part of the course needs: whether it was found, what was found, and how to mend it if not."""
+    """One thing that a part of the course needs: whether it was found, what was found, and how to fix it if not."""
 
     name: str
     ok: bool

@@ -1,4 +1,4 @@
-"""Say what a model needs on given devices: memory, least time, tokens per second, cost, and whether it fits.
+"""Estimate what a model needs on given devices: memory, least time, tokens per second, cost, and whether it fits.
 
 MODEL is a preset (llama3-8b, gemma2-9b, mixtral-8x7b, ...; all are below), a config.json of Hugging Face, or the folder
 that holds one.
@@ -133,7 +133,7 @@ def _estimate(args: Arguments, config: TransformerConfig, on: Machine, layout: L
 
 
 def _fix(args: Arguments, config: TransformerConfig, on: Machine, layout: Layout) -> str:
-    """The fewest changes of the layout with which the model fits, in words; "" if there are none."""
+    """Describe the fewest changes of the layout with which the model fits; "" if there are none."""
     found = nearest_layout(config, layout, lambda one: _estimate(args, config, on, one).fits, training=not args.serve)
     if found is None:
         return ""

@@ -1,9 +1,10 @@
-"""Let the small model that comes with the course write, and hold its speed against the bound that memory sets.
+"""Generate text with the course's small model, and compare its speed with the bound that memory bandwidth sets.
 
-The model has read this book and nothing else: it knows words of the field, and makes up the rest. Text goes to standard
-output as it comes; then a line on standard error says tokens per second, the time to the first token, bytes that a
-token moves, and the share of the bound: the time to move them at the speed at which this machine copies, measured on
-the spot, over the time that a token took. A model this small is far below it: it is Python that takes the time.
+The model was trained on this book alone: it knows words of the field, and makes up the rest. Text goes to standard
+output as it is generated. Then a line on standard error gives tokens per second, the time to the first token, the bytes
+moved per token, and the fraction of the bound reached: the time to move these bytes at this machine's copy bandwidth,
+which is measured on the spot, over the time per token. A model this small is far below the bound: most of its time is
+Python's.
 
 examples:
   mlsys-lab generate --prompt "The memory of a GPU"
@@ -47,7 +48,7 @@ class Arguments:
 
 
 def run(args: Arguments) -> int:
-    """Write the text as it comes, then a line about its speed; returns exit code 0."""
+    """Print the text as it is generated, then a line about its speed; returns exit code 0."""
     if not args.prompt:
         raise InputError("the prompt is empty", expected="text to continue")
     from mlsys_lab.models.training import one_thread
@@ -90,27 +91,27 @@ def _generate(args: Arguments) -> None:
 
 @dataclass
 class Clock:
-    """Times of a text: when it was asked for, and when each token came, in seconds."""
+    """When generation was started, and when each token was generated, in seconds."""
 
     started_s: float = 0.0
     tokens_s: list[float] = field(default_factory=list)
 
     def start(self) -> None:
-        """Note that the text is asked for now."""
+        """Note that generation starts now."""
         self.started_s = time.perf_counter()
 
     def tick(self) -> None:
-        """Note that a token came now."""
+        """Note that a token was generated now."""
         self.tokens_s.append(time.perf_counter())
 
     @property
     def first_s(self) -> float:
-        """Seconds from the question to the first token."""
+        """Seconds to the first token (TTFT)."""
         return self.tokens_s[0] - self.started_s
 
     @property
     def each_s(self) -> float | None:
-        """Mean time of a token after the first; None where there is none."""
+        """Mean seconds per token after the first (TPOT); None where there is none."""
         after = len(self.tokens_s) - 1
         return (self.tokens_s[-1] - self.tokens_s[0]) / after if after else None
 
@@ -133,7 +134,7 @@ def _request(args: Arguments, pair: Pair, write: Callable[[int], None]) -> Reque
 
 
 def _report(pair: Pair, prompt: int, clock: Clock, speculation: Speculation | None) -> str:
-    """What the text cost, on one line."""
+    """One line on speed, bytes and the bound."""
     from mlsys_lab.hardware import measure_copy_bandwidth
     from mlsys_lab.inference.quantize import token_bytes
 
@@ -143,8 +144,8 @@ def _report(pair: Pair, prompt: int, clock: Clock, speculation: Speculation | No
     if speculation is not None:
         drafted = speculation.num_draft_tokens * token_bytes(pair.draft, past)
         moved = (speculation.num_steps * moved + drafted) / count
-        share = speculation.num_accepted_tokens / max(1, speculation.num_draft_tokens)
-        said = f"; {count / speculation.num_steps:.2f} tokens a step, {share:.0%} of drafts accepted"
+        rate = speculation.num_accepted_tokens / max(1, speculation.num_draft_tokens)
+        said = f"; {count / speculation.num_steps:.2f} tokens a step, acceptance rate {rate:.0%}"
     bandwidth = measure_copy_bandwidth()
     line = f"{count} tokens{said}; first token after {clock.first_s * 1e3:.0f} ms"
     if clock.each_s:

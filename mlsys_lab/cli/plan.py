@@ -1,9 +1,9 @@
-"""Rank the ways to divide a training step among devices, and say of each that loses what it loses by.
+"""Rank the layouts of a training step on many devices, and show what costs each of them more than the best.
 
-MODEL is as for `mlsys-lab estimate`. A layout that is given in part is completed: what is not given is chosen. Times
-and MFU are "at best" those of a step in which everything overlaps, and "expected" what published runs make likely: 0.65
-of the speed at which nothing overlaps (flops.published_runs; they reach 0.49 to 0.81). What a layout loses by is in
-times of a step in which nothing overlaps.
+MODEL is as for `mlsys-lab estimate`. You may give a part of the layout; the rest is searched. Times and MFU "at best"
+are those of a step in which everything overlaps. "Expected" ones are 0.65 of the speed at which nothing overlaps, the
+median of published runs (flops.published_runs; they reach 0.49 to 0.81). What a layout loses by is in times of a step
+in which nothing overlaps.
 
 examples:
   mlsys-lab plan llama3-70b --device H100 --devices 512 --batch 512
@@ -38,7 +38,7 @@ PARTS = {
     "link": "links",
     "network": "network",
 }
-"""What a layout can lose by: `model`, where its fullest stage has more to do than another layout's."""
+"""What a layout can lose by: `model`, where its slowest stage computes more than that of another layout."""
 SHORT = {"data": "dp", "tensor": "tp", "pipeline": "pp", "expert": "ep", "context": "cp"}
 LEGEND = "b sequences of a micro-batch, v chunks of a stage, Z ZeRO stage, SP sequence parallel, R full recomputation"
 
@@ -152,7 +152,7 @@ def _settings(layout: Layout) -> str:
 
 
 def _reason(one: Plan, best: Plan) -> str:
-    """What a layout that fits loses by; of the best one, what takes most of its time."""
+    """What a layout that fits loses by; for the best one, what takes most of its time."""
     if one is best:
         part, time_s = max(one.parts.items(), key=lambda each: each[1])
         words = "compute" if part == "model" else PARTS[part]

@@ -1,10 +1,10 @@
-"""Find the devices that serve a load within an objective: replicas, layout, batch, cost, and what binds.
+"""Find the devices that serve a load within an SLO: replicas, layout, batch, cost, and the bottleneck.
 
-MODEL is as for `mlsys-lab estimate`. Requests come independently, with lengths drawn about the given means. The least
-number of replicas is what the load asks of compute, memory and links; from there on a replica is simulated in steady
-state, with the course's own scheduler. A step takes the longest of its compute, memory and link times, over the
-efficiency. Figures are as good as that assumption: measure one replica before you buy many. The objective is kept where
-95 % of the requests meet both of its times.
+MODEL is as for `mlsys-lab estimate`. Requests arrive independently, with lengths drawn around the given means. The
+search starts at the number of replicas whose compute, memory and links can carry the load; from there on a replica is
+simulated in steady state, with the course's own scheduler. A step takes the longest of its compute, memory and link
+times, over the efficiency. Figures are as good as that assumption: measure one replica before you buy many. The SLO is
+met where 95 % of the requests meet both of its times.
 
 examples:
   mlsys-lab plan-serving llama3-70b --device H100 --slo-ttft 0.5 --slo-tpot 0.05 --rate 20

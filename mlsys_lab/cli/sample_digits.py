@@ -1,8 +1,8 @@
-"""Let the small diffusion model that comes with the course draw a digit, and say what it cost beside the bound.
+"""Sample digits from the course's small diffusion model, and compare its speed with the bound that arithmetic sets.
 
-The picture is a PNG; a file of that name is written over. A line says steps, evaluations of the
-network, FLOPs, seconds, and the share of the bound: the time that these FLOPs take at the speed at which this machine
-multiplies matrices, measured on the spot, over the time that drawing took. A model this small is far below it.
+The picture is a PNG; a file of that name is overwritten. A line gives the steps, the network evaluations (NFE), FLOPs,
+seconds, and the fraction of the bound reached: the time of these FLOPs at this machine's speed of matrix products,
+which is measured on the spot, over the time that sampling took. A model this small is far below the bound.
 
 examples:
   mlsys-lab sample-digits 7
@@ -80,7 +80,7 @@ def _prepare(args: Arguments) -> tuple[Sampling, DiTConfig]:
 
 
 def _report(args: Arguments, sampling: Sampling, config: DiTConfig, seconds: float) -> str:
-    """What the picture cost, on one line."""
+    """One line on steps, FLOPs, seconds and the bound."""
     from mlsys_lab.diffusion.cost import evaluations
     from mlsys_lab.flops import dit
     from mlsys_lab.hardware import measure_cpu

@@ -131,7 +131,7 @@ def _as_dict(name: str, key: float | str, one: Steady, busy_s: float) -> dict[st
 
 
 def _utilisation(name: str, key: float | str, busy_s: float) -> float | None:
-    """Fraction of the replicas' most used resource that the load takes; None of a trace, and of divided replicas."""
+    """Utilisation of the replicas' most used resource; None for a trace, and for prefill and decode replicas."""
     return key * busy_s if name == MIXED and not isinstance(key, str) else None
 
 
@@ -146,17 +146,17 @@ def _pool(args: Arguments, config: TransformerConfig, service: Service, count: i
 
 
 def _arrangements(args: Arguments, config: TransformerConfig, service: Service, mixed: Pool) -> dict[str, ServeLoad]:
-    """What serves a load, by name: all replicas alike, and if asked for, readers and writers."""
+    """Arrangements of the replicas by name: all alike, and with --readers prefill and decode replicas."""
     if args.readers is None:
         return {MIXED: mixed.serve}
     readers, writers = (_pool(args, config, service, count) for count in (args.readers, args.replicas - args.readers))
     network = args.tensor * read_machine(args, args.weights).network_bytes_per_s
     wire = KVTransferLink(bytes_per_token(config, service.cache_bytes), network)
 
-    def apart(load: Sequence[Arrival]) -> Sequence[Served]:
+    def separate(load: Sequence[Arrival]) -> Sequence[Served]:
         return disaggregate(load, readers, writers, wire).served
 
-    return {MIXED: mixed.serve, f"{args.readers} + {args.replicas - args.readers}": apart}
+    return {MIXED: mixed.serve, f"{args.readers} + {args.replicas - args.readers}": separate}
 
 
 def _print(

@@ -1,6 +1,6 @@
 """Start a lab: put its notebook into a folder of your own.
 
-The folder you are in becomes your workspace, unless it lies in one already. An existing lab folder is never
+The folder you are in becomes your workspace, unless it is in one already. An existing lab folder is never
 overwritten.
 
 examples:
@@ -50,7 +50,7 @@ def run(args: Arguments) -> int:
 
 
 def copy_lab(lab: LabInfo, root: Path) -> Path:
-    """Copy a released lab (all but lab.toml) to `root/NN-topic`, whole or not at all; `InputError` where it cannot."""
+    """Copy a released lab (all but lab.toml) to `root/NN-topic`; `InputError`, and no partial copy, on failure."""
     target = root / lab.name
     if target.exists():
         help_ = f"go on with {_short(target / lab.notebook.name)}, or move it away to begin again"
@@ -71,5 +71,5 @@ def copy_lab(lab: LabInfo, root: Path) -> Path:
 
 
 def _short(path: Path) -> str:
-    """A path as short as it can be typed here: relative to the current folder where it lies inside."""
+    """The path to type here: relative to the current folder where it is inside that."""
     return os.path.relpath(path) if path.resolve().is_relative_to(Path.cwd()) else str(path)

@@ -1,4 +1,4 @@
-"""The fields of a Hugging Face config.json, by whichever names the generations of `transformers` write them."""
+"""The fields of a Hugging Face config.json, under the names that successive versions of `transformers` write."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mlsys_lab.errors import InputError
 
 
 class Fields:
-    """Reader of one config.json: finds a field under its several names, and says in one line what is wrong with it.
+    """Reader of one config.json: finds a field under each of its names, and raises a one-line error for a wrong one.
 
-    `inside` is the `model_type` of the model that the decoder is a part of, "" where it is no part.
+    `inside` is the `model_type` of the multimodal model that the decoder is a part of, "" for a plain decoder.
     """
 
     def __init__(self, fields: Mapping[str, Any], name: str, inside: str = "") -> None:
@@ -26,7 +26,7 @@ class Fields:
         """The value of a field that must be a whole number; InputError if it is missing and has no default."""
         value = self.get(*names, default=default)
         if value is None:
-            raise InputError(f"{self.name} lacks a size", expected=" or ".join(names))
+            raise InputError(f"{self.name} has no such size", expected=" or ".join(names))
         if not isinstance(value, int) or isinstance(value, bool):
             raise InputError(f"{self.name}: {names[0]} is not a size", got=repr(value), expected="a whole number")
         return value
@@ -54,7 +54,7 @@ class Fields:
 
     @property
     def rope_theta(self) -> float:
-        """Base of the rotary angles, wherever either generation of `transformers` writes it."""
+        """Base of the rotary angles, wherever the version of `transformers` writes it."""
         inner = self.rope.get("rope_theta")
         return self.get("rope_theta", default=1e4) if inner is None else inner  # type: ignore[no-any-return]
 
@@ -66,8 +66,8 @@ class Fields:
             return None
         names = ("factor", "low_freq_factor", "high_freq_factor") if kind == "llama3" else ("factor",)
         given: dict[str, Any] = {name: self.rope.get(name) for name in names}
-        if lacking := [name for name, value in given.items() if value is None]:
-            raise InputError(f"{self.name}: rope_scaling of type {kind} lacks {' and '.join(lacking)}")
+        if missing := [name for name, value in given.items() if value is None]:
+            raise InputError(f"{self.name}: rope_scaling of type {kind} has no {' and '.join(missing)}")
         if kind == "llama3":
             name = "original_max_position_embeddings"
             trained = self.get(name, default=self.rope.get(name))
@@ -130,7 +130,7 @@ class Fields:
         return rope
 
 
-def reach(window: int, windowed_layers: int, n_layers: int) -> str:
+def describe_window(window: int, windowed_layers: int, n_layers: int) -> str:
     """The phrase that says how far attention reaches back, and in how many layers if not in all."""
     where = "" if windowed_layers == n_layers else f" in {windowed_layers} of {n_layers} layers"
     return f"attention reaches back {window} tokens only{where}"

@@ -9,14 +9,14 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from mlsys_lab.configs.fields import reach
+from mlsys_lab.configs.fields import describe_window
 from mlsys_lab.configs.transformer import (
     Experts,
     LatentAttention,
     RotaryScaling,
     TransformerConfig,
     Window,
-    refuse_without_attention,
+    require_attention,
 )
 from mlsys_lab.errors import InputError, did_you_mean
 
@@ -59,7 +59,7 @@ def preset_omissions(name: str) -> tuple[str, ...]:
     ('attention reaches back 4096 tokens only in 21 of 42 layers',)
     """
     config = preset(name)
-    return (reach(*WINDOWS[config.name], config.n_layers),) if config.name in WINDOWS else ()
+    return (describe_window(*WINDOWS[config.name], config.n_layers),) if config.name in WINDOWS else ()
 
 
 def preset(name: str) -> TransformerConfig:
@@ -70,7 +70,7 @@ def preset(name: str) -> TransformerConfig:
     """
     by_letters = {_letters(known): config for known, config in PRESETS.items()}
     letters = _letters(name)
-    refuse_without_attention(name)
+    require_attention(name)
     if letters in by_letters:
         return by_letters[letters]
     near = [known for known in PRESETS if letters and _letters(known).startswith(letters)]

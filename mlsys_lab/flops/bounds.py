@@ -1,6 +1,6 @@
 """The least time of a training step, a prefill and a decoding step on a device: what binds it, and by how much.
 
-Each device has so many FLOPs to do, bytes of memory to move, bytes to send within its node and beyond it. Were all four
+Each device has FLOPs to do, bytes of memory to move, and bytes to send within its node and beyond it. If all four
 perfectly overlapped, the step would take the longest of the four: no schedule of this kind is faster. Of this kind: a
 pipeline of one forward, one backward, traffic in the patterns of `communication`. Left out, so that real steps are
 longer: latency, kernels' launches, what does not overlap, matrix units that are not filled, uneven routing.
@@ -72,7 +72,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class LeastTime:
+class TimeBound:
     """Seconds that each part of the work takes by itself; the longest is the bound."""
 
     compute_s: float
@@ -102,9 +102,9 @@ class LeastTime:
         return longest / second if second else None
 
 
-def least_time(work: Work, on: Machine) -> LeastTime:
+def least_time(work: Work, on: Machine) -> TimeBound:
     """Seconds that each part of the work takes by itself on a machine: each amount over its rate."""
-    return LeastTime(
+    return TimeBound(
         compute_s=work.flops / on.peak_flops_per_s,
         memory_s=work.memory_bytes / on.memory_bytes_per_s,
         link_s=work.link_bytes / on.link_bytes_per_s,

@@ -1,4 +1,4 @@
-"""How a model and its batch are divided among devices, and which share of the parameters one device then holds."""
+"""How a model and its batch are sharded among devices, and how many of the parameters one device then holds."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ class Layout:
         """
         chunks = self.pipeline * self.interleave
         full = math.ceil(config.n_layers / chunks) * self.interleave
-        lacking = full * self.pipeline - config.n_layers
-        return full - (1 if (last and lacking > 0) or (first and lacking > 1) else 0)
+        missing = full * self.pipeline - config.n_layers
+        return full - (1 if (last and missing > 0) or (first and missing > 1) else 0)
 
     def in_flight(self, stage: int, micro_batches: int) -> float:
         """Micro-batches whose activations a pipeline stage, counted from 0, keeps at once, with all of its layers.

@@ -1,6 +1,6 @@
 """Serving with weights or caches in the host's memory: what a step fetches over the host's link, and what that allows.
 
-As in FlexGen (Sheng et al., arXiv:2303.06865): for throughput where nobody waits for an answer. A step fetches each
+As in FlexGen (Sheng et al., arXiv:2303.06865): for throughput where latency does not matter. A step fetches each
 layer's part while the layer before it is worked out, so that the longest of compute, memory and link counts; weights
 are fetched once for all sequences of a step, so that larger batches make up for a slow link, until the caches do not
 fit or take longest themselves. Left out: latency, copies within the host, attention worked out by the host's CPU.

@@ -5,7 +5,7 @@ function checkAmounts(c, tokens, price) {
     refuse("tokens of a sequence out of range", { got: Number.isNaN(tokens) ? "nothing" : tokens, expected: "a whole number, at least 1" });
   }
   if (c.position === "learned" && tokens > c.context) {
-    refuse(`${c.name} has no positions for so many tokens`, { got: tokens, expected: `up to ${c.context}` });
+    refuse(`${c.name} has no positions for that many tokens`, { got: tokens, expected: `up to ${c.context}` });
   }
   if (price !== null && !(price >= 0 && price < Infinity)) refuse("a price cannot be so", { got: price, expected: "0 or more an hour and device" });
 }

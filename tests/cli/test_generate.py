@@ -16,7 +16,7 @@ from tests.cli.test_shell import ROOT, command, environment
 from tests.cli.test_shell import run as run_in_shell
 
 LINE = re.compile(
-    r"(\d+) tokens(?:; (\d\.\d\d) tokens a step, (\d+)% of drafts accepted)?; first token after \d+ ms"
+    r"(\d+) tokens(?:; (\d\.\d\d) tokens a step, acceptance rate (\d+)%)?; first token after \d+ ms"
     r"(?:, then (?P<speed>[\d.]+) tokens/s)?; a token moves (?P<moved>[\d.]+) MB, at least (?P<least>[\d.]+) ms"
     r" at the 10.0 GB/s that this machine copies at(?:: (?P<share>[\d.]+)% of the bound)?\n"
 )
