@@ -44,7 +44,7 @@ def test_the_share_is_that_of_a_job_played_with_random_failures():
     assert now / done - 1 == pytest.approx(lost_fraction(interval_s, save_s, between_s, restart_s=restart_s), rel=0.1)
 
 
-def test_a_lost_share_by_hand():
+def test_the_lost_fraction_by_hand():
     """An hour's work, a minute to save, ten hours between failures: 1/60, then half an hour and the restart of 600."""
     assert lost_fraction(3600, 60, 36_000) == 1 / 60 + 1800 / 36_000
     assert lost_fraction(3600, 60, 36_000, restart_s=360) == pytest.approx(1 / 60 + 2160 / 36_000)
