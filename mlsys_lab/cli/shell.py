@@ -65,7 +65,7 @@ def _run_and_flush(command: Callable[[Sequence[str]], int], arguments: Sequence[
     """Run the command, and flush its output."""
     try:
         code = command(arguments)
-    except SystemExit as end:  # of argparse, which has shown a help, or of rich, whose reader went away
+    except SystemExit as end:  # of Typer after a completion, or of rich, whose reader went away
         if isinstance(end.__context__, BrokenPipeError):
             raise end.__context__ from None
         _flush()

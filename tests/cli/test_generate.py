@@ -95,8 +95,8 @@ def test_text_comes_piece_by_piece(monkeypatch):
         (["--prompt", "a", "--temperature", "-1"], "temperature out of range: got -1.0", 1),
         (["--prompt", "a", "--top-p", "2"], "top_p out of range: got 2.0", 1),
         (["--prompt", "a\udcff"], "the text holds half a character: got '\\udcff'", 1),
-        (["--prompt", "a", "--max-tokens", "many"], "invalid int value: 'many'", 2),
-        ([], "the following arguments are required: --prompt", 2),
+        (["--prompt", "a", "--max-tokens", "many"], "got 'many', expected a whole number", 2),
+        ([], "missing option '--prompt'", 2),
     ],
 )
 def test_bad_input_is_one_line(call, given, said, code):

@@ -89,8 +89,8 @@ def test_weights_that_are_not_numbers_are_one_line(call, tmp_path, monkeypatch):
         (["7", "--guidance", "inf"], "guidance out of range: got inf", 1),
         (["7", "--sampler", "huen"], "unknown sampler: got 'huen'", 1),
         (["7", "--steps", "1", "--out", "nowhere/a.png"], "cannot write the picture: got nowhere/a.png", 1),
-        (["seven"], "invalid int value: 'seven'", 2),
-        ([], "the following arguments are required: DIGIT", 2),
+        (["seven"], "got 'seven', expected a whole number", 2),
+        ([], "missing argument 'digit'", 2),
     ],
 )
 def test_bad_input_is_one_line(call, given, said, code, tmp_path, monkeypatch):
