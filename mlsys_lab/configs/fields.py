@@ -60,7 +60,7 @@ class Fields:
 
     @property
     def rope_scaling(self) -> RotaryScaling | None:
-        """How rotary angles are stretched for long contexts; None if they are not, or by an `unknown_scaling`."""
+        """Scaling of the rotary angles for long contexts; None if there is none, or an `unknown_scaling`."""
         kind: Any = self._rope_type
         if self.unknown_scaling or kind not in SCALINGS:
             return None
@@ -76,7 +76,7 @@ class Fields:
 
     @property
     def unknown_scaling(self) -> str:
-        """Type of stretching of rotary angles that is not computed; "" if there is none.
+        """Type of rotary scaling that is not computed here; "" if there is none.
 
         `RotaryScaling` does not have it, or some layers turn no angles at all (Llama 4).
         """
@@ -89,7 +89,7 @@ class Fields:
 
     @property
     def window(self) -> int | None:
-        """Number of tokens that attention reaches back, if fewer than the context; else None."""
+        """Size of the attention window in tokens, if smaller than the context; else None."""
         if not self.get("use_sliding_window", default=not self.text("model_type").startswith("qwen")):
             return None
         window = self.size(self.window_field, default=0)
@@ -102,7 +102,7 @@ class Fields:
 
     @property
     def windowed_layers(self) -> int:
-        """Number of layers that reach back `window` tokens only: those of `layer_types`, or all but each p-th one."""
+        """Number of layers with the `window`: those of `layer_types`, or all but every p-th one."""
         layers = self.size("num_hidden_layers", default=0)
         if types := self.entries("layer_types"):
             return sum(kind in ("sliding_attention", "chunked_attention") for kind in types)
@@ -131,6 +131,6 @@ class Fields:
 
 
 def describe_window(window: int, windowed_layers: int, n_layers: int) -> str:
-    """The phrase that says how far attention reaches back, and in how many layers if not in all."""
+    """Describe an attention window, and in how many layers it is if not in all."""
     where = "" if windowed_layers == n_layers else f" in {windowed_layers} of {n_layers} layers"
     return f"attention reaches back {window} tokens only{where}"

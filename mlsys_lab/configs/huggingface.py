@@ -1,4 +1,4 @@
-"""From a Hugging Face config.json to a `TransformerConfig`, for the architectures that this package computes rightly.
+"""From a Hugging Face config.json to a `TransformerConfig`, for the architectures that this package counts correctly.
 
 What changes no count is not part of a `TransformerConfig`; `omissions` says what of it a file has. What would make the
 arithmetic wrong is refused.

@@ -82,7 +82,7 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class RotaryScaling:
-    """Rotary angles that grow more slowly with position, for sequences longer than a model first saw.
+    """Rotary scaling: angles that grow more slowly with position, for sequences longer than those trained on.
 
     "linear" divides every angle by `factor` (Chen et al. 2023, arXiv:2306.15595, §2.3). "llama3" divides only those of
     pairs that turn less than `low_freq_factor` times within the `original_context`, keeps those that turn more than

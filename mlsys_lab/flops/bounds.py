@@ -43,7 +43,7 @@ class Machine:
 def machine(
     device: Device, precision: str, *, node: int | None = None, network_bytes_per_s: float = NETWORK_BYTES_PER_S
 ) -> Machine:
-    """A row of the device table as a `Machine`: its fastest links, all in use, are the wires within a node.
+    """A row of the device table as a `Machine`: within a node, all of its fastest links are in use.
 
     Multiplication is at the peak of `precision`, or of 16 bits where the device has no unit for a narrow one (it is
     then unpacked first) or knows the other 16-bit format only. `InputError` where it has no unit for "fp32".
@@ -196,7 +196,7 @@ def training_traffic(
 
 
 def node_copies(config: TransformerConfig) -> float:
-    """Copies of a token that experts in other nodes are sent, over those that it takes to send one to each expert.
+    """Copies of a token sent to experts in other nodes, as a fraction of one copy per expert.
 
     Node-limited routing sends a token once to each of at most `Experts.max_groups` nodes.
     """
@@ -214,11 +214,11 @@ def training_work(
     node: int,
     causal: bool = True,
 ) -> Work:
-    """One training step on `batch` sequences of `tokens`, on the device that has most to do; fused attention.
+    """Work of a training step on `batch` sequences of `tokens`, on the busiest device; fused attention.
 
     FLOPs: those of `stage_flops`, with what could be done while a pipeline fills and drains. Memory:
     weights are read forward and backward, and the layers' once more when recomputing, for each micro-batch; gradients
-    are written and added to, kept activations written and read, the optimiser's states read and written once. Of an
+    are written and added to, kept activations written and read, the optimizer's states read and written once. Of an
     embedding rows are read, which is not counted; the head's matrix is read whole.
     """
     m, t, p = layout.micro_batches(batch), layout.tensor, layout.pipeline

@@ -136,7 +136,7 @@ class Layout:
         return self.micro_batches(batch) * self.data * self.micro_batch * tokens / self.devices
 
     def rounds(self, micro_batches: int) -> int:
-        """How often in a step a rank with ZeRO 2 or 3 goes through its layers: reduce-scatters and gathers are as many.
+        """How often per step a rank with ZeRO 2 or 3 goes through its layers, and gathers or reduce-scatters.
 
         A chunk of an interleaved stage has as many micro-batches in a row as there are stages, and adds up their
         gradients first (Llama 3, arXiv:2407.21783, §3.3.2).
@@ -157,7 +157,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Shard:
-    """Numbers of parameters that one device holds, before ZeRO divides them."""
+    """Numbers of parameters that one device holds, before ZeRO shards them."""
 
     dense: float  # of the fullest stage's layers, experts aside
     experts: float  # of the fullest stage's layers
@@ -170,7 +170,7 @@ class Shard:
 
 
 def shard(config: TransformerConfig, layout: Layout) -> Shard:
-    """Parameters that one device holds: tensor parallelism divides matrices, pipeline stages divide the layers.
+    """Parameters that one device holds: tensor parallelism shards matrices, pipeline parallelism the layers.
 
     Copied to all tensor-parallel ranks: norms, the router, learned positions, the matrices of latent attention that
     lead to its latent vectors, and a key/value head where there are more ranks than heads. Counted as divided although
