@@ -48,9 +48,9 @@ from mlsys_lab.inference.simulator import (
     read_trace,
     report,
 )
-from mlsys_lab.inference.simulator.planner import MOST_REPLICAS, build_pool, mean_demand
+from mlsys_lab.inference.simulator.planner import MAX_REPLICAS, build_pool, mean_demand
 from mlsys_lab.inference.simulator.plot import plot_latencies
-from mlsys_lab.inference.simulator.steady import REQUESTS, Steady, measure_steady_state
+from mlsys_lab.inference.simulator.steady import DEFAULT_REQUESTS, Steady, measure_steady_state
 
 MIXED = "mixed"
 
@@ -63,7 +63,7 @@ class Arguments(ServingOptions):
 
     rate: Annotated[list[float] | None, option("requests per second, each in a run of its own", "R...", "Load")] = None
     trace: Annotated[Path | None, option("the requests of a trace", "FILE", "Load")] = None
-    requests: Annotated[int, option("requests of the shortest run", "N", "Load")] = REQUESTS
+    requests: Annotated[int, option("requests of the shortest run", "N", "Load")] = DEFAULT_REQUESTS
     burst: Annotated[int, option("requests that arrive at once", "N", "Load")] = 1
     tensor: Annotated[int, option("tensor-parallel devices", "N", "Replica")] = 1
     replicas: Annotated[int, option("replicas that share the load", "N")] = 1
@@ -77,8 +77,8 @@ def run(args: Arguments) -> int:
     if (args.rate is None) == (args.trace is None):
         got = "both" if args.trace else "neither"
         raise UsageError("the load is --rate or --trace", got=got, help="see `mlsys-lab simulate-serving --help`")
-    if not 0 < args.replicas <= MOST_REPLICAS:
-        raise InputError("--replicas out of range", got=args.replicas, expected=f"1 to {MOST_REPLICAS}")
+    if not 0 < args.replicas <= MAX_REPLICAS:
+        raise InputError("--replicas out of range", got=args.replicas, expected=f"1 to {MAX_REPLICAS}")
     if args.readers is not None and not 0 < args.readers < args.replicas:
         expected = f"at least 1, fewer than the {args.replicas} replicas"
         raise InputError("--readers out of range", got=args.readers, expected=expected)
@@ -102,7 +102,7 @@ def run(args: Arguments) -> int:
             key,
             service.lengths,
             service.objective,
-            slots=slots,
+            max_num_seqs=slots,
             requests=args.requests,
             burst=args.burst,
             seed=args.seed,
@@ -126,7 +126,7 @@ def run(args: Arguments) -> int:
 
 
 def _as_dict(name: str, key: float | str, one: Steady, busy_s: float) -> dict[str, object]:
-    state = {"overloaded": one.overloaded, "utilisation": _utilisation(name, key, busy_s)}
+    state = {"overloaded": one.is_overloaded, "utilisation": _utilisation(name, key, busy_s)}
     return {"arrangement": name, "load": key, **state, **asdict(one.report)}
 
 
@@ -185,7 +185,7 @@ def _print(
         )
     console.print(table)
     for name, key, steady in runs:
-        if steady.overloaded:
+        if steady.is_overloaded:
             console.print(f"[red]overloaded[/] at {key:g}/s, {escape(name)}: the queue grows as long as requests come")
 
 
