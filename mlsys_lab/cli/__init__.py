@@ -30,7 +30,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
 }
 """The module of each command, by the headings of the help; that of `check` is an entry point of `mlsys_checks`."""
-EXTRAS = {"starlette": "serve", "uvicorn": "serve"}
+EXTRAS = dict.fromkeys(("starlette", "uvicorn", "msgspec", "sse_starlette", "prometheus_client"), "serve")
 """Packages that a command needs and not everybody has, with the extra of mlsys-lab that installs each."""
 DESCRIPTION = """\
 Do the labs of the course on machine-learning systems.
