@@ -2,7 +2,7 @@
 
 Only matrix multiplications are counted, each exactly; norms, activations, softmax, rotation and the embedding's look-up
 are not: about a thousandth of a layer's FLOPs at D in the thousands, and of attention's a hundredth (some 5 FLOPs of
-softmax a score beside 4·H), on other units. A multiply-add is two FLOPs. Attention is counted over all pairs of
+softmax a score next to 4·H), on other units. A multiply-add is two FLOPs. Attention is counted over all pairs of
 positions, as a multiplication without a mask does them and as PaLM's and Megatron's formulas count; `causal=True`
 counts the pairs that a causal mask lets through, which is what a kernel that skips masked blocks comes close to.
 
@@ -59,7 +59,7 @@ class Flops:
 
     @property
     def attention_share(self) -> float:
-        """Share of all FLOPs that goes into scores and weighted sums of values, in [0, 1)."""
+        """Fraction of all FLOPs in scores and weighted sums of values, in [0, 1)."""
         return self.attention / self.total
 
 
@@ -243,7 +243,7 @@ def palm_training_per_token(config: TransformerConfig, tokens: int, n_parameters
 
 
 def attention_share(config: TransformerConfig, tokens: int, *, causal: bool = False) -> float:
-    """Share of a sequence's FLOPs that goes into scores and weighted sums; equal forward, backward and in both."""
+    """Fraction of a sequence's FLOPs in scores and weighted sums: the same forward, backward and in both."""
     return forward(config, tokens, causal=causal).attention_share
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from typing import Literal, get_args
 
 from mlsys_checks.sides import find_stack
 from mlsys_grader.course.lab import GradedLab
@@ -12,7 +13,8 @@ from mlsys_grader.sandbox.device import Device
 from mlsys_grader.sandbox.launcher import Launcher
 from mlsys_lab.errors import InputError, MissingToolError, did_you_mean
 
-BACKENDS = ("bubblewrap", "podman", "docker")
+Backend = Literal["bubblewrap", "podman", "docker"]
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
 NONE = "none"
 """The name of doing without (--unsafe)."""
 PROBE = ["bwrap", "--unshare-net", "--unshare-pid", "--ro-bind", "/", "/", "true"]
