@@ -1,15 +1,15 @@
-"""The one table of devices that the course computes with. Peaks are dense, per precision, as `Device` defines them.
+"""The table of devices used throughout the course. Peaks are dense, per precision, as `Device` defines them.
 
-Vendors print figures with 2:4 sparsity first: those are twice the dense ones and stand nowhere in this table.
-GB is 10⁹ bytes; KiB, MiB and GiB are powers of two. What is sold as GB of a GPU's memory are GiB, less what the driver
-keeps: `nvidia-smi` reports 183,359 MiB on a B200 of 180 GB (github.com/NVIDIA/TensorRT-LLM/issues/10278).
+Vendors quote figures with 2:4 sparsity first: those are twice the dense ones and are not used here.
+GB is 10⁹ bytes; KiB, MiB and GiB are powers of two. A GPU's advertised GB of memory are GiB, less what the driver
+reserves: `nvidia-smi` reports 183,359 MiB on a B200 of 180 GB (github.com/NVIDIA/TensorRT-LLM/issues/10278).
 
 Compute capabilities, and the warps and blocks of a multiprocessor that follow from them, are from the tables of
 https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html (V100: `cuda_occupancy.h`).
 
 `checked` is the day on which a row was compared with its source. It is None for every GPU, whose data sheets could not
-be opened: their figures were known ones, some compared with other published tables. Compare such a row with its source
-before resting a claim on it.
+be opened: those figures come from memory, some compared with other published tables. Compare such a row with its source
+before relying on it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KIB, MIB, GIB, GB = 2**10, 2**20, 2**30, 1e9
 T = 1e12
 CHECKED = date(2026, 11, 21)
 REGISTERS = 256 * KIB
-"""Every NVIDIA GPU from Volta to Blackwell has 65,536 registers of 4 bytes in a streaming multiprocessor."""
+"""Register file of a streaming multiprocessor: 65,536 registers of 4 bytes on NVIDIA GPUs from Volta to Blackwell."""
 
 # 16 lanes; the payload rate after line coding, before packet overhead.
 PCIE_3 = Link("PCIe 3.0 x16", 1, 15.75 * GB)
