@@ -24,9 +24,9 @@ import numpy as np
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.runtime import load_numba
+from mlsys_lab.kernels.trace.cells import locate_in_cell
 from mlsys_lab.kernels.trace.events import Site
 from mlsys_lab.kernels.trace.numba_functions import python_function
-from mlsys_lab.kernels.trace.places import locate_in_cell
 
 ARCHITECTURE = (9, 0)
 """Compute capability of an H100."""

@@ -8,10 +8,10 @@ from typing import Any
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.numba_compile import check_compiles
+from mlsys_lab.kernels.trace.cells import KernelError, locate_in_cell
 from mlsys_lab.kernels.trace.events import Site, Trace
 from mlsys_lab.kernels.trace.numba_functions import python_function
 from mlsys_lab.kernels.trace.numba_simulator import record
-from mlsys_lab.kernels.trace.places import KernelError, locate_in_cell
 
 Extent = int | tuple[int, int]
 

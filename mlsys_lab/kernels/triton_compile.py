@@ -24,8 +24,8 @@ from weakref import WeakKeyDictionary
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.runtime import load_triton
+from mlsys_lab.kernels.trace.cells import locate_in_cell
 from mlsys_lab.kernels.trace.events import Site
-from mlsys_lab.kernels.trace.places import locate_in_cell
 from mlsys_lab.kernels.triton_members import Members, original_members, read_members, restore_members
 
 ARCHITECTURE = 90

@@ -106,7 +106,7 @@ class Emulator:
             file.seek(0)
             left = np.frombuffer(file.read(memory.given.size), np.uint8)
         arrays = memory.buffers([one.name for one in wanted])
-        arrays += [Buffer(program.dynamic, "shared", (shared_bytes,), 1, (1,), written=False), *program.shared]
+        arrays += [Buffer(program.dynamic, "shared", (shared_bytes,), 1, (1,), initialized=False), *program.shared]
         launched = Launched(source, program.path, kernel, grid, block, arrays)
         self.notes = launched.sentences(said, equal=True)
         if status == WAITING:

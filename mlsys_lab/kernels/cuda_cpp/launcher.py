@@ -15,7 +15,7 @@ from mlsys_lab.errors import InputError, MissingToolError
 from mlsys_lab.kernels.arguments import STATIC_SHARED_BYTES
 from mlsys_lab.kernels.cuda_cpp.compiler import HELP, compile_cuda
 from mlsys_lab.kernels.cuda_cpp.signature import POINTED, SCALARS, Parameter, parameters
-from mlsys_lab.kernels.runtime import need_gpu
+from mlsys_lab.kernels.runtime import require_gpu
 
 Argument = torch.Tensor | int | float | bool
 Extent = tuple[int, ...]
@@ -138,7 +138,7 @@ def blocks_that_fill(tensor: torch.Tensor, each: int) -> int:
 
 def _device_of(kernel: str, arguments: Sequence[Argument]) -> torch.device:
     devices = {one.device for one in arguments if isinstance(one, torch.Tensor)}
-    need_gpu(kernel)
+    require_gpu(kernel)
     if len(devices) != 1 or next(iter(devices)).type != "cuda":
         named = " and ".join(sorted(map(str, devices))) or "no tensor"
         raise InputError(f"{kernel}: tensors must be on one GPU", got=named)

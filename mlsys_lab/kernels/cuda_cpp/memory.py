@@ -89,11 +89,11 @@ class _Argument:
     def buffer(self, name: str) -> Buffer:
         """The argument as messages name it."""
         if not isinstance(self.argument, torch.Tensor):
-            return Buffer(name, "global", (0,), 1, (1,), written=True)
+            return Buffer(name, "global", (0,), 1, (1,), initialized=True)
         size = self.argument.element_size()
         strides = [stride * size for stride in self.argument.stride()]
         strides[:1] = [self.pitch_bytes or one for one in strides[:1]]
-        return Buffer(name, "global", tuple(self.argument.shape), size, tuple(strides), written=True)
+        return Buffer(name, "global", tuple(self.argument.shape), size, tuple(strides), initialized=True)
 
     def place_at(self, start: int) -> int:
         """Take a place in the file from `start` on; returns where it ends. Each row lies as in the array's pages."""

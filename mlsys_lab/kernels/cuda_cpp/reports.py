@@ -47,7 +47,7 @@ class Launched:
         buffer = self.arrays[array]
         if buffer.space == "shared":
             buffer = Buffer(buffer.name, "shared", (buffer.shape[0] // size,), size, (size,), False)
-        does = f"{site}: {who} {VERBS[kind]}s {buffer.place(offset)} of {buffer.name}"
+        does = f"{site}: {who} {VERBS[kind]}s {buffer.describe(offset)} of {buffer.name}"
         if what == BOUNDS:
             return f"{does}, {BEFORE if offset < 0 else BEYOND} of the array"
         if what == UNWRITTEN:
@@ -60,7 +60,7 @@ class Launched:
             second=self._site(other_place),
             second_kind=other_kind,
             elements=1,
-            place=buffer.place(offset),
+            place=buffer.describe(offset),
             block=block,
             thread=thread,
             other_block=other_block,
@@ -73,7 +73,7 @@ class Launched:
 
     def _name(self, block: int | None, thread: int) -> str:
         (x, y, z), (i, j, k) = ((*extent, 1, 1)[:3] for extent in (self.grid, self.block))
-        return Trace(self.kernel, (x, y, z), (i, j, k), (), (), NONE, NO_ARRIVALS).name_actor(block, thread)
+        return Trace(self.kernel, (x, y, z), (i, j, k), (), (), NONE, NO_ARRIVALS).describe_actor(block, thread)
 
     def _site(self, place: int) -> Site:
         """The line of source that a call returns to `place` from; of what is inlined, the line in the kernel's text."""

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.trace.cells import KernelError
 from mlsys_lab.kernels.trace.numba_numbers import BUILTINS, as_numba, hold_numbers, stand_in
 from mlsys_lab.kernels.trace.numba_turns import COUNTER, Turns, count_turns
-from mlsys_lab.kernels.trace.places import KernelError
 
 _MARK = "simulated kernel"
 """Key in the globals of functions made here by which they are known; no Python name can be it."""

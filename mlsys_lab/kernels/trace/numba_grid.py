@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.trace.cells import KernelError
 from mlsys_lab.kernels.trace.events import Buffer
 from mlsys_lab.kernels.trace.numba_functions import find_kernels, locate, python_function, simulate
 from mlsys_lab.kernels.trace.numba_memory import Guarded, Memory, poison
@@ -17,7 +18,6 @@ from mlsys_lab.kernels.trace.numba_module import Cuda, Space
 from mlsys_lab.kernels.trace.numba_numbers import Convert, as_numba
 from mlsys_lab.kernels.trace.numba_threads import Block, Dim3, Thread, Workers
 from mlsys_lab.kernels.trace.numba_turns import Places, Turns
-from mlsys_lab.kernels.trace.places import KernelError
 
 MOST_THREADS = 1024
 """Most threads that a block may have."""
@@ -94,7 +94,7 @@ class Launch:
 
     def allocate(self, space: Space, shape: Any, dtype: Any, frame: FrameType) -> Memory:
         """The array of one call of cuda.shared.array (one for all threads of a block) or of cuda.local.array."""
-        place = tuple((id(one.f_code), self.place(one)) for one in find_kernels(frame))
+        place = tuple((id(one.f_code), self.describe(one)) for one in find_kernels(frame))
         if space == "shared" and place in self.shared:
             return self.shared[place]
         if space == "shared" and 0 in (shape if isinstance(shape, tuple) else (shape,)):

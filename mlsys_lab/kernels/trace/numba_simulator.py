@@ -79,7 +79,7 @@ class _Recording(Launch):
         number = super().add(name, space, values, start)
         if space == "global" and name in self._outputs:
             values[...] = poison(values.dtype)
-            self.buffers[number] = replace(self.buffers[number], written=False)
+            self.buffers[number] = replace(self.buffers[number], initialized=False)
         return number
 
     def _begin_warp(self) -> None:
@@ -93,7 +93,7 @@ class _Recording(Launch):
         if kind == ATOMIC:
             frame = frame.f_back  # type: ignore[assignment]  # through cuda.atomic
         thread = self.thread
-        at = (*thread.path, self.place(frame))
+        at = (*thread.path, self.describe(frame))
         request = self._numbers.get(at)
         if request is None:
             request = self._numbers[at] = len(self._numbers)

@@ -120,7 +120,7 @@ def test_a_block_reads_a_number_that_it_shares_with_a_neighbour_again(name, reac
 
 def test_each_entry_of_a_table_reads_both_of_its_numbers():
     x, y, out = traffic(traced("broadcast", LARGE["broadcast"]))
-    assert (x.most_reads, y.most_reads, out.most_writes) == (7, 13, 1)
+    assert (x.max_reads, y.max_reads, out.max_writes) == (7, 13, 1)
 
 
 @pytest.mark.parametrize("name", ["shared", "axis_sum", "dot", "blocks"])
