@@ -2,9 +2,9 @@
 
 A Triton kernel's source does not mention threads. Here the elements of a block are its lanes, 32 per request, numbered
 along the dimension in which their addresses are contiguous (the last, if there is none): the order in which the
-compiler assigns elements to threads. This is a model. On the device a thread may access several elements in one wider load, and
-one thread may process the elements of several warps of lanes in turn. A `tl.debug_barrier()` starts a new phase.
-Programs run one after another, z fastest.
+compiler assigns elements to threads. This is a model. On the device a thread may access several elements in one
+wider load, and one thread may process the elements of several warps of lanes in turn. A `tl.debug_barrier()` starts a
+new phase. Programs run one after another, z fastest.
 """
 
 from __future__ import annotations

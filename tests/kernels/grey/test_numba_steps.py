@@ -42,7 +42,7 @@ def traced(step, rows=8, columns=64):
 @pytest.mark.parametrize("step", numba_steps.STEPS)
 def test_each_number_moves_once(step):
     trace = traced(step, 7, 33)
-    assert sum(one.both.asked_bytes for one in traffic(trace)) == cost.least_bytes(7 * 33)
+    assert sum(one.both.asked_bytes for one in traffic(trace)) == cost.min_bytes(7 * 33)
     assert all(one.both.ratio == 1 for one in traffic(trace))
     assert not faults(trace) and not races(trace)
 

@@ -107,7 +107,7 @@ EXACT = [name for name in PUZZLES if name not in ("broadcast", "pooling", "convo
 @pytest.mark.parametrize("name", EXACT)
 def test_each_number_moves_once(name):
     flows = traffic(traced(name, LARGE[name]))
-    assert sum(one.both.asked_bytes for one in flows) == cost.least_bytes(name, *LARGE[name])
+    assert sum(one.both.asked_bytes for one in flows) == cost.min_bytes(name, *LARGE[name])
 
 
 @pytest.mark.parametrize("name, reach", [("pooling", 2), ("convolution", 4)])

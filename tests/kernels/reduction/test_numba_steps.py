@@ -118,7 +118,7 @@ def test_a_grid_stride_needs_one_launch_and_one_atomic_a_block():
     (trace,) = recorder.traces
     assert len(trace.of(buffer="sums")) == 2
     moved = sum(one.read.asked_bytes + one.written.asked_bytes for one in traffic(trace))
-    assert moved <= 1.001 * cost.least_bytes(size)
+    assert moved <= 1.001 * cost.min_bytes(size)
 
 
 def test_what_is_refused():

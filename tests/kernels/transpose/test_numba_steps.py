@@ -47,7 +47,7 @@ def traced(step, rows=64, columns=64):
 @pytest.mark.parametrize("step", numba_steps.STEPS)
 def test_each_number_moves_once_whatever_the_order(step):
     trace = traced(step, 67, 41)
-    assert sum(one.both.asked_bytes for one in traffic(trace)) == cost.least_bytes(67, 41)
+    assert sum(one.both.asked_bytes for one in traffic(trace)) == cost.min_bytes(67, 41)
     assert all(one.both.ratio == 1 for one in traffic(trace))
     assert not faults(trace) and not races(trace) and not divergences(trace)
 
