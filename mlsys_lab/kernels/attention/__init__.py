@@ -154,13 +154,13 @@ def forward(
             launch(kernels.forward_kernel, grid, q.device, *tensors, N, S, T, scale, outputs=outputs, **constants)
             return
         scores = q.new_empty(B, N, S, T, dtype=torch.float32)
-        tensors, outputs = (by_query(q), by_key(k), scores), ("scores_ptr",)
-        launch(kernels.scores_kernel, grid, q.device, *tensors, N, S, T, scale, outputs=outputs, **constants)
+        inputs = (by_query(q), by_key(k), scores, N, S, T, scale)
+        launch(kernels.scores_kernel, grid, q.device, *inputs, outputs=("scores_ptr",), **constants)
         row = {"BLOCK_T": next_power_of_2(T)}
         launch(kernels.softmax_kernel, (B * N * S,), q.device, scores, lse, T, outputs=("lse_ptr",), **row)
         del constants["CAUSAL"]
-        tensors, outputs = (scores, by_key(v), by_query(out)), ("out_desc",)
-        launch(kernels.values_kernel, grid, q.device, *tensors, N, S, T, outputs=outputs, **constants)
+        weighted = (scores, by_key(v), by_query(out), N, S, T)
+        launch(kernels.values_kernel, grid, q.device, *weighted, outputs=("out_desc",), **constants)
 
     run(_choose_config("forward", config, q, precision, (step, B, N, K, S, T, *options.values()), run))
     return out[..., :D].contiguous(), lse

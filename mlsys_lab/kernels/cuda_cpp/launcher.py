@@ -20,8 +20,8 @@ from mlsys_lab.kernels.runtime import require_gpu
 Argument = torch.Tensor | int | float | bool
 Extent = tuple[int, ...]
 
-MOST_BLOCKS = (2**31 - 1, 65535, 65535)
-MOST_THREADS = 1024
+MAX_BLOCKS = (2**31 - 1, 65535, 65535)
+MAX_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -115,13 +115,13 @@ def check_extents(kernel: str, grid: Extent, block: Extent) -> None:
     for what, extents in (("grid", grid), ("block", block)):
         if not 1 <= len(extents) <= 3 or min(extents) < 1:
             raise InputError(f"{kernel}: the {what} is no size", got=extents, expected="one to three numbers from 1 on")
-    if any(extent > most for extent, most in zip(grid, MOST_BLOCKS, strict=False)):
-        raise InputError(f"{kernel}: the grid is too large", got=grid, expected=f"at most {MOST_BLOCKS}")
+    if any(extent > most for extent, most in zip(grid, MAX_BLOCKS, strict=False)):
+        raise InputError(f"{kernel}: the grid is too large", got=grid, expected=f"at most {MAX_BLOCKS}")
     threads = 1
     for extent in block:
         threads *= extent
-    if threads > MOST_THREADS or (len(block) == 3 and block[2] > 64):
-        raise InputError(f"{kernel}: the block is too large", got=block, expected=f"at most {MOST_THREADS} threads")
+    if threads > MAX_THREADS or (len(block) == 3 and block[2] > 64):
+        raise InputError(f"{kernel}: the block is too large", got=block, expected=f"at most {MAX_THREADS} threads")
 
 
 def starts_at_16_bytes(*tensors: torch.Tensor) -> bool:

@@ -11,7 +11,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.numba_launch import Recorder
 from mlsys_lab.kernels.puzzles import PUZZLES, cost, reference, solve
 from mlsys_lab.kernels.puzzles.numba_steps import KERNELS
-from mlsys_lab.kernels.puzzles.sizes import MOST_TAPS, SIDE, THREADS
+from mlsys_lab.kernels.puzzles.sizes import MAX_TAPS, SIDE, THREADS
 from mlsys_lab.kernels.trace.banks import conflicts
 from mlsys_lab.kernels.trace.barriers import divergences
 from mlsys_lab.kernels.trace.faults import faults
@@ -32,7 +32,7 @@ SHAPES = {
     "shared": [((n,),) for n in MANY],
     "pooling": [((n,),) for n in MANY],
     "dot": [((n,), (n,)) for n in MANY],
-    "convolution": [((n,), (k,)) for n in MANY for k in (1, 3, MOST_TAPS) if n >= k],
+    "convolution": [((n,), (k,)) for n in MANY for k in (1, 3, MAX_TAPS) if n >= k],
     "axis_sum": [(shape,) for shape in [(1, 1), (3, 2 * THREADS + 5), (2, THREADS), (0, 4), (4, 0)]],
 }
 CASES = [(name, shapes) for name in PUZZLES for shapes in SHAPES[name]]
