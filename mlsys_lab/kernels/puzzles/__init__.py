@@ -1,4 +1,4 @@
-"""Eleven small kernels, from one thread a number to blocks that share: each adds one idea to the one before."""
+"""Eleven small kernel puzzles, from one thread per element to shared memory: each adds one idea."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mlsys_lab.kernels.puzzles.sizes import MAX_TAPS, SIDE, THREADS
 
 Shape = tuple[int, ...]
 Plan = tuple[Shape, Shape]
-"""Type of a launch: blocks, and threads of a block, x first."""
+"""Launch configuration: grid and block extents, x first."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from mlsys_lab.kernels.decode_attention.cost import forward, paged_bytes
 
 
 def test_intensity_is_the_rooflines():
-    flops, size_bytes = forward([8192], heads=32, kv_heads=4, width=128)
+    flops, size_bytes = forward([8192], heads=32, kv_heads=4, head_dim=128)
     assert flops / size_bytes == pytest.approx(roofline.attention_intensity(1, 8192, group=8))
 
 
