@@ -59,7 +59,7 @@ class Thread:
     running: greenlet | None = None  # from its first instruction to its last
     finished: bool = False
     waiting: Waiting | None = None
-    answer: Any = None  # what it is told when it goes on
+    answer: Any = None  # the result when it resumes
     syncs: int = 0  # times that it met all of its warp at a syncwarp
     held: Held | None = None
     path: list[int] = field(default_factory=list)  # the calls and the turns of loops that it is in
@@ -180,7 +180,7 @@ def _answer(name: str, lanes: dict[int, Thread]) -> None:
                 thread.answer = own.value  # beyond the warp, a thread keeps what it has
             elif source in asked:
                 thread.answer = asked[source].value
-            else:  # a lane that is not there or that the mask does not name: nobody knows what comes
+            else:  # a lane that does not exist or is not in the mask: undefined
                 thread.answer = poison(np.asarray(own.value).dtype)
         elif name == "ballot_sync":
             thread.answer = ballot

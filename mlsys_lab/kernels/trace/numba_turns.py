@@ -132,7 +132,7 @@ class _Counting(ast.NodeTransformer):
     """Statements around and in each loop that tell of it."""
 
     def __init__(self) -> None:
-        self._left = 0  # loops that a `break` or `continue` here leaves beside its own: those in whose `else` it stands
+        self._left = 0  # enclosing loops that a `break` or `continue` here also leaves: those in whose `else` it stands
 
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
         return self._count(node)
