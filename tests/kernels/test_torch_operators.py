@@ -62,7 +62,7 @@ def drawn(shapes: tuple[tuple[int, ...], ...]) -> list[torch.Tensor]:
 
 def test_every_operator_is_here() -> None:
     for file in FOLDER.glob("*/triton_*.py"):
-        importlib.import_module(f"mlsys_lab.kernels.{file.parent.name}")
+        importlib.import_module(f"mlsys_lab.kernels.{file.parent.name}.{file.stem}")
     registered = {
         name.removeprefix("mlsys_lab::")
         for name in torch._C._dispatch_get_all_op_names()
