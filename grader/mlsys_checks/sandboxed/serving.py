@@ -128,7 +128,7 @@ class _Tables:
         self.tables.commit(new)
 
     def drop(self, seq: int) -> None:
-        """Drop a sequence, and look whether it is forgotten; any error says that it is."""
+        """Drop a sequence, and check that it is forgotten; any error says that it is."""
         number = self.numbers.pop(seq)
         self.tables.drop(number)
         for name in ("table", "length"):
@@ -229,7 +229,7 @@ class _Recorder:
         self.batch: Any = None
 
     def add(self, i: int, now_s: float) -> None:
-        """Add a request, and look whether its sequence knows the length of its prompt."""
+        """Add a request, and check that its sequence knows the length of its prompt."""
         self.scheduler.now_s = now_s
         self.sequences[i] = one = self.scheduler.add(self.load["prompts"][i], self.load["outputs"][i])
         if (found := integer("prompt", one.prompt)) != (length := len(self.load["prompts"][i])):
