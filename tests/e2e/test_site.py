@@ -224,6 +224,9 @@ def test_the_local_site_leads_into_jupyterlab(page: Page, site: Path) -> None:
         address = f"http://127.0.0.1:1/lab/tree/{lab.name}/{lab.name}.ipynb?token=secret"
         expect(page.locator(".lab-local")).to_have_attribute("href", address)
         expect(page.locator(".lab-colab")).to_be_hidden()
+        page.goto(f"http://{HOST}:{server.server_port}/chapters/12-inference.html")
+        address = "http://127.0.0.1:1/lab/tree/chapters/12-inference.ipynb?token=secret"
+        expect(page.locator(".lab-local")).to_have_attribute("href", address)
     finally:
         page.close()
         server.shutdown()
