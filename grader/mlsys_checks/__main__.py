@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from mlsys_checks.runner import run_check
+from mlsys_checks.sandboxed.kernel_sources import lend_sources
 from mlsys_checks.sandboxed.kernels.loading import load_kernels
-from mlsys_checks.sandboxed.texts import lend_texts
 from mlsys_checks.trusted.artifact import export_cells, load
 from mlsys_lab.errors import CourseError, UnfinishedError
 from mlsys_lab.stack.limits import OutOfTimeError, time_limit
@@ -48,7 +48,7 @@ def main(checks_module: str, notebook: str, results: str) -> None:
         tell(loaded=True)
         for check in lab.checks:
             if check.traced:
-                lend_texts(kernels, artifact, check.texts)
+                lend_sources(kernels, artifact, check.kernel_sources)
             report = run_check(check, kernels if check.traced else artifact)
             mismatch = report.mismatch
             missing = [name for name in check.uses if not hasattr(artifact, name)]

@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 
 from mlsys_checks.render import show
 from mlsys_checks.runner import PUBLIC_SEED, CheckFailed, Report, run_check
+from mlsys_checks.sandboxed.kernel_sources import lend_sources
 from mlsys_checks.sandboxed.kernels.loading import load_kernels
 from mlsys_checks.sandboxed.spec import Arrays, Check, Lab
-from mlsys_checks.sandboxed.texts import lend_texts
 from mlsys_checks.trusted.artifact import Notebook
 from mlsys_checks.trusted.verdict import draw_inputs, public_inputs
 from mlsys_lab.errors import CourseError, InputError
@@ -75,7 +75,7 @@ class LiveChecks:
             return live
         cells = tuple(Cell(ExecutionCount(n), one) for n, one in enumerate(self._names.get("In", [])))
         kernels = load_kernels(Notebook("the notebook", cells).artifact)
-        lend_texts(kernels, live, check.texts)
+        lend_sources(kernels, live, check.kernel_sources)
         return kernels
 
     def _tally(self) -> str:

@@ -103,7 +103,7 @@ def sandbox(tiny):
 @pytest.fixture(scope="session")
 def oracles(tiny):
     """What decides on the tiny lab."""
-    with oracle.Oracles(tiny) as running:
+    with oracle.OracleServer(tiny) as running:
         yield running
 
 

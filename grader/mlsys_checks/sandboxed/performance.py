@@ -43,7 +43,7 @@ class Performance:
     `device` is "cuda"; "cpu" is for tests of the grader itself.
 
     Where the check is `traced`, `artifact` is a module of the submission's kernels alone: nothing else of it runs in
-    the process that is timed, so that `make` and `call` are the course's own; with the texts of the check's `texts`.
+    the process that is timed, so that `make` and `call` are the course's own; with the kernel_sources of the check's `kernel_sources`.
 
     Making inputs and committing to outputs is timed along with the call. It should take little beside it: what it
     takes is counted against the learner (the grader's `speed.rounds` says why), so set `target` by what the

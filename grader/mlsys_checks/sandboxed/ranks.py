@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mlsys_lab.comm import Rank  # imports torch
     from mlsys_lab.comm.ledger import Log
 
-LATER = "later"
+DEFERRED = "later"
 """The array of a rank's inputs that is held back until the rank asks for its elements, one by one."""
 LOGS, MARKS = "logs", "marks"
 KINDS = ("send", "recv", "finish")
@@ -73,10 +73,10 @@ def encode_logs(logs: Sequence[Log]) -> list[np.ndarray]:
     return encoded
 
 
-def hold_back(part: Arrays) -> tuple[Arrays, list[float] | None]:
+def split_deferred(part: Arrays) -> tuple[Arrays, list[float] | None]:
     """Split a rank's inputs into those that it starts with and those that are held back, None if there are none."""
-    later = part[LATER].tolist() if LATER in part else None
-    return {name: array for name, array in part.items() if name != LATER}, later
+    later = part[DEFERRED].tolist() if DEFERRED in part else None
+    return {name: array for name, array in part.items() if name != DEFERRED}, later
 
 
 def bind_rank(check: Call | Check, rank: Rank, reveal: Reveal | None = None) -> Call:
@@ -112,7 +112,7 @@ def run_on_threads(attempt: Callable[..., Any], check: Call | Check, artifact: A
     marks: list[list[tuple[int, int]]] = [[] for _ in parts]
 
     def program(rank: Rank, part: Arrays) -> Arrays:
-        given, later = hold_back(part)
+        given, later = split_deferred(part)
 
         def reveal(i: int) -> float:
             assert later is not None

@@ -119,7 +119,7 @@ class Check:
     n log n steps, must take less than a second.
     `performance` adds extra points for speed, which are measured apart from the check's own. Where `traced`, the
     artifact is a module of the submission's kernels alone, in a process in which nothing else of it has run
-    (`sandboxed.kernels.loading`): what `run` counts while they run cannot have been forged. `texts` names functions
+    (`sandboxed.kernels.loading`): what `run` counts while they run cannot have been forged. `kernel_sources` names functions
     without arguments, each of which gives the text of a kernel in another language. Where the check is traced these are
     called in a process of their own; in the artifact they give the texts that they gave there.
     Where `ranks`, `run(artifact, rank, arrays)` is called on several ranks at once. Inputs are those of all ranks,
@@ -148,7 +148,7 @@ class Check:
     answer_bytes: int = 4 << 20
     performance: Performance | None = None
     traced: bool = False
-    texts: tuple[str, ...] = ()
+    kernel_sources: tuple[str, ...] = ()
     ranks: bool = False
     partner: Callable[[Arrays], Query] | None = None
     describe: Callable[[Arrays], str] | None = None

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from mlsys_grader.engines import Result, Task
 from mlsys_grader.judging.judge import judge
-from mlsys_grader.judging.oracle import Oracles
+from mlsys_grader.judging.oracle import OracleServer
 from mlsys_grader.sandbox.sandbox import Sandbox
 
 AHEAD = 2
@@ -26,7 +26,7 @@ class LocalEngine:
         self.sandbox = sandbox
         self.workers = workers
         self.time_factor = time_factor
-        self._oracles = Oracles(sandbox.lab)
+        self._oracles = OracleServer(sandbox.lab)
         try:
             sandbox.wait()
         except BaseException:

@@ -16,7 +16,7 @@ from mlsys_grader.course.folder import Course
 from mlsys_grader.paths import IMPORT_PATH
 from mlsys_lab.errors import CourseError
 
-DEATHS = 3
+MAX_CRASHES = 3
 """So many times the process may die over one request before the gradebook is given up."""
 
 ENTRY = (
@@ -78,7 +78,7 @@ class GradebookWriter:
         self._end()
 
     def _ask(self, lab: str, student: str | None) -> str:
-        for death in range(1, DEATHS + 1):
+        for death in range(1, MAX_CRASHES + 1):
             try:
                 assert self._process.stdin and self._process.stdout
                 self._process.stdin.write(json.dumps({"lab": lab, "student": student}) + "\n")
@@ -86,7 +86,7 @@ class GradebookWriter:
                 said = json.loads(self._process.stdout.readline())["error"]
             except (OSError, ValueError):  # it is gone, perhaps in the midst of its answer
                 self._end()
-                if death < DEATHS:
+                if death < MAX_CRASHES:
                     self._process = self._start()
                 continue
             return str(CourseError(f"the gradebook refused {lab} {student or ''}".rstrip(), got=said)) if said else ""

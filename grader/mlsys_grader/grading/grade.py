@@ -38,7 +38,7 @@ from mlsys_grader.grading.entries import (
 from mlsys_grader.intake.bounded import stop_worker
 from mlsys_grader.intake.submission import Submission, read_submission
 from mlsys_grader.judging.options import Options
-from mlsys_grader.judging.verdict import deny_all
+from mlsys_grader.judging.verdict import fail_all
 from mlsys_grader.reports.status import find_standings
 from mlsys_lab.errors import CourseError
 
@@ -132,7 +132,7 @@ class _Batch:
             else:
                 assert submission.refusal is not None
                 silent.discard(student)
-                self.events.put(Result(student, tuple(deny_all(self.lab.checks.checks, submission.refusal))))
+                self.events.put(Result(student, tuple(fail_all(self.lab.checks.checks, submission.refusal))))
 
     def _next(self, gradebook: GradebookWriter, log: AuditLog) -> Outcome | None:
         """Wait for the next event and deal with it; the outcome that it completes, if any."""

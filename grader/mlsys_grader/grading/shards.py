@@ -34,7 +34,7 @@ from mlsys_grader.intake.sanitise import sanitise
 from mlsys_grader.intake.submission import Submission, read_submission
 from mlsys_grader.judging.options import Options
 from mlsys_grader.judging.performance import await_measurement
-from mlsys_grader.judging.verdict import Verdict, deny_all
+from mlsys_grader.judging.verdict import Verdict, fail_all
 from mlsys_grader.reports.feedback import render_feedback
 from mlsys_grader.sandbox.backend import BACKENDS
 from mlsys_grader.speed.measure import measure_all
@@ -73,7 +73,7 @@ def judge_share(
         tasks = [Task(student, found.artifact) for student, found in submissions.items() if found.artifact is not None]
         for student, found in submissions.items():
             if found.refusal is not None:
-                yield Result(student, tuple(deny_all(lab.checks.checks, found.refusal)))
+                yield Result(student, tuple(fail_all(lab.checks.checks, found.refusal)))
         if tasks:
             with open_engine(lab, options) as engine:
                 yield from engine.judge_all(tasks)

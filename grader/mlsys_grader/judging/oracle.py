@@ -24,7 +24,7 @@ from typing import NoReturn, TypeVar
 
 from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Mismatch
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.judging.trusted import PATIENCE
+from mlsys_grader.judging.trusted import WALL_CLOCK_FACTOR
 from mlsys_grader.paths import IMPORT_PATH
 from mlsys_grader.sandbox.contents import make_environment
 from mlsys_grader.sandbox.inside import wire
@@ -37,7 +37,7 @@ START_S = 180.0
 ENTRY = f"import sys; sys.path[:0] = {IMPORT_PATH!r}; from mlsys_grader.judging.trusted import main; main()"
 
 
-class Fault(Exception):
+class CheckError(Exception):
     """A check's own code failed, or came to no end, while it drew inputs or computed what is expected."""
 
 
@@ -63,7 +63,7 @@ def draw_seed(check: Check, public_seed: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{check.name}/{public_seed}/".encode() + drawn).digest()[:8], "little")
 
 
-class Oracles:
+class OracleServer:
     """The process that knows a lab's checks and forks a child for each submission; a `with` block holds it.
 
     It starts beside whatever comes next. `open_child` may be called from several threads, and starts a new process
@@ -74,7 +74,7 @@ class Oracles:
         self._lab, self._lock, self._closed, self._ready = lab, Lock(), False, False
         self._start()
 
-    def __enter__(self) -> Oracles:
+    def __enter__(self) -> OracleServer:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
@@ -90,7 +90,7 @@ class Oracles:
         with self._lock:
             for _ in range(2):
                 try:
-                    return self._hand_over()
+                    return self._acquire_child()
                 except (OSError, wire.WireError) as error:
                     if self._closed:
                         raise CourseError("the checks are closed") from None
@@ -99,7 +99,7 @@ class Oracles:
                     self._start()
         raise CourseError("the process that decides keeps dying", got=said, help="is there enough memory?")
 
-    def _hand_over(self) -> socket.socket:
+    def _acquire_child(self) -> socket.socket:
         if not self._ready:
             wire.receive(self._control, deadline=time.monotonic() + START_S)
             self._control.settimeout(START_S)
@@ -135,16 +135,16 @@ class Oracles:
 class Oracle:
     """Draws inputs, computes what is expected and compares, for one submission, beside the sandbox at work.
 
-    It answers for every check with the seed given for it; what is wrong with a check itself comes out as `Fault`. A
+    It answers for every check with the seed given for it; what is wrong with a check itself comes out as `CheckError`. A
     step that ends its process is tried once more in a fresh one. `busy_s` are the processor seconds that comparisons
     took.
     """
 
-    def __init__(self, oracles: Oracles, seeds: Mapping[str, int], time_factor: float = 1.0) -> None:
+    def __init__(self, oracles: OracleServer, seeds: Mapping[str, int], time_factor: float = 1.0) -> None:
         self.seeds, self.busy_s = seeds, 0.0
         self._oracles, self._limit_s = oracles, LIMIT_S * time_factor
         self._channel: socket.socket | None = None
-        self._asked: deque[tuple[str, str, str]] = deque()  # kind, check, case: what is on its way, in order
+        self._in_flight: deque[tuple[str, str, str]] = deque()  # kind, check, case: what is on its way, in order
         self._replies: dict[tuple[str, str, str], wire.Frame] = {}
         self._drawn: set[tuple[str, str]] = set()  # check, case: what this child was asked to draw
 
@@ -153,29 +153,29 @@ class Oracle:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self._give_up()
+        self._close_child()
 
-    def draw_ahead(self, check: Check, case: Case) -> None:
+    def prefetch_inputs(self, check: Check, case: Case) -> None:
         """Begin to draw the inputs of a case that will probably be next."""
-        self._begin("draw", check, case)
+        self._send_ahead("draw", check, case)
 
     def inputs(self, check: Check, case: Case) -> Arrays:
         """Inputs of a case, without those that never leave the trusted side."""
-        return self._try_twice(check, lambda: self._answer("draw", check, case).arrays)
+        return self._retry_once(check, lambda: self._request("draw", check, case).arrays)
 
-    def expect_ahead(self, check: Check, case: Case) -> None:
+    def prefetch_expected(self, check: Check, case: Case) -> None:
         """Begin to compute what is expected for the inputs that were drawn."""
-        self._begin("expect", check, case)
+        self._send_ahead("expect", check, case)
 
     def reply(self, check: Check, case: Case, what: str, value: int) -> wire.Frame:
         """What the partner of a check says to a question: a frame "reply", or "refused" with the reason.
 
-        What it was told before is lost with its process: then the check itself has failed, which raises `Fault`.
+        What it was told before is lost with its process: then the check itself has failed, which raises `CheckError`.
         """
         try:
-            return self._answer("reply", check, case, what=what, value=value)
+            return self._request("query", check, case, what=what, value=value)
         except _EndedError:
-            raise Fault(f"check {check.name!r} itself failed: its partner's process has ended") from None
+            raise CheckError(f"check {check.name!r} itself failed: its partner's process has ended") from None
 
     def compare(self, check: Check, case: Case, got: Arrays) -> Mismatch | None:
         """Compare an answer with what was expected: None when it is accepted, else what is wrong with it.
@@ -183,7 +183,7 @@ class Oracle:
         Raises `AnswerTooLargeError` when that comes to no end.
         """
         try:
-            reply = self._try_twice(check, lambda: self._compare(check, case, got))
+            reply = self._retry_once(check, lambda: self._compare(check, case, got))
         except AnswerTooLargeError:
             self.busy_s += 2 * self._limit_s
             raise
@@ -199,13 +199,13 @@ class Oracle:
 
     def _compare(self, check: Check, case: Case, got: Arrays) -> wire.Frame:
         if (check.name, case.name) not in self._drawn:  # by a child that has ended
-            self._answer("draw", check, case)
-        self._answer("expect", check, case)
-        while self._asked:  # or both sides could wait for each other to read what is large
+            self._request("draw", check, case)
+        self._request("expect", check, case)
+        while self._in_flight:  # or both sides could wait for each other to read what is large
             self._receive()
-        return self._answer("compare", check, case, got)
+        return self._request("compare", check, case, got)
 
-    def _try_twice(self, check: Check, step: Callable[[], T]) -> T:
+    def _retry_once(self, check: Check, step: Callable[[], T]) -> T:
         """Take a step; once more in a fresh child where the first has ended: somebody else may have killed it."""
         with contextlib.suppress(_EndedError):
             return step()
@@ -217,29 +217,29 @@ class Oracle:
                 late = Mismatch("its answer takes too long to compare", f"nothing after {limit}", f"less than {limit}")
                 raise AnswerTooLargeError(late) from None
             what = "its inputs are not drawn" if ended.kind == "draw" else "its oracle has no answer"
-            raise Fault(f"check {check.name!r} itself failed: {what} within {limit}") from None
+            raise CheckError(f"check {check.name!r} itself failed: {what} within {limit}") from None
 
-    def _answer(
+    def _request(
         self, kind: str, check: Check, case: Case, arrays: Arrays | None = None, **more: str | int
     ) -> wire.Frame:
-        """The reply to a question, which is put unless it is on its way. Raises `Fault` and `_EndedError`."""
-        self._ask(kind, check, case, arrays, **more)
-        question = kind, check.name, case.name
-        while question not in self._replies:
+        """The reply to a question, which is put unless it is on its way. Raises `CheckError` and `_EndedError`."""
+        self._send(kind, check, case, arrays, **more)
+        request = kind, check.name, case.name
+        while request not in self._replies:
             self._receive()
-        reply = self._replies.pop(question)
+        reply = self._replies.pop(request)
         if reply.kind == "fault":
-            raise Fault(f"check {check.name!r} itself failed: {reply.meta['what']}")
+            raise CheckError(f"check {check.name!r} itself failed: {reply.meta['what']}")
         return reply
 
-    def _begin(self, kind: str, check: Check, case: Case) -> None:
+    def _send_ahead(self, kind: str, check: Check, case: Case) -> None:
         """Put a question ahead; where the child has ended it is put again when its answer is wanted."""
         with contextlib.suppress(_EndedError):
-            self._ask(kind, check, case)
+            self._send(kind, check, case)
 
-    def _ask(self, kind: str, check: Check, case: Case, arrays: Arrays | None = None, **more: str | int) -> None:
-        question = kind, check.name, case.name
-        if question in self._asked or question in self._replies:
+    def _send(self, kind: str, check: Check, case: Case, arrays: Arrays | None = None, **more: str | int) -> None:
+        request = kind, check.name, case.name
+        if request in self._in_flight or request in self._replies:
             return
         meta = {"check": check.name, "case": case.name, "seed": self.seeds[check.name], "limit_s": self._limit_s}
         try:
@@ -247,9 +247,9 @@ class Oracle:
                 self._channel = self._oracles.open_child()
             wire.send(self._channel, wire.Frame(kind, meta | more, arrays or {}), deadline=self._deadline())
         except wire.WireError:
-            self._asked.append(question)
-            self._fail()
-        self._asked.append(question)
+            self._in_flight.append(request)
+            self._raise_ended()
+        self._in_flight.append(request)
         if kind == "draw":
             self._drawn.add((check.name, case.name))
 
@@ -258,22 +258,22 @@ class Oracle:
         try:
             reply = wire.receive(self._channel, deadline=self._deadline())
         except wire.WireError:
-            self._fail()
-        self._replies[self._asked.popleft()] = reply
+            self._raise_ended()
+        self._replies[self._in_flight.popleft()] = reply
 
     def _deadline(self) -> float:
-        return time.monotonic() + PATIENCE * self._limit_s
+        return time.monotonic() + WALL_CLOCK_FACTOR * self._limit_s
 
-    def _fail(self) -> NoReturn:
-        kind = self._asked[0][0]
-        self._give_up()
+    def _raise_ended(self) -> NoReturn:
+        kind = self._in_flight[0][0]
+        self._close_child()
         raise _EndedError(kind) from None
 
-    def _give_up(self) -> None:
+    def _close_child(self) -> None:
         """Let the child go; it ends by itself, at the latest at its limit."""
         if self._channel is not None:
             self._channel.close()
         self._channel = None
-        self._asked.clear()
+        self._in_flight.clear()
         self._replies.clear()
         self._drawn.clear()

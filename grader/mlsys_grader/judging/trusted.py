@@ -32,7 +32,7 @@ from mlsys_lab.stack.limits import OutOfTimeError, time_limit
 
 MEMORY_BYTES = 2 << 30
 """What inputs, oracle and comparison may map beyond what was there before."""
-PATIENCE = 20.0
+WALL_CLOCK_FACTOR = 20.0
 """Times a step's processor time, by the clock, before it counts as stuck: the machine may be busy with other work."""
 TEXT = 2000
 """Longest text about a failure that is worth sending, in characters."""
@@ -56,7 +56,7 @@ def main() -> NoReturn:
             try:
                 control.close()
                 channel.close()
-                _decide_alone(inner, lab)
+                _serve_child(inner, lab)
             finally:  # whatever happened, a fork never goes on as a second launcher
                 os._exit(1)
         socket.send_fds(control, [b"c"], [channel.fileno()])
@@ -76,22 +76,22 @@ def warm_up(lab: Lab, limit_s: float) -> None:
     torch.set_num_threads(1)  # threads do not survive a fork
     for check in lab.checks:
         if check.memory_bytes is None:
-            with contextlib.suppress(Exception, OutOfTimeError), time_limit(limit_s, PATIENCE):
+            with contextlib.suppress(Exception, OutOfTimeError), time_limit(limit_s, WALL_CLOCK_FACTOR):
                 check.expect(draw_inputs(check, check.cases[0], seed=0))
 
 
-def _decide_alone(channel: socket.socket, lab: Lab) -> NoReturn:
+def _serve_child(channel: socket.socket, lab: Lab) -> NoReturn:
     """Be a child: bounded in memory, and gone when the launcher is."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(jail.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         with jail.open_status() as status:
-            jail.cap_memory(MEMORY_BYTES, jail.read_data_bytes(status))
+            jail.limit_memory(MEMORY_BYTES, jail.read_data_bytes(status))
     with contextlib.suppress(wire.WireError):
-        Decider(lab).serve(channel)
+        CheckServer(lab).serve(channel)
     os._exit(0)
 
 
-class Decider:
+class CheckServer:
     """Answers the judge's questions about cases of one lab; what it drew and expects it keeps to itself."""
 
     def __init__(self, lab: Lab) -> None:
@@ -102,7 +102,7 @@ class Decider:
         self._kinds: dict[str, Callable[[Check, Case, wire.Frame], wire.Frame]] = {
             "draw": self._draw,
             "expect": self._expect,
-            "reply": self._reply,
+            "query": self._query,
             "compare": self._compare,
         }
 
@@ -112,45 +112,45 @@ class Decider:
         Raises `wire.WireError` at the end.
         """
         while True:
-            question = wire.receive(channel)
-            grant(question.meta["limit_s"])
+            request = wire.receive(channel)
+            extend_cpu_limit(request.meta["limit_s"])
             start = time.process_time()
-            reply = self.answer(question)
+            reply = self.handle(request)
             cpu_s = time.process_time() - start
             wire.send(channel, wire.Frame(reply.kind, {**reply.meta, "cpu_s": cpu_s}, reply.arrays))
 
-    def answer(self, question: wire.Frame) -> wire.Frame:
+    def handle(self, request: wire.Frame) -> wire.Frame:
         """Form the reply to one question: "fault" where the check's own code raises."""
-        check = self._lab[question.meta["check"]]
-        (case,) = (case for case in check.cases if case.name == question.meta["case"])
+        check = self._lab[request.meta["check"]]
+        (case,) = (case for case in check.cases if case.name == request.meta["case"])
         try:
-            return self._kinds[question.kind](check, case, question)
+            return self._kinds[request.kind](check, case, request)
         except Exception as error:
             return wire.Frame("fault", {"what": f"{type(error).__name__}: {error}"[:TEXT]})
 
-    def _draw(self, check: Check, case: Case, question: wire.Frame) -> wire.Frame:
-        inputs = draw_inputs(check, case, question.meta["seed"])
+    def _draw(self, check: Check, case: Case, request: wire.Frame) -> wire.Frame:
+        inputs = draw_inputs(check, case, request.meta["seed"])
         self._inputs[check.name, case.name] = inputs
         if check.partner is not None:
             self._partners[check.name, case.name] = check.partner(inputs)
         return wire.Frame("inputs", arrays=public_inputs(inputs))
 
-    def _expect(self, check: Check, case: Case, question: wire.Frame) -> wire.Frame:
+    def _expect(self, check: Check, case: Case, request: wire.Frame) -> wire.Frame:
         key = check.name, case.name
         self._expected[key] = check.expect(self._inputs.pop(key))
         return wire.Frame("expected")
 
-    def _reply(self, check: Check, case: Case, question: wire.Frame) -> wire.Frame:
+    def _query(self, check: Check, case: Case, request: wire.Frame) -> wire.Frame:
         try:
-            value = self._partners[check.name, case.name](question.meta["what"], question.meta["value"])
+            value = self._partners[check.name, case.name](request.meta["what"], request.meta["value"])
         except InputError as error:
             return wire.Frame(
                 "refused", _as_text(Mismatch(error.what, str(error.got or ""), str(error.expected or "")))
             )
         return wire.Frame("reply", {"value": value})
 
-    def _compare(self, check: Check, case: Case, question: wire.Frame) -> wire.Frame:
-        mismatch = compare(check, question.arrays, self._expected.pop((check.name, case.name)))
+    def _compare(self, check: Check, case: Case, request: wire.Frame) -> wire.Frame:
+        mismatch = compare(check, request.arrays, self._expected.pop((check.name, case.name)))
         return wire.Frame("accepted") if mismatch is None else wire.Frame("mismatch", _as_text(mismatch))
 
 
@@ -163,7 +163,7 @@ def compare(check: Check, got: Arrays, expected: Arrays) -> Mismatch | None:
         return Mismatch("the answer cannot be compared", said, "the arrays that the check asks for")
 
 
-def grant(limit_s: float) -> None:
+def extend_cpu_limit(limit_s: float) -> None:
     """Let this process have so much more processor time, rounded up to seconds; then the kernel ends it (SIGXCPU)."""
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     soft = ceil(time.process_time() + limit_s)

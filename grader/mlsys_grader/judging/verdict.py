@@ -60,22 +60,22 @@ class Verdict:
         return f"{self.what}{found}{wanted}"
 
 
-def deny_all(checks: tuple[Check, ...], why: Mismatch) -> list[Verdict]:
+def fail_all(checks: tuple[Check, ...], why: Mismatch) -> list[Verdict]:
     """Give no points on any check, for one reason: there is nothing to judge."""
-    return [deny(check, Problem(why, Ending.LOAD_FAILED)) for check in checks]
+    return [fail_check(check, Problem(why, Ending.LOAD_FAILED)) for check in checks]
 
 
-def award(check: Check) -> Verdict:
+def pass_check(check: Check) -> Verdict:
     """Give a check all of its points."""
     speed = await_measurement(check.performance, passed=True)
     return Verdict(check.name, check.title, check.points, check.points, performance=speed)
 
 
-def deny(check: Check, problem: Problem) -> Verdict:
+def fail_check(check: Check, problem: Problem) -> Verdict:
     """Give a check no points, with the reason as far as the student may be told it."""
     mismatch, case = problem.mismatch, problem.case
     hidden = case is not None and case.hidden
-    what, got, expected = (make_line(text) for text in (mismatch.what, mismatch.got, mismatch.expected))
+    what, got, expected = (to_line(text) for text in (mismatch.what, mismatch.got, mismatch.expected))
     helps = problem.ending is not Ending.LOAD_FAILED and (hidden or not mismatch.is_form)
     if hidden:
         what, got, expected = "a case that is not shown fails", "", ""
@@ -87,7 +87,7 @@ def deny(check: Check, problem: Problem) -> Verdict:
         what,
         got,
         expected,
-        make_line(check.hints[0]) if helps else "",
+        to_line(check.hints[0]) if helps else "",
         case.name if case else "",
         hidden,
         unfinished=problem.ending is Ending.NOT_IMPLEMENTED and not hidden,
@@ -96,7 +96,7 @@ def deny(check: Check, problem: Problem) -> Verdict:
     )
 
 
-def make_line(text: str) -> str:
+def to_line(text: str) -> str:
     """Make one printable line of a text, of bounded length."""
     flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return flat if len(flat) <= TEXT else flat[: TEXT - 1] + "…"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from mlsys_checks.sandboxed.ranks import hold_back, join_ranks, split_ranks
+from mlsys_checks.sandboxed.ranks import join_ranks, split_deferred, split_ranks
 from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Mismatch
-from mlsys_grader.judging.exchange import Exchange, OverError, RefusedError
 from mlsys_grader.judging.problem import Ending, Problem
-from mlsys_grader.judging.process import Process, read_trouble
+from mlsys_grader.judging.process import Process, read_problem
+from mlsys_grader.judging.router import InvalidPostError, MessageRouter, RunAbortedError
 from mlsys_grader.sandbox.inside import wire
 from mlsys_lab.errors import InputError
 
@@ -27,26 +27,26 @@ class World:
 
         `meanwhile` is called once all ranks are at work. After a problem the processes are of no more use.
         """
-        parts = [hold_back(part) for part in split_ranks(inputs)]
-        exchange = Exchange(len(self._processes), [later for _, later in parts])
-        with ThreadPoolExecutor(exchange.size) as pool:
+        parts = [split_deferred(part) for part in split_ranks(inputs)]
+        router = MessageRouter(len(self._processes), [deferred for _, deferred in parts])
+        with ThreadPoolExecutor(router.size) as pool:
             followers = [
-                pool.submit(self._follow, exchange, rank, check, part, random_seed)
+                pool.submit(self._follow, router, rank, check, part, random_seed)
                 for rank, (part, _) in enumerate(parts)
             ]
             try:
                 meanwhile()
                 answers = [follower.result() for follower in followers]
             except BaseException:  # of the judge's own; the pool waits for its threads
-                exchange.interrupt()
+                router.abort()
                 for process in self._processes:
                     process.job.kill()
                 raise
-        mismatch, ending = exchange.problem or (exchange.find_unreceived(), Ending.WRONG)
+        mismatch, ending = router.problem or (router.find_unreceived(), Ending.WRONG)
         if mismatch is not None:
             return Problem(mismatch, ending, case)
         try:
-            joined = join_ranks(answers, exchange.logs, exchange.marks)
+            joined = join_ranks(answers, router.logs, router.marks)
             wire.require_listable(joined)
         except (InputError, wire.WireError) as error:
             return Problem(
@@ -59,29 +59,29 @@ class World:
             )
         return joined
 
-    def _follow(self, exchange: Exchange, rank: int, check: Check, given: Arrays, random_seed: int) -> Arrays:
+    def _follow(self, router: MessageRouter, rank: int, check: Check, given: Arrays, random_seed: int) -> Arrays:
         """Put the question to one rank, and carry its messages until it answers; {} where all is over before."""
         process = self._processes[rank]
         try:
-            holds_back = exchange.later[rank] is not None
-            process.send_rank(check, given, random_seed + rank, rank, exchange.size, holds_back=holds_back)
+            has_deferred = router.deferred[rank] is not None
+            process.send_rank(check, given, random_seed + rank, rank, router.size, has_deferred=has_deferred)
             while (frame := process.receive()).kind in ("post", "wait", "reveal"):
                 if frame.kind == "post":
-                    exchange.post(rank, frame)
+                    router.post(rank, frame)
                 elif frame.kind == "reveal":
-                    process.reply(wire.Frame("done", {"value": exchange.reveal(rank, frame)}))
+                    process.reply(wire.Frame("done", {"value": router.reveal(rank, frame)}))
                 else:
-                    array = exchange.wait(rank, frame)
+                    array = router.wait(rank, frame)
                     process.reply(wire.Frame("done", arrays={} if array is None else {"array": array}))
             if frame.kind == "answer":
-                exchange.end(rank)
+                router.end(rank)
                 return frame.arrays
             is_todo = frame.meta.get("unfinished") is True
-            exchange.fail(rank, read_trouble(frame), Ending.NOT_IMPLEMENTED if is_todo else Ending.WRONG)
-        except OverError:
+            router.fail(rank, read_problem(frame), Ending.NOT_IMPLEMENTED if is_todo else Ending.WRONG)
+        except RunAbortedError:
             return {}  # the exchange knows why
-        except RefusedError as refused:
-            exchange.fail(rank, refused.mismatch, Ending.WRONG)
+        except InvalidPostError as error:
+            router.fail(rank, error.mismatch, Ending.WRONG)
         except wire.WireError as error:
-            exchange.fail(rank, *process.explain(error, "it"))
+            router.fail(rank, *process.explain(error, "it"))
         return {}

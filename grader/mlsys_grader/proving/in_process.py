@@ -19,12 +19,12 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from mlsys_checks.runner import run_check
+from mlsys_checks.sandboxed.kernel_sources import lend_sources
 from mlsys_checks.sandboxed.kernels.loading import load_kernels
 from mlsys_checks.sandboxed.spec import Arrays, Check, Mismatch
-from mlsys_checks.sandboxed.texts import lend_texts
 from mlsys_checks.trusted.artifact import Artifact, load
 from mlsys_grader.engines import Result, Task
-from mlsys_grader.judging.process import PATIENCE
+from mlsys_grader.judging.process import WALL_CLOCK_FACTOR
 from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.sandbox.inside.wire import WireError, require_listable
 
@@ -64,7 +64,7 @@ def _verdict(check: Check, task: Task) -> Verdict:
     seed = task.seeds.get(check.name, SEED)
     module = load_for_check(check, task.artifact)
     start = time.process_time()
-    report = run_check(check, module, seed=seed, hidden=True, patience=PATIENCE)
+    report = run_check(check, module, seed=seed, hidden=True, patience=WALL_CLOCK_FACTOR)
     cpu_s = time.process_time() - start
     mismatch = report.mismatch or Mismatch("")
     return Verdict(
@@ -88,8 +88,8 @@ def load_for_check(check: Check, artifact: Artifact) -> ModuleType:
     if not check.traced:
         return load_module(artifact)
     module = load_kernels_alone(artifact)
-    if check.texts:
-        lend_texts(module, load_module(artifact), check.texts)
+    if check.kernel_sources:
+        lend_sources(module, load_module(artifact), check.kernel_sources)
     return module
 
 

@@ -18,10 +18,10 @@ PROBE = ["bwrap", "--unshare-net", "--unshare-pid", "--ro-bind", "/", "/", "true
 PROBE_S = 20.0
 
 
-def find_trouble(name: str) -> str:
+def find_problem(name: str) -> str:
     """Find why a backend cannot run submissions here, in one line; "" when it can."""
     if name != "bubblewrap":
-        return container.find_trouble(name)
+        return container.find_problem(name)
     try:
         done = subprocess.run(PROBE, capture_output=True, text=True, timeout=PROBE_S, check=False)
     except FileNotFoundError:
@@ -39,14 +39,14 @@ def choose_backend(name: str | None = None) -> str:
     if name is not None and name not in BACKENDS:
         expected = f"one of {', '.join(BACKENDS)}"
         raise InputError("no sandbox of this name", got=name, expected=expected, help=did_you_mean(name, BACKENDS))
-    troubles = []
+    problems = []
     for backend in [name] if name else BACKENDS:
-        why = find_trouble(backend)
+        why = find_problem(backend)
         if not why:
             return backend
-        troubles.append(why if backend == "bubblewrap" else f"{backend}: {why}")
+        problems.append(why if backend == "bubblewrap" else f"{backend}: {why}")
     raise MissingToolError(
-        "; ".join(troubles),
+        "; ".join(problems),
         help="`apt install bubblewrap` (on Ubuntu also an AppArmor profile that lets it make user namespaces), or "
         f"`{container.make_build_command(name if name in BACKENDS[1:] else 'podman')}`, or --unsafe: no sandbox at all",
     )

@@ -118,14 +118,14 @@ class Containers:
 
     def wait(self, spares: int) -> None:
         """Have `spares` containers started. Raises `MissingToolError` without the program or the image."""
-        if why := find_trouble(self._program):
+        if why := find_problem(self._program):
             raise MissingToolError(
                 f"{self._program} cannot run submissions", got=why, help=make_build_command(self._program)
             )
         while len(self._store) < spares:
             self._store.append(self._start())
 
-    def hand_over(self) -> Job:
+    def acquire_job(self) -> Job:
         """Hand over the oldest container of the store; another takes its place."""
         self._store.append(self._start())
         return self._store.popleft()
@@ -141,7 +141,7 @@ class Containers:
         command = [self._program, "run", *make_flags(self._lab, name, self._profile), *self._device]
         command += ["--entrypoint", "python3", IMAGE, "-s", "-P", "-B", "-c", ENTRY, *self._lab.call_modules]
         channel, inner_channel = socket.socketpair()
-        life, inner_life = socket.socketpair()
+        supervisor, inner_life = socket.socketpair()
         running = subprocess.Popen(
             command,
             stdin=inner_channel.fileno(),
@@ -150,12 +150,14 @@ class Containers:
             start_new_session=True,
         )
         ends = (running, name, inner_channel, inner_life)
-        threading.Thread(target=self._attend, args=ends, name=name, daemon=True).start()
-        return Job(channel=channel, life=life)
+        threading.Thread(target=self._supervise, args=ends, name=name, daemon=True).start()
+        return Job(channel=channel, supervisor=supervisor)
 
-    def _attend(self, running: subprocess.Popen[bytes], name: str, channel: socket.socket, life: socket.socket) -> None:
+    def _supervise(
+        self, running: subprocess.Popen[bytes], name: str, channel: socket.socket, supervisor: socket.socket
+    ) -> None:
         """What an attendant is to a jailed child: remove the container when the judge lets go, tell its end."""
-        waiting = threading.Thread(target=self._until_let_go, args=(name, life), daemon=True)
+        waiting = threading.Thread(target=self._wait_for_release, args=(name, supervisor), daemon=True)
         waiting.start()
         said = running.communicate()[1].decode(errors="replace").strip().splitlines()
         status = running.returncode
@@ -164,18 +166,18 @@ class Containers:
                 wire.send(channel, wire.Frame("broken", {"what": said[-1] if said else "no message"}))
         excess = MEMORY if self._say("inspect", "--format", "{{.State.OOMKilled}}", name) == "true" else ""
         code = KILLED - status if status > KILLED else status
-        with life:
+        with supervisor:
             with contextlib.suppress(wire.WireError, OSError):  # unless the judge has let go
-                wire.send(life, wire.Frame("ended", {"code": code, "excess": excess}))
+                wire.send(supervisor, wire.Frame("ended", {"code": code, "excess": excess}))
             self._say("rm", "--force", name)
             with contextlib.suppress(OSError):
-                life.shutdown(socket.SHUT_RDWR)
+                supervisor.shutdown(socket.SHUT_RDWR)
                 waiting.join()
 
-    def _until_let_go(self, name: str, life: socket.socket) -> None:
+    def _wait_for_release(self, name: str, supervisor: socket.socket) -> None:
         with contextlib.suppress(OSError, wire.WireError):
-            while life.recv(1):  # the judge asks what has been used; here nobody counts
-                wire.send(life, wire.Frame("used", {"cpu_s": None, "waited_s": None}))
+            while supervisor.recv(1):  # the judge asks what has been used; here nobody counts
+                wire.send(supervisor, wire.Frame("used", {"cpu_s": None, "waited_s": None}))
         self._say("kill", name)
 
     def _say(self, *words: str) -> str:
@@ -184,12 +186,12 @@ class Containers:
         return done.stdout.strip()
 
 
-def find_trouble(program: str, image: str = IMAGE) -> str:
+def find_problem(program: str, image: str = IMAGE) -> str:
     """Find why a container program cannot run an image here, in one line; "" when it can."""
     return _find_refusal([program, "image", "inspect", image])
 
 
-def find_silence(program: str) -> str:
+def find_unresponsive(program: str) -> str:
     """Find why a container program does not answer at all, as where its service does not run; "" when it does."""
     return _find_refusal([program, "info"])
 

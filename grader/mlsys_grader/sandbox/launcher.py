@@ -25,23 +25,23 @@ from mlsys_grader.sandbox.inside.jail import SCRATCH
 from mlsys_lab.errors import CourseError, MissingToolError
 
 START_S = 180.0
-HAND_OVER_S = 60.0
+ACQUIRE_S = 60.0
 """A launcher that does not hand over a child within this time is as good as dead."""
-ENDING_S = 30.0
+EXIT_REPORT_S = 30.0
 """Longest wait for the attendant's word: on a child that has left its channel, which may have closed it and live on."""
-DEATH_S = 60.0
+KILL_S = 60.0
 """A hundred processes of a busy machine take seconds to die; the next submission waits for it."""
 HEADER_BYTES, ANSWER_BYTES = 64 << 10, 64 << 20
 """What one answer of a submission may hold: in its header, and in its arrays unless a check says less."""
 ENTRY = "import sys; sys.path[:0] = {path!r}; from mlsys_grader.sandbox.inside.worker import main; main()"
 
 
-class SandboxDied(Exception):
+class SandboxDiedError(Exception):
     """The launcher is gone, and with it all that ran in it; the next job starts another."""
 
 
 @dataclass(frozen=True)
-class Death:
+class ProcessExit:
     """How a child ended: its exit status, negative for a signal, None where nobody knows it.
 
     `excess` is what its processes took too much of, "" for nothing; `answers` is False for a child that may yet live.
@@ -52,7 +52,7 @@ class Death:
     answers: bool = True
 
     @property
-    def by_kill(self) -> bool:
+    def was_killed(self) -> bool:
         """Whether SIGKILL ended it, and no limit did: somebody outside the sandbox may have sent it as well."""
         return self.code == -signal.SIGKILL and not self.excess
 
@@ -86,19 +86,19 @@ class Job:
     """
 
     channel: socket.socket
-    life: socket.socket
+    supervisor: socket.socket
     question: str = ""
     nonce: str = ""
-    _death: wire.Frame | None = None
+    _exit: wire.Frame | None = None
 
     def send(self, kind: str, meta: Mapping[str, Any], arrays: Arrays | None = None, *, deadline: float) -> None:
         """Put a question: its kind, small values and arrays. Raises what `wire.send` does."""
         self.question, self.nonce = kind, secrets.token_hex(16)
         wire.send(self.channel, wire.Frame(kind, {**meta, "nonce": self.nonce}, arrays or {}), deadline=deadline)
 
-    def receive(self, *, deadline: float, most_bytes: int = ANSWER_BYTES) -> wire.Frame:
+    def receive(self, *, deadline: float, max_bytes: int = ANSWER_BYTES) -> wire.Frame:
         """Wait for its answer. Raises what `wire.receive` does, and `wire.WireError` for anything but the answer."""
-        limits = wire.Limits(header_bytes=HEADER_BYTES, array_bytes=most_bytes)
+        limits = wire.Limits(header_bytes=HEADER_BYTES, array_bytes=max_bytes)
         frame = wire.receive(self.channel, limits=limits, deadline=deadline)
         if frame.meta.get("nonce") != self.nonce:
             raise wire.WireError("a frame that answers no question")
@@ -111,46 +111,46 @@ class Job:
         self.send(kind, meta, arrays, deadline=deadline)
         return self.receive(deadline=deadline)
 
-    def ending(self) -> Death:
-        """Ask how a child that left without an answer ended. Raises `SandboxDied` when nobody is left to tell."""
+    def read_exit(self) -> ProcessExit:
+        """Ask how a child that left without an answer ended. Raises `SandboxDiedError` when nobody is left to tell."""
         try:
-            told = self._death or wire.receive(self.life, deadline=time.monotonic() + ENDING_S)
+            report = self._exit or wire.receive(self.supervisor, deadline=time.monotonic() + EXIT_REPORT_S)
         except wire.ClosedError:
-            raise SandboxDied from None
+            raise SandboxDiedError from None
         except wire.WireError:
-            return Death(answers=False)
-        code = told.meta.get("code")
-        return Death(code if isinstance(code, int) else None, told.meta.get("excess", ""))
+            return ProcessExit(answers=False)
+        code = report.meta.get("code")
+        return ProcessExit(code if isinstance(code, int) else None, report.meta.get("excess", ""))
 
     def time_used(self) -> TimeUsed | None:
         """Ask what the child and all that it started have used; None when nobody counts it, or it has ended."""
         try:
-            self.life.send(b"u")
-            told = wire.receive(self.life, deadline=time.monotonic() + ENDING_S)
+            self.supervisor.send(b"u")
+            report = wire.receive(self.supervisor, deadline=time.monotonic() + EXIT_REPORT_S)
         except (OSError, wire.WireError):
             return None
-        if told.kind == "ended":
-            self._death = told
-        return TimeUsed(told.meta["cpu_s"], told.meta["waited_s"]) if told.meta.get("cpu_s") is not None else None
+        if report.kind == "ended":
+            self._exit = report
+        return TimeUsed(report.meta["cpu_s"], report.meta["waited_s"]) if report.meta.get("cpu_s") is not None else None
 
     def kill(self) -> None:
         """Have the child killed, with all that it started; whoever waits for its answer sees it gone."""
         with contextlib.suppress(OSError):
-            self.life.shutdown(socket.SHUT_WR)  # the attendant sees it, kills the child and leaves
+            self.supervisor.shutdown(socket.SHUT_WR)  # the attendant sees it, kills the child and leaves
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Have the child killed, and ask it nothing more."""
         self.channel.close()
         self.kill()
 
     def close(self) -> None:
         """Have the child killed, with all that it started, and wait until it is dead."""
-        self.let_go()
+        self.release()
         with contextlib.suppress(OSError):
-            self.life.settimeout(DEATH_S)
-            while self.life.recv(4096):
+            self.supervisor.settimeout(KILL_S)
+            while self.supervisor.recv(4096):
                 pass
-        self.life.close()
+        self.supervisor.close()
 
 
 class Launcher:
@@ -178,7 +178,7 @@ class Launcher:
     def wait(self, spares: int) -> None:
         """Tell it what to prepare, and wait until it has.
 
-        Raises `CourseError` with what it said against it, and `SandboxDied` when it said nothing.
+        Raises `CourseError` with what it said against it, and `SandboxDiedError` when it said nothing.
         """
         if self._ready:
             return
@@ -192,17 +192,17 @@ class Launcher:
             self._process.kill()
             refusal = self._refusal()
             self.close()
-            raise refusal or SandboxDied from None
+            raise refusal or SandboxDiedError from None
         self._ready = True
 
-    def hand_over(self) -> Job:
+    def acquire_job(self) -> Job:
         """Take over the two ends of a child that stands ready. Raises `OSError` when the launcher does not answer."""
-        self._control.settimeout(HAND_OVER_S)
+        self._control.settimeout(ACQUIRE_S)
         self._control.send(b"j")
         byte, descriptors, _, _ = socket.recv_fds(self._control, 1, 2)
         if not byte or len(descriptors) != 2:
             raise ConnectionResetError("the launcher is gone")
-        return Job(channel=socket.socket(fileno=descriptors[0]), life=socket.socket(fileno=descriptors[1]))
+        return Job(channel=socket.socket(fileno=descriptors[0]), supervisor=socket.socket(fileno=descriptors[1]))
 
     def close(self) -> None:
         """End the process; what runs under it ends with it."""

@@ -20,16 +20,16 @@ from mlsys_grader.sandbox.backend import NONE, choose_backend, launch
 from mlsys_grader.sandbox.container import Containers
 from mlsys_grader.sandbox.device import Device
 from mlsys_grader.sandbox.inside import wire
-from mlsys_grader.sandbox.launcher import HAND_OVER_S, Job, Launcher, SandboxDied
+from mlsys_grader.sandbox.launcher import ACQUIRE_S, Job, Launcher, SandboxDiedError
 from mlsys_lab.errors import CourseError
 
-TRIES = 5
+MAX_FAILED_STARTS = 5
 """Launchers and children that may die one after the other before one is ready for a submission."""
-KEEPS_DYING = CourseError("the sandbox keeps dying", help="is there enough memory, and is something killing it?")
+KEEPS_CRASHING = CourseError("the sandbox keeps dying", help="is there enough memory, and is something killing it?")
 UNSAFE = "--unsafe: submissions run with your rights: they can read your files, use the network and change this machine"
 
 
-class Turns:
+class SharedExclusiveLock:
     """Any number at a time share it, or one has it alone; who wants it alone goes before those who would share."""
 
     def __init__(self) -> None:
@@ -37,10 +37,10 @@ class Turns:
         self._sharing, self._waiting, self._alone = 0, 0, False
 
     @contextmanager
-    def turn(self, *, alone: bool) -> Iterator[None]:
+    def hold(self, *, exclusive: bool) -> Iterator[None]:
         """Wait for a turn and hold it for the block."""
         with self._changed:
-            if alone:
+            if exclusive:
                 self._waiting += 1
                 self._changed.wait_for(lambda: not self._sharing and not self._alone)
                 self._waiting -= 1
@@ -52,7 +52,7 @@ class Turns:
             yield
         finally:
             with self._changed:
-                if alone:
+                if exclusive:
                     self._alone = False
                 else:
                     self._sharing -= 1
@@ -81,7 +81,7 @@ class Sandbox:
         traced: bool = False,
     ) -> None:
         self.lab = lab
-        self.turns = Turns()
+        self.access = SharedExclusiveLock()
         self.backend = NONE if unsafe else choose_backend(backend)
         self._device, self._spares = device, spares
         self._inside, self._for_traced = lab, self
@@ -89,8 +89,8 @@ class Sandbox:
             self._inside = replace(lab, untraced=True)
             self._for_traced = Sandbox(lab, backend=backend, device=device, spares=spares, wait=False, traced=True)
         self._lock = threading.RLock()
-        self._in_vain = 0
-        self._end: CourseError | None = None
+        self._failed_starts = 0
+        self._final_error: CourseError | None = None
         # bubblewrap dies with the thread that started it: one that lives as long as the sandbox starts them all.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="starter")
         self._launcher: Launcher | Containers | None = self._start()
@@ -100,13 +100,13 @@ class Sandbox:
     def wait(self) -> None:
         """Return when the launcher is ready; raises `CourseError` in one line when it cannot be."""
         with self._lock:
-            self._running()
+            self._ready_launcher()
 
     def close(self) -> None:
         """End the launcher and all that runs under it."""
         with self._lock:
-            self._end = CourseError("the sandbox is closed")
-            self._bury()
+            self._final_error = CourseError("the sandbox is closed")
+            self._discard_launcher()
             self._starter.shutdown()
         if self._for_traced is not self:
             self._for_traced.close()
@@ -137,49 +137,51 @@ class Sandbox:
         while True:
             with self._lock:
                 try:
-                    job = self._running().hand_over()
+                    job = self._ready_launcher().acquire_job()
                 except OSError:
-                    self._bury()
-                    self._count(KEEPS_DYING)
+                    self._discard_launcher()
+                    self._count_failure(KEEPS_CRASHING)
                     continue
             try:
-                ready = wire.receive(job.channel, deadline=time.monotonic() + HAND_OVER_S)
+                ready = wire.receive(job.channel, deadline=time.monotonic() + ACQUIRE_S)
             except wire.WireError:
                 ready = wire.Frame("gone")
             if ready.kind == "ready":
-                self._in_vain = 0
+                self._failed_starts = 0
                 return job
             job.close()
             with self._lock:
-                self._count(CourseError("the sandbox takes no submission", got=ready.meta.get("what", ready.kind)))
+                self._count_failure(
+                    CourseError("the sandbox takes no submission", got=ready.meta.get("what", ready.kind))
+                )
 
-    def _running(self) -> Launcher | Containers:
+    def _ready_launcher(self) -> Launcher | Containers:
         """The launcher, ready; a new one when there is none. Lock held."""
         while True:
-            if self._end is not None:
-                raise self._end
+            if self._final_error is not None:
+                raise self._final_error
             if self._launcher is None:
                 self._launcher = self._start()
             try:
                 self._launcher.wait(self._spares)
                 return self._launcher
-            except SandboxDied:
-                self._bury()
-                self._count(KEEPS_DYING)
+            except SandboxDiedError:
+                self._discard_launcher()
+                self._count_failure(KEEPS_CRASHING)
             except CourseError as error:  # it says why it cannot: another would say the same
-                self._bury()
-                self._end = error
+                self._discard_launcher()
+                self._final_error = error
 
     def _start(self) -> Launcher | Containers:
         return self._starter.submit(launch, self._inside, self.backend, device=self._device).result()
 
-    def _count(self, error: CourseError) -> None:
+    def _count_failure(self, error: CourseError) -> None:
         """One more that died before it was of use; after too many this sandbox is given up. Lock held."""
-        self._in_vain += 1
-        if self._in_vain >= TRIES and self._end is None:
-            self._end = error
+        self._failed_starts += 1
+        if self._failed_starts >= MAX_FAILED_STARTS and self._final_error is None:
+            self._final_error = error
 
-    def _bury(self) -> None:
+    def _discard_launcher(self) -> None:
         """Clear the launcher away; the next one starts when it is asked for. Lock held."""
         if self._launcher is not None:
             self._launcher.close()

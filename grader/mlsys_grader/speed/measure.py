@@ -12,14 +12,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from mlsys_checks.sandboxed.kernel_sources import give_sources, name_sources, read_sources
 from mlsys_checks.sandboxed.spec import Check, call_name
-from mlsys_checks.sandboxed.texts import give_texts, name_texts, read_texts
 from mlsys_checks.trusted.artifact import Artifact
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging.options import Options
 from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.sandbox.gpu import HOST_MEMORY_BYTES, find_gpu
-from mlsys_grader.sandbox.launcher import SandboxDied
+from mlsys_grader.sandbox.launcher import SandboxDiedError
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_grader.speed.bench import Bench
 from mlsys_grader.speed.devices import needs_gpu, open_benches
@@ -96,31 +96,31 @@ def make_opener(
     def opened() -> Iterator[Party]:
         """Lend the process that is timed, while no other submission is at work. `Broken` where the sandbox dies."""
         try:
-            with sandbox.turns.turn(alone=True):
-                texts = {}
-                if check.texts:
+            with sandbox.access.hold(exclusive=True):
+                kernel_sources = {}
+                if check.kernel_sources:
                     with started({**order, "traced": False}) as party:
-                        texts = _read_texts(party, check, bench.effort)
-                with started({**order, "texts": texts}) as party:
+                        kernel_sources = _read_sources(party, check, bench.effort)
+                with started({**order, "kernel_sources": kernel_sources}) as party:
                     yield party
-        except SandboxDied:
+        except SandboxDiedError:
             raise Broken("it ended the whole sandbox") from None
 
     return opened
 
 
-def _read_texts(party: Party, check: Check, effort: Effort) -> dict[str, str]:
+def _read_sources(party: Party, check: Check, effort: Effort) -> dict[str, str]:
     """The texts that a submission's functions give. Raises `Broken` unless it is text."""
     meta = {
-        "call": call_name(give_texts),
-        "uses": check.texts,
+        "call": call_name(give_sources),
+        "uses": check.kernel_sources,
         "time_limit_s": check.time_limit_s,
         "memory_bytes": None,
         "random_seed": 0,
     }
     deadline = time.monotonic() + effort.start_s
-    reply = party.request("case", meta, name_texts(check.texts), deadline=deadline)
+    reply = party.request("case", meta, name_sources(check.kernel_sources), deadline=deadline)
     try:
-        return read_texts(check.texts, reply.arrays)
+        return read_sources(check.kernel_sources, reply.arrays)
     except InputError as error:
         raise Broken(str(error)) from None

@@ -126,7 +126,7 @@ class Party:
             raise TooSlow from None
         except wire.WireError as error:
             raise Broken(str(error)) from None
-        if reply.kind in ("trouble", "broken", "not loaded"):
+        if reply.kind in ("problem", "broken", "not loaded"):
             raise Broken(": ".join(str(reply.meta[key]) for key in ("what", "got") if reply.meta.get(key)))
         if reply.meta.get("nonce") != nonce:
             raise Cheated("the timed process sent a frame that answers no question")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlsys_grader.judging.judge import DEATHS, judge
+from mlsys_grader.judging.judge import MAX_CRASHES, judge
 from mlsys_grader.sandbox.launcher import Job
 from mlsys_grader.sandbox.sandbox import Sandbox
 from tests.grader.processes import descendants, gone
@@ -59,8 +59,8 @@ def test_a_submission_that_is_alone_when_the_sandbox_dies_again_and_again_is_tol
         patch.setattr(Job, "receive", die)
         got = judge(artifact(), own, oracles, time_factor=3.0)
     assert {v.earned for v in got} == {0} and {v.fault for v in got} == {""}
-    assert {v.reason for v in got} == {f"it ended the whole sandbox: got {DEATHS} times, expected an answer"}
-    assert len(deaths) == 1 + DEATHS
+    assert {v.reason for v in got} == {f"it ended the whole sandbox: got {MAX_CRASHES} times, expected an answer"}
+    assert len(deaths) == 1 + MAX_CRASHES
     assert all(v.passed for v in judge(artifact(), own, oracles, time_factor=3.0))
 
 

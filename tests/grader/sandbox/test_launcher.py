@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mlsys_grader.sandbox.inside import wire
-from mlsys_grader.sandbox.launcher import Job, SandboxDied
+from mlsys_grader.sandbox.launcher import Job, SandboxDiedError
 from tests.grader.processes import soon
 
 
@@ -14,9 +14,9 @@ from tests.grader.processes import soon
 def ends():
     """A job, and the ends of its sockets that a child and its attendant would hold."""
     channel, child = socket.socketpair()
-    life, attendant = socket.socketpair()
-    yield Job(channel, life), child, attendant
-    for end in (channel, child, life, attendant):
+    supervisor, attendant = socket.socketpair()
+    yield Job(channel, supervisor), child, attendant
+    for end in (channel, child, supervisor, attendant):
         end.close()
 
 
@@ -98,18 +98,18 @@ def test_an_answer_larger_than_any_lab_needs_is_refused_unread(ends):
 def test_the_attendant_tells_how_a_child_ended(ends, code, words):
     job, _, attendant = ends
     wire.send(attendant, wire.Frame("ended", {"code": code}), deadline=soon())
-    assert words in str(job.ending())
+    assert words in str(job.read_exit())
 
 
 def test_an_attendant_that_is_gone_without_a_word_means_that_the_sandbox_died(ends):
     job, _, attendant = ends
     attendant.close()
-    with pytest.raises(SandboxDied):
-        job.ending()
+    with pytest.raises(SandboxDiedError):
+        job.read_exit()
 
 
 def test_a_child_that_closed_its_channel_but_lives_is_told_apart(ends, monkeypatch):
-    monkeypatch.setattr("mlsys_grader.sandbox.launcher.ENDING_S", 0.5)
+    monkeypatch.setattr("mlsys_grader.sandbox.launcher.EXIT_REPORT_S", 0.5)
     job, child, _ = ends
     child.close()
-    assert str(job.ending()) == "its process does not answer any more"
+    assert str(job.read_exit()) == "its process does not answer any more"

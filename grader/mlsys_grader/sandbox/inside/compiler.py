@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def leave_out_compiler() -> None:
+def disable_compiler() -> None:
     """Have `torch.compile` leave code as it is written, and no other call load the compiler for its settings.
 
     Where the compiler stops half way in a frame, what is called next fails too. And `use_deterministic_algorithms`,

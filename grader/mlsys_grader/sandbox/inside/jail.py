@@ -83,23 +83,23 @@ def _single_id() -> bool:
     return Path("/proc/self/uid_map").read_text(encoding="ascii").split()[2:] == ["1"]
 
 
-def enclose() -> None:
+def isolate() -> None:
     """Shut this process, the first after `unshare`, into its cell: own folders and loopback, no rights, the filter."""
-    raise_loopback()
-    furnish()
+    enable_loopback()
+    mount_private_folders()
     os.chdir(SCRATCH)
     drop_privileges()
     seccomp.install(gpu=has_gpu())
 
 
-def raise_loopback() -> None:
+def enable_loopback() -> None:
     """Bring up the one interface of this network namespace: ranks of a job may talk to each other, on 127.0.0.1."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         _, flags = INTERFACE.unpack(fcntl.ioctl(any_socket, SIOCGIFFLAGS, INTERFACE.pack(b"lo", 0)))
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, INTERFACE.pack(b"lo", flags | IFF_UP))
 
 
-def furnish() -> None:
+def mount_private_folders() -> None:
     """Give this process its own empty temporary folders, within a quota, and hide the launcher's process table."""
     libc = _libc()
     _call(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None), "make mounts private")
@@ -167,7 +167,7 @@ def limit(*, cpu_s: int, file_bytes: int, processes: int) -> None:
 
 
 def open_status() -> IO[str]:
-    """What the kernel says of this process, to be opened before `furnish` hides it and read at any time."""
+    """What the kernel says of this process, to be opened before `mount_private_folders` hides it and read at any time."""
     return open("/proc/self/status")  # noqa: PTH123 - pathlib is slower and this runs per submission
 
 
@@ -180,7 +180,7 @@ def read_data_bytes(status: IO[str]) -> int:
     raise OSError("/proc/self/status has no VmData")
 
 
-def cap_memory(budget_bytes: int, already_bytes: int) -> None:
+def limit_memory(budget_bytes: int, already_bytes: int) -> None:
     """Let this process map `budget_bytes` of private memory beyond `already_bytes`; further requests fail.
 
     glibc keeps freed blocks of up to 32 MiB for later use, and the kernel counts what is kept: large blocks are made

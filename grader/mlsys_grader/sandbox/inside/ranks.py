@@ -20,18 +20,18 @@ from mlsys_lab.comm.rank import Endpoint, Rank, Request, Snapshot, check_receive
 from mlsys_lab.errors import InputError
 
 
-def answer_rank(channel: socket.socket, module: Any, question: wire.Frame, call: Call) -> wire.Frame:
+def answer_rank(channel: socket.socket, module: Any, request: wire.Frame, call: Call) -> wire.Frame:
     """Call the learner's code once, as one of several ranks; between question and answer it posts its messages."""
-    endpoint = RoutedEndpoint(channel, question.meta["nonce"], question.meta["rank"], question.meta["size"])
-    bound = bind_rank(call, Rank(endpoint), endpoint.reveal if question.meta["holds_back"] else None)
+    endpoint = RoutedEndpoint(channel, request.meta["nonce"], request.meta["rank"], request.meta["size"])
+    bound = bind_rank(call, Rank(endpoint), endpoint.reveal if request.meta["has_deferred"] else None)
     try:
-        return replies.answer(bound, module, question.arrays)
+        return replies.answer(bound, module, request.arrays)
     finally:
         endpoint.closed = True
 
 
 class RoutedEndpoint(Endpoint):
-    """Posts as frames to the judge. `nonce` is that of the question that is being answered; once it is, `closed`."""
+    """Posts as frames to the judge. `nonce` is that of the request that is being answered; once it is, `closed`."""
 
     def __init__(self, channel: socket.socket, nonce: str, address: int, size: int) -> None:
         self.address, self.size = address, size

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from mlsys_grader.sandbox.inside import jail, replies, seccomp, wire, worker
 
-PIECE = 1 << 16
+CHUNK_BYTES = 1 << 16
 KILLED = 128
 
 
@@ -32,10 +32,10 @@ def main(modules: list[str]) -> NoReturn:
     gc.collect()
     gc.freeze()
     near, far = socket.socketpair()
-    _, told = os.pipe()  # nobody listens: the container's own limits hold for all its processes together
+    _, budget_pipe = os.pipe()  # nobody listens: the container's own limits hold for all its processes together
     pid = os.fork()
     if pid == 0:
-        _child(far, told)
+        _child(far, budget_pipe)
     far.close()
     if not _hand_on(near):
         os._exit(0)  # the first process takes all others along
@@ -45,16 +45,16 @@ def main(modules: list[str]) -> NoReturn:
     os._exit(KILLED - code if code < 0 else code)
 
 
-def _child(channel: socket.socket, told: int) -> NoReturn:
+def _child(channel: socket.socket, budget_pipe: int) -> NoReturn:
     try:
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
         status = jail.open_status()
-        worker.keep_only(channel.fileno(), status.fileno(), told)
+        worker.keep_only(channel.fileno(), status.fileno(), budget_pipe)
         seccomp.install(gpu=jail.has_gpu())
         wire.send(channel, wire.Frame("ready"))
-        worker.serve(channel, status, told, jailed=True)
+        worker.serve(channel, status, budget_pipe, jailed=True)
     except BaseException as error:
         with contextlib.suppress(BaseException):
             wire.send(channel, replies.describe_failure(error))
@@ -69,9 +69,9 @@ def _hand_on(near: socket.socket) -> bool:
         while True:
             for ready in select.select(list(ways), [], [])[0]:
                 source, target = ways[ready]
-                piece = os.read(source, PIECE)
-                if not piece:
+                chunk = os.read(source, CHUNK_BYTES)
+                if not chunk:
                     return ready != 0
-                while piece:
-                    piece = piece[os.write(target, piece) :]
+                while chunk:
+                    chunk = chunk[os.write(target, chunk) :]
     return True

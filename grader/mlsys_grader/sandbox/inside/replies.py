@@ -34,10 +34,10 @@ def answer(call: Call, module: Any, inputs: Arrays) -> wire.Frame:
     problem = outcome.problem
     if any(sign in problem.got for sign in OUT_OF_MEMORY):
         problem = Mismatch("it needs too much memory", REFUSED_MEMORY, problem.expected)
-    return describe_trouble("trouble", problem, outcome.unfinished)
+    return describe_problem("problem", problem, outcome.unfinished)
 
 
-def describe_trouble(kind: str, problem: Mismatch, unfinished: bool) -> wire.Frame:
+def describe_problem(kind: str, problem: Mismatch, unfinished: bool) -> wire.Frame:
     """A problem in a frame of this kind; `unfinished` tells a task that has not been written."""
     return wire.Frame(
         kind,

@@ -87,9 +87,9 @@ def to_arrays(outputs: Tensors) -> tuple[list[str], dict[str, np.ndarray]]:
     return names, {f"out{place}": tensor.cpu().numpy() for place, tensor in enumerate(plain)}
 
 
-def make_answer(question: wire.Frame, reply: wire.Frame) -> wire.Frame:
+def make_answer(request: wire.Frame, reply: wire.Frame) -> wire.Frame:
     """Copy a reply, with the number of the question that it answers."""
-    return wire.Frame(reply.kind, {**reply.meta, "nonce": question.meta["nonce"]}, reply.arrays)
+    return wire.Frame(reply.kind, {**reply.meta, "nonce": request.meta["nonce"]}, reply.arrays)
 
 
 @dataclass
@@ -112,23 +112,23 @@ class Player:
             seed = derive_seed(seed, committed[-1])
         return np.array(committed, np.float64).reshape(calls, -1)
 
-    def answer(self, question: wire.Frame) -> wire.Frame:
+    def answer(self, request: wire.Frame) -> wire.Frame:
         """Form the reply to a question of the judge."""
-        if question.kind == "go":
-            return wire.Frame("done", arrays={"p": self.play(question.meta["seed"], question.meta["calls"])})
-        if question.kind == "show":
-            names, arrays = to_arrays(self.outputs[question.meta["place"]])
+        if request.kind == "go":
+            return wire.Frame("done", arrays={"p": self.play(request.meta["seed"], request.meta["calls"])})
+        if request.kind == "show":
+            names, arrays = to_arrays(self.outputs[request.meta["place"]])
             return wire.Frame("shown", {"dtypes": names}, arrays)
-        raise ValueError(f"no such question: {question.kind}")
+        raise ValueError(f"no such question: {request.kind}")
 
     def serve(self, channel: socket.socket) -> None:
         """Answer until the judge closes the channel."""
         while True:
             try:
-                question = wire.receive(channel, limits=LIMITS)
+                request = wire.receive(channel, limits=LIMITS)
             except wire.ClosedError:
                 return
-            wire.send(channel, make_answer(question, self.answer(question)))
+            wire.send(channel, make_answer(request, self.answer(request)))
 
 
 @cache
@@ -138,15 +138,15 @@ def _submitted(module: Any, make: str, call: str, device: str) -> Player:
     return Player(makes, partial(find_call(call), module), device)
 
 
-def answer_timed(module: Any, question: wire.Frame) -> wire.Frame:
+def handle_timed(module: Any, request: wire.Frame) -> wire.Frame:
     """Play a submission's part: `go` and `show`, with the names of `make` and `call` in each question."""
     import torch
 
-    meta = question.meta
+    meta = request.meta
     try:
         with torch.no_grad():
-            return _submitted(module, meta["make"], meta["call"], meta["device"]).answer(question)
+            return _submitted(module, meta["make"], meta["call"], meta["device"]).answer(request)
     except BaseException as error:  # a learner's code may raise anything
         return wire.Frame(
-            "trouble", {"what": "the timed code raised", "got": f"{type(error).__name__}: {error}"[:TEXT]}
+            "problem", {"what": "the timed code raised", "got": f"{type(error).__name__}: {error}"[:TEXT]}
         )

@@ -24,7 +24,7 @@ INHERITED_BYTES = 2 << 30
 """A fork shares its parent's pages until one of the two writes them. How much of that a job may unshare."""
 CORES = 8
 """Times the processor seconds of one process that all may take together: as many ranks as a lab may start."""
-MOST_SOCKETS = 1024
+MAX_SOCKETS = 1024
 """Each may buffer some 400 KiB in the kernel, which counts as nobody's memory; TCP's may hold more, and count."""
 QUIET_BYTES = 32 << 20
 """While all TCP of the machine holds less than this, nobody need look whose it is."""
@@ -34,7 +34,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
-class Use:
+class Usage:
     """What one process holds, in bytes, and its processor seconds, with those of children that it has waited for."""
 
     memory_bytes: int
@@ -43,51 +43,51 @@ class Use:
     cpu_s: float
 
 
-def announce(pipe: int, *, memory_bytes: int, cpu_s: int, inherited_bytes: int = INHERITED_BYTES) -> None:
+def send_budget(pipe: int, *, memory_bytes: int, cpu_s: int, inherited_bytes: int = INHERITED_BYTES) -> None:
     """Tell the attendant, from the child, what the job may take from here on; the pipe is closed."""
     os.write(pipe, BUDGET.pack(memory_bytes, inherited_bytes, cpu_s))
     os.close(pipe)
 
 
-class Watch:
+class Monitor:
     """The processes under `pid`. `proc` is a descriptor of the attendant's own /proc."""
 
     def __init__(self, proc: int, pid: int) -> None:
         self._proc, self._pid = proc, pid
-        self._start: Use | None = None
-        self._most_bytes = self._most_inherited_bytes = self._most_cpu_s = 0.0
+        self._start: Usage | None = None
+        self._max_bytes = self._max_inherited_bytes = self._max_cpu_s = 0.0
         self._last_s: dict[int, float] = {}  # by process, its own processor seconds when it was last looked at
         self._gone_s = 0.0
         self._waited_s = 0.0
 
-    def begin(self, pipe: int) -> None:
+    def read_budget(self, pipe: int) -> None:
         """Read the budget that the child announced, and what it holds already, which is the launcher's doing."""
         told = os.read(pipe, BUDGET.size)
-        if len(told) == BUDGET.size and (start := self._use(self._pid)) is not None:
+        if len(told) == BUDGET.size and (start := self._read_usage(self._pid)) is not None:
             memory_bytes, inherited_bytes, cpu_s = BUDGET.unpack(told)
             self._start = start
             # RLIMIT_DATA counts what is mapped: what was mapped but not yet touched may be used on top.
             untouched = max(0, start.data_bytes - start.memory_bytes)
-            self._most_bytes = memory_bytes + untouched + SLACK_BYTES
-            self._most_inherited_bytes = start.memory_bytes + inherited_bytes
-            self._most_cpu_s = start.cpu_s + CORES * cpu_s
+            self._max_bytes = memory_bytes + untouched + SLACK_BYTES
+            self._max_inherited_bytes = start.memory_bytes + inherited_bytes
+            self._max_cpu_s = start.cpu_s + CORES * cpu_s
 
     def excess(self) -> str:
-        """Name what the job takes too much of, or ""; before `begin` always ""."""
+        """Name what the job takes too much of, or ""; before `read_budget` always ""."""
         if self._start is None:
             return ""
         inherited = self._start.memory_bytes
-        found = self._find_uses()
+        found = self._read_usages()
         uses = list(found.values())
-        sockets, everybodys_bytes = self._count_sockets()
-        queued_bytes = self._sum_queues() if everybodys_bytes > QUIET_BYTES else 0
+        sockets, machine_tcp_bytes = self._count_sockets()
+        queued_bytes = self._sum_queues() if machine_tcp_bytes > QUIET_BYTES else 0
         own = queued_bytes + sum(max(0, use.memory_bytes - inherited) for use in uses)
         everything = sum(use.memory_bytes for use in uses)
-        if own > self._most_bytes or everything > self._most_bytes + self._most_inherited_bytes:
+        if own > self._max_bytes or everything > self._max_bytes + self._max_inherited_bytes:
             return MEMORY
-        if self._sum_cpu_s(found) > self._most_cpu_s:
+        if self._sum_cpu_s(found) > self._max_cpu_s:
             return PROCESSOR
-        return SOCKETS if sockets > MOST_SOCKETS else ""
+        return SOCKETS if sockets > MAX_SOCKETS else ""
 
     def time_used(self) -> tuple[float, float]:
         """Processor seconds of all processes, and seconds that other work kept the job from the processors.
@@ -96,7 +96,7 @@ class Watch:
         for these. So a job with many threads cannot make it look as if other work kept it from the processors. Where
         the kernel does not count waits (CONFIG_SCHED_INFO) it is 0.
         """
-        found = self._find_uses()
+        found = self._read_usages()
         cpu_s = self._sum_cpu_s(found)
         threads = self._read_threads(found)
         ran_s = max(cpu_s, sum(ran_s for ran_s, _ in threads))
@@ -109,10 +109,10 @@ class Watch:
         told = [self._read(f"{thread}/schedstat").split() for thread in threads]
         return [(int(words[0]) / 1e9, int(words[1]) / 1e9) for words in told if words]
 
-    def _find_uses(self) -> dict[int, Use]:
-        return {pid: use for pid in self._tree() if (use := self._use(pid)) is not None}
+    def _read_usages(self) -> dict[int, Usage]:
+        return {pid: use for pid in self._tree() if (use := self._read_usage(pid)) is not None}
 
-    def _sum_cpu_s(self, uses: Mapping[int, Use]) -> float:
+    def _sum_cpu_s(self, uses: Mapping[int, Usage]) -> float:
         """Processor seconds of all processes, of those that are gone too.
 
         The kernel adds these to whoever waited for them, but drops them where a parent says that it never will: then
@@ -145,7 +145,7 @@ class Watch:
         finally:
             os.close(folder)
 
-    def _use(self, pid: int) -> Use | None:
+    def _read_usage(self, pid: int) -> Usage | None:
         """None for a process that is gone."""
         lines = dict(line.split(":", 1) for line in self._read(f"{pid}/status").splitlines())
         stat = self._read(f"{pid}/stat").rpartition(")")[2].split()
@@ -153,7 +153,7 @@ class Watch:
             return None
         size = {name: int(lines.get(name, "0").split()[0]) << 10 for name in (*PRIVATE, "VmData")}
         own, with_children = sum(map(int, stat[11:13])) / TICKS, sum(map(int, stat[11:15])) / TICKS
-        return Use(sum(size[name] for name in PRIVATE), size["VmData"], own, with_children)
+        return Usage(sum(size[name] for name in PRIVATE), size["VmData"], own, with_children)
 
     def _count_sockets(self) -> tuple[int, int]:
         """Sockets of every kind in the job's network namespace, and bytes that TCP holds on the whole machine."""
@@ -165,17 +165,17 @@ class Watch:
         """Bytes that wait in the job's TCP connections to be sent or to be read."""
         found = 0
         for kind in ("tcp", "tcp6"):
-            for line in self._read(f"{self._pid}/net/{kind}", pieces=256).splitlines()[1:]:
+            for line in self._read(f"{self._pid}/net/{kind}", chunks=256).splitlines()[1:]:
                 waiting = line.split()[4:5]  # tx_queue:rx_queue
                 found += sum(int(queue, 16) for queue in "".join(waiting).split(":") if queue)
         return found
 
-    def _read(self, path: str, *, pieces: int = 1) -> str:
+    def _read(self, path: str, *, chunks: int = 1) -> str:
         """A file of /proc, as much as that many reads give; "" when the process is gone."""
         with contextlib.suppress(OSError):
             file = os.open(path, os.O_RDONLY, dir_fd=self._proc)
             try:
-                return b"".join(os.read(file, 1 << 16) for _ in range(pieces)).decode(errors="replace")
+                return b"".join(os.read(file, 1 << 16) for _ in range(chunks)).decode(errors="replace")
             finally:
                 os.close(file)
         return ""

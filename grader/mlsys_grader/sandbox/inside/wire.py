@@ -29,7 +29,7 @@ DTYPES = {
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 NAME_CHARACTERS = 100
-PIECE = 1 << 20
+CHUNK_BYTES = 1 << 20
 """Bytes that are read or written at a time."""
 
 
@@ -88,7 +88,7 @@ def send(sock: socket.socket, frame: Frame, *, deadline: float = math.inf) -> No
     while message:
         _arm(sock, deadline)
         try:
-            message = message[sock.send(message[:PIECE]) :]
+            message = message[sock.send(message[:CHUNK_BYTES]) :]
         except TimeoutError:
             raise DeadlineError("the other side did not read in time") from None
         except OSError as error:
@@ -106,7 +106,9 @@ def receive(sock: socket.socket, *, limits: Limits | None = None, deadline: floa
         raise WireError("not a frame, or its header is too long")
     kind, meta, listed = _header(bytes(_read(sock, length, deadline)), limits)
     sizes = [math.prod(shape) * dtype.itemsize for _, dtype, shape in listed]
-    together = _read(sock, sum(sizes), deadline) if sum(sizes) <= PIECE else None  # small arrays: one call for all
+    together = (
+        _read(sock, sum(sizes), deadline) if sum(sizes) <= CHUNK_BYTES else None
+    )  # small arrays: one call for all
     arrays: dict[str, np.ndarray] = {}
     start = 0
     for (name, dtype, shape), size in zip(listed, sizes, strict=True):
@@ -182,14 +184,14 @@ def _read(sock: socket.socket, count: int, deadline: float) -> bytearray:
     while len(buffer) < count:
         _arm(sock, deadline)
         try:
-            piece = sock.recv(min(count - len(buffer), PIECE))
+            chunk = sock.recv(min(count - len(buffer), CHUNK_BYTES))
         except TimeoutError:
             raise DeadlineError("nothing more came in time") from None
         except OSError as error:
             raise ClosedError(str(error)) from None
-        if not piece:
+        if not chunk:
             raise ClosedError("the connection ended")
-        buffer += piece
+        buffer += chunk
     return buffer
 
 

@@ -21,22 +21,22 @@ from mlsys_grader.judging.problem import Ending
 from mlsys_grader.sandbox.inside import wire
 from mlsys_lab.comm.ledger import Finish, Link, Log, Post
 
-MOST_POSTS = 4096
+MAX_POSTS = 4096
 """Sends, receives and calls of `reveal` of all ranks of a case together."""
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """Bytes that all ranks of a case may send together."""
 CHANNEL_CHARACTERS = 200
 
 
-CERTAIN = (Ending.NOT_IMPLEMENTED, Ending.WRONG, Ending.ANSWER_TOO_LARGE)
+DETERMINISTIC_ENDINGS = (Ending.NOT_IMPLEMENTED, Ending.WRONG, Ending.ANSWER_TOO_LARGE)
 """Endings that are the program's own doing, whatever the machine was at."""
 
 
-class OverError(Exception):
+class RunAbortedError(Exception):
     """The run has ended early; why is known."""
 
 
-class RefusedError(Exception):
+class InvalidPostError(Exception):
     """A rank posted what no honest program posts, or too much; `mismatch` says so."""
 
     def __init__(self, mismatch: Mismatch) -> None:
@@ -45,7 +45,7 @@ class RefusedError(Exception):
 
 
 @dataclass
-class Pending:
+class PendingPost:
     """A post that has been made: what it was, the array that it sends or has got, and whether both sides are there."""
 
     post: Post
@@ -54,64 +54,64 @@ class Pending:
     is_finished: bool = False
 
 
-class Exchange:
+class MessageRouter:
     """Messages of `size` ranks. Each rank is followed by a thread of the judge, which calls the methods here.
 
-    `later` are the inputs that are held back from each rank, None where there are none. `marks` are each rank's calls
+    `deferred` are the inputs that are held back from each rank, None where there are none. `marks` are each rank's calls
     of `reveal`: which element, and how many posts the rank had made by then.
     """
 
-    def __init__(self, size: int, later: Sequence[Sequence[float] | None] = ()) -> None:
-        self.size, self.later = size, later or [None] * size
+    def __init__(self, size: int, deferred: Sequence[Sequence[float] | None] = ()) -> None:
+        self.size, self.deferred = size, deferred or [None] * size
         self.logs: list[Log] = [[] for _ in range(size)]
         self.marks: list[list[tuple[int, int]]] = [[] for _ in range(size)]
         self.problem: tuple[Mismatch, Ending] | None = None
         self._changed = threading.Condition()
-        self._made: list[list[Pending]] = [[] for _ in range(size)]
-        self._unmatched: dict[tuple[Link, str], deque[Pending]] = defaultdict(deque)
-        self._waits_for: list[Pending | None] = [None] * size
-        self._has_ended = [False] * size
+        self._made: list[list[PendingPost]] = [[] for _ in range(size)]
+        self._unmatched: dict[tuple[Link, str], deque[PendingPost]] = defaultdict(deque)
+        self._waits_for: list[PendingPost | None] = [None] * size
+        self._has_finished = [False] * size
         self._failures: dict[int, tuple[Mismatch, Ending]] = {}
         self._posts = self._bytes = 0
 
     @property
-    def is_over(self) -> bool:
+    def is_aborted(self) -> bool:
         """Whether something has gone wrong, so that no rank is to go on."""
         return self.problem is not None
 
     def post(self, rank: int, frame: wire.Frame) -> None:
-        """Take up a send or a receive of a rank. Raises `RefusedError`, and `OverError` where all is over."""
+        """Take up a send or a receive of a rank. Raises `InvalidPostError`, and `RunAbortedError` where all is over."""
         post, array = _read_post(frame, rank, self.size)
         with self._changed:
-            self._refuse_overdone(post.size_bytes)
-            made = Pending(post, array)
+            self._enforce_limits(post.size_bytes)
+            made = PendingPost(post, array)
             self._made[rank].append(made)
             self.logs[rank].append(post)
             self._match(made, post.link(rank))
 
     def reveal(self, rank: int, frame: wire.Frame) -> float:
         """Give a rank an element of its inputs that are held back. Raises as `post` does."""
-        i, later = frame.meta.get("index"), self.later[rank] or ()
+        i, deferred = frame.meta.get("index"), self.deferred[rank] or ()
         with self._changed:
-            if type(i) is not int or not 0 <= i < len(later) or frame.arrays:
-                raise RefusedError(_no_message(f"a question for input {i!r:.40}"))
-            self._refuse_overdone(0)
+            if type(i) is not int or not 0 <= i < len(deferred) or frame.arrays:
+                raise InvalidPostError(_invalid_post(f"a question for input {i!r:.40}"))
+            self._enforce_limits(0)
             self.marks[rank].append((i, len(self._made[rank])))
-        return later[i]
+        return deferred[i]
 
     def wait(self, rank: int, frame: wire.Frame) -> np.ndarray | None:
         """Wait until a post of a rank is done; returns the array of a receive. Raises as `post` does."""
         number = frame.meta.get("post")
         with self._changed:
             if type(number) is not int or not 0 <= number < len(self._made[rank]):
-                raise RefusedError(_no_message(f"a wait for post {number!r:.40}"))
+                raise InvalidPostError(_invalid_post(f"a wait for post {number!r:.40}"))
             made = self._made[rank][number]
             self._waits_for[rank] = made
             self._end_if_stuck()
-            self._changed.wait_for(lambda: made.is_matched or self.is_over)
+            self._changed.wait_for(lambda: made.is_matched or self.is_aborted)
             self._waits_for[rank] = None
-            if self.is_over:
-                raise OverError
+            if self.is_aborted:
+                raise RunAbortedError
             if not made.is_finished:
                 made.is_finished = True
                 self.logs[rank].append(Finish(number))
@@ -121,17 +121,17 @@ class Exchange:
     def end(self, rank: int) -> None:
         """Note that a rank has given its answer."""
         with self._changed:
-            self._has_ended[rank] = True
+            self._has_finished[rank] = True
             self._end_if_stuck()
 
     def fail(self, rank: int, mismatch: Mismatch, ending: Ending) -> None:
         """Note why a rank gives no answer. The other ranks go on, so that no race decides which one is named."""
         with self._changed:
             self._failures[rank] = name_rank(mismatch, rank), ending
-            self._has_ended[rank] = True
+            self._has_finished[rank] = True
             self._end_if_stuck()
 
-    def interrupt(self) -> None:
+    def abort(self) -> None:
         """End the run for a reason that is not the program's."""
         with self._changed:
             self.problem = Mismatch("the judge was interrupted"), Ending.TIMEOUT
@@ -145,7 +145,7 @@ class Exchange:
                     return Mismatch(f"all ranks have ended, but {made.post.describe(rank)}", "", "")
         return None
 
-    def _match(self, made: Pending, link: Link) -> None:
+    def _match(self, made: PendingPost, link: Link) -> None:
         waiting = self._unmatched[link, "recv" if made.post.kind == "send" else "send"]
         if not waiting:
             self._unmatched[link, made.post.kind].append(made)
@@ -156,23 +156,25 @@ class Exchange:
         made.is_matched = other.is_matched = True
         self._changed.notify_all()
 
-    def _refuse_overdone(self, size_bytes: int) -> None:
-        if self.is_over:
-            raise OverError
+    def _enforce_limits(self, size_bytes: int) -> None:
+        if self.is_aborted:
+            raise RunAbortedError
         self._posts, self._bytes = self._posts + 1, self._bytes + size_bytes
-        if self._posts > MOST_POSTS:
-            raise RefusedError(Mismatch("the ranks send too many messages", f"more than {MOST_POSTS:,} posts", "fewer"))
-        if self._bytes > MOST_BYTES:
-            raise RefusedError(Mismatch("the ranks send too much", f"more than {MOST_BYTES:,} bytes", "less"))
+        if self._posts > MAX_POSTS:
+            raise InvalidPostError(
+                Mismatch("the ranks send too many messages", f"more than {MAX_POSTS:,} posts", "fewer")
+            )
+        if self._bytes > MAX_BYTES:
+            raise InvalidPostError(Mismatch("the ranks send too much", f"more than {MAX_BYTES:,} bytes", "less"))
 
     def _end_if_stuck(self) -> None:
         """End the run where each rank has ended or waits for what can no longer come, but not all well. Lock held."""
-        if self.is_over or not all(map(self._is_stuck, range(self.size))):
+        if self.is_aborted or not all(map(self._is_stuck, range(self.size))):
             return
         if self._failures:  # one that says what is wrong before one that came to no end, then the lowest rank
-            first = min(self._failures, key=lambda rank: (self._failures[rank][1] not in CERTAIN, rank))
+            first = min(self._failures, key=lambda rank: (self._failures[rank][1] not in DETERMINISTIC_ENDINGS, rank))
             self.problem = self._failures[first]
-        elif not all(self._has_ended):
+        elif not all(self._has_finished):
             waits = enumerate(self._waits_for)
             told = [f"rank {rank} has ended" if made is None else made.post.describe(rank) for rank, made in waits]
             self.problem = describe_deadlock("; ".join(told)), Ending.WRONG
@@ -180,7 +182,7 @@ class Exchange:
 
     def _is_stuck(self, rank: int) -> bool:
         made = self._waits_for[rank]
-        return self._has_ended[rank] or (made is not None and not made.is_matched)
+        return self._has_finished[rank] or (made is not None and not made.is_matched)
 
 
 def _read_post(frame: wire.Frame, rank: int, size: int) -> tuple[Post, np.ndarray | None]:
@@ -192,15 +194,15 @@ def _read_post(frame: wire.Frame, rank: int, size: int) -> tuple[Post, np.ndarra
         and frame.arrays.keys() == ({"array"} if kind == "send" else set())
     )
     if not fits:
-        raise RefusedError(_no_message(f"kind {kind!r:.40}, peer {peer!r:.40}, channel {channel!r:.40}"))
+        raise InvalidPostError(_invalid_post(f"kind {kind!r:.40}, peer {peer!r:.40}, channel {channel!r:.40}"))
     array = frame.arrays.get("array")
-    return Post(kind, peer, 0 if array is None else weigh(array), channel=channel), array  # type: ignore[arg-type]
+    return Post(kind, peer, 0 if array is None else count_bytes(array), channel=channel), array  # type: ignore[arg-type]
 
 
-def weigh(array: np.ndarray) -> int:
+def count_bytes(array: np.ndarray) -> int:
     """Bytes of an array. The shape of an empty one can say much without any: there the bits of its lengths count."""
     return array.nbytes if array.size else sum(length.bit_length() for length in array.shape) // 8
 
 
-def _no_message(got: Any) -> Mismatch:
+def _invalid_post(got: Any) -> Mismatch:
     return Mismatch("it wrote to the grader's own channel", str(got), "messages sent by `rank`")

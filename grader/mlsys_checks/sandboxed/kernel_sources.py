@@ -16,20 +16,20 @@ from mlsys_lab.errors import InputError
 MOST_BYTES = 64 << 10
 
 
-def name_texts(names: Sequence[str]) -> Arrays:
-    """Arrays that ask `give_texts` for the texts of the functions with these names."""
+def name_sources(names: Sequence[str]) -> Arrays:
+    """Arrays that ask `give_sources` for the texts of the functions with these names."""
     return {"names": encode_text(" ".join(names))}
 
 
-def give_texts(artifact: Any, arrays: Arrays) -> Arrays:
+def give_sources(artifact: Any, arrays: Arrays) -> Arrays:
     """Call functions without arguments; the text that each gives, as bytes by its name.
 
     Raises InputError for a function that gives no text, or one that is too long.
     """
-    return {name: encode_text(text_of(artifact, name)) for name in decode_text(arrays["names"]).split()}
+    return {name: encode_text(source_of(artifact, name)) for name in decode_text(arrays["names"]).split()}
 
 
-def text_of(artifact: Any, name: str) -> str:
+def source_of(artifact: Any, name: str) -> str:
     """The text that a function without arguments of the artifact gives; InputError for anything else."""
     text = getattr(artifact, name)()
     if not isinstance(text, str):
@@ -38,13 +38,13 @@ def text_of(artifact: Any, name: str) -> str:
     return text
 
 
-def lend_texts(kernels: Any, artifact: Any, names: Sequence[str]) -> None:
+def lend_sources(kernels: Any, artifact: Any, names: Sequence[str]) -> None:
     """Let a module of kernels have the artifact's own functions of these names, where no hostile text is awaited."""
     vars(kernels).update((name, getattr(artifact, name)) for name in names if hasattr(artifact, name))
 
 
-def read_texts(names: Sequence[str], got: Arrays) -> dict[str, str]:
-    """The texts by name that an answer of `give_texts` holds; InputError where it does not, whoever wrote it."""
+def read_sources(names: Sequence[str], got: Arrays) -> dict[str, str]:
+    """The texts by name that an answer of `give_sources` holds; InputError where it does not, whoever wrote it."""
     if missing := [name for name in names if name not in got]:
         raise InputError(f"{missing[0]}() gives no text")
     for name in names:

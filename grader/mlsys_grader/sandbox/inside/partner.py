@@ -12,13 +12,13 @@ from mlsys_grader.sandbox.inside import wire
 from mlsys_lab.errors import InputError
 
 
-class Line:
+class PartnerClient:
     """Questions as frames to the judge. `nonce` is that of the question being answered; after the block all is over."""
 
     def __init__(self, channel: socket.socket, nonce: str) -> None:
         self._channel, self._nonce, self._closed = channel, nonce, False
 
-    def __enter__(self) -> Line:
+    def __enter__(self) -> PartnerClient:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
@@ -28,7 +28,7 @@ class Line:
         """Put a question and wait for the reply. Raises `InputError` where it is refused, or comes after the end."""
         if self._closed:  # by the learner's code, which has kept what it was given in an earlier call
             raise InputError("what an earlier call was given is used again", expected="what this call was given")
-        wire.send(self._channel, wire.Frame("question", {"nonce": self._nonce, "what": what, "value": value}))
+        wire.send(self._channel, wire.Frame("query", {"nonce": self._nonce, "what": what, "value": value}))
         reply = wire.receive(self._channel)
         if reply.kind == "refused":
             raise InputError(reply.meta["what"], got=reply.meta["got"] or None, expected=reply.meta["expected"])
