@@ -192,7 +192,7 @@ def test_spares_and_jobs_die_with_their_judge(tiny_labs, unsafe):
     program = HOLDS.format(path=[checks], labs=str(tiny_labs), entry=LIGHT, unsafe=unsafe)
     judge = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
     assert judge.stdout.readline() == b"ready\n"
-    members = 2 + 2 * 4  # the judge and the launcher; the job and three spares with an attendant each
+    members = 2 + 2 * 4  # the judge and the launcher; the job and three spares with a supervisor each
     until = soon()
     while len(family := descendants(judge.pid)) < members:
         assert time.monotonic() < until

@@ -38,7 +38,7 @@ class Performance:
 
     `against` "library": the ratio is the library's time over the learner's. "bound": it is the time in which this
     device, as measured in the same run, does `work`, over the learner's. Points rise linearly from none at the ratio
-    `start` to all at `target`. No honest call takes less than `least_s`, nor less than `work` at the device's data
+    `start` to all at `target`. No honest call takes less than `min_s`, nor less than `work` at the device's data
     sheet peaks. `scale` widens the tolerance of `library`'s dtype as in `mlsys_checks.trusted.compare.close`.
     `device` is "cuda"; "cpu" is for tests of the grader itself.
 
@@ -58,7 +58,7 @@ class Performance:
     start: float = 0.0
     against: Literal["library", "bound"] = "library"
     work: Work | None = None
-    least_s: float = 0.0
+    min_s: float = 0.0
     scale: float = 1.0
     device: Literal["cuda", "cpu"] = "cuda"
 

@@ -29,21 +29,21 @@ TOLERANCES = MappingProxyType(
 )
 SHOWN = 6
 """How many entries of an array a message shows."""
-_shares: ContextVar[list[float] | None] = ContextVar("shares", default=None)
+_tolerance_used: ContextVar[list[float] | None] = ContextVar("tolerance_used", default=None)
 
 
 @contextmanager
-def record_shares() -> Iterator[list[float]]:
+def record_tolerance_used() -> Iterator[list[float]]:
     """List, for each array of finite floats that `close` compares meanwhile, the largest share of its tolerance in use.
 
     A share of 0.1 means that no entry was further off than a tenth of what it might have been; above 1 it failed.
     """
-    shares: list[float] = []
-    token = _shares.set(shares)
+    fractions: list[float] = []
+    token = _tolerance_used.set(fractions)
     try:
-        yield shares
+        yield fractions
     finally:
-        _shares.reset(token)
+        _tolerance_used.reset(token)
 
 
 def tolerance(dtype: np.dtype | type | str) -> float:
@@ -107,13 +107,13 @@ def _all_near(got: np.ndarray, want: np.ndarray, scale: float, least: float) -> 
         error, allowed = np.abs(got.ravel() - flat), np.abs(flat)
     allowed += max(size, least) or 1.0
     allowed *= scale * tolerance(want.dtype)
-    _note_share(error, allowed)
+    _record_tolerance_used(error, allowed)
     return bool((error <= allowed).all())
 
 
-def _note_share(error: np.ndarray, allowed: np.ndarray) -> None:
-    if (shares := _shares.get()) is not None:
-        shares.append(float((error / allowed).max()))
+def _record_tolerance_used(error: np.ndarray, allowed: np.ndarray) -> None:
+    if (fractions := _tolerance_used.get()) is not None:
+        fractions.append(float((error / allowed).max()))
 
 
 def _too_far(got: np.ndarray, want: np.ndarray, scale: float, least: float) -> np.ndarray:
@@ -121,8 +121,8 @@ def _too_far(got: np.ndarray, want: np.ndarray, scale: float, least: float) -> n
     finite = np.isfinite(wide)
     largest = float(np.abs(wide[finite]).max(initial=0.0))
     size = largest * float(np.sqrt(np.mean(np.square(wide[finite] / largest)))) if largest else 0.0
-    share = scale * tolerance(want.dtype)  # of each, since the sum of two of the largest floats would be infinite
-    allowed = share * np.abs(np.where(finite, wide, 0.0)) + share * (max(size, least) or 1.0)
+    factor = scale * tolerance(want.dtype)  # of each, since the sum of two of the largest floats would be infinite
+    allowed = factor * np.abs(np.where(finite, wide, 0.0)) + factor * (max(size, least) or 1.0)
     both = finite & np.isfinite(wide_got)
     error = np.abs(np.subtract(wide_got, wide, where=both, out=np.zeros(wide.shape)))
     # `not <=` rather than `>`: an expected NaN, a slip of the oracle, never passes either.

@@ -1,7 +1,7 @@
 """Enter the verdicts that `shard` wrote elsewhere: records, gradebook, feedback.
 
 examples:
-  mlsys-grader merge autograd share-1 share-2 share-3 share-4
+  mlsys-grader merge autograd shard-1 shard-2 shard-3 shard-4
 
 All is checked before anything is entered: one verdict for each student who handed in, on the file that is in the course
 folder, under this version of the lab, with marks that the checks can give. What cannot be checked is whether a
@@ -20,16 +20,16 @@ from mlsys_grader.course.folder import Course
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `mlsys-grader merge` to its parser."""
     parser.add_argument("lab")
-    parser.add_argument("shares", type=Path, nargs="+", metavar="DIR", help="what `shard --out` wrote")
+    parser.add_argument("shards", type=Path, nargs="+", metavar="DIR", help="what `shard --out` wrote")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check all verdicts of the shares, then enter them into the gradebook."""
+    """Check all verdicts of the shards, then enter them into the gradebook."""
     from mlsys_grader.grading.shards import merge
 
     lab, course = find_chosen_lab(args), Course.open(args.course)
     merged, troubles = 0, 0
-    for outcome in merge(course, lab, args.shares):
+    for outcome in merge(course, lab, args.shards):
         merged += not outcome.error
         troubles += bool(outcome.error)
         if outcome.error:

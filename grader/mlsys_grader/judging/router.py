@@ -1,8 +1,8 @@
-"""What the ranks of one program post, as the judge carries it: who waits for whom, and the log that marks rest on.
+"""Route messages between the ranks of one program, and log them: the log is what communication checks are graded on.
 
-Each rank is a hostile process; what it posts is a claim about itself only. It names whom it sends to or receives from,
-never whom it speaks for, and arrays pass through here, so that bytes and messages are counted where no rank can reach.
-Inputs that are held back from a rank stay here until it asks for them: the log says what it had posted by then.
+Each rank is a hostile process, so a post is a claim about that rank only: it names its peer, never the sender. Arrays
+pass through the judge, which counts messages and bytes where no rank can tamper with the numbers. Deferred inputs stay
+here until a rank reveals them; the log records how many posts the rank had made by then.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from mlsys_grader.sandbox.inside import wire
 from mlsys_lab.comm.ledger import Finish, Link, Log, Post
 
 MAX_POSTS = 4096
-"""Sends, receives and calls of `reveal` of all ranks of a case together."""
+"""Sends, receives and calls of `reveal` of all ranks in one case."""
 MAX_BYTES = 64 << 20
-"""Bytes that all ranks of a case may send together."""
+"""Bytes that all ranks of one case may send."""
 CHANNEL_CHARACTERS = 200
 
 
 DETERMINISTIC_ENDINGS = (Ending.NOT_IMPLEMENTED, Ending.WRONG, Ending.ANSWER_TOO_LARGE)
-"""Endings that are the program's own doing, whatever the machine was at."""
+"""Endings caused by the program itself, however busy the machine was."""
 
 
 class RunAbortedError(Exception):
-    """The run has ended early; why is known."""
+    """The run has been aborted; `MessageRouter.problem` has the reason."""
 
 
 class InvalidPostError(Exception):
-    """A rank posted what no honest program posts, or too much; `mismatch` says so."""
+    """A rank sent a malformed post or exceeded a limit; `mismatch` describes it."""
 
     def __init__(self, mismatch: Mismatch) -> None:
         super().__init__(mismatch.what)
@@ -46,7 +46,9 @@ class InvalidPostError(Exception):
 
 @dataclass
 class PendingPost:
-    """A post that has been made: what it was, the array that it sends or has got, and whether both sides are there."""
+    """A post and its state: the array sent or received, whether its peer has matched it, and whether its rank has
+    waited.
+    """
 
     post: Post
     array: np.ndarray | None = None
@@ -55,10 +57,10 @@ class PendingPost:
 
 
 class MessageRouter:
-    """Messages of `size` ranks. Each rank is followed by a thread of the judge, which calls the methods here.
+    """Match the sends and receives of `size` ranks. One judge thread per rank calls these methods.
 
-    `deferred` are the inputs that are held back from each rank, None where there are none. `marks` are each rank's calls
-    of `reveal`: which element, and how many posts the rank had made by then.
+    `deferred` holds each rank's deferred inputs (None for none). `marks` records each rank's calls of `reveal` as pairs
+    (element, number of posts made before).
     """
 
     def __init__(self, size: int, deferred: Sequence[Sequence[float] | None] = ()) -> None:
@@ -76,11 +78,11 @@ class MessageRouter:
 
     @property
     def is_aborted(self) -> bool:
-        """Whether something has gone wrong, so that no rank is to go on."""
+        """Whether the run has failed and every rank should stop."""
         return self.problem is not None
 
     def post(self, rank: int, frame: wire.Frame) -> None:
-        """Take up a send or a receive of a rank. Raises `InvalidPostError`, and `RunAbortedError` where all is over."""
+        """Record a send or receive. Raises `InvalidPostError`, and `RunAbortedError` once the run is aborted."""
         post, array = _read_post(frame, rank, self.size)
         with self._changed:
             self._enforce_limits(post.size_bytes)
@@ -90,7 +92,7 @@ class MessageRouter:
             self._match(made, post.link(rank))
 
     def reveal(self, rank: int, frame: wire.Frame) -> float:
-        """Give a rank an element of its inputs that are held back. Raises as `post` does."""
+        """Return one deferred input of a rank. Raises as `post` does."""
         i, deferred = frame.meta.get("index"), self.deferred[rank] or ()
         with self._changed:
             if type(i) is not int or not 0 <= i < len(deferred) or frame.arrays:
@@ -100,7 +102,7 @@ class MessageRouter:
         return deferred[i]
 
     def wait(self, rank: int, frame: wire.Frame) -> np.ndarray | None:
-        """Wait until a post of a rank is done; returns the array of a receive. Raises as `post` does."""
+        """Wait until a post completes; return the received array, None for a send. Raises as `post` does."""
         number = frame.meta.get("post")
         with self._changed:
             if type(number) is not int or not 0 <= number < len(self._made[rank]):
@@ -115,30 +117,30 @@ class MessageRouter:
             if not made.is_finished:
                 made.is_finished = True
                 self.logs[rank].append(Finish(number))
-            array, made.array = made.array, None  # or a rank could have one array sent again and again
+            array, made.array = made.array, None  # a second wait must not deliver the array again
             return array if made.post.kind == "recv" else None
 
     def end(self, rank: int) -> None:
-        """Note that a rank has given its answer."""
+        """Record that a rank has returned its answer."""
         with self._changed:
             self._has_finished[rank] = True
             self._end_if_stuck()
 
     def fail(self, rank: int, mismatch: Mismatch, ending: Ending) -> None:
-        """Note why a rank gives no answer. The other ranks go on, so that no race decides which one is named."""
+        """Record that a rank failed. The other ranks go on, so that no race decides which failure is reported."""
         with self._changed:
             self._failures[rank] = name_rank(mismatch, rank), ending
             self._has_finished[rank] = True
             self._end_if_stuck()
 
     def abort(self) -> None:
-        """End the run for a reason that is not the program's."""
+        """Abort the run for a reason outside the program."""
         with self._changed:
             self.problem = Mismatch("the judge was interrupted"), Ending.TIMEOUT
             self._changed.notify_all()
 
     def find_unreceived(self) -> Mismatch | None:
-        """Find what nobody met, once all ranks have ended; None where each send has its receive."""
+        """Return the first unmatched post after all ranks have finished, or None."""
         for rank, log in enumerate(self._made):
             for made in log:
                 if not made.is_matched:
@@ -168,10 +170,10 @@ class MessageRouter:
             raise InvalidPostError(Mismatch("the ranks send too much", f"more than {MAX_BYTES:,} bytes", "less"))
 
     def _end_if_stuck(self) -> None:
-        """End the run where each rank has ended or waits for what can no longer come, but not all well. Lock held."""
+        """End the run if every rank has finished or is blocked for good, and not all finished. Lock held."""
         if self.is_aborted or not all(map(self._is_stuck, range(self.size))):
             return
-        if self._failures:  # one that says what is wrong before one that came to no end, then the lowest rank
+        if self._failures:  # prefer a definite mistake to a timeout, then the lowest rank
             first = min(self._failures, key=lambda rank: (self._failures[rank][1] not in DETERMINISTIC_ENDINGS, rank))
             self.problem = self._failures[first]
         elif not all(self._has_finished):
@@ -200,7 +202,7 @@ def _read_post(frame: wire.Frame, rank: int, size: int) -> tuple[Post, np.ndarra
 
 
 def count_bytes(array: np.ndarray) -> int:
-    """Bytes of an array. The shape of an empty one can say much without any: there the bits of its lengths count."""
+    """Size of an array in bytes. The shape of an empty array can carry data too: count the bits of its lengths."""
     return array.nbytes if array.size else sum(length.bit_length() for length in array.shape) // 8
 
 

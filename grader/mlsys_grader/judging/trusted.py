@@ -1,11 +1,11 @@
-"""The trusted process: it draws inputs, computes what is expected and compares, in a child for each submission.
+"""The trusted process: draws inputs, computes expected answers and compares, in a child for each submission.
 
-    judge ── control ──▶ launcher     imports the lab's checks and what their oracles import; sees no answer, ever
-                            └─▶ child  decides on one submission, under limits of its own; dies of them alone
+    judge ── control ──▶ launcher     imports the checks and their oracles; never sees an answer
+                            └─▶ child  serves one submission under its own limits
 
-Answers are hostile: what compares them may be made to loop or to take memory without end, in C code that no signal
-handler interrupts. The kernel's limits hold there too, and what a submission's child took is gone with it. Runs as
-`python -c "from mlsys_grader.judging.trusted import main; main()"` with the control socket as standard input.
+Answers are hostile: they may make the comparison loop or allocate memory without end, in C code that no signal handler
+interrupts. The kernel's limits still hold there, and all that a submission's child took dies with it. Runs as `python
+-c "from mlsys_grader.judging.trusted import main; main()"` with the control socket as standard input.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.stack.limits import OutOfTimeError, time_limit
 
 MEMORY_BYTES = 2 << 30
-"""What inputs, oracle and comparison may map beyond what was there before."""
+"""Memory that inputs, oracle and comparison may map in addition to the launcher's."""
 WALL_CLOCK_FACTOR = 20.0
-"""Times a step's processor time, by the clock, before it counts as stuck: the machine may be busy with other work."""
-TEXT = 2000
+"""Wall-clock limit of a step as a multiple of its CPU limit: the machine may be busy."""
+MAX_CHARACTERS = 2000
 """Longest text about a failure that is worth sending, in characters."""
 
 
 def main() -> NoReturn:
-    """Hand over children until the judge closes the control socket."""
+    """Fork a child per request until the judge closes the control socket."""
     control = socket.socket(fileno=os.dup(0))
     start = wire.receive(control).meta
     sys.path[:0] = start["path"]
     lab: Lab = importlib.import_module(start["checks"]).LAB
     warm_up(lab, start["limit_s"])
     gc.collect()
-    gc.freeze()  # or each child would walk through all of torch whenever it collects garbage
+    gc.freeze()  # otherwise garbage collection in a child would touch all of torch
     wire.send(control, wire.Frame("ready"))
     control.settimeout(None)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
@@ -57,7 +57,7 @@ def main() -> NoReturn:
                 control.close()
                 channel.close()
                 _serve_child(inner, lab)
-            finally:  # whatever happened, a fork never goes on as a second launcher
+            finally:  # a fork must never continue as a second launcher
                 os._exit(1)
         socket.send_fds(control, [b"c"], [channel.fileno()])
         channel.close()
@@ -66,10 +66,10 @@ def main() -> NoReturn:
 
 
 def warm_up(lab: Lab, limit_s: float) -> None:
-    """Draw and answer the first case of each check, because oracles import much at their first use.
+    """Run the oracle on the first case of each check, because oracles import slowly at their first use.
 
-    Checks with a memory budget are left out: their arrays are large. A check that fails here, or takes longer than
-    `limit_s`, will tell when it is asked.
+    Skips checks with a memory budget, whose arrays are large. Errors and timeouts are ignored here and reported when
+    the check runs.
     """
     import torch
 
@@ -81,7 +81,7 @@ def warm_up(lab: Lab, limit_s: float) -> None:
 
 
 def _serve_child(channel: socket.socket, lab: Lab) -> NoReturn:
-    """Be a child: bounded in memory, and gone when the launcher is."""
+    """Serve one submission in a child: memory-limited, and killed with the launcher."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(jail.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         with jail.open_status() as status:
@@ -92,7 +92,7 @@ def _serve_child(channel: socket.socket, lab: Lab) -> NoReturn:
 
 
 class CheckServer:
-    """Answers the judge's questions about cases of one lab; what it drew and expects it keeps to itself."""
+    """Serve the judge's requests about cases of one lab; inputs and expected answers stay here."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
@@ -107,10 +107,7 @@ class CheckServer:
         }
 
     def serve(self, channel: socket.socket) -> NoReturn:
-        """Answer question after question within its processor time, and say how much it took.
-
-        Raises `wire.WireError` at the end.
-        """
+        """Serve requests, each within its CPU limit, and report the CPU time. Raises `wire.WireError` at the end."""
         while True:
             request = wire.receive(channel)
             extend_cpu_limit(request.meta["limit_s"])
@@ -120,13 +117,13 @@ class CheckServer:
             wire.send(channel, wire.Frame(reply.kind, {**reply.meta, "cpu_s": cpu_s}, reply.arrays))
 
     def handle(self, request: wire.Frame) -> wire.Frame:
-        """Form the reply to one question: "fault" where the check's own code raises."""
+        """Handle one request: a reply, or "fault" if the check's own code raises."""
         check = self._lab[request.meta["check"]]
         (case,) = (case for case in check.cases if case.name == request.meta["case"])
         try:
             return self._kinds[request.kind](check, case, request)
         except Exception as error:
-            return wire.Frame("fault", {"what": f"{type(error).__name__}: {error}"[:TEXT]})
+            return wire.Frame("fault", {"what": f"{type(error).__name__}: {error}"[:MAX_CHARACTERS]})
 
     def _draw(self, check: Check, case: Case, request: wire.Frame) -> wire.Frame:
         inputs = draw_inputs(check, case, request.meta["seed"])
@@ -155,7 +152,7 @@ class CheckServer:
 
 
 def compare(check: Check, got: Arrays, expected: Arrays) -> Mismatch | None:
-    """Compare an answer; arrays over which the comparison stumbles come from no honest `run`: not accepted."""
+    """Compare an answer. An exception means arrays that no honest `run` returns: not accepted."""
     try:
         return check.compare(got, expected)
     except Exception as error:
@@ -164,11 +161,12 @@ def compare(check: Check, got: Arrays, expected: Arrays) -> Mismatch | None:
 
 
 def extend_cpu_limit(limit_s: float) -> None:
-    """Let this process have so much more processor time, rounded up to seconds; then the kernel ends it (SIGXCPU)."""
+    """Extend this process's CPU limit by `limit_s`, rounded up to seconds; the kernel then kills it (SIGXCPU)."""
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     soft = ceil(time.process_time() + limit_s)
     resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
 
 
 def _as_text(mismatch: Mismatch) -> dict[str, Any]:
-    return {"what": mismatch.what[:TEXT], "got": mismatch.got[:TEXT], "expected": mismatch.expected[:TEXT]}
+    fields = {"what": mismatch.what, "got": mismatch.got, "expected": mismatch.expected}
+    return {name: text[:MAX_CHARACTERS] for name, text in fields.items()}

@@ -1,4 +1,4 @@
-"""The processes of a submission whose program runs on several ranks, one for each; the judge carries their messages."""
+"""The processes of a multi-rank submission, one per rank; the judge routes their messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mlsys_lab.errors import InputError
 
 
 class World:
-    """Processes that have loaded the same submission, and are asked together: the first of them is rank 0."""
+    """Processes that have loaded the same submission and run together; the first is rank 0."""
 
     def __init__(self, processes: Sequence[Process]) -> None:
         self._processes = processes
@@ -23,9 +23,9 @@ class World:
     def run(
         self, check: Check, case: Case, inputs: Arrays, random_seed: int, meanwhile: Callable[[], None]
     ) -> Arrays | Problem:
-        """Run a case of a check on every rank; returns all ranks' answers with their logs, or why there is none.
+        """Run a case on every rank; return all answers with their message logs, or the problem.
 
-        `meanwhile` is called once all ranks are at work. After a problem the processes are of no more use.
+        `meanwhile` is called once all ranks run. After a problem the processes must not be reused.
         """
         parts = [split_deferred(part) for part in split_ranks(inputs)]
         router = MessageRouter(len(self._processes), [deferred for _, deferred in parts])
@@ -37,7 +37,7 @@ class World:
             try:
                 meanwhile()
                 answers = [follower.result() for follower in followers]
-            except BaseException:  # of the judge's own; the pool waits for its threads
+            except BaseException:  # an error of the judge; the pool waits for its threads
                 router.abort()
                 for process in self._processes:
                     process.job.kill()
@@ -60,7 +60,7 @@ class World:
         return joined
 
     def _follow(self, router: MessageRouter, rank: int, check: Check, given: Arrays, random_seed: int) -> Arrays:
-        """Put the question to one rank, and carry its messages until it answers; {} where all is over before."""
+        """Run a case on one rank and route its messages until it answers; {} if the run was aborted."""
         process = self._processes[rank]
         try:
             has_deferred = router.deferred[rank] is not None
@@ -79,7 +79,7 @@ class World:
             is_todo = frame.meta.get("unfinished") is True
             router.fail(rank, read_problem(frame), Ending.NOT_IMPLEMENTED if is_todo else Ending.WRONG)
         except RunAbortedError:
-            return {}  # the exchange knows why
+            return {}  # the router has the reason
         except InvalidPostError as error:
             router.fail(rank, error.mismatch, Ending.WRONG)
         except wire.WireError as error:

@@ -1,7 +1,7 @@
-"""An engine that calls the learner's code in this process, as a notebook does: for variants that we wrote ourselves.
+"""An engine that runs the learner's code in this process, as a notebook does: for variants written by the course.
 
-It tries public and hidden cases and takes a hidden case's reason for what it is; `call_s` is processor time, which no
-busy machine stretches. The judge asks in a sandbox, which costs a process for each variant.
+It runs public and hidden cases and reports a hidden case's reason as it is; `call_s` is CPU time, independent of load.
+The judge would need a sandboxed process per variant.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.sandbox.inside.wire import WireError, require_listable
 
 torch.set_num_threads(1)  # as the grader's workers do
-assert scipy.linalg  # brings a BLAS of its own, which has to be there to be told
+assert scipy.linalg  # has its own BLAS, which must be loaded to be limited
 threadpool_limits(1)
 SEED = 20
-"""Seed of inputs for which a task names none: not the one that notebooks show."""
+"""Default seed of inputs: not the one that notebooks show."""
 
 
 class InProcess:
-    """Judges artifacts by the checks that it is given; whatever one of them raises itself comes through."""
+    """Judge artifacts by the given checks; exceptions of the checks propagate."""
 
     def __init__(self, checks: Iterable[Check]) -> None:
         self.checks = tuple(map(_limit_to_wire, checks))
 
     def judge_all(self, tasks: Iterable[Task]) -> Iterator[Result]:
-        """One result per task, in their order."""
+        """Yield one result per task, in order."""
         for task in tasks:
             yield Result(task.student, tuple(_verdict(check, task) for check in self.checks))
 
 
 def _limit_to_wire(check: Check) -> Check:
-    """The check, which fails answers too that could not leave the sandbox: by their number, or by a name."""
+    """A check that also fails answers that could not leave the sandbox: too many arrays, or a bad name."""
 
     def compare(got: Arrays, expected: Arrays) -> Mismatch | None:
         try:
@@ -84,7 +84,7 @@ def _verdict(check: Check, task: Task) -> Verdict:
 
 
 def load_for_check(check: Check, artifact: Artifact) -> ModuleType:
-    """The module that a check is asked with: of kernels alone where it is traced, and what gives the check's texts."""
+    """The module that a check runs on: only kernels if traced, plus the check's kernel sources."""
     if not check.traced:
         return load_module(artifact)
     module = load_kernels_alone(artifact)
@@ -95,12 +95,12 @@ def load_for_check(check: Check, artifact: Artifact) -> ModuleType:
 
 @lru_cache(maxsize=4)
 def load_module(artifact: Artifact) -> ModuleType:
-    """The module of an artifact, under a name of its own; what it prints as it is loaded is nobody's concern."""
+    """The module of an artifact, under a unique name; its output is dropped."""
     with redirect_stdout(StringIO()):
         return load(artifact, module_name=f"artifact_{abs(hash(artifact))}")
 
 
 @lru_cache(maxsize=4)
 def load_kernels_alone(artifact: Artifact) -> ModuleType:
-    """An artifact's kernels alone, as the sandbox has them where they are traced."""
+    """An artifact's kernels alone, as the sandbox loads them for traced checks."""
     return load_kernels(artifact)

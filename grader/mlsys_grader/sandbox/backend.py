@@ -1,4 +1,4 @@
-"""Which program builds the sandbox: bubblewrap, else podman, else docker, else none and a refusal."""
+"""Choose the program that builds the sandbox: bubblewrap, else podman, else docker; without any, refuse."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mlsys_lab.errors import InputError, MissingToolError, did_you_mean
 
 BACKENDS = ("bubblewrap", "podman", "docker")
 NONE = "none"
-"""The name of doing without (--unsafe)."""
+"""Backend name for running without a sandbox (--unsafe)."""
 PROBE = ["bwrap", "--unshare-net", "--unshare-pid", "--ro-bind", "/", "/", "true"]
 PROBE_S = 20.0
 
 
 def find_problem(name: str) -> str:
-    """Find why a backend cannot run submissions here, in one line; "" when it can."""
+    """Return why a backend cannot run submissions here, in one line; "" if it can."""
     if name != "bubblewrap":
         return container.find_problem(name)
     try:
@@ -35,7 +35,7 @@ def find_problem(name: str) -> str:
 
 
 def choose_backend(name: str | None = None) -> str:
-    """Choose the backend: `name`, or the first that works. Raises `MissingToolError` when that one, or none, does."""
+    """Choose a backend: `name`, or the first that works. Raises `MissingToolError` if that one, or every one, fails."""
     if name is not None and name not in BACKENDS:
         expected = f"one of {', '.join(BACKENDS)}"
         raise InputError("no sandbox of this name", got=name, expected=expected, help=did_you_mean(name, BACKENDS))
@@ -53,7 +53,7 @@ def choose_backend(name: str | None = None) -> str:
 
 
 def launch(lab: GradedLab, backend: str, *, device: Device | None = None) -> Launcher | Containers:
-    """Start what hands over children for submissions; `backend` is what `choose_backend` said, or `NONE`."""
+    """Start a launcher; `backend` comes from `choose_backend`, or is `NONE`."""
     if backend in ("bubblewrap", NONE):
         return Launcher(lab, unsafe=backend == NONE, device=device)
     return Containers(lab, backend, device=device)

@@ -29,7 +29,7 @@ def worker(monkeypatch):
     bench = SimpleNamespace(performance=kernel_checks.LAB["double"].performance, measure=lambda opened: opened)
 
     @contextmanager
-    def open_benches(lab, names, effort, gpu):
+    def open_benches(lab, names, config, gpu):
         yield {"double": bench}
 
     monkeypatch.setattr(node, "open_benches", open_benches)

@@ -1,10 +1,10 @@
-"""Frames between the judge and the process that runs a submission: a JSON header, then the arrays' raw bytes.
+"""Frames between the judge and a submission's process: a JSON header, then the arrays' raw bytes.
 
     magic  b"MLS1"  |  header length, uint32 little-endian  |  header, UTF-8 JSON  |  array bytes, in the header's order
 
-The header is `{"kind": str, "meta": {...}, "arrays": [[name, dtype, shape], ...]}`. Whatever comes from the other side
-is hostile: every length is checked against `Limits` before anything is allocated, dtypes come from a short list, and
-nothing is ever unpickled or evaluated. Waiting in either direction ends at a deadline (`time.monotonic` seconds).
+The header is `{"kind": str, "meta": {...}, "arrays": [[name, dtype, shape], ...]}`. The peer is hostile: every length
+is checked against `Limits` before anything is allocated, dtypes come from a short list, and nothing is unpickled or
+evaluated. Every wait ends at a deadline (`time.monotonic` seconds).
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ DTYPES = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 NAME_CHARACTERS = 100
 CHUNK_BYTES = 1 << 20
-"""Bytes that are read or written at a time."""
+"""Bytes read or written at a time."""
 
 
 class WireError(Exception):
-    """The other side broke the protocol: its frame is refused whole."""
+    """The peer broke the protocol: the frame is rejected."""
 
 
 class TooLargeError(WireError):
-    """The arrays of a frame hold more than it may."""
+    """The arrays of a frame exceed its limit."""
 
 
 class ClosedError(WireError):
-    """The process at the other end of the channel has gone."""
+    """The process at the other end is gone."""
 
 
 class DeadlineError(WireError):
-    """The deadline passed before a whole frame had crossed."""
+    """The deadline passed before the frame was complete."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one frame may hold at most. On its way in a header carries the submission's source, out only messages."""
+    """Limits of one frame. Towards the sandbox a header carries the submission's source, back only messages."""
 
     header_bytes: int = 4 << 20
     array_bytes: int = 256 << 20  # all arrays of the frame together
@@ -71,7 +71,7 @@ class Frame:
 def send(sock: socket.socket, frame: Frame, *, deadline: float = math.inf) -> None:
     """Write one frame.
 
-    Raises `WireError` for a value that may not cross, `ClosedError` and `DeadlineError` as they say.
+    Raises `WireError` for a value that may not cross, `ClosedError` and `DeadlineError` as their names say.
     """
     listed, bodies = [], []
     for name, value in frame.arrays.items():
@@ -96,9 +96,9 @@ def send(sock: socket.socket, frame: Frame, *, deadline: float = math.inf) -> No
 
 
 def receive(sock: socket.socket, *, limits: Limits | None = None, deadline: float = math.inf) -> Frame:
-    """Read one frame; the arrays are fresh, writable and own their memory.
+    """Read one frame into fresh, writable arrays.
 
-    Raises `WireError` for a malformed or oversized frame, `ClosedError` and `DeadlineError` as they say.
+    Raises `WireError` for a malformed or oversized frame, `ClosedError` and `DeadlineError` as their names say.
     """
     limits = limits or Limits()
     magic, length = PREFIX.unpack(_read(sock, PREFIX.size, deadline))
