@@ -1,4 +1,4 @@
-"""The child of `mlsys_checks.fresh`: run a lab's public checks on a saved notebook, one JSON line per event."""
+"""Child process of `mlsys_checks.fresh`: run a lab's public checks on a saved notebook, one JSON line per event."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IMPORT_LIMIT_S = 30.0
 
 
 def main(checks_module: str, notebook: str, results: str) -> None:
-    """Write to `results` the plan (all checks); then why the artifact does not load, or that it did and each report."""
+    """Write events to `results`: the plan (all checks); then a load error, or success and each report."""
     with Path(results).open("w", encoding="utf-8", buffering=1) as file:
 
         def tell(**event: Any) -> None:

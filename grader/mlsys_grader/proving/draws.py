@@ -42,7 +42,7 @@ class Draws:
 
 @dataclass(frozen=True)
 class MutantDraws:
-    """A mutant judged with many draws of the inputs of a check that has to fail it: `passed` has the seeds that passed."""
+    """A mutant judged with many draws of the inputs of a check that has to fail it; `passed` has the passing seeds."""
 
     mutant: str
     check: str

@@ -15,7 +15,7 @@ DEFINITION = re.compile(r"^(\s*)(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILIN
 
 
 class NamedPlaceholders(ClearSolutions):  # type: ignore[misc]
-    """nbgrader's ClearSolutions with stubs that name the task (from the nearest heading with "Task") and the function."""
+    """nbgrader's ClearSolutions with stubs that name the task (nearest heading with "Task") and the function."""
 
     def preprocess(self, nb: Any, resources: Any) -> Any:
         """Clear every cell, tracking the heading above it."""

@@ -241,7 +241,7 @@ CHECKS = (
         "    weights = leaves(arrays)\n"
         "    h = torch.ones((), dtype=weights[0].dtype, requires_grad=True) * 1\n"
         '    ddp = DDP(rank, weights, int(arrays["bucket_bytes"]))\n'
-        '    signs = arrays["later"].tolist()  # the check multiplies gradients by these on their way\n'
+        '    signs = arrays["deferred"].tolist()  # the check multiplies gradients by these on their way\n'
         '    for i in arrays["order"].tolist():\n'
         "        h.register_hook(lambda gradient, i=i: gradient * signs[i])\n"
         '        if arrays["used"][0, i]:\n'
@@ -295,7 +295,7 @@ CHECKS = (
         "    weights = leaves(arrays)\n"
         '    counts = (arrays["tokens"] // arrays["tokens a row"]).ravel().tolist()\n'
         '    batches = torch.split(torch.from_numpy(arrays["rows"]), counts)\n'
-        '    signs = torch.from_numpy(arrays["later"]).split(len(weights) + 1)\n\n'
+        '    signs = torch.from_numpy(arrays["deferred"]).split(len(weights) + 1)\n\n'
         "    def mean_loss(rows, used, turns):\n"
         "        parts = [rows @ weight for weight, uses in zip(weights, used) if uses]\n"
         "        for part, sign in zip(parts, next(turns)[:-1][used]):  # the check multiplies gradients by these\n"
