@@ -263,7 +263,7 @@ def test_what_cannot_be_judged_is_refused_check_by_check(tiny):
 def test_text_from_the_sandbox_becomes_one_short_printable_line():
     line = module.to_line("a\x1b[31m\n\u202eb" + "c" * 1000)
     assert "\x1b" not in line and "\n" not in line and "\u202e" not in line
-    assert len(line) == module.TEXT
+    assert len(line) == module.MAX_CHARACTERS
 
 
 def test_one_process_serves_the_submission_and_one_the_memory_budget(verdicts, opened):

@@ -95,7 +95,7 @@ def test_a_submission_has_a_ceiling_by_the_clock(verdicts, monkeypatch, tiny):
     """However little of its time it was at work, as far as anybody can tell."""
     monkeypatch.setattr(Process, "settle", lambda self: None)
     monkeypatch.setattr(module_of_judge, "BUDGET_S", 6.0)
-    monkeypatch.setattr(module_of_judge, "CEILING", 0.25)
+    monkeypatch.setattr(module_of_judge, "WALL_CLOCK_FACTOR", 0.25)
     got = verdicts(double="import time\ndef double(x):\n    time.sleep(1.6)\n    return 2 * x\n")
     assert [v.earned for v in got.values()] == [0, 0, 0]
     for verdict in got.values():
