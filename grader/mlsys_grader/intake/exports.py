@@ -165,10 +165,10 @@ def _sort(entries: list[_Entry], lab: str) -> FoundSubmissions:
             written = _read_stamp(stamp) if stamp is not None else entry.time or ""
             time = parse_stamp(written)
             invalid_time = written if time is None else ""
-            hand_in = FoundNotebook(
+            notebook = FoundNotebook(
                 whose.student, whose.file, read, str(path), whose.attempt, time, invalid_time=invalid_time
             )
-            found.notebooks.append(hand_in)
+            found.notebooks.append(notebook)
     return found
 
 

@@ -52,11 +52,6 @@ class Load:
         """Seconds to grade the class in one batch, start excluded; judging and entering overlap."""
         return max(self.work_s / workers, self.students * self.entry_s)
 
-    def workers_within(self, time_s: float) -> int | None:
-        """Fewest workers that grade the class in one batch within `time_s`; None if the gradebook takes longer."""
-        workers = math.ceil(self.work_s / time_s)
-        return workers if self.batch_s(workers) <= time_s * (1 + 1e-9) else None
-
     def busy_workers(self, hours: float) -> float:
         """Workers busy on average if the class submits within `hours`, uniformly at random."""
         return self.students / (3600 * hours) * self.mean_s
