@@ -94,7 +94,7 @@ def describe(denoiser: Preconditioned) -> dict[str, Any]:
     return {
         "config": asdict(network.config),
         "prediction": denoiser.prediction,
-        "sigma_data": denoiser.sigma_data,
+        "data_deviation": denoiser.sigma_data,
     }
 
 
@@ -109,7 +109,7 @@ def _load_denoiser(name: str) -> Preconditioned:
     metadata = read_metadata(name)
     network = DiT(DiTConfig(**metadata["config"]))
     _fill(network, name)
-    return Preconditioned(network, metadata["prediction"], metadata["sigma_data"]).requires_grad_(False).eval()
+    return Preconditioned(network, metadata["prediction"], metadata["data_deviation"]).requires_grad_(False).eval()
 
 
 def _write(weights: dict[str, torch.Tensor], name: str, metadata: dict[str, Any]) -> None:
