@@ -21,7 +21,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -36,12 +36,48 @@ Arrays = dict[str, "np.ndarray"]
 
 
 @dataclass(frozen=True)
+class Range:
+    """Whole numbers from `low` to `high`, of which each seed draws one: in one draw of four an end, or one of `edges`.
+
+    A case has ranges among its params where its sizes are to differ from seed to seed.
+    """
+
+    low: int
+    high: int
+    edges: tuple[int, ...] = ()
+
+    def draw(self, rng: np.random.Generator) -> int:
+        """Draw a number."""
+        if rng.random() < 1 / 4:
+            return int(rng.choice([self.low, self.high, *self.edges]))
+        return int(rng.integers(self.low, self.high + 1))
+
+
+@dataclass(frozen=True)
 class Case:
-    """One situation to try a learner's code in: its kind in words, and the sizes that make it up."""
+    """One situation to try a learner's code in: its kind in words, and the sizes that make it up.
+
+    A size is a number, or a `Range` of which each seed draws one before the check's `inputs` see the case.
+    """
 
     name: str
     params: Mapping[str, Any] = field(default_factory=dict)
     hidden: bool = False
+
+    def draw(self, rng: np.random.Generator) -> Case:
+        """The case with a number drawn for each of its ranges; itself, and nothing drawn, where it has none."""
+        drawn = {name: size.draw(rng) for name, size in self.params.items() if isinstance(size, Range)}
+        return replace(self, params={**self.params, **drawn}) if drawn else self
+
+
+def draw_cases(params: Mapping[str, Any], *, public: int, hidden: int, **larger: Any) -> tuple[Case, ...]:
+    """Cases of one generator that differ by what their seeds draw: public ones, then hidden ones.
+
+    params: sizes of both, most of them ranges. larger: what hidden cases have in place of some of these.
+    """
+    shown = [Case(f"sizes drawn, {number}", params) for number in range(1, public + 1)]
+    graded = [Case(f"larger sizes, {number}", {**params, **larger}, hidden=True) for number in range(1, hidden + 1)]
+    return (*shown, *graded)
 
 
 @dataclass(frozen=True)
@@ -103,7 +139,7 @@ def find_call(name: str) -> Run:
 class Check:
     """Four small functions and a few numbers.
 
-    inputs(rng, case)     -> arrays to feed (dtype and shape are part of the specification)
+    inputs(rng, case)     -> arrays to feed (dtype and shape are part of the specification); `case` has no ranges left
     run(artifact, arrays) -> arrays, by calling the learner's code; `artifact` is the module of exported cells
     expect(arrays)        -> arrays, from an oracle that is independent of the course's own solution
     compare(got, expected) -> None when accepted, else the first `Mismatch`

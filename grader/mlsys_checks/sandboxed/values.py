@@ -7,6 +7,7 @@ which a message calls the value, and raises `InputError` where it is something e
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType
@@ -41,6 +42,11 @@ def whole(name: str, got: Any) -> np.ndarray:
     if abs(scalar) >= 2**63:
         raise InputError(f"{name} is out of range", got=str(scalar)[:SHOWN], expected="less than 2**63")
     return np.array(scalar, dtype=np.int64)
+
+
+def integer(name: str, got: Any) -> int:
+    """A whole number as an int of Python, for a log of many."""
+    return got if type(got) is int and abs(got) < 2**63 else int(whole(name, got))
 
 
 def count(name: str, got: Any) -> np.ndarray:
@@ -139,6 +145,16 @@ def encode_text(said: object) -> np.ndarray:
 def decode_text(letters: np.ndarray) -> str:
     """The text that crossed as bytes; what is no UTF-8 in it is replaced."""
     return letters.tobytes().decode(errors="replace")
+
+
+def encode_value(value: Any) -> np.ndarray:
+    """Lists, dictionaries with texts for keys, numbers, texts and None as the bytes of their JSON, (n,) uint8."""
+    return encode_text(json.dumps(value, separators=(",", ":")))
+
+
+def decode_value(letters: np.ndarray) -> Any:
+    """The value that crossed as JSON; raises ValueError or RecursionError where the bytes are none."""
+    return json.loads(letters.tobytes())
 
 
 def write_number(value: float) -> str:

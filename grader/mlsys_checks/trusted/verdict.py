@@ -12,7 +12,8 @@ from mlsys_checks.sandboxed.spec import Arrays, Call, Case, Check, Mismatch, bin
 def draw_inputs(check: Check, case: Case, seed: int) -> Arrays:
     """The inputs of a case for a seed, the same on every machine; no two checks or cases share a stream."""
     stream = [zlib.crc32(f"{check.name}/{case.name}".encode()), seed]
-    return check.inputs(np.random.default_rng(stream), case)
+    rng = np.random.default_rng(stream)
+    return check.inputs(rng, case.draw(rng))
 
 
 def public_inputs(arrays: Arrays) -> Arrays:

@@ -55,7 +55,7 @@ class NewLab:
             checks / "trusted" / f"{module}.py": "trusted.py",
             tests / "variants.diff": "variants.diff",
             tests / "alternatives" / "plain_python.py": "alternative.py",
-            tests / "test_text.py": "test_text.py",
+            tests / f"test_{module}.py": "test_lab.py",
         }
 
 

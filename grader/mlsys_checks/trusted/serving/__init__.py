@@ -1,9 +1,303 @@
-"""Checks of lab 11: blocks and tables, batching, chunks, shared beginnings, preemption, a promise."""
+"""Checks of lab 11: what each is called and worth, and the sizes that its generator draws from.
 
-from mlsys_checks.sandboxed.spec import Lab
+generators   scripts of calls and loads of requests, oracles of functions, cases as code
+replay       what a pool, tables and a scheduler must do, on which logs are replayed
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlsys_checks.sandboxed import serving as calls
+from mlsys_checks.sandboxed.spec import Case, Check, Lab, Range, draw_cases
+from mlsys_checks.trusted.compare import close
+from mlsys_checks.trusted.logs import check_log
 from mlsys_checks.trusted.repeats import repeat_first_case
-from mlsys_checks.trusted.serving import blocks, promise, schedules, tables
+from mlsys_checks.trusted.serving import generators as draw
+from mlsys_checks.trusted.serving import replay
 
-BEFORE = blocks.BLOCKS + tables.TABLES_ALONE + schedules.CONTINUOUS + schedules.CHUNKED
-LATER = blocks.PREFIX + tables.PREFIX + schedules.SHARED + schedules.PREEMPTIVE
-LAB = Lab("serving", repeat_first_case(BEFORE + LATER + promise.CHECKS))
+
+def _check_blocks(manager: str, many: dict[str, int], **parts: Any) -> Check:
+    sizes = {"manager": manager, "num_blocks": Range(1, 12), "calls": Range(20, 150)}
+    sizes |= {"cached": Range(0, 1)} if manager == "PrefixBlocks" else {}
+    cases = (
+        Case("a few calls", {**sizes, "num_blocks": 3, "calls": 12}),
+        Case("one block", {**sizes, "num_blocks": 1, "calls": 40}),
+        Case("very many blocks", {"manager": manager, **many}),
+        *draw_cases(sizes, public=4, hidden=2, num_blocks=Range(2, 30), calls=Range(200, 500)),
+    )
+    sides = {"inputs": draw.draw_blocks, "run": calls.play_blocks, "describe": draw.code_of_blocks}
+    return check_log(replay.replay_blocks, cases=cases, uses=(manager,), time_limit_s=4.0, **sides, **parts)
+
+
+def _check_tables(*uses: str, situations: dict[str, Any], **parts: Any) -> Check:
+    sizes = {"tables": uses[0], "num_blocks": Range(2, 14), "block_size": Range(1, 4), "sequences": Range(1, 6)}
+    sizes |= {"longest": Range(1, 24), "calls": Range(40, 120)}
+    few = {"num_blocks": 6, "block_size": 3, "sequences": 2, "longest": 9, "calls": 12}
+    larger = {"num_blocks": Range(30, 99), "sequences": Range(8, 12), "longest": Range(9, 60), "calls": Range(150, 200)}
+    cases = (
+        *(Case(name, {**sizes, **of_kind}) for name, of_kind in {"a few calls": few, **situations}.items()),
+        *draw_cases(sizes, public=8, hidden=2, **larger),
+    )
+    sides = {"inputs": draw.draw_tables, "run": calls.play_tables, "describe": draw.code_of_tables}
+    return check_log(replay.replay_tables, cases=cases, uses=uses, **sides, **parts)
+
+
+LOAD = {
+    "block_size": Range(1, 4),
+    "requests": Range(1, 24),
+    "prompt": Range(1, 12),
+    "output": Range(1, 12),
+    "memory": Range(0, 15),
+    "seqs": Range(1, 9),
+    "budget": Range(0, 10),
+    "prefixes": Range(0, 2),
+    "over": Range(0, 40),
+    "aborted": Range(0, 5),
+}
+"""Sizes of a load, from one request in as little memory as it needs."""
+LARGER = {"requests": Range(20, 50), "prompt": Range(1, 30), "seqs": Range(2, 24)}
+TOGETHER = {"over": 0, "aborted": 0}
+CROWD = {**TOGETHER, "requests": 40, "seqs": Range(18, 24), "memory": 12, "budget": 60}
+FEW = {**TOGETHER, "requests": 3, "prompt": 6, "output": 6, "memory": 8, "seqs": 2}
+ROOM = {**TOGETHER, "seqs": 4, "memory": 30}
+DECODING = {**TOGETHER, "requests": 24, "seqs": Range(8, 12), "budget": 60, "memory": Range(2, 4), "equal": 1}
+DECODING |= {"prompt": 4, "output": 16}
+COMPUTING = {**TOGETHER, "requests": 24, "seqs": 3, "budget": Range(0, 1), "memory": Range(3, 4), "prefixes": 0}
+COMPUTING |= {"prompt": 14, "output": 12}
+SITUATIONS = {
+    "one request takes all memory": {"requests": Range(3, 12), "memory": 0, "prompt": 9, "output": 1, "aborted": 0},
+    **{f"many decode, {size} tokens a block": {**DECODING, "block_size": size} for size in (1, 2, 4)},
+    **{f"a prompt is computed, {size} tokens a block": {**COMPUTING, "block_size": size} for size in (1, 2, 3)},
+}
+"""Sizes with which memory runs out in ways that are rare."""
+
+
+def _check_schedule(scheduler: str, sizes: dict[str, Any], situations: dict[str, Any], **parts: Any) -> Check:
+    """A check that replays how a scheduler serves loads; `sizes`, and those of a situation, in place of LOAD's."""
+    load = {"scheduler": scheduler, "tables": "PageTables", **LOAD, **sizes}
+    uses = (load["tables"], "PrefixBlocks" if load["tables"] == "PrefixTables" else "BlockManager", "Limits", scheduler)
+    cases = (
+        *(Case(name, {**load, **of_kind}) for name, of_kind in {"three requests": FEW, **situations}.items()),
+        *draw_cases(load, public=8, hidden=2, **LARGER),
+        Case("many at once", {**load, **CROWD}, hidden=True),
+    )
+    return check_log(replay.replay_schedule, cases=cases, uses=uses, **SERVING, **parts)
+
+
+SERVING = {"run": calls.schedule, "describe": draw.code_of_load, "inputs": draw.draw_load}
+LINE = (5e-3, 2e-4, 2e-7)
+"""A clock: seconds of a step, of a new token, of a computed token."""
+USUAL = (20, 150), (5, 20)
+"""Tokens of prompts and of outputs in a burst."""
+PATIENT, HASTY = ({"clock": LINE, "objective": objective} for objective in ((2.0, 0.022), (0.3, 0.035)))
+"""Objectives: seconds to the first token, and for each further one."""
+EXACT = (2.0**-8, 2.0**-12, 2.0**-22)
+ALONE = {"clock": EXACT, "objective": (EXACT[0] + 100 * EXACT[1], 0.1)}
+"""An objective that a prompt of 100 tokens meets to the last digit if it is computed at once and alone."""
+
+CHECKS = (
+    _check_blocks(
+        "BlockManager",
+        {"num_blocks": 300_000, "calls": 6000, "reads": 4},
+        name="blocks",
+        title="Blocks and their references",
+        points=8,
+        first_hint="Which list says who holds a block, and which says what can be given out? Do they always agree?",
+        hint="allocate takes any free block, without a search, and sets its count to one; release gives it back "
+        "only when its count has come down to zero.",
+    ),
+    _check_tables(
+        "PageTables",
+        "BlockManager",
+        situations={
+            "a token at a time": {
+                "num_blocks": 12,
+                "block_size": Range(2, 4),
+                "sequences": 2,
+                "longest": 12,
+                "single": 1,
+            },
+        },
+        name="tables",
+        title="Tables of blocks",
+        points=10,
+        first_hint="How many blocks has the text, and how many will it need? And what has changed after a False?",
+        hint="Count what all texts of the call lack together before any block is given out; a text that has room "
+        "enough lacks none, not fewer than none.",
+    ),
+    _check_schedule(
+        "Scheduler",
+        {"budget": Range(0, 3)},
+        {
+            "admitted by name": {**ROOM, "requests": 6, "budget": 0, "admits": 2},
+            "equal prompts": {**ROOM, "requests": 12, "prompt": 3, "output": 5, "equal": 1, "prefixes": 1},
+        },
+        name="continuous",
+        title="Steps put together anew",
+        points=14,
+        first_hint="Write down for one step who runs, what of each is kept, and how many blocks are available. Who "
+        "may come in?",
+        hint="Feed all that is pending of those who run; admit the first that waits as long as a slot is free and "
+        "blocks for all but its last token can be reserved; give back all blocks of whoever ends.",
+    ),
+    _check_schedule(
+        "ChunkedScheduler",
+        {"prompt": Range(1, 24), "budget": Range(0, 6)},
+        {"room for all": {**ROOM, "requests": 16, "prompt": 9, "output": 9, "budget": 6}},
+        name="chunked",
+        title="Chunks under a budget",
+        points=14,
+        first_hint="Of one step: who has one token pending, what is left of the budget after them, and whose turn is "
+        "next?",
+        hint="What is left is the budget less the tokens in the batch so far; a text takes the smaller of that and "
+        "what is pending, in the order of arrival, and the first that waits comes in only while something is "
+        "left.",
+    ),
+    Check(
+        name="steps_to_first",
+        title="Steps until the first token",
+        points=3,
+        cases=(Case("small numbers", {"size": 9}), *draw_cases({"size": Range(20, 60)}, public=1, hidden=1)),
+        inputs=draw.draw_steps,
+        run=calls.steps_to_first,
+        expect=draw.expect_steps,
+        compare=close,
+        first_hint="What do the writers leave of each step, and what becomes of a last chunk that is not full?",
+        hint="Divide the prompt by what is left of a step, and round up.",
+        uses=("steps_to_first",),
+        describe=draw.code_of_steps,
+    ),
+    Check(
+        name="keys",
+        title="Keys of beginnings",
+        points=3,
+        cases=(
+            Case("blocks of two", {"block_size": 2, "blocks": 3}),
+            Case("nearly alike", {"block_size": 4, "blocks": 1, "near": True}),
+            Case("one long text, twice", {"block_size": 1, "blocks": 1500, "alone": True}),
+            *draw_cases(
+                {"block_size": Range(1, 24), "blocks": Range(1, 5), "more": Range(0, 23), "vocabulary": 2},
+                public=4,
+                hidden=1,
+                vocabulary=30_000,
+            ),
+        ),
+        inputs=draw.draw_keys,
+        run=calls.keys,
+        expect=draw.expect_keys,
+        compare=close,
+        first_hint="Two texts hold the same block behind different beginnings: are its keys different?",
+        hint="Go through the full blocks only; each key is made of the key before it and the tokens of its block.",
+        uses=("keys",),
+        describe=draw.code_of_keys,
+    ),
+    _check_blocks(
+        "PrefixBlocks",
+        {"num_blocks": 15_000, "calls": 12_000, "reads": 1, "cached": 1},
+        name="prefix_blocks",
+        title="Blocks that are known",
+        points=7,
+        first_hint="Of each block: has it a reference, has it a key, and is it among those to be given out, and in "
+        "which order?",
+        hint="A known block without references waits in the order of release. Whoever shares it takes it out of "
+        "that order; whoever is given it takes its key from it. Dictionaries need no search for any of this.",
+    ),
+    _check_tables(
+        "PrefixTables",
+        "PrefixBlocks",
+        situations={
+            "the first block is evicted": {"num_blocks": Range(8, 14), "longest": Range(4, 12), "evicted": True},
+            "prompts are repeated": {
+                "num_blocks": 60,
+                "block_size": Range(2, 4),
+                "longest": Range(9, 20),
+                "calls": 120,
+            },
+        },
+        name="prefixes",
+        title="Tables that share beginnings",
+        points=8,
+        first_hint="A prompt that is known to its last token: what does it start with? When does a block become known?",
+        hint="Look the keys up one after the other, share what is found, stop at the first that is not, and leave "
+        "the last token out. In commit, register only blocks that this call has filled.",
+    ),
+    _check_schedule(
+        "ChunkedScheduler",
+        {"tables": "PrefixTables", "prefixes": Range(1, 3)},
+        {},
+        name="shared",
+        title="Requests that share beginnings",
+        points=7,
+        first_hint="When a text comes in, which tokens are kept already, and what is left to feed and to reserve?",
+        hint="Begin at the length that the tables give, in feed as in admit; reserve only what is missing; let a "
+        "text that was not admitted leave no reference behind.",
+    ),
+    _check_schedule(
+        "PreemptiveScheduler",
+        {"tables": "PrefixTables", "memory": Range(0, 7), "output": Range(4, 18)},
+        {"admitted by name": {**ROOM, "requests": 8, "budget": 60, "admits": 1}, **SITUATIONS},
+        name="preemptive",
+        title="Whoever came last gives way",
+        points=14,
+        first_hint="A writer finds no block: who came last of those who run, what does it hold, and where does it "
+        "wait then?",
+        hint="Try to reserve one token more for the writer; as long as that fails, let the last of those who run "
+        "give way, and stop if that was the writer itself. Whoever gave way has no number and no blocks.",
+    ),
+    Check(
+        name="token_budget",
+        title="A budget by the clock",
+        points=3,
+        cases=(
+            Case("a few writers", {"decodes": 4, "past": 100, "chunk": 37}),
+            Case("a long prompt", {"decodes": 1, "past": 20, "chunk": 6000}),
+            *draw_cases({"decodes": 12, "past": 500, "chunk": 100}, public=2, hidden=1, decodes=60, chunk=300),
+        ),
+        inputs=draw.draw_budgets,
+        run=calls.token_budget,
+        expect=draw.expect_budgets,
+        compare=close,
+        first_hint="Ask the clock for your answer, and for one token more: which of the two lasts too long?",
+        hint="A step has a part for each writer, and one for the chunk; let the chunk grow until the clock says "
+        "too much, and go back by one. The budget counts the writers' tokens as well.",
+        uses=("Clock", "token_budget"),
+        describe=draw.code_of_budgets,
+    ),
+    check_log(
+        replay.replay_goodput,
+        name="promise",
+        title="Goodput on loads not seen before",
+        points=9,
+        cases=(
+            Case("long prompts among decodes", {"phases": [(28, 30, (20, 400), (15, 40))], **PATIENT}),
+            Case("a burst", {"phases": [(90, 70, *USUAL)], **HASTY}),
+            Case("a burst, then calm", {"phases": [(110, 50, *USUAL), (20, 25, *USUAL)], **HASTY}),
+            Case("a burst of short and long prompts", {"phases": [(90, 90, (10, 400), (3, 8))], **HASTY}),
+            Case(
+                "many short prompts, then calm with longer ones",
+                {
+                    "phases": [(150, 2000, (40, 60), (2, 8)), (60, 25, (60, 110), (2, 8))],
+                    "from_s": 2.0,
+                    **HASTY,
+                },
+            ),
+            Case(
+                "steps are too long anyway",
+                {"phases": [(30, 30, (20, 150), (1, 3))], "clock": LINE, "objective": (2.0, 0.004)},
+            ),
+            Case("in time to the last moment", {"phases": [(12, 2, (100, 101), (2, 9))], **ALONE}),
+            Case(
+                "a burst of long prompts",
+                {"phases": [(60, 60, (20, 260), (5, 30))], "clock": LINE, "objective": (0.5, 0.03)},
+                hidden=True,
+            ),
+        ),
+        **{**SERVING, "inputs": draw.draw_traffic},
+        first_hint="Which of the two promises is broken more often: the first token's, or the mean gap's?",
+        hint="Gaps: let token_budget set the budget of each step by those who write in it. First tokens: order "
+        "those who wait, first by whether they can still be in time, then by what they cost the others.",
+        uses=("BlockManager", "Clock", "Limits", "Objective", "PageTables", "PromisedScheduler"),
+    ),
+)
+LAB = Lab("serving", repeat_first_case(CHECKS))

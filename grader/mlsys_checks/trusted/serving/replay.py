@@ -1,281 +1,479 @@
-"""A scheduler's log, played again step by step: what each rule asks for, where every token lies, and who holds what.
+"""Oracles of lab 11: a block pool, block tables and schedulers that keep every rule, on which logs are replayed.
 
-Decisions follow from the rules alone: blocks that the log names are held against them, none is taken on trust. A log is
-held against its grammar before it is played, so that no number in it can turn the clock or a count back.
+Decisions follow from the rules alone. Which free block a sequence gets is the learner's choice: a replay takes it from
+the log once the pool has seen that it may be allocated.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from enum import IntEnum
+from collections.abc import Mapping, Sequence
+from itertools import islice, pairwise
+from typing import Any
 
-import numpy as np
+from mlsys_checks.sandboxed.serving import VOCABULARY, next_token, serve
+from mlsys_checks.trusted.logs import BrokenRuleError, require_equal, require_form
 
-from mlsys_checks.sandboxed.serving.blocks import ragged
-from mlsys_checks.sandboxed.serving.schedulers import following
-from mlsys_checks.sandboxed.spec import Arrays
-from mlsys_checks.trusted.serving.pool import (
-    BrokenRuleError,
-    Memory,
-    Pool,
-    by_step,
-    group,
-    require_form,
-    require_rows,
-)
+GOODPUT = 0.8
+"""Fraction of the goodput of the judge's own policy that is asked for."""
 
 
-class Rules(IntEnum):
-    """Which scheduler's rules hold; their numbers are those of `calls.SCHEDULERS`."""
+class Pool:
+    """Reference counts of blocks, the key by which each is cached, and the order in which cached ones are evicted."""
 
-    CONTINUOUS = 0
-    CHUNKED = 1
-    PREEMPTIVE = 2
-    FREE = 3
-    """Any order, any budget: only memory, and that everybody ends."""
+    def __init__(self, num_blocks: int) -> None:
+        self.references = [0] * num_blocks
+        self.blank = dict.fromkeys(range(num_blocks))  # without a reference and without a key
+        self.cached: dict[object, int] = {}
+        self.key_of: dict[int, object] = {}
+        self.evictable: dict[int, None] = {}  # cached, without a reference, the one released longest ago first
+
+    @property
+    def available(self) -> int:
+        """Number of blocks without a reference."""
+        return len(self.blank) + len(self.evictable)
+
+    def allocate(self) -> int | None:
+        """Allocate one of the blocks that may be allocated now, None where there is none."""
+        if not self.available:
+            return None
+        block = self.blank.popitem()[0] if self.blank else next(iter(self.evictable))
+        self._assign(block)
+        return block
+
+    def take(self, blocks: Sequence[int], where: str, *, in_order: bool = True) -> None:
+        """Allocate these blocks of a log; `in_order`: blank ones first, then cached ones in their order."""
+        if len(set(blocks)) < len(blocks) or any(self.references[block] for block in blocks):
+            raise BrokenRuleError(f"{where}: a block is allocated that is in use", f"one of {blocks[:8]}")
+        oldest = set(islice(self.evictable, max(0, len(blocks) - len(self.blank))))
+        fitting = all(block in self.blank or block in oldest for block in blocks)
+        if in_order and not (fitting and oldest <= set(blocks)):
+            expected = "blank blocks first, then known ones, those released longest ago first"
+            raise BrokenRuleError(f"{where}: the wrong block is allocated", f"blocks {list(blocks)}", expected)
+        for block in blocks:
+            self._assign(block)
+
+    def _assign(self, block: int) -> None:
+        if block in self.key_of:
+            del self.evictable[block], self.cached[self.key_of.pop(block)]
+        self.blank.pop(block, None)
+        self.references[block] = 1
+
+    def share(self, block: int) -> None:
+        """Add a reference."""
+        self.evictable.pop(block, None)
+        self.references[block] += 1
+
+    def release(self, block: int) -> None:
+        """Take a reference away."""
+        self.references[block] -= 1
+        if not self.references[block]:
+            (self.evictable if block in self.key_of else self.blank)[block] = None
+
+    def register(self, block: int, key: object) -> None:
+        """Cache a block, unless it is cached or another is by this key."""
+        if key not in self.cached and block not in self.key_of:
+            self.cached[key], self.key_of[block] = block, key
+
+    def find(self, key: object) -> int | None:
+        """The block that is cached by a key."""
+        return self.cached.get(key)
+
+    def compare(self, where: str, available: int, references: Sequence[int] = ()) -> None:
+        """Hold how many blocks are available, and the references of each where they were read, against the pool's."""
+        for block, (got, expected) in enumerate(zip(references, self.references, strict=False)):
+            require_equal(f"{where}: block {block} has the wrong number of references", got, expected)
+        require_equal(f"{where}: the wrong number of blocks is available", available, self.available)
 
 
-class Replay:
-    """Requests of a case, what of each is kept and where, and the clock, while a log is played again."""
+def form_of_counts(num_blocks: int) -> Any:
+    """The form of the counts of a pool in a log."""
+    return (range(num_blocks + 1), (range(1 << 31),) * num_blocks)
 
-    def __init__(self, asked: Arrays) -> None:
-        self.rules, self.prefix = Rules(int(asked["scheduler"])), bool(asked["prefix"])
-        count, self.page = map(int, asked["pool"])
-        self.sequences, self.tokens = map(int, asked["limits"])
-        self.clock_s, self.comes_s, self.leaves_s = (asked[name].tolist() for name in ("clock", "comes_s", "leaves_s"))
-        self.texts = ragged(asked["prompts"], asked["lengths"])
-        self.most = [len(text) + writes for text, writes in zip(self.texts, asked["writes"].tolist(), strict=True)]
-        self.coming = sorted(range(len(self.texts)), key=self.comes_s.__getitem__)
-        self.admits = asked["admits"].tolist()
+
+def replay_blocks(log: Any, case: dict[str, Any]) -> None:
+    """Replay a script of calls on a block manager; a log may end where a call names a block that was not given."""
+    count, script = int(case["num_blocks"]), [("at first",), *case["script"]]
+    form = range(count + 1) if case["reads"] else form_of_counts(count)
+    require_form(log, {"blocks": [{range(count), None}], "counts": [form]})
+    pool, blocks, answers = Pool(count), list[Any](), iter(log["blocks"])
+    for number, ((call, *arguments), counts) in enumerate(zip(script, log["counts"], strict=False), start=-1):
+        where = call if number < 0 else f"call {number}, {call}"
+        if call in ("allocate", "find"):
+            blocks.append(next(answers, None))
+        if call == "allocate" and (blocks[-1] is None or not pool.available):
+            what = f"{where} gives the wrong block, or none"
+            require_equal(what, blocks[-1], "one of those available" if pool.available else None)
+        elif call == "allocate":
+            pool.take(blocks[-1:], where)
+        elif call == "find":
+            require_equal(f"{where} gives the wrong block", blocks[-1], pool.find(*arguments))
+        elif number >= 0:
+            getattr(pool, call)(blocks[arguments[0]], *arguments[1:])
+            where += f" of block {blocks[arguments[0]]}"
+        pool.compare(where, *((counts,) if case["reads"] else counts))
+    require_equal("the log does not end where the script ends", len(log["counts"]), len(script))
+
+
+class Tables:
+    """Block tables of sequences, and how many of the tokens of each are computed, on a pool."""
+
+    def __init__(self, num_blocks: int, block_size: int, *, prefix: bool) -> None:
+        self.pool, self.block_size, self.prefix = Pool(num_blocks), block_size, prefix
+        self.tables: dict[int, list[int]] = {}
+        self.computed: dict[int, int] = {}
+        self.reserved: dict[int, int] = {}
+
+    def play(self, prompts: Sequence[Sequence[int]], call: str, *arguments: Any, **found: Any) -> bool | None:
+        """Make a call of a script: whether there was room, if it asks; `found` goes to `extend`."""
+        if call == "start":
+            self.start(arguments[0], prompts[arguments[0]][: arguments[1]])
+        elif call == "try_reserve":
+            counts, missing = dict(arguments[0]), self.missing(dict(arguments[0]))
+            if sum(missing.values()) + arguments[1] > self.pool.available:
+                return False
+            self.extend(missing, **found)
+            self.reserved |= {seq: max(self.reserved[seq], self.computed[seq] + more) for seq, more in counts.items()}
+            return True
+        elif call == "commit":
+            for seq, count in arguments[0]:
+                self.commit(seq, prompts[seq], count)
+        else:
+            self.drop(*arguments)
+        return None
+
+    def blocks_for(self, tokens: int) -> int:
+        """How many blocks hold so many tokens."""
+        return -(-tokens // self.block_size)
+
+    def find_prefix(self, tokens: Sequence[int]) -> list[int]:
+        """Cached blocks of a prompt's prefix, never with its last token."""
+        found: list[int] = []
+        for end in range(self.block_size, len(tokens) if self.prefix else 0, self.block_size):
+            block = self.pool.find(tuple(tokens[:end]))
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def start(self, seq: int, tokens: Sequence[int]) -> None:
+        """Start a sequence with the cached blocks of its prefix."""
+        self.tables[seq] = self.find_prefix(tokens)
+        self.computed[seq] = self.reserved[seq] = len(self.tables[seq]) * self.block_size
+        for block in self.tables[seq]:
+            self.pool.share(block)
+
+    def missing(self, counts: Mapping[int, int]) -> dict[int, int]:
+        """How many more blocks each sequence needs for so many tokens beyond those computed."""
+        needed = {seq: self.blocks_for(self.computed[seq] + count) for seq, count in counts.items()}
+        return {seq: max(0, blocks - len(self.tables[seq])) for seq, blocks in needed.items()}
+
+    def extend(
+        self,
+        missing: Mapping[int, int],
+        found: Mapping[int, list[int]] | None = None,
+        where: str = "",
+        *,
+        in_order: bool = True,
+    ) -> None:
+        """Allocate the missing blocks: those that the tables of a log have beyond these, or any that may be."""
+        if found is None:
+            for seq, count in missing.items():
+                self.tables[seq] += [block for _ in range(count) if (block := self.pool.allocate()) is not None]
+            return
+        new = {seq: found.get(seq, [])[len(self.tables[seq]) :] for seq in missing}
+        for seq, blocks in new.items():
+            require_equal(f"{where}: sequence {seq} is given the wrong number of blocks", len(blocks), missing[seq])
+        self.pool.take([block for blocks in new.values() for block in blocks], where, in_order=in_order)
+        for seq, blocks in new.items():
+            self.tables[seq] += blocks
+
+    def commit(self, seq: int, tokens: Sequence[int], count: int) -> None:
+        """Count the next tokens of a sequence as computed, and cache the blocks that they fill."""
+        before, self.computed[seq] = self.computed[seq], self.computed[seq] + count
+        for i in range(before // self.block_size, self.computed[seq] // self.block_size) if self.prefix else ():
+            self.pool.register(self.tables[seq][i], tuple(tokens[: (i + 1) * self.block_size]))
+
+    def drop(self, seq: int) -> None:
+        """Release the blocks of a sequence, the last one first."""
+        for block in reversed(self.tables.pop(seq)):
+            self.pool.release(block)
+        del self.computed[seq]
+
+    def compare(self, where: str, found: Mapping[int, list[int]]) -> None:
+        """Hold the tables of a log against these."""
+        for seq in sorted({*found, *self.tables}):
+            require_equal(f"{where}: sequence {seq} has the wrong blocks", found.get(seq), self.tables.get(seq))
+
+
+def replay_tables(log: Any, case: dict[str, Any]) -> None:
+    """Replay a script of calls on block tables."""
+    count, prompts, script = case["num_blocks"], case["prompts"], case["script"]
+    seqs, length = range(len(prompts)), range(max(map(len, prompts)) + 1)
+    step: dict[str, Any] = {"answer": {bool, None}, "lengths": [(seqs, length)], "tables": [(seqs, [range(count)])]}
+    step |= {"counts": form_of_counts(count), "second": ([(seqs, length)], range(count + 1))}
+    require_form(log, {"steps": (step,) * len(script), "num_blocks": (int,) * len(case["sizes"])})
+    tables = Tables(count, case["block_size"], prefix=case["tables"] == "PrefixTables")
+    for (size, tokens), blocks in zip(case["sizes"], log["num_blocks"], strict=True):
+        require_equal(f"pages({tokens}), of blocks of {size} tokens, is wrong", blocks, -(-tokens // size))
+    for number, ((call, *arguments), step) in enumerate(zip(script, log["steps"], strict=True)):
+        found, where = dict(step["tables"]), f"call {number}, {call}"
+        refused = call == "try_reserve" and not step["answer"]
+        answer = tables.play(prompts, call, *arguments, found=None if refused else found, where=where)
+        require_equal(f"{where} gives the wrong answer", step["answer"], answer)
+        require_equal(f"after {where}, the wrong numbers of tokens are kept", dict(step["lengths"]), tables.computed)
+        tables.compare(f"after {where}", found)
+        tables.pool.compare(f"after {where}", *step["counts"])
+        what = f"{where} does not do the same on a second pool's tables: have both books in common?"
+        require_equal(what, step["second"], [step["lengths"], step["counts"][0]])
+
+
+class _Replay:
+    """A server whose decisions are those of a log, held against the rules of the load's scheduler step by step.
+
+    A PromisedScheduler may choose: of it only what memory allows is asked, and that every request finishes.
+    """
+
+    def __init__(self, log: Any, load: dict[str, Any]) -> None:
+        self.scheduler, (self.max_num_seqs, self.budget) = load["scheduler"], load["limits"]
+        self.admits, self.outputs = list(load["admits"]), load["outputs"]
+        self.tokens = [list(prompt) for prompt in load["prompts"]]
+        self.final = [len(one) + count for one, count in zip(self.tokens, self.outputs, strict=True)]
+        self.tables = Tables(load["num_blocks"], load["block_size"], prefix=load["tables"] == "PrefixTables")
         self.waiting: list[int] = []
         self.running: list[int] = []
-        self.tables: dict[int, list[int]] = {}
-        self.kept: dict[int, int] = {}
-        self.pool, self.memory = Pool(count), Memory(self.page)
-        self.most_steps, self.now_s = int(asked["most_steps"]), 0.0
-        self.times_s: list[list[float]] = [[] for _ in self.texts]
+        self.times_s: list[list[float]] = [[] for _ in self.tokens]
+        self.where, self.step_number = "at first", 0
+        self._require_grammar(log, load["max_steps"])
+        self.steps: list[Any] = log["steps"]
 
-    def play(self, got: Arrays) -> None:
-        """Play a log to its end; BrokenRuleError where a rule is broken."""
-        steps = self._require_grammar(got)
-        if len(got["references"]) != steps + 1 or len(got["tokens"]) != got["fed"][:, 3].sum():
-            raise BrokenRuleError("the log does not agree with itself")
-        fed, *noted = (by_step(got[name], steps) for name in ("fed", "held", "writers", "preempted"))
-        tokens = iter(got["tokens"].tolist())
-        for step in range(steps):
-            held, writers, preempted = (part[step] for part in noted)
-            self.arrive()
-            where = f"step {step}"
-            self._step(
-                where, {i: (first, count) for i, first, count in fed[step]}, group(held), [i for (i,) in preempted]
-            )
-            self.pool.compare(where, got["available"][step], got["references"][step])
-            self._run(where, fed[step], [[next(tokens) for _ in range(count)] for _, _, count in fed[step]])
-            self._write(where, [i for (i,) in writers])
-        self.arrive()
-        if self.coming or self.waiting or self.running:
-            raise BrokenRuleError("the log ends although somebody waits or runs")
-        self.pool.compare("at the end", got["available"][steps], got["references"][steps])
+    def _require_grammar(self, log: Any, max_steps: int) -> None:
+        """No number in a log is outside of what it can be, and no request is twice in one list."""
+        requests, count = range(len(self.tokens)), len(self.tables.pool.references)
+        fed = (requests, range(max(self.final)), [range(VOCABULARY)])
+        step = {"fed": [fed], "sampled": [requests], "preempted": [requests], "tables": [(requests, [range(count)])]}
+        require_form(log, {"steps": [step | {"available": range(count + 1)}], "end": form_of_counts(count)})
+        if len(log["steps"]) > max_steps:
+            raise BrokenRuleError("the log has too many steps", len(log["steps"]), f"at most {max_steps}")
+        for number, step in enumerate(log["steps"]):
+            for name in ("fed", "tables", "sampled", "preempted"):
+                found = [one if isinstance(one, int) else one[0] for one in step[name]]
+                if len(set(found)) < len(found):
+                    raise BrokenRuleError(f"step {number}: a request is named twice in `{name}`")
+            if not step["fed"] or not all(tokens for _, _, tokens in step["fed"]):
+                raise BrokenRuleError(f"step {number}: a request, or all of them, have no token")
 
-    def _require_grammar(self, got: Arrays) -> int:
-        """Hold a log against its grammar; returns how many steps it has."""
-        require_form(got, {"available": (None,), "references": (None, None), "fed": (None, 4), "tokens": (None,)})
-        require_form(got, {"held": (None, 3), "writers": (None, 2), "preempted": (None, 2)})
-        steps, longest = len(got["available"]) - 1, max(self.most)
-        if not 0 <= steps <= self.most_steps:
-            raise BrokenRuleError("the log has too many steps, or no end", steps, f"at most {self.most_steps}")
-        requests = {"request": range(len(self.texts))}
-        sizes = {"place of a first token": range(longest), "number of tokens": range(1, longest + 1)}
-        blocks = {"block": range(len(self.pool.references))}
-        require_rows(got, "fed", steps, requests | sizes)
-        if len(set(got["fed"][:, 0].tolist())) < steps:
-            raise BrokenRuleError("a step of the log feeds no request", expected="at least one request in each step")
-        require_rows(got, "held", steps, requests | blocks, is_event=False)
-        for name in ("writers", "preempted"):
-            require_rows(got, name, steps, requests)
-        return steps
+    def add(self, i: int, now_s: float) -> None:
+        self.waiting.append(i)
 
-    def arrive(self) -> None:
-        """Let requests come and go until there is one that a step can feed."""
-        while True:
-            if not self.waiting and not self.running and self.coming:
-                self.now_s = max(self.now_s, self.comes_s[self.coming[0]])
-            while self.coming and self.comes_s[self.coming[0]] <= self.now_s:
-                self.waiting.append(self.coming.pop(0))
-            for i in [i for i in (*self.waiting, *self.running) if self.leaves_s[i] <= self.now_s]:
-                self.end(i)
-            if self.waiting or self.running or not self.coming:
-                return
-
-    def end(self, i: int) -> None:
-        """Forget a request."""
+    def finish(self, i: int) -> None:
         if i in self.waiting:
             self.waiting.remove(i)
         else:
             self.running.remove(i)
-            self._give_back(i)
+            self.tables.drop(i)
 
-    def _give_back(self, i: int) -> None:
-        for block in reversed(self.tables.pop(i)):
-            self.pool.release(block)
-        del self.kept[i]
+    def step(self, now_s: float) -> list[tuple[int, int]]:
+        """Hold the next step of the log against the rules, and run it."""
+        if self.step_number == len(self.steps):
+            raise BrokenRuleError("the log ends although requests wait or run", f"{self.step_number} steps")
+        step, self.where = self.steps[self.step_number], f"step {self.step_number}"
+        self.step_number += 1
+        fed, tables = {i: len(tokens) for i, _, tokens in step["fed"]}, dict(step["tables"])
+        if self.scheduler == "PromisedScheduler":
+            self._follow(step["fed"], tables)
+        else:
+            expected, preempted = self._decide(tables)
+            what = f"{self.where}: the wrong requests are preempted"
+            require_equal(what, sorted(step["preempted"]), sorted(preempted))
+            for i in sorted({*fed, *expected}):
+                got, want = fed.get(i, 0), expected.get(i, 0)
+                if got != want:
+                    what = f"{self.where}: request {i} is given the wrong number of tokens"
+                    raise BrokenRuleError(what, f"{got}; all: {fed}", f"{want}; all: {expected}")
+            self.tables.compare(self.where, tables)
+        available = self.tables.pool.available
+        require_equal(f"{self.where}: the wrong number of blocks is available", step["available"], available)
+        parts = []
+        for i, first, tokens in step["fed"]:
+            computed = self.tables.computed.get(i)
+            if first != computed or tokens != self.tokens[i][first : first + len(tokens)]:
+                what = f"{self.where}: request {i} is given the wrong tokens"
+                raise BrokenRuleError(what, f"{tokens} from {first} on", f"those from {computed} on")
+            if self.tables.blocks_for(first + len(tokens)) > len(self.tables.tables[i]):
+                raise BrokenRuleError(f"{self.where}: request {i} has too few blocks for its tokens")
+            parts.append((len(tokens), first))
+        for i, count in fed.items():
+            self.tables.commit(i, self.tokens[i], count)
+        return parts
+
+    def sample(self, now_s: float) -> list[int]:
+        """Append a token to each sequence that is computed to its end."""
+        expected, finished = [i for i in self.running if not self._pending(i)], []
+        sampled = sorted(self.steps[self.step_number - 1]["sampled"])
+        require_equal(f"{self.where}: the wrong requests are among the writers", sampled, sorted(expected))
+        for i in expected:
+            self.tokens[i].append(next_token(self.tokens[i]))
+            self.times_s[i].append(now_s)
+            if len(self.tokens[i]) == self.final[i]:
+                self.finish(i)
+                finished.append(i)
+        return finished
 
     def _pending(self, i: int) -> int:
-        return len(self.texts[i]) - self.kept[i]
+        return len(self.tokens[i]) - self.tables.computed[i]
 
-    def _pages(self, tokens: int) -> int:
-        return -(-tokens // self.page)
-
-    # --- what a step decides ------------------------------------------------------------------------------------------
-
-    def _step(
-        self, where: str, fed: dict[int, tuple[int, int]], held: dict[int, list[int]], preempted: list[int]
-    ) -> None:
-        """Decide by the rules, and hold the log against it: who is fed how much, who gives way, who holds what."""
-        if self.rules is Rules.FREE:
-            self._follow(where, fed, held)
-            return
+    def _decide(self, tables: Mapping[int, list[int]]) -> tuple[dict[int, int], list[int]]:
+        """What a step does by the rules: tokens of each request, and the requests that are preempted."""
         while self.admits:
-            self._admit(where, self.admits.pop(0), held)
-        left = math.inf if self.rules is Rules.CONTINUOUS else self.tokens
-        gone, lacking = self._give_way([i for i in self.running if self._pending(i) == 1])
-        for i, blocks in lacking.items():
-            self._grow(where, i, held, blocks)
-        expected = dict.fromkeys(lacking, 1)
+            self._admit(self.admits.pop(0), tables)
+        left = math.inf if self.scheduler == "Scheduler" else self.budget
+        preempted, missing = self._preempt([i for i in self.running if self._pending(i) == 1])
+        self.tables.extend(missing, tables, self.where, in_order=False)
+        expected = dict.fromkeys(missing, 1)
         left -= len(expected)
         for i in [i for i in self.running if i not in expected]:
-            count = int(min(self._pending(i), left))
-            if count:
+            if count := int(min(self._pending(i), left)):
                 expected[i], left = count, left - count
-        while self.waiting and len(self.running) < self.sequences and left and self._has_room(self.waiting[0]):
+        while self.waiting and len(self.running) < self.max_num_seqs and left and self._has_room(self.waiting[0]):
             i = self.waiting[0]
-            self._admit(where, i, held)
-            count = int(min(self._pending(i), left))
-            expected[i], left = count, left - count
-        if sorted(preempted) != sorted(gone):
-            raise BrokenRuleError(f"{where}: the wrong requests give way", preempted or "none", gone or "none")
-        if strangers := sorted(set(held) - set(self.running)):
-            raise BrokenRuleError(f"{where}: request {strangers[0]} runs", "admitted", "it waits")
-        self._compare_fed(where, {i: count for i, (_, count) in fed.items()}, expected)
-        self._compare_tables(where, held)
+            self._admit(i, tables)
+            expected[i] = int(min(self._pending(i), left))
+            left -= expected[i]
+        return expected, preempted
 
-    def _compare_fed(self, where: str, fed: dict[int, int], expected: dict[int, int]) -> None:
-        for i in sorted({*fed, *expected}):
-            if fed.get(i, 0) != expected.get(i, 0):
-                what = f"{where}: request {i} is fed the wrong number of tokens"
-                raise BrokenRuleError(what, f"{fed.get(i, 0)}; all: {fed}", f"{expected.get(i, 0)}; all: {expected}")
+    def _preempt(self, decoding: list[int]) -> tuple[list[int], dict[int, int]]:
+        """Preempt the latest until decoding sequences find blocks: who was preempted, and the blocks others miss.
 
-    def _compare_tables(self, where: str, held: dict[int, list[int]]) -> None:
-        for i in self.running:
-            if held.get(i, []) != self.tables[i]:
-                what = f"{where}: request {i} has the wrong blocks"
-                raise BrokenRuleError(what, held.get(i, []), f"{self.tables[i]}, and none else")
-
-    def _give_way(self, writers: list[int]) -> tuple[list[int], dict[int, int]]:
-        """Let those who came last give way until writers find blocks for their tokens: who went, what others lack.
-
-        Blocks are counted here and named later: a scheduler may look who gives way before it gives out the first.
+        Blocks are counted here and allocated later: a scheduler may find out whom to preempt before it allocates any.
         """
-        gone: list[int] = []
-        lacking: dict[int, int] = {}
-        for i in writers:
+        preempted: list[int] = []
+        missing: dict[int, int] = {}
+        for i in decoding:
             while i in self.running:
-                more = max(0, self._pages(self.kept[i] + 1) - len(self.tables[i]))
-                if self.rules is not Rules.PREEMPTIVE or sum(lacking.values()) + more <= self.pool.available:
-                    lacking[i] = more
+                more = self.tables.missing({i: 1})[i]
+                enough = sum(missing.values()) + more <= self.tables.pool.available
+                if enough or self.scheduler != "PreemptiveScheduler":
+                    missing[i] = more
                     break
-                gone.append(self.running.pop())
-                self._give_back(gone[-1])
-                self.waiting.insert(0, gone[-1])
-        return gone, lacking
+                preempted.append(self.running.pop())
+                self.tables.drop(preempted[-1])
+                self.waiting.insert(0, preempted[-1])
+        return preempted, missing
 
-    def _grow(self, where: str, i: int, held: dict[int, list[int]], lacking: int) -> None:
-        """Take the blocks that the log gives to a text beyond those that it has."""
-        new = held.get(i, [])[len(self.tables[i]) :]
-        if len(new) != lacking:
-            got = f"{len(held.get(i, []))} blocks" if i in held else "it does not run"
-            raise BrokenRuleError(f"{where}: request {i} runs", got, f"with {len(self.tables[i]) + lacking} blocks")
-        self.pool.take(new, f"{where}, request {i}", in_order=False)
-        self.tables[i] += new
-
-    def _asked(self, i: int) -> int:
-        """Blocks that a text needs to be admitted, shared ones included."""
-        return self._pages(len(self.texts[i]) if self.rules is Rules.PREEMPTIVE else self.most[i] - 1)
-
-    def _found(self, i: int) -> list[int]:
-        return self.pool.find(self.texts[i], self.page) if self.prefix else []
+    def _need(self, i: int) -> int:
+        """Blocks with which a request is admitted, cached ones included."""
+        preemptive = self.scheduler == "PreemptiveScheduler"
+        return self.tables.blocks_for(len(self.tokens[i]) if preemptive else self.final[i] - 1)
 
     def _has_room(self, i: int) -> bool:
-        in_use = sum(self.pool.references[block] > 0 for block in self._found(i))
-        spare = len(self.running) if self.rules is Rules.PREEMPTIVE else 0
-        return self._asked(i) - in_use + spare <= self.pool.available
+        in_use = sum(self.tables.pool.references[block] > 0 for block in self.tables.find_prefix(self.tokens[i]))
+        spare = len(self.running) if self.scheduler == "PreemptiveScheduler" else 0
+        return self._need(i) - in_use + spare <= self.tables.pool.available
 
-    def _admit(self, where: str, i: int, held: dict[int, list[int]]) -> None:
-        found = self._found(i)
-        if held.get(i, found)[: len(found)] != found:
-            what = f"{where}: request {i} does not begin with the blocks that are known of it"
-            raise BrokenRuleError(what, held[i], f"{found} first")
-        for block in found:
-            self.pool.share(block)
-        self.tables[i], self.kept[i] = found, len(found) * self.page
+    def _admit(self, i: int, tables: Mapping[int, list[int]]) -> None:
+        if i not in tables:
+            raise BrokenRuleError(f"{self.where}: request {i} waits", expected="it is admitted")
+        self.tables.start(i, self.tokens[i])
+        found = self.tables.tables[i]
+        what = f"{self.where}: request {i} does not begin with the blocks that are known of it"
+        require_equal(what, tables[i][: len(found)], found)
         self.waiting.remove(i)
         self.running.append(i)
-        self._grow(where, i, held, self._asked(i) - len(found))
+        self.tables.extend({i: self._need(i) - len(found)}, tables, self.where, in_order=False)
 
-    def _follow(self, where: str, fed: dict[int, tuple[int, int]], held: dict[int, list[int]]) -> None:
-        """Do as the log does, whoever it admits or sends back: what it holds must have been free, or shared rightly."""
-        if strangers := sorted(set(held) - {*self.waiting, *self.running}):
-            raise BrokenRuleError(f"{where}: request {strangers[0]} is not there", "it runs")
-        if len(held) > self.sequences:
-            raise BrokenRuleError(f"{where}: too many requests run", len(held), self.sequences)
-        for i in [i for i in self.running if i not in held or (i in fed and fed[i][0] < self.kept[i])]:
-            self.end(i)
-            self.waiting.append(i)
-        for i in [i for i in self.waiting if i in held]:
+    def _follow(self, fed: Sequence[tuple[int, int, list[int]]], tables: Mapping[int, list[int]]) -> None:
+        """Do as the log does, whatever it admits or preempts: blocks must be free, and nothing computed is kept."""
+        if strangers := sorted(set(tables) - {*self.waiting, *self.running}):
+            raise BrokenRuleError(f"{self.where}: request {strangers[0]} is not there", "it runs")
+        if len(tables) > self.max_num_seqs:
+            raise BrokenRuleError(f"{self.where}: too many requests run", len(tables), self.max_num_seqs)
+        held, firsts = self.tables.tables, {i: first for i, first, _ in fed}
+        for i in list(self.running):
+            goes_on = tables.get(i, [])[: len(held[i])] == held[i] and i in tables
+            if not goes_on or firsts.get(i, math.inf) < self.tables.computed[i]:
+                self.finish(i)
+                self.waiting.append(i)
+        for i in [i for i in self.waiting if i in tables]:
             self.waiting.remove(i)
             self.running.append(i)
-            self.kept[i] = fed[i][0] if i in fed else 0
-        references = [0] * len(self.pool.references)
+            self.tables.start(i, ())
+        missing = {i: len(tables[i]) - len(held[i]) for i in self.running}
+        self.tables.extend(missing, tables, self.where, in_order=False)
+
+
+def replay_schedule(log: Any, load: dict[str, Any]) -> list[list[float]]:
+    """Serve a load as a log does, to the end; gives the times of each request's tokens."""
+    replay = _Replay(log, load)
+    serve(load, replay)
+    require_equal("the log goes on after all requests have finished", len(replay.steps), replay.step_number)
+    replay.tables.pool.compare("at the end", *log["end"])
+    return replay.times_s
+
+
+def replay_goodput(log: Any, load: dict[str, Any]) -> None:
+    """Serve a load as a log does, and count the requests that met both objectives."""
+    times_s, own_policy = replay_schedule(log, load), _OwnPolicy(load)
+    serve(load, own_policy)
+    good, own = count_good(load, times_s), count_good(load, own_policy.times_s)
+    if good < GOODPUT * own:
+        ttft_s, tpot_s = load["objective"]
+        first = sum(
+            times[0] - arrival_s <= ttft_s for times, arrival_s in zip(times_s, load["arrivals_s"], strict=True)
+        )
+        gaps_s = [after - before for times in times_s for before, after in pairwise(times)]
+        over = sum(gap_s > tpot_s for gap_s in gaps_s) / max(1, len(gaps_s))
+        what = f"too few requests get what was promised: {first} their first token in time, {over:.0%} of gaps too long"
+        raise BrokenRuleError(what, f"{good} of {len(times_s)}", f"{math.ceil(GOODPUT * own)}")
+
+
+def count_good(load: dict[str, Any], times_s: Sequence[Sequence[float]]) -> int:
+    """How many requests met both objectives, by the times of their tokens."""
+    ttft_s, tpot_s = load["objective"]
+    good = 0
+    for arrival_s, times in zip(load["arrivals_s"], times_s, strict=True):
+        mean_s = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0
+        good += times[0] - arrival_s <= ttft_s and mean_s <= tpot_s
+    return good
+
+
+class _OwnPolicy:
+    """A server on boundless memory: a token budget by the clock, late requests last, short prompts first."""
+
+    def __init__(self, load: dict[str, Any]) -> None:
+        self.load, self.prompt = load, [len(prompt) for prompt in load["prompts"]]
+        self.computed = [0] * len(self.prompt)
+        self.times_s: list[list[float]] = [[] for _ in self.prompt]
+        self.waiting: list[int] = []
+        self.running: list[int] = []
+
+    def add(self, i: int, now_s: float) -> None:
+        self.waiting.append(i)
+
+    def step(self, now_s: float) -> list[tuple[int, int]]:
+        (step_s, token_s, computed_s), (ttft_s, tpot_s) = self.load["clock"], self.load["objective"]
+        arrivals_s, prompt, max_num_seqs = self.load["arrivals_s"], self.prompt, self.load["limits"][0]
+        new = {i: 1 for i in self.running if self.times_s[i]}
+        left_s = tpot_s - step_s - computed_s * sum(self.computed[i] for i in new)
+        budget = max(int(left_s / token_s), max_num_seqs) - len(new)
+        self.waiting.sort(key=lambda i: (now_s + step_s + token_s * prompt[i] > arrivals_s[i] + ttft_s, prompt[i]))
+        for i in [*(i for i in self.running if i not in new), *self.waiting]:
+            if not budget or (i not in self.running and len(self.running) == max_num_seqs):
+                break
+            new[i] = min(prompt[i] - self.computed[i], budget)
+            budget -= new[i]
+            if i in self.waiting:
+                self.waiting.remove(i)
+                self.running.append(i)
+        parts = [(count, self.computed[i]) for i, count in new.items()]
+        for i, count in new.items():
+            self.computed[i] += count
+        return parts
+
+    def sample(self, now_s: float) -> list[int]:
         for i in self.running:
-            self.tables[i] = held[i]
-            for block in held[i]:
-                references[block] += 1
-        self.pool.hold(references)
-
-    # --- what the model does ------------------------------------------------------------------------------------------
-
-    def _run(self, where: str, fed: list[list[int]], tokens: Sequence[list[int]]) -> None:
-        """Read what is kept of all who are fed, then write and commit their new tokens."""
-        for (i, first, count), part in zip(fed, tokens, strict=True):
-            text, table = self.texts[i], self.tables.get(i, [])
-            if first != self.kept.get(i) or part != text[first : first + count]:
-                what = f"{where}: request {i} is fed the wrong tokens"
-                raise BrokenRuleError(what, f"{part} from {first} on", f"those from {self.kept.get(i)} on")
-            if first + count > len(table) * self.page:
-                raise BrokenRuleError(f"{where}: request {i} has no block for its tokens", f"{len(table)} blocks")
-            self.memory.read(f"{where}: request {i}", table, text, first)
-        for i, first, count in fed:
-            written = self.tables[i][first // self.page : self._pages(first + count)]
-            if shared := [block for block in written if self.pool.references[block] > 1]:
-                raise BrokenRuleError(
-                    f"{where}: request {i} writes into a block that others hold", f"block {shared[0]}"
-                )
-            self.memory.write(self.tables[i], self.texts[i], first, first + count)
-        parts = [(count, first) for _, first, count in fed]
-        self.now_s += float(np.dot(self.clock_s, [1, *map(sum, zip(*parts, strict=True))]))
-        for i, first, count in fed:
-            self.kept[i] += count
-            for place in range(first // self.page, self.kept[i] // self.page) if self.prefix else ():
-                if self.rules is not Rules.FREE:
-                    self.pool.register(self.tables[i][place], tuple(self.texts[i][: (place + 1) * self.page]))
-
-    def _write(self, where: str, writers: list[int]) -> None:
-        expected = [i for i in self.running if not self._pending(i)]
-        if sorted(writers) != sorted(expected):
-            raise BrokenRuleError(f"{where}: the wrong requests write", sorted(writers), sorted(expected))
-        for i in expected:
-            self.texts[i].append(following(self.texts[i]))
-            self.times_s[i].append(self.now_s)
-            if len(self.texts[i]) == self.most[i]:
-                self.end(i)
+            if self.computed[i] >= self.prompt[i]:
+                self.times_s[i].append(now_s)
+        finished = [i for i in self.running if len(self.times_s[i]) == self.load["outputs"][i]]
+        self.running = [i for i in self.running if i not in finished]
+        return finished

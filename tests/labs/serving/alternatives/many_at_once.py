@@ -1,6 +1,4 @@
-"""Digests kept beside each text, a queue of known blocks with stale entries, blocks for all writers at once."""
-
-from collections import deque
+"""A running digest for each sequence, blocks for all decoding sequences at once, slack in place of lateness."""
 
 
 def keys(tokens, page):
@@ -10,55 +8,6 @@ def keys(tokens, page):
         if place % page == 0:
             found.append(running.hexdigest())
     return found
-
-
-class PrefixBlocks(BlockManager):
-    def __init__(self, count):
-        super().__init__(count)
-        self.free = deque(self.free)
-        self.keys, self.places, self.queue, self.turn, self.held = {}, {}, deque(), [0] * count, 0
-
-    @property
-    def available(self):
-        return len(self.references) - self.held
-
-    def allocate(self):
-        if not self.free:
-            while self.queue:
-                block, turn = self.queue.popleft()
-                if not self.references[block] and self.turn[block] == turn:
-                    del self.places[self.keys.pop(block)]
-                    self.free.append(block)
-                    break
-            else:
-                raise ValueError("no block is left")
-        block = self.free.popleft()
-        self.references[block] = 1
-        self.held += 1
-        return block
-
-    def share(self, block):
-        self.turn[block] += 1
-        self.held += not self.references[block]
-        self.references[block] += 1
-
-    def release(self, block):
-        self.references[block] -= 1
-        if self.references[block]:
-            return
-        self.held -= 1
-        if block in self.keys:
-            self.turn[block] += 1
-            self.queue.append((block, self.turn[block]))
-        else:
-            self.free.append(block)
-
-    def register(self, block, key):
-        if block not in self.keys and self.places.setdefault(key, block) == block:
-            self.keys[block] = key
-
-    def find(self, key):
-        return self.places.get(key)
 
 
 class PrefixTables(PageTables):

@@ -124,7 +124,6 @@ class PrefixBlocks(BlockManager):
 
 class PrefixTables(PageTables):
     def try_reserve(self, counts, spare=0):
-        # To take blocks and give them back would make known ones unknown: count first.
         lacking = 0
         for number, count in counts.items():
             table, kept = self.texts[number]
