@@ -44,7 +44,7 @@ def speed_of(check: Check, artifact: Any) -> str:
     return (
         f"{check.title}: {1e3 * times.timings['yours'].p50_s:.3g} ms, the library "
         f"{1e3 * times.timings['library'].p50_s:.3g} ms: {ratio:.2f} of its speed. "
-        f"Points rise from {performance.start:g} to {performance.target:g} of it; grading measures anew."
+        f"Points rise from {performance.start:g} to {performance.target:g} of it; grading measures it again."
     )
 
 

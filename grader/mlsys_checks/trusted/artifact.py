@@ -58,7 +58,7 @@ def read_notebook(path: Path) -> Notebook:
     try:
         document = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise InputError("no such notebook", got=path, help="save it in JupyterLab first, or mend the path") from None
+        raise InputError("no such notebook", got=path, help="save it in JupyterLab first, or fix the path") from None
     except IsADirectoryError:
         raise InputError("that is a folder, not a notebook", got=path) from None
     except OSError as error:
