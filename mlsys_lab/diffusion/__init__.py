@@ -14,20 +14,5 @@ load_student, load_classifier: a model of digits, its students and a classifier 
 batching of many requests at different steps caching           CachedDiT: features reused between steps cost
 evaluations, FLOPs and bytes of sampling and training, compared with an autoregressive model
 
-x is the unscaled noisy image, x₀ + σ·n: DDPM's x_t is √ᾱ times that, rectified flow's 1 - t times.
-
-Exported here are the names under which lab 12 builds them, since later labs run on them.
+x is the image with noise of deviation σ on it, never scaled: DDPM's x_t is √ᾱ times that, rectified flow's 1 - t times.
 """
-
-from typing import TYPE_CHECKING
-
-from mlsys_lab.lazy import lazily
-
-if TYPE_CHECKING:
-    from mlsys_lab.diffusion.process import posterior, q_sample
-    from mlsys_lab.diffusion.schedules import edm_grid
-else:
-    # Counting the cost of sampling needs no torch.
-    __getattr__ = lazily(__name__, {"edm_grid": "schedules", "posterior": "process", "q_sample": "process"})
-
-__all__ = ["edm_grid", "posterior", "q_sample"]

@@ -101,6 +101,6 @@ def distil(
 def _step(
     denoiser: Denoiser, x: torch.Tensor, sigma: torch.Tensor, sigma_next: torch.Tensor, label: torch.Tensor | None
 ) -> torch.Tensor:
-    """DDIM step of each image x (B, ...) from its own level sigma (B,) to its own `sigma_next` (B,)."""
+    """DDIM's step of each image x (B, ...) from its own level sigma (B,) to its own `sigma_next` (B,)."""
     denoised = denoiser(x, sigma, label)
     return denoised + per_image(sigma_next / sigma, x) * (x - denoised)

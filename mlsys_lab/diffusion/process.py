@@ -28,7 +28,7 @@ def q_sample(x0: torch.Tensor, sigma: torch.Tensor, noise: torch.Tensor) -> torc
 def posterior(
     x0: torch.Tensor, x: torch.Tensor, sigma: float, sigma_next: float, eta: float = 1.0
 ) -> tuple[torch.Tensor, float]:
-    """Mean (B, ...) and standard deviation of the image at level `sigma_next`, given x at level `sigma` and x₀.
+    """Mean (B, ...) and deviation of a cleaner image at level `sigma_next`, given x at level `sigma` and x₀.
 
     `eta` 1 is DDPM's posterior (arXiv:2006.11239, eq. 6 and 7); 0 is deterministic. Every value between preserves the
     marginals (Song et al., DDIM, arXiv:2010.02502, eq. 7 and 16, divided by √ᾱ). A step to a higher level needs `eta`

@@ -67,7 +67,7 @@ class DDIM:
             raise InputError("eta out of range", got=self.eta, expected="0 (no noise) to 1 (DDPM)")
 
     def advance(self, state: State, sigma: float, sigma_next: float, draw: NoiseSource) -> StepGenerator:
-        """Step to `sigma_next` along the predicted noise, part of which is replaced by fresh noise."""
+        """Step to `sigma_next` along the guessed noise, part of which is drawn anew."""
         denoised = yield state.x, sigma
         x, deviation = posterior(denoised, state.x, sigma, sigma_next, self.eta)
         return State(x + deviation * draw() if deviation else x, denoised, sigma)
@@ -109,9 +109,7 @@ class Heun:
             raise InputError("churn out of range", got=self.churn, expected=f"0 to √2 - 1 = {MAX_CHURN:.3f}")
 
     def advance(self, state: State, sigma: float, sigma_next: float, draw: NoiseSource) -> StepGenerator:
-        """Step along the mean of the derivatives at the start and at the end of Euler's step; to 0, along the first
-        alone.
-        """
+        """Step along the mean of the slopes here and where Euler's step ends; to 0, along the first alone."""
         x = state.x
         if self.churn and self.churn_min <= sigma <= self.churn_max:
             raised = sigma * (1 + self.churn)
@@ -137,7 +135,7 @@ class DPMSolver:
     """
 
     def advance(self, state: State, sigma: float, sigma_next: float, draw: NoiseSource) -> StepGenerator:
-        """Step with an estimate extrapolated in -ln σ; the first step and the last, to 0, are first-order."""
+        """Step by an estimate extrapolated in -ln σ; the first step and the last, to 0, are of first order."""
         denoised = yield state.x, sigma
         estimate = denoised
         if sigma_next and state.sigma < math.inf:

@@ -1,8 +1,9 @@
 """What of the project is visible inside a sandbox, whichever program builds it.
 
-Of `mlsys_lab`: the modules that the lab's checks import or that lab.toml provides, and none that the lab withholds. Of
-`mlsys_checks`: the folder `sandboxed` without other labs' calls, so no inputs, oracles or comparisons of any lab. Of
-the grader: only what runs next to the submission.
+Of `mlsys_lab` the modules that the lab's checks import or that lab.toml provides to exported cells, and none that the
+lab withholds; the solved labs that it runs on; of `mlsys_checks` only the folder `sandboxed`, without other labs'
+calls: neither inputs nor oracles nor comparisons, of this lab or any other. Of the grader only what runs next to the
+submission.
 """
 
 from __future__ import annotations
@@ -12,11 +13,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mlsys_checks.fresh import ONE_THREAD
-from mlsys_checks.sides import find_provided
+from mlsys_checks.sides import find_provided, find_stack
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.paths import CHECKS, INSIDE, PACKAGE
 from mlsys_lab.errors import InputError
-from mlsys_lab.stack.reference import labs_root
 
 HOME = Path("/course")
 """Path of the project inside the sandbox."""
@@ -82,8 +82,7 @@ def bind_project(lab: GradedLab) -> list[Bind]:
     for path in sorted(_find_inside(lab)):
         package = PACKAGE if path.is_relative_to(PACKAGE) else CHECKS
         found.append((path, HOME / path.relative_to(package.parent)))
-    inside = HOME / "mlsys_lab" / "_labs"  # `mlsys_lab.stack` reads substitutes for earlier labs there
-    found += [(path, inside / path.parent.name / path.name) for path in sorted(labs_root().glob("*/lab.toml"))]
+    found += [(path, HOME / "mlsys_lab" / "_solved" / path.name) for path in find_stack(lab.info)]
     return [(str(source), str(target)) for source, target in [*found, *dict.fromkeys(_calls_elsewhere(lab))]]
 
 
@@ -106,7 +105,7 @@ def _find_inside(lab: GradedLab) -> Iterator[Path]:
     """Files of both packages that a submission sees: modules and their data files."""
     elsewhere = (path for path, _ in _calls_elsewhere(lab))
     others = (file for path in (INSIDE, *elsewhere) for file in (path.rglob("*.py") if path.is_dir() else [path]))
-    modules = find_provided(lab.info.checks_module, lab.info.provided, lab.withheld, others)
+    modules = find_provided(lab.info, lab.withheld, others)
     yield from modules
     for folder in {module.parent for module in modules} - {PACKAGE}:
         for path in folder.iterdir():
