@@ -45,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--sequences", type=int, default=16, metavar="N", help="sequences of a step (16)")
     parser.add_argument("--queue", type=int, default=64, metavar="N", help="sequences that may wait, else 429 (64)")
-    parser.add_argument("--scheduler", metavar="FILE", help="Python file whose build(pages, page, limits) makes it")
+    made = "Python file with a function build(num_blocks, block_size, config)"
+    parser.add_argument("--scheduler", metavar="FILE", help=made)
     parser.add_argument("--adapter", action="append", metavar="NAME=FOLDER", help="serve an adapter as another model")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="seconds for an answer (120)")
     patience = "seconds that a client may take to send its request, or to read on (10)"

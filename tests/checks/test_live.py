@@ -70,6 +70,21 @@ def test_the_inputs_of_a_public_case_can_be_had_again(fakes: ModuleType) -> None
         check.inputs("add_one", "empty")
 
 
+@pytest.mark.parametrize(
+    ("guess", "said"),
+    [
+        (None, "Prediction skipped: set `guess` in the cell above first. Measured: 7.5 empty slots."),
+        (8, "Your prediction: 8. Measured: 7.5 empty slots. Right"),
+        (15, "Your prediction: 15. Measured: 7.5 empty slots. Off by 100%: which step"),
+    ],
+)
+def test_a_prediction_is_judged(
+    fakes: ModuleType, capsys: pytest.CaptureFixture[str], guess: float | None, said: str
+) -> None:
+    lab("fake", {}).predict(guess, 7.5, "empty slots")
+    assert capsys.readouterr().out.startswith(said)
+
+
 def test_the_callers_own_names_are_the_default(fakes: ModuleType) -> None:
     scope: dict[str, Any] = {"lab": lab, "add_one": lambda x: x + 1}
     exec("check = lab('fake')\ncheck('add_one')", scope)

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 class Start:
     """To the engine, once: blocks of its KV cache, sequences of a step, and a Python file that makes its scheduler.
 
-    The file defines `build(pages, page, limits)`; None takes the package's own scheduler. `adapters` are folders by the
-    names of the LoRA adapters.
+    The file defines `build(num_blocks, block_size, config)`; None takes the package's own scheduler. `adapters` are
+    folders by the names of the LoRA adapters.
     """
 
     num_blocks: int

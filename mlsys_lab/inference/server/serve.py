@@ -36,9 +36,9 @@ class Settings:
     `blocks` is the size of the KV cache, `sequences` the number of sequences of a step, and `queue` how many more may
     wait. A request may take `answer_s` seconds; a client may take `client_s` seconds to send the head of its request,
     to send the body, or to read on. `port` 0 takes a free one. With `replicas` the engine is a deployment of Ray Serve
-    with as many replicas. `scheduler` is a Python file with a `build(pages, page, limits)` of your own. `adapters` are
-    folders in PEFT's format, by the model names of requests. `hosts` are further names by which clients may call the
-    server, besides `host` and loopback names.
+    with as many replicas. `scheduler` is a Python file with a `build(num_blocks, block_size, config)` of your own.
+    `adapters` are folders in PEFT's format, by the model names of requests. `hosts` are further names by which clients
+    may call the server, besides `host` and loopback names.
     """
 
     host: str = "127.0.0.1"
