@@ -213,21 +213,23 @@ def _luminance(colour: str) -> float:
 def test_plain_text_lines_up(fakes: ModuleType) -> None:
     said = render.text(_report(fakes, Mismatch("`y` is wrong", "[1,\n 2]", "[3]"))).splitlines()
     assert said[1:] == [
-        "  case:     single",
         "  what:     `y` is wrong",
         "  got:      [1,",
         "             2]",
         "  expected: [3]",
         "  hint:     `x + 1` <b>does</b> it",
+        "  case:     single",
     ]
 
 
 def test_the_inputs_of_a_public_case_stand_below_its_name(fakes: ModuleType) -> None:
     report = _report(fakes, Mismatch("w"), given="x = [1]\ny = '<b>'")
-    assert render.text(report).splitlines()[1:4] == [
+    assert render.text(report).splitlines()[3:] == [
         "  case:     single",
         "  given:    x = [1]",
         "            y = '<b>'",
     ]
-    assert "x = [1]\ny = &#x27;&lt;b&gt;&#x27;" in render.html(report)
+    page = render.html(report)
+    assert "x = [1]\ny = &#x27;&lt;b&gt;&#x27;" in page and "<details>" not in page
+    assert "<details><summary>9 lines" in render.html(replace(report, given="x = 1\n" * 8))
     assert "given" not in render.text(_report(fakes, Mismatch("w"), given="x = [1]", unfinished=True))

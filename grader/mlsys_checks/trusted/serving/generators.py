@@ -156,16 +156,19 @@ def code_of_tables(arrays: Arrays) -> str:
     case = decode_value(arrays["case"])
     prompts, lines = case["prompts"], [f"manager = {_code_of_manager(case)}"]
     tables = Tables(case["num_blocks"], case["block_size"], prefix=case["manager"] == "PrefixBlockManager")
+    lengths: dict[int, int] = {}
     for call, i, *arguments in case["script"][:SHOWN]:
         if call == "start":
-            seq = f"Sequence({i}, {prompts[i][: arguments[0]]}, {arguments[0]}, {len(prompts[i])})"
+            lengths[i] = arguments[0]
+            seq = f"Sequence({i}, {prompts[i][: lengths[i]]}, {lengths[i]}, {len(prompts[i])})"
             lines += [f"seq{i} = {seq}", f"print(manager.allocate_prefix(seq{i}))"]
         elif call == "allocate_slots":
             lines.append(f"print(manager.allocate_slots(seq{i}, {arguments[0]}, {arguments[1]}))")
         elif call == "compute":
             end = tables.computed[i] + arguments[0]
-            lines += [f"seq{i}.token_ids, seq{i}.num_computed_tokens = {prompts[i][:end]}, {end}"]
-            lines += [f"manager.cache_full_blocks(seq{i})"]
+            lines += [f"seq{i}.token_ids += {prompts[i][lengths[i] : end]}"] if end > lengths[i] else []
+            lines += [f"seq{i}.num_computed_tokens = {end}", f"manager.cache_full_blocks(seq{i})"]
+            lengths[i] = max(lengths[i], end)
         else:
             lines.append(f"manager.free(seq{i})")
         tables.play(prompts, call, i, *arguments)
@@ -393,4 +396,5 @@ def code_of_budgets(arrays: Arrays) -> str:
     lines += ["        pairs = sum(new * past + new * (new + 1) // 2 for new, past in parts)"]
     lines += ["        return factor * (max(StepTime(*compute)(parts), StepTime(*memory)(parts)) + pair_s * pairs)"]
     lines += ["    return step_time", f"step_times = [make_step_time(**one) for one in {case['step_times']}]"]
-    return "\n".join([*lines, *(f"print(token_budget(step_times[{n}], *{rest}))" for n, *rest in case["calls"])])
+    calls = (f"step_times[{which}], {', '.join(map(str, rest))}" for which, *rest in case["calls"])
+    return "\n".join([*lines, *(f"print(token_budget({call}))" for call in calls)])
