@@ -1,6 +1,7 @@
 // Every page: figures load what they need, pages print well, and lab pages lead into this machine's JupyterLab where there is one.
 import "./widgets/load.js";
 import "./print.js";
+import "./predict.js";
 import { jupyterlab } from "./local.js";
 
 // JupyterLab's address carries its token, so the button leads straight into the notebook.

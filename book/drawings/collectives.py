@@ -1,4 +1,4 @@
-"""Drawings of chapter 09: rings, trees, islands, shared uplinks, NCCL's protocols, and sends that wait in a circle.
+"""Drawings of chapter 09: rings, trees, reduction in the switch, islands, shared uplinks, NCCL's protocols, deadlock.
 
 What they show is computed: places in trees by `comm.trees`, chunks of a ring by running it,
 others by following an algorithm's steps.
@@ -6,7 +6,7 @@ others by following an algorithm's steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from markupsafe import Markup
 
@@ -111,8 +111,8 @@ def rails() -> Markup:
     pieces.append(text(4, 212, "NVSwitch", "quiet", size="small", anchor="start"))
     pieces.append(text(336, 212, "NVSwitch", "quiet", size="small", anchor="end"))
     return drawing(
-        "Two nodes of four GPUs. In each all GPUs hang on one NVSwitch; GPU i of one node and GPU i of the other share "
-        "rail i.",
+        "Two nodes of four GPUs. In each, all GPUs are connected to an NVSwitch; GPU i of one node and GPU i of the "
+        "other share rail i.",
         panel(340, 218, pieces),
     )
 
@@ -156,21 +156,71 @@ def hierarchical() -> Markup:
 
 def protocols() -> Markup:
     """What a receiver waits for in NCCL's three protocols: flags among the data, or one behind it."""
-    left, wide = 66, 262
+    left, wide = 8, 320
     rows = [text(left, 16, "data", "blue", size="small", anchor="start"), text(328, 16, "flag", "orange", anchor="end")]
-    for number, (name, groups) in enumerate((("LL", 8), ("LL128", 2), ("Simple", 1))):
-        y = 28 + 44 * number
-        rows.append(text(4, y + 19, name, size="strong", anchor="start"))
-        share = payload_fraction(name)
-        flag = wide * (1 - share) / groups or 3.0
-        for group in range(groups):
-            x = left + wide / groups * group
-            data = wide / groups - flag
+    units = (("LL: a line of 16 bytes", 2), ("LL128: a line of 128 bytes", 1), ("Simple: a whole chunk", 1))
+    for number, (title, pairs) in enumerate(units):
+        y = 44 + 62 * number
+        rows.append(text(left, y - 7, title, size="small", anchor="start"))
+        flag = wide * (1 - payload_fraction(title.split(":")[0])) / pairs or 3.0
+        for pair in range(pairs):
+            x, data = left + wide / pairs * pair, wide / pairs - flag
             rows += [box(x, y, data, 28, tone="blue"), box(x + data, y, flag, 28, tone="orange")]
     return drawing(
-        "Three rows. LL: every 4 bytes of data have 4 of flag. LL128: 120 bytes of data, 8 of flag. Simple: a whole "
-        "chunk of data, and one flag after it.",
-        panel(340, 150, rows),
+        "Three rows. LL: 4 bytes of data, 4 of flag, 4 of data, 4 of flag. LL128: 120 bytes of data, 8 of flag. "
+        "Simple: a whole chunk of data, and one flag after it.",
+        panel(340, 204, rows),
+    )
+
+
+def shots() -> Markup:
+    """What rank 0 reads in a one-shot all-reduce, and in the two steps of a two-shot one."""
+    p = 4
+    start = [[1] * p for _ in range(p)]
+    halfway = [[p if chunk == r else 1 for chunk in range(p)] for r in range(p)]
+    peers = range(1, p)
+    return drawing(
+        "Four ranks with four chunks each. One-shot: rank 0 reads all chunks of ranks 1 to 3. Two-shot: it first reads "
+        "chunk 0 of each of them, and then the finished chunk of each.",
+        _state(start, p, [range(p) if r in peers else [] for r in range(p)], title="one-shot"),
+        _state(start, p, [[0] if r in peers else [] for r in range(p)], title="two-shot, step 1"),
+        _state(halfway, p, [[r] if r in peers else [] for r in range(p)], title="two-shot, step 2"),
+    )
+
+
+def in_switch() -> Markup:
+    """One chunk of an all-reduce by NVLink SHARP: summed on its way to its owner, then copied to all."""
+    p, top, bottom = 4, 40, 112
+    across = [24 + 40 * r for r in range(p)]
+    heads = [box(8, 8, 152, 30, "NVSwitch"), *(rank(x, 128, r) for r, x in enumerate(across))]
+    up = [arrow(x - 6, bottom, x - 6, top, "blue") for x in across]
+    down = [arrow(x + 6, top, x + 6, bottom, "green") for x in across]
+    return drawing(
+        "Four GPUs under an NVSwitch, twice. First all four send their part of a chunk up, and the switch sends the "
+        "sum down to GPU 0. Then GPU 0 sends the sum up, and the switch sends a copy down to all four.",
+        panel(168, 166, heads, up, down[:1], text(84, 162, "4 send, 1 receives", size="small"), title="1. reduce"),
+        panel(168, 166, heads, up[:1], down, text(84, 162, "1 sends, 4 receive", size="small"), title="2. multicast"),
+    )
+
+
+def all_to_all() -> Markup:
+    """Chunks of four ranks before and after an all-to-all: rows become columns."""
+    p = 4
+
+    def rows(title: str, ends: Callable[[int, int], tuple[int, int]]) -> Panel:
+        pieces = []
+        for r in range(p):
+            pieces.append(text(8, 22 + 34 * r, r, "quiet", size="small"))
+            for i in range(p):
+                source, target = ends(r, i)
+                pieces.append(box(22 + 38 * i, 4 + 34 * r, 34, 26, f"{source}→{target}", CHUNKS[target]))
+        return panel(176, 138, pieces, title=title)
+
+    return drawing(
+        "Four ranks, one row each. Before, rank r has a chunk for each rank; after, it has the chunk that each rank "
+        "had for it: rows have become columns.",
+        rows("before", lambda r, i: (r, i)),
+        rows("after", lambda r, i: (i, r)),
     )
 
 
@@ -181,8 +231,8 @@ def deadlock() -> Markup:
     return drawing(
         "First: three ranks wait in their sends, since none has come to its receive. Second: each starts its send, "
         "receives, and then waits for its send.",
-        panel(320, 132, stuck, title="everybody waits to send"),
-        panel(320, 176, running, title="sends that go on meanwhile"),
+        panel(320, 132, stuck, title="every rank waits to send"),
+        panel(320, 176, running, title="sends in the background"),
     )
 
 
@@ -231,6 +281,9 @@ DRAWINGS = {
     "rails": rails,
     "uplink": uplink,
     "hierarchical": hierarchical,
+    "all_to_all": all_to_all,
+    "shots": shots,
+    "in_switch": in_switch,
     "protocols": protocols,
     "deadlock": deadlock,
 }

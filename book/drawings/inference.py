@@ -1,15 +1,16 @@
-"""Drawings of chapter 12: two phases, rows of attention, heads, windows, pages, prompts in chunks, a speculative step.
+"""Drawings of chapter 12: the two phases, attention, KV heads, windows, experts, blocks, chunks, a speculative step.
 
-Pages and rings are read from caches of the package, times of steps from its bounds.
+Blocks and rings are read from caches of the package, times of steps from its bounds.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 from markupsafe import Markup
 
-from book.drawings.kit import Panel, arrow, box, drawing, line, panel, text
+from book.drawings.kit import Panel, arrow, box, cells, drawing, line, panel, text
 from mlsys_lab.configs import preset
 from mlsys_lab.flops import cache
 from mlsys_lab.flops.roofline import bound_on
@@ -85,6 +86,23 @@ def window() -> Markup:
         "positions 8, 5, 6 and 7.",
         _mask(n, lambda row, key: "blue" if key > row - reach else "quiet", title="a window of 4"),
         panel(172, 100, ring, title="slots of token 8"),
+    )
+
+
+def experts() -> Markup:
+    """Experts of one layer that a decode step reads, for batches of three sizes; the routing is drawn with a seed."""
+    moe = preset("deepseek-v3").experts
+    assert moe is not None
+    draw, side = random.Random(0), 16
+    panels = []
+    for batch in (1, 8, 64):
+        chosen = {expert for _ in range(batch) for expert in draw.sample(range(moe.count), moe.active)}
+        tone = lambda i, j, chosen=chosen: "blue" if side * i + j in chosen else "quiet"  # noqa: E731
+        title = f"{batch} sequence{'s' * (batch > 1)}: {len(chosen)} of {moe.count}"
+        panels.append(panel(168, 168, cells(4, 4, side, side, tone, size=8), title=title))
+    return drawing(
+        "Three squares of 256 experts. With one sequence 8 are read, with 8 sequences about 60, with 64 nearly all.",
+        *panels,
     )
 
 

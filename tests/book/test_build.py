@@ -19,6 +19,7 @@ execute:
   show_tb: true
 sphinx:
   local_extensions:
+    cheat_sheet: {Path(build.__file__).parent / "_ext"}
     execution: {Path(build.__file__).parent / "_ext"}
 """
 HEADER = """---
@@ -57,7 +58,8 @@ def root(tmp_path: Path) -> Path:
 def write(root: Path, **pages: str) -> None:
     for name, text in pages.items():
         (root / "book" / f"{name}.md").write_text(text)
-    chapters = [path.stem for path in (root / "book").glob("*.md") if path.stem != "index"]
+    found = sorted(path.relative_to(root / "book").with_suffix("").as_posix() for path in root.glob("book/**/*.md"))
+    chapters = [name for name in found if name != "index"]
     toc = {"format": "jb-book", "root": "index", "chapters": [{"file": name} for name in chapters]}
     (root / "book" / "_toc.yml").write_text(json.dumps(toc))
 
@@ -108,6 +110,20 @@ print("{name} has met {other}")"""
     assert run(root).returncode == 0
     html = root / "out" / "html"
     assert "one has met two" in (html / "one.html").read_text() and "two has met one" in (html / "two.html").read_text()
+
+
+def test_the_cheat_sheet_follows_the_takeaways_of_a_chapter(root: Path) -> None:
+    (root / "book" / "chapters").mkdir()
+    for number in ("41", "43"):
+        glued = f"from myst_nb import glue\nglue('number', {number}, display=False)"
+        box = ":::{admonition} Takeaway\n:class: takeaway\nIt is {glue:text}`number`, see [it](../page.md).\n:::\n"
+        chapter = f"{HEADER}\n# Why\n\n```{{code-cell}}\n{glued}\n```\n\n{box}"
+        write(root, **{"chapters/01-introduction": chapter, "sheet": "# Sheet\n\n```{cheat-sheet}\n```\n"})
+        built = run(root)
+        assert built.returncode == 0, built.stderr
+        sheet = (root / "out" / "html" / "sheet.html").read_text()
+        assert f'It is <span class="pasted-text">{number}</span>, see ' in sheet
+        assert 'href="chapters/01-introduction.html"' in sheet and "../page" not in sheet
 
 
 def test_an_unmended_page_fails_again(root: Path) -> None:

@@ -46,6 +46,7 @@ def test_an_epub_of_the_book_is_written(site: Path, tmp_path: Path) -> None:
             assert len(drawn) >= page.read_text("utf-8").count('<figure class="drawn'), page.name
 
 
+@pytest.mark.weekly
 def test_a_pdf_of_the_book_is_written(site: Path, tmp_path: Path) -> None:
     # In a process of its own: Playwright refuses to start another browser where that of the browser tests runs.
     command = [sys.executable, "-m", "book.offline", "pdf", "--site", str(site), "--out", str(tmp_path)]

@@ -19,7 +19,7 @@ from mlsys_grader.gradebook.record import read_record
 from mlsys_grader.release.build import release
 from tests.grader.conftest import CHECKS, FIXTURES, PROJECT
 
-pytestmark = [pytest.mark.alone, pytest.mark.sandbox, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.alone, pytest.mark.sandbox, pytest.mark.timeout(900), pytest.mark.weekly]
 LAB = "03-kernel"
 HONEST = """#| export
 @triton.jit

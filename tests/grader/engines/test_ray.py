@@ -114,6 +114,7 @@ def test_the_same_seeds_give_the_same_verdicts_as_on_this_machine(ray, tiny, san
     assert [verdict.seed for verdict in there["ada"]] == [11, 12, 13]
 
 
+@pytest.mark.weekly
 def test_a_submission_that_ends_workers_is_an_error_for_itself_only(ray, tiny, task, capfd):
     with RayEngine(tiny, workers=1, time_factor=3.0) as engine:
         killer = Killer(TRIES)
@@ -161,6 +162,7 @@ def test_serial_pool_and_ray_fill_the_same_gradebook_though_a_worker_is_killed(r
     assert found["serial"] == found["pool"] == found["ray"]
 
 
+@pytest.mark.weekly
 def test_a_node_with_another_version_of_the_lab_is_refused_in_one_line(ray, tiny, tiny_labs, tmp_path):
     there = tmp_path / "labs" / tiny.name
     there.mkdir(parents=True)
@@ -225,6 +227,7 @@ with RayEngine(lab, workers=1, time_factor=3.0, address=address) as engine:
 """
 
 
+@pytest.mark.weekly
 def test_a_second_process_grades_on_a_cluster_that_is_running(ray, tiny_labs):
     address = ray.get_runtime_context().gcs_address
     checks = str(Path(__file__).parents[1] / "fixtures" / "checks")

@@ -186,6 +186,7 @@ def test_the_question_in_words_is_released_without_its_model_answer(labs):
     assert "model answer" not in text
 
 
+@pytest.mark.weekly
 def test_the_lists_show_the_marks_of_the_records(page, formgrader):
     page.goto(formgrader)
     page.wait_for_url("**/formgrader/manage_assignments")
@@ -258,6 +259,7 @@ def test_the_students_page_has_what_was_typed(course, command, labs):
     assert "handed in late: 1.5 points less" in late and "1.5 of 10 points" in late
 
 
+@pytest.mark.weekly
 def test_exports_have_penalties_extra_credit_and_totals(course):
     nbgrader(course.root, "export", "--to", "grades.csv")
     with (course.root / "grades.csv").open() as file:
@@ -270,6 +272,7 @@ def test_exports_have_penalties_extra_credit_and_totals(course):
     assert {row["max_score"] for row in table.values()} == {"10.0"}
 
 
+@pytest.mark.weekly
 def test_a_due_date_that_moves_is_taken_up_without_judging_anew(course):
     judged = {student: course.record(student, LAB).read_bytes() for student in MARKS}
     nbgrader(course.root, "db", "assignment", "add", LAB, "--duedate=2026-03-04 14:00:00 UTC")

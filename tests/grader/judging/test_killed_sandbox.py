@@ -44,6 +44,7 @@ def test_a_submission_whose_sandbox_was_killed_is_judged_again(own, oracles, art
     assert deaths
 
 
+@pytest.mark.weekly
 def test_a_submission_that_is_alone_when_the_sandbox_dies_again_and_again_is_told_so(
     own, oracles, artifact, monkeypatch
 ):
@@ -64,6 +65,7 @@ def test_a_submission_that_is_alone_when_the_sandbox_dies_again_and_again_is_tol
     assert all(v.passed for v in judge(artifact(), own, oracles, time_factor=3.0))
 
 
+@pytest.mark.weekly
 def test_what_was_decided_before_the_sandbox_died_stands(own, oracles, artifact, monkeypatch):
     send = Job.send
     questions = []

@@ -1,0 +1,50 @@
+// Prediction boxes: the choices become buttons, and a click shows which is right and opens the answer.
+// What a reader chose is kept in this browser, under the page's path and the number of the box. Without JavaScript the box is a list.
+const KEY = "mlsys-predictions";
+
+function stored() {
+  try { return JSON.parse(localStorage.getItem(KEY)) ?? {}; } catch { return {}; }
+}
+
+function store(id, letter) {
+  try { localStorage.setItem(KEY, JSON.stringify({ ...stored(), [id]: letter })); } catch { /* private window: kept until the page is left */ }
+}
+
+function enhance(box, id) {
+  const list = box.querySelector(":scope > ul");
+  const answer = box.querySelector("details");
+  const right = answer?.querySelector(".sd-card-body")?.textContent.trim()[0];
+  if (!list || !right) return;
+  const verdict = document.createElement("p");
+  verdict.className = "predict-verdict";
+  verdict.setAttribute("role", "status");
+  const buttons = [...list.children].map((item) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.dataset.letter = item.textContent.trim()[0];
+    button.append(...(item.firstElementChild?.tagName === "P" ? item.firstElementChild : item).childNodes);
+    item.replaceChildren(button);
+    return button;
+  });
+  const show = (letter) => {
+    for (const button of buttons) {
+      button.setAttribute("aria-pressed", button.dataset.letter === letter);
+      button.classList.toggle("right", button.dataset.letter === right);
+      button.classList.toggle("wrong", button.dataset.letter === letter && letter !== right);
+    }
+    verdict.textContent = letter === right ? `${letter} is right.` : `You chose ${letter}; ${right} is right.`;
+  };
+  list.classList.add("choices");
+  list.after(verdict);
+  list.addEventListener("click", ({ target }) => {
+    const letter = target.closest("button")?.dataset.letter;
+    if (!letter) return;
+    show(letter);
+    store(id, letter);
+    answer.open = true;
+  });
+  const before = stored()[id];
+  if (before) show(before);
+}
+
+document.querySelectorAll(".admonition.predict").forEach((box, index) => enhance(box, `${location.pathname}#${index}`));
