@@ -313,7 +313,7 @@ class SchedulerOutput:
 
 
 # %% [markdown]
-# `Scheduler.add`, `start` and `update_from_output` are given: read them in the cell below, they say what a sequence
+# `Scheduler.add`, `start` and `update_from_output` are given. Read them in the cell below; they show what a sequence
 # goes through.
 #
 # **Interface**
@@ -786,7 +786,7 @@ show(figure, alt="The gap rises with the budget; the first token comes earlier")
 # <details><summary>Details</summary>
 #
 # - Any hashable object will do as a hash, but not Python's `hash`: sequences with equal `hash` values are easy to
-#   find, and whoever sends one would be answered from the KV cache of another user.
+#   find, and a user who sends one would be answered from the KV cache of another.
 # - Python's dictionaries keep the order of insertion: `next(iter(d))` is the oldest key.
 # - `free(seq)` frees the last block first (Task 1), so that it is evicted before the blocks that lead to it.
 #
@@ -1009,7 +1009,7 @@ show(figure, alt="Blocks in use step by step: far fewer with the prefix cache")
 # <details><summary>Details</summary>
 #
 # - The order of `output.preempted` is up to you. Increase `seq.num_preemptions`, which the server displays.
-# - A sequence that was preempted in this step must not be scheduled in its decode loop, wherever it stood.
+# - A sequence that was preempted in this step must not be scheduled in it.
 #
 # </details>
 
