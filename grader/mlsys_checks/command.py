@@ -10,9 +10,9 @@ examples:
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from rich.console import Console
 from rich.markup import escape
@@ -20,18 +20,28 @@ from rich.table import Table
 
 from mlsys_checks.fresh import SavedReport, check_saved
 from mlsys_checks.sides import find_provided
-from mlsys_checks.trusted.artifact import Notebook, export_cells, read_notebook, refuse_absent, refuse_withheld
+from mlsys_checks.trusted.artifact import (
+    Notebook,
+    export_cells,
+    read_notebook,
+    refuse_absent,
+    refuse_topics,
+    refuse_withheld,
+)
+from mlsys_lab.cli.app import argument
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.labinfo import LabInfo, find_lab, released_labs
 from mlsys_lab.stack.workspace import Workspace
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-lab check`: the lab, as a name or as a path."""
-    parser.add_argument("lab", metavar="LAB", help="a lab's name, its folder, or a saved notebook")
+@dataclass(kw_only=True)
+class Arguments:
+    """The lab, as a name or as a path."""
+
+    lab: Annotated[str, argument("a lab's name, its folder, or a saved notebook")]
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Check the lab's saved notebook, print the results, and accept the code when all pass; returns the exit code."""
     path, lab = find_notebook(args.lab)
     notebook = read_notebook(path)
@@ -39,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
     artifact = export_cells(notebook)
     withheld = (*lab.withheld, *lab.traced)
     refuse_withheld(artifact, withheld)
-    refuse_absent(artifact, find_provided(lab.checks_module, lab.provided, withheld))
+    refuse_absent(artifact, find_provided(lab, withheld))
+    refuse_topics(artifact, lab.stack)
     console = Console(highlight=False)
     reports = []
     with console.status(f"checking {escape(str(path))} in a fresh process …") as status:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import mlsys_lab
 from mlsys_lab.errors import InputError
+from mlsys_lab.stack.labinfo import LabInfo
+from mlsys_lab.stack.solved import export_solved, find_solved
 
 CHECKS = Path(__file__).parent
 SANDBOXED, TRUSTED = CHECKS / "sandboxed", CHECKS / "trusted"
@@ -48,21 +50,26 @@ def find_files(side: Path, checks_module: str) -> list[Path]:
     return sorted(path for path in side.rglob("*.py") if not others.intersection((path, *path.parents)))
 
 
-def find_provided(
-    checks_module: str, provided: Iterable[str], withheld: Iterable[str], others: Iterable[Path] = ()
-) -> list[Path]:
+def find_provided(lab: LabInfo, withheld: Iterable[str], others: Iterable[Path] = ()) -> list[Path]:
     """Find the modules of the package that are there where a lab's exported cells are graded.
 
-    These are the sandboxed side of the lab's checks, `GIVEN` and what the lab's own lab.toml has `provided`; all that
-    these modules and the files `others` import, and the packages above them; without what the lab has `withheld`.
+    These are the sandboxed side of the lab's checks, `GIVEN` and what lab.toml has `provided`; all that these modules,
+    the solved labs of its `stack` and the files `others` import, and the packages above them; without `withheld`.
     Nothing else is: a module that computes the same as a withheld one, or would once that one is replaced, is no help.
     """
-    roots = [*find_files(SANDBOXED, checks_module), *others]
-    found = set(add_imports([*roots, *(file for name in (*GIVEN, *provided) for file in find_module(name))]))
+    roots = [*find_files(SANDBOXED, lab.checks_module), *others]
+    for path in find_stack(lab):
+        roots += _imported(export_solved(path.read_text(encoding="utf-8")).encode(), ())
+    found = set(add_imports([*roots, *(file for name in (*GIVEN, *lab.provided) for file in find_module(name))]))
     while packages := {file for file in _packages_above(found) if _may_be_inside(file)} - found:
         found.update(add_imports(packages))
     found -= {file for name in withheld for file in find_module(name)}
     return sorted(filter(_may_be_inside, found))
+
+
+def find_stack(lab: LabInfo) -> list[Path]:
+    """Find the solved labs that a lab's exported cells may load, as far as they are installed."""
+    return [path for path in map(find_solved, lab.stack) if path]
 
 
 def _packages_above(files: Iterable[Path]) -> Iterator[Path]:
@@ -93,12 +100,12 @@ def add_imports(files: Iterable[Path], folders: Sequence[Path] = ()) -> list[Pat
         file = waiting.pop()
         if file not in found:
             found.add(file)
-            waiting += _imported(file, folders)
+            waiting += _imported(file.read_bytes(), folders)
     return sorted(found)
 
 
-def _imported(file: Path, folders: Sequence[Path]) -> Iterator[Path]:
-    for name in _names(file.read_bytes()):
+def _imported(source: bytes, folders: Sequence[Path]) -> Iterator[Path]:
+    for name in _names(source):
         for folder in HOMES if name.partition(".")[0] in COURSE else folders:
             path = folder.joinpath(*name.split("."))
             yield from (one for one in (path.with_suffix(".py"), path / "__init__.py") if one.is_file())

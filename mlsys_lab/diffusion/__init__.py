@@ -18,19 +18,4 @@ caching           CachedDiT: features kept between steps
 cost              evaluations, FLOPs and bytes of sampling and training, beside an autoregressive model
 
 x is the image with noise of deviation σ on it, never scaled: DDPM's x_t is √ᾱ times that, rectified flow's 1 - t times.
-
-Here are the names under which lab 12 builds them, as later labs run on them.
 """
-
-from typing import TYPE_CHECKING
-
-from mlsys_lab.lazy import lazily
-
-if TYPE_CHECKING:
-    from mlsys_lab.diffusion.process import posterior, q_sample
-    from mlsys_lab.diffusion.schedules import edm_grid
-else:
-    # Who counts what sampling costs needs no torch.
-    __getattr__ = lazily(__name__, {"edm_grid": "schedules", "posterior": "process", "q_sample": "process"})
-
-__all__ = ["edm_grid", "posterior", "q_sample"]

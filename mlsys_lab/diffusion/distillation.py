@@ -99,8 +99,8 @@ def distil(
 
 
 def _step(
-    denoiser: Denoiser, x: torch.Tensor, sigma: torch.Tensor, following: torch.Tensor, label: torch.Tensor | None
+    denoiser: Denoiser, x: torch.Tensor, sigma: torch.Tensor, sigma_next: torch.Tensor, label: torch.Tensor | None
 ) -> torch.Tensor:
-    """DDIM's step of each image x (B, ...) from its own level sigma (B,) to its own `following` (B,)."""
+    """DDIM's step of each image x (B, ...) from its own level sigma (B,) to its own `sigma_next` (B,)."""
     denoised = denoiser(x, sigma, label)
-    return denoised + per_image(following / sigma, x) * (x - denoised)
+    return denoised + per_image(sigma_next / sigma, x) * (x - denoised)

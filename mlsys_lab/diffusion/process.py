@@ -26,16 +26,16 @@ def q_sample(x0: torch.Tensor, sigma: torch.Tensor, noise: torch.Tensor) -> torc
 
 
 def posterior(
-    x0: torch.Tensor, x: torch.Tensor, sigma: float, following: float, eta: float = 1.0
+    x0: torch.Tensor, x: torch.Tensor, sigma: float, sigma_next: float, eta: float = 1.0
 ) -> tuple[torch.Tensor, float]:
-    """Mean (B, ...) and deviation of a cleaner image at level `following`, given x at level `sigma` and x₀.
+    """Mean (B, ...) and deviation of a cleaner image at level `sigma_next`, given x at level `sigma` and x₀.
 
     With `eta` 1 it is DDPM's posterior (arXiv:2006.11239, eq. 6 and 7); with 0 it has no noise. Every value between
     leaves each level its marginal law (Song et al., DDIM, arXiv:2010.02502, eq. 7 and 16, over √ᾱ). No more noise
     can be drawn than the level holds: from a level to a higher one `eta` is 0.
     """
-    variance = eta**2 * following**2 * (1 - following**2 / sigma**2)
-    kept = (following**2 - variance) ** 0.5
+    variance = eta**2 * sigma_next**2 * (1 - sigma_next**2 / sigma**2)
+    kept = (sigma_next**2 - variance) ** 0.5
     return x0 + kept * (x - x0) / sigma, variance**0.5
 
 

@@ -47,8 +47,8 @@ Draw = Callable[[], torch.Tensor]
 class Sampler(Protocol):
     """A way to step from one level to the next."""
 
-    def advance(self, state: State, sigma: float, following: float, draw: Draw) -> Asking:
-        """Step from level `sigma` to `following`, which may be 0."""
+    def advance(self, state: State, sigma: float, sigma_next: float, draw: Draw) -> Asking:
+        """Step from level `sigma` to `sigma_next`, which may be 0."""
         ...
 
     def evaluations(self, steps: int) -> int:
@@ -66,10 +66,10 @@ class DDIM:
         if not 0 <= self.eta <= 1:
             raise InputError("eta out of range", got=self.eta, expected="0 (no noise) to 1 (DDPM)")
 
-    def advance(self, state: State, sigma: float, following: float, draw: Draw) -> Asking:
-        """Step to `following` along the guessed noise, part of which is drawn anew."""
+    def advance(self, state: State, sigma: float, sigma_next: float, draw: Draw) -> Asking:
+        """Step to `sigma_next` along the guessed noise, part of which is drawn anew."""
         denoised = yield state.x, sigma
-        x, deviation = posterior(denoised, state.x, sigma, following, self.eta)
+        x, deviation = posterior(denoised, state.x, sigma, sigma_next, self.eta)
         return State(x + deviation * draw() if deviation else x, denoised, sigma)
 
     def evaluations(self, steps: int) -> int:
@@ -81,12 +81,12 @@ class DDIM:
 class SDE:
     """The reverse SDE beside the ODE, by Euler and Maruyama in σ² (Song et al., arXiv:2011.13456, eq. 47)."""
 
-    def advance(self, state: State, sigma: float, following: float, draw: Draw) -> Asking:
+    def advance(self, state: State, sigma: float, sigma_next: float, draw: Draw) -> Asking:
         """Step by the score times σ² - σ'², with fresh noise of that variance; the last step, to 0, adds none."""
         denoised = yield state.x, sigma
-        removed = sigma**2 - following**2
+        removed = sigma**2 - sigma_next**2
         x = state.x + removed * score(denoised, state.x, sigma)
-        return State(x + math.sqrt(removed) * draw() if following else x, denoised, sigma)
+        return State(x + math.sqrt(removed) * draw() if sigma_next else x, denoised, sigma)
 
     def evaluations(self, steps: int) -> int:
         """Evaluations of the network in `steps` steps: one each."""
@@ -110,7 +110,7 @@ class Heun:
         if not 0 <= self.churn <= MOST_CHURN:
             raise InputError("churn out of range", got=self.churn, expected=f"0 to √2 - 1 = {MOST_CHURN:.3f}")
 
-    def advance(self, state: State, sigma: float, following: float, draw: Draw) -> Asking:
+    def advance(self, state: State, sigma: float, sigma_next: float, draw: Draw) -> Asking:
         """Step along the mean of the slopes here and where Euler's step ends; to 0, along the first alone."""
         x = state.x
         if self.churn and self.churn_min <= sigma <= self.churn_max:
@@ -119,11 +119,11 @@ class Heun:
             sigma = raised
         denoised = yield x, sigma
         first = slope(denoised, x, sigma)
-        ahead = x + (following - sigma) * first
-        if not following:
+        ahead = x + (sigma_next - sigma) * first
+        if not sigma_next:
             return State(ahead, denoised, sigma)
-        second = slope((yield ahead, following), ahead, following)
-        return State(x + (following - sigma) * (first + second) / 2, denoised, sigma)
+        second = slope((yield ahead, sigma_next), ahead, sigma_next)
+        return State(x + (sigma_next - sigma) * (first + second) / 2, denoised, sigma)
 
     def evaluations(self, steps: int) -> int:
         """Two evaluations a step, but one for the last."""
@@ -134,14 +134,14 @@ class Heun:
 class DPMSolver:
     """DPM-Solver++ (2M): second order at one evaluation a step, with the last one's too (arXiv:2211.01095, alg. 2)."""
 
-    def advance(self, state: State, sigma: float, following: float, draw: Draw) -> Asking:
+    def advance(self, state: State, sigma: float, sigma_next: float, draw: Draw) -> Asking:
         """Step by an estimate extrapolated in -ln σ; the first step and the last, to 0, are of first order."""
         denoised = yield state.x, sigma
         estimate = denoised
-        if following and state.sigma < math.inf:
-            ratio = math.log(state.sigma / sigma) / math.log(sigma / following)
+        if sigma_next and state.sigma < math.inf:
+            ratio = math.log(state.sigma / sigma) / math.log(sigma / sigma_next)
             estimate = denoised + (denoised - state.denoised) / (2 * ratio)
-        left = following / sigma
+        left = sigma_next / sigma
         return State(left * state.x + (1 - left) * estimate, denoised, sigma)
 
     def evaluations(self, steps: int) -> int:

@@ -66,8 +66,8 @@ class Sampling:
         """Step i as a generator that asks for denoised images, as `Sampler.advance` says."""
         if not 0 <= i < self.steps:
             raise InputError("no such step", got=i, expected=f"0 to {self.steps - 1}")
-        sigma, following = float(self.grid[i]), float(self.grid[i + 1])
-        return self.sampler.advance(state, sigma, following, lambda: self.noise.draw(i + 1))
+        sigma, sigma_next = float(self.grid[i]), float(self.grid[i + 1])
+        return self.sampler.advance(state, sigma, sigma_next, lambda: self.noise.draw(i + 1))
 
     def step(self, state: State, i: int) -> State:
         """State after step i, which goes from level `grid[i]` to `grid[i + 1]`."""
@@ -108,6 +108,6 @@ def invert(denoiser: Denoiser, x: torch.Tensor, grid: torch.Tensor, label: torch
     """
     levels = [level for level in reversed(check_grid(grid).tolist()) if level > 0]
     state = State.begin(x)
-    for sigma, following in pairwise(levels):
-        state = answer(DDIM().advance(state, sigma, following, lambda: x), denoiser, label)
+    for sigma, sigma_next in pairwise(levels):
+        state = answer(DDIM().advance(state, sigma, sigma_next, lambda: x), denoiser, label)
     return state.x

@@ -62,7 +62,7 @@ def test_the_exact_classifier_guides_as_the_network_guides_itself():
 def test_a_classifier_s_step_is_dhariwal_and_nichol_s():
     """Algorithm 2 of arXiv:2105.05233, in its scaled coordinates: ε̂ = ε - √(1 - ᾱ)·s·∇ log p, then a step of DDIM."""
     now, before, scale = 0.2, 0.7, 2.5
-    sigma, following = (math.sqrt((1 - kept) / kept) for kept in (now, before))
+    sigma, sigma_next = (math.sqrt((1 - kept) / kept) for kept in (now, before))
     level, x_t = torch.full((6,), sigma, dtype=F64), (math.sqrt(now) * X).requires_grad_()
 
     def classify(x, sigma):
@@ -72,7 +72,7 @@ def test_a_classifier_s_step_is_dhariwal_and_nichol_s():
     epsilon = (X - TWO(X, level, NONE)) / sigma - math.sqrt(1 - now) * scale * gradient
     x0 = (x_t.detach() - math.sqrt(1 - now) * epsilon) / math.sqrt(now)
     expected = math.sqrt(before) * x0 + math.sqrt(1 - before) * epsilon
-    step = DDIM().advance(State.begin(X), sigma, following, lambda: X)
+    step = DDIM().advance(State.begin(X), sigma, sigma_next, lambda: X)
     got = answer(step, ClassifierGuided(TWO, classify, scale, TWO.null), LABEL).x
     torch.testing.assert_close(math.sqrt(before) * got, expected)
 

@@ -46,11 +46,11 @@ def test_order_of_convergence_whatever_the_network_predicts(sampler, expected, p
 class WrongHeun:
     """Heun whose second question names the first level: a fault that real code has had."""
 
-    def advance(self, state, sigma, following, draw):
+    def advance(self, state, sigma, sigma_next, draw):
         first = slope((yield state.x, sigma), state.x, sigma)
-        ahead = state.x + (following - sigma) * first
-        second = slope((yield ahead, sigma), ahead, following)
-        return State(state.x + (following - sigma) * (first + second) / 2, ahead, sigma)
+        ahead = state.x + (sigma_next - sigma) * first
+        second = slope((yield ahead, sigma), ahead, sigma_next)
+        return State(state.x + (sigma_next - sigma) * (first + second) / 2, ahead, sigma)
 
 
 def test_these_tests_see_a_second_question_at_the_wrong_level():

@@ -29,8 +29,7 @@ def test_its_make_targets_and_variables_are_the_makefiles():
 
 def test_its_commands_of_the_grader_are_understood(capsys):
     for command, options in re.findall(r"mlsys-grader (\w+)([^`#\n]*)", TEXT):
-        with pytest.raises(SystemExit):
-            main([command, "--help"])
+        assert main([command, "--help"]) == 0
         said = capsys.readouterr().out
         assert all(option in said for option in re.findall(r"--[\w-]+", options)), (command, options)
 

@@ -26,11 +26,13 @@ __all__ = [
     "load",
     "read_notebook",
     "refuse_absent",
+    "refuse_topics",
     "refuse_withheld",
 ]
 
 ELSEWHERE = 1_000
 """Most names outside of exported cells that are looked at."""
+LOAD = re.compile(r"""^[^#\n]*\bstack\.load\(\s*["']([\w-]+)["']""", re.MULTILINE)
 LAB_CALL = re.compile(r"""^[^#\n]*\blab\(\s*["']([\w-]+)["']""", re.MULTILINE)
 
 
@@ -127,6 +129,17 @@ def refuse_absent(artifact: Artifact, inside: Collection[Path]) -> None:
                 f"cell {cell.number} imports {name}, which is not there where this lab is graded",
                 help="import it in a cell that is not exported",
             )
+
+
+def refuse_topics(artifact: Artifact, topics: Collection[str]) -> None:
+    """Raise `InputError` where exported cells load a topic from `mlsys_lab.stack` that is not among `topics`."""
+    for cell in artifact.cells:
+        for topic in LOAD.findall(cell.source):
+            if topic not in topics:
+                raise InputError(
+                    f"cell {cell.number} loads {topic} from the stack, which is not there where this lab is graded",
+                    help="load it in a cell that is not exported",
+                )
 
 
 def _find_imports(artifact: Artifact) -> Iterator[tuple[Cell, str]]:

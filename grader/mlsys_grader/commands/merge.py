@@ -10,20 +10,24 @@ machine that judged told the truth: merge only what comes from machines of yours
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from mlsys_grader.commands import LabOptions
 from mlsys_grader.commands.common import find_chosen_lab
 from mlsys_grader.course.folder import Course
+from mlsys_lab.cli.app import argument
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-grader merge` to its parser."""
-    parser.add_argument("lab")
-    parser.add_argument("shares", type=Path, nargs="+", metavar="DIR", help="what `shard --out` wrote")
+@dataclass(kw_only=True)
+class Arguments(LabOptions):
+    """The lab, and the shares."""
+
+    shares: Annotated[list[Path], argument("what `shard --out` wrote")]
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Check all verdicts of the shares, then enter them into the gradebook."""
     from mlsys_grader.grading.shards import merge
 

@@ -11,27 +11,29 @@ share it, and there is no gradebook here.
 
 from __future__ import annotations
 
-import argparse
 import re
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from mlsys_grader.commands.common import add_judging_arguments, find_chosen_lab, read_judging_options
+from mlsys_grader.commands.common import JudgingOptions, find_chosen_lab, read_judging_options
 from mlsys_grader.course.folder import Course
+from mlsys_lab.cli.app import option
 from mlsys_lab.errors import InputError
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-grader shard` to its parser."""
-    parser.add_argument("lab")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where verdicts and pages go")
-    parser.add_argument("--shard", default="1/1", metavar="I/N", help="which share of how many (default: 1/1, all)")
-    parser.add_argument(
-        "--speed-of", type=Path, nargs="+", metavar="DIR", help="measure performance points only, for these verdicts"
+@dataclass(kw_only=True)
+class Arguments(JudgingOptions):
+    """The lab, the share of the class, and how to judge."""
+
+    out: Annotated[Path, option("where verdicts and pages go", "DIR")]
+    shard: Annotated[str, option("which share of how many", "I/N")] = "1/1"
+    speed_of: Annotated[list[Path] | None, option("measure performance points only, for these verdicts", "DIR...")] = (
+        None
     )
-    add_judging_arguments(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Judge a share, or measure for verdicts that are there; a line per student that needs the instructor."""
     from mlsys_grader.grading.shards import assign_share, judge_share, label_share, measure_share
 

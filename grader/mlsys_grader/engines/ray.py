@@ -22,7 +22,7 @@ from mlsys_grader.engines.node import Judge, compute_fingerprint
 from mlsys_grader.judging.performance import PerformanceVerdict
 from mlsys_grader.judging.verdict import Verdict
 from mlsys_lab.errors import CourseError
-from mlsys_lab.stack.reference import labs_root
+from mlsys_lab.stack.labinfo import labs_root
 
 Ref = Any
 """A ray.ObjectRef: what an actor will answer."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import nbgrader.api
 from alembic.script import ScriptDirectory
+from filelock import FileLock
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.converters import Autograde
 from nbgrader.converters.base import BaseConverter
@@ -29,7 +30,6 @@ from traitlets.config.loader import PyFileConfigLoader
 
 from mlsys_grader.course import notebooks
 from mlsys_grader.course.folder import Course
-from mlsys_grader.course.lock import hold_lock
 from mlsys_grader.gradebook.nbgrader_config import configure
 
 
@@ -168,7 +168,7 @@ def main() -> None:
     if not first:
         return
     # A grader that was killed leaves a process like this one behind, which ends with the entry that it is writing.
-    with hold_lock(course.root / ".gradebook.lock"):
+    with FileLock(course.root / ".gradebook.lock"):
         logging.basicConfig(filename=course.root / "nbgrader.log", level=logging.WARNING)
         book = None
         for line in chain([first], sys.stdin):

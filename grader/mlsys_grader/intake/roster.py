@@ -1,6 +1,9 @@
 """Who is who: the id of every name that hand-ins came under, remembered from one collect to the next.
 
-The file is students.csv in the course folder, two columns `name,student`. A person may add lines and mend them.
+The file is students.csv in the course folder, two columns `name,student`. A person may add lines and correct them.
+
+Two names are asked about only where their keys (case, accents, signs and order of words folded) are equal. There is no
+measure of similarity: names that differ in one letter belong to two students, and are not asked about.
 """
 
 from __future__ import annotations

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+from typing import Literal, get_args
 
+from mlsys_checks.sides import find_stack
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.sandbox import container
 from mlsys_grader.sandbox.container import Containers
@@ -11,7 +13,8 @@ from mlsys_grader.sandbox.device import Device
 from mlsys_grader.sandbox.launcher import Launcher
 from mlsys_lab.errors import InputError, MissingToolError, did_you_mean
 
-BACKENDS = ("bubblewrap", "podman", "docker")
+Backend = Literal["bubblewrap", "podman", "docker"]
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
 NONE = "none"
 """The name of doing without (--unsafe)."""
 PROBE = ["bwrap", "--unshare-net", "--unshare-pid", "--ro-bind", "/", "/", "true"]
@@ -53,7 +56,13 @@ def choose_backend(name: str | None = None) -> str:
 
 
 def launch(lab: GradedLab, backend: str, *, device: Device | None = None) -> Launcher | Containers:
-    """Start what hands over children for submissions; `backend` is what `choose_backend` said, or `NONE`."""
+    """Start what hands over children for submissions; `backend` is what `choose_backend` said, or `NONE`.
+
+    Raises `InputError` where a solved lab that this one runs on is not installed.
+    """
+    if len(find_stack(lab.info)) < len(lab.info.stack):
+        expected = f"those of {', '.join(lab.info.stack)}"
+        raise InputError(f"{lab.name} runs on solved labs", got="none here", expected=expected, help="use a checkout")
     if backend in ("bubblewrap", NONE):
         return Launcher(lab, unsafe=backend == NONE, device=device)
     return Containers(lab, backend, device=device)

@@ -1,8 +1,9 @@
 """What of the project lies inside a sandbox, whichever program builds it.
 
 Of `mlsys_lab` the modules that the lab's checks import or that lab.toml provides to exported cells, and none that the
-lab withholds; of `mlsys_checks` only the folder `sandboxed`, without other labs' calls: neither inputs nor oracles
-nor comparisons, of this lab or any other. Of the grader only what runs next to the submission.
+lab withholds; the solved labs that it runs on; of `mlsys_checks` only the folder `sandboxed`, without other labs'
+calls: neither inputs nor oracles nor comparisons, of this lab or any other. Of the grader only what runs next to the
+submission.
 """
 
 from __future__ import annotations
@@ -12,11 +13,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mlsys_checks.fresh import ONE_THREAD
-from mlsys_checks.sides import find_provided
+from mlsys_checks.sides import find_provided, find_stack
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.paths import CHECKS, INSIDE, PACKAGE
 from mlsys_lab.errors import InputError
-from mlsys_lab.stack.reference import labs_root
 
 HOME = Path("/course")
 """Where the project lies inside the sandbox."""
@@ -85,8 +85,7 @@ def bind_project(lab: GradedLab) -> list[Bind]:
     for path in sorted(_find_inside(lab)):
         package = PACKAGE if path.is_relative_to(PACKAGE) else CHECKS
         found.append((path, HOME / path.relative_to(package.parent)))
-    inside = HOME / "mlsys_lab" / "_labs"  # `mlsys_lab.stack` reads there what stands in for a topic
-    found += [(path, inside / path.parent.name / path.name) for path in sorted(labs_root().glob("*/lab.toml"))]
+    found += [(path, HOME / "mlsys_lab" / "_solved" / path.name) for path in find_stack(lab.info)]
     return [(str(source), str(target)) for source, target in [*found, *dict.fromkeys(_calls_elsewhere(lab))]]
 
 
@@ -109,7 +108,7 @@ def _find_inside(lab: GradedLab) -> Iterator[Path]:
     """Find the files of both packages that a submission has: modules, and what lies next to them without being one."""
     elsewhere = (path for path, _ in _calls_elsewhere(lab))
     others = (file for path in (INSIDE, *elsewhere) for file in (path.rglob("*.py") if path.is_dir() else [path]))
-    modules = find_provided(lab.info.checks_module, lab.info.provided, lab.withheld, others)
+    modules = find_provided(lab.info, lab.withheld, others)
     yield from modules
     for folder in {module.parent for module in modules} - {PACKAGE}:
         for path in folder.iterdir():

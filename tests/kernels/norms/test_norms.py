@@ -11,8 +11,15 @@ import torch.nn.functional as F
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import norms
-from mlsys_lab.kernels.norms import cost, layer_norm, rms_norm
-from mlsys_lab.kernels.norms.triton_steps import ROOMY, ROOMY_SHARES, STEPS, WIDEST
+from mlsys_lab.kernels.norms import (
+    MAX_BIAS_PARTIAL_WIDTH,
+    MAX_ONE_PASS_BACKWARD_WIDTH,
+    MAX_WIDTH,
+    STEPS,
+    cost,
+    layer_norm,
+    rms_norm,
+)
 from mlsys_lab.kernels.trace.traffic import total
 from tests.kernels.closeness import assert_near
 from tests.kernels.operators import (
@@ -25,7 +32,7 @@ from tests.kernels.operators import (
     with_gradients,
 )
 
-SHAPES = [(6,), (0, 4), (5, 7), (67, 5), (2, 3, 1031), (2, ROOMY + 1)]
+SHAPES = [(6,), (0, 4), (5, 7), (67, 5), (2, 3, 1031), (2, MAX_ONE_PASS_BACKWARD_WIDTH + 1)]
 OURS = {"layer": layer_norm, "rms": rms_norm}
 REFERENCES = {"layer": norms.reference_layer_norm, "rms": norms.reference_rms_norm}
 KINDS = list(OURS)
@@ -57,7 +64,7 @@ def test_values_and_gradients(kind: str, shape: tuple[int, ...], dtype: torch.dt
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_whose_shares_alone_fill_the_registers(kind: str, device: str) -> None:
-    assert_like(OURS[kind], EXPECTED[kind], *operands(kind, 3, ROOMY_SHARES + 1, device=device))
+    assert_like(OURS[kind], EXPECTED[kind], *operands(kind, 3, MAX_BIAS_PARTIAL_WIDTH + 1, device=device))
 
 
 @pytest.mark.parametrize("shape", [(1,), (3, 1)])
@@ -79,10 +86,10 @@ def test_a_program_a_block_gives_the_same(kind: str, device: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_programs_that_go_through_several_rows(kind: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = lambda step, blocks, most: min(blocks, 3)  # noqa: E731
-    monkeypatch.setattr("mlsys_lab.kernels.norms.triton_steps._programs", few)
+    few = lambda step, num_blocks, max_resident: min(num_blocks, 3)  # noqa: E731
+    monkeypatch.setattr("mlsys_lab.kernels.norms._num_programs", few)
     assert_like(OURS[kind], EXPECTED[kind], *operands(kind, 11, 4099, device=device))
-    assert_like(OURS[kind], EXPECTED[kind], *operands(kind, 7, ROOMY + 1, device=device))
+    assert_like(OURS[kind], EXPECTED[kind], *operands(kind, 7, MAX_ONE_PASS_BACKWARD_WIDTH + 1, device=device))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -131,7 +138,7 @@ def test_the_backward_operator_is_torchs() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_programs_that_stay_read_the_weights_once_each(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, width, programs = 24, 1031, 2
-    monkeypatch.setattr("mlsys_lab.kernels.norms.triton_steps._programs", lambda step, blocks, most: programs)
+    monkeypatch.setattr("mlsys_lab.kernels.norms._num_programs", lambda *_: programs)
     x, *weights = (one.requires_grad_() for one in operands(kind, rows, width))
     forward, backward, added = looked_at(lambda: OURS[kind](x, *weights).sum().backward())
     moved = reads_and_writes(forward)
@@ -140,7 +147,7 @@ def test_programs_that_stay_read_the_weights_once_each(kind: str, monkeypatch: p
     moved = reads_and_writes(backward)
     assert moved["x_ptr"] == moved["dy_ptr"] == (1, 0) and moved["dx_ptr"] == moved["dw_ptr"] == (0, 1)
     moved = reads_and_writes(added)
-    assert moved["shares_ptr"] == (1, 0) and moved["dw_ptr"] == (0, 1)
+    assert moved["partials_ptr"] == (1, 0) and moved["dw_ptr"] == (0, 1)
     assert moved["db_ptr"] == ((0, 1) if kind == "layer" else (0, 0))
     centred = kind == "layer"
     least = cost.forward(rows, width, 4, centred=centred)[1]
@@ -157,7 +164,7 @@ def test_a_program_a_block_reads_the_weight_and_writes_a_share_for_each() -> Non
 
 
 def test_wide_rows_are_read_twice_backward_where_registers_hold_the_share_only() -> None:
-    x, weight = (one.requires_grad_() for one in operands("rms", 2, ROOMY + 3))
+    x, weight = (one.requires_grad_() for one in operands("rms", 2, MAX_ONE_PASS_BACKWARD_WIDTH + 3))
     forward, backward, _ = looked_at(lambda: rms_norm(x, weight).sum().backward())
     assert reads_and_writes(forward)["x_ptr"] == (1, 0)
     moved = reads_and_writes(backward)
@@ -165,12 +172,12 @@ def test_wide_rows_are_read_twice_backward_where_registers_hold_the_share_only()
 
 
 def test_of_the_widest_rows_layer_norm_sums_dy_by_itself() -> None:
-    x, weight, bias = (one.requires_grad_() for one in operands("layer", 2, ROOMY_SHARES + 1))
+    x, weight, bias = (one.requires_grad_() for one in operands("layer", 2, MAX_BIAS_PARTIAL_WIDTH + 1))
     y = layer_norm(x, weight, bias)
     backward, _, of_db = looked_at(lambda: y.sum().backward())
     assert reads_and_writes(backward)["dy_ptr"] == (2, 0) and "db_ptr" not in reads_and_writes(backward)
-    assert reads_and_writes(of_db)["shares_ptr"] == (1, 0)
-    assert [one.elements for one in of_db.buffers if one.name == "shares_ptr"] == [y.numel()], "all of dy once more"
+    assert reads_and_writes(of_db)["partials_ptr"] == (1, 0)
+    assert [one.elements for one in of_db.buffers if one.name == "partials_ptr"] == [y.numel()], "all of dy once more"
 
 
 @pytest.mark.parametrize(
@@ -183,7 +190,11 @@ def test_of_the_widest_rows_layer_norm_sums_dy_by_itself() -> None:
         (torch.ones(3, 4), torch.ones(4, device="meta"), "x and weight are on two devices"),
         (torch.ones(3, 4), torch.ones(3), r"shape of weight: got \(3,\), expected \(4,\)"),
         (torch.ones(3, 0), torch.ones(0), "rows of x have no elements"),
-        (torch.ones(1, WIDEST + 1), torch.ones(WIDEST + 1), f"rows too wide for one program: got {WIDEST + 1}"),
+        (
+            torch.ones(1, MAX_WIDTH + 1),
+            torch.ones(MAX_WIDTH + 1),
+            f"rows too wide for one program: got {MAX_WIDTH + 1}",
+        ),
     ],
 )
 def test_bad_input_is_one_line(x: torch.Tensor, weight: torch.Tensor, says: str) -> None:

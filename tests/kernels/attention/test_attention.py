@@ -12,9 +12,17 @@ from mlsys_lab.autograd import Tensor
 from mlsys_lab.autograd import record as operation
 from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.kernels.attention import STEPS, attend_in_model, attention, cost, reference, triton_steps
-from mlsys_lab.kernels.attention.blocks import Blocks
-from mlsys_lab.kernels.attention.triton_steps import attention_with_lse
+from mlsys_lab.kernels.attention import (
+    STEPS,
+    attention,
+    attention_with_lse,
+    backward,
+    cost,
+    forward,
+    model_attention,
+    reference,
+)
+from mlsys_lab.kernels.attention.tile_config import TileConfig
 from mlsys_lab.kernels.tiles import HOPPER_SHARED_BYTES
 from mlsys_lab.kernels.trace.traffic import Traffic, traffic
 from mlsys_lab.models import Transformer, fused_attention
@@ -23,7 +31,8 @@ from tests.kernels.compiled import compiled
 from tests.kernels.operators import looked_at
 from tests.sampling import keep
 
-SMALL = Blocks(16, 16, 4, 1)
+TRITON_STEPS = list(STEPS)[1:]
+SMALL = TileConfig(16, 16, 4, 1)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 ALWAYS = (torch.bfloat16, torch.float32)
 SHAPES = {  # B, N, K, S, T, D, causal
@@ -54,11 +63,11 @@ def by_torch(q, k, v, causal, scale=None):
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("dtype", keep(DTYPES, ALWAYS), ids=str)
-@pytest.mark.parametrize("step", triton_steps.STEPS)
+@pytest.mark.parametrize("step", TRITON_STEPS)
 def test_every_step_at_odd_shapes(step, dtype, name, device):
     *sizes, causal = SHAPES[name]
     q, k, v = drawn(*sizes, dtype, device)
-    out, lse = attention_with_lse(q, k, v, causal=causal, step=step, blocks=SMALL)
+    out, lse = attention_with_lse(q, k, v, causal=causal, step=step, config=SMALL)
     exact, exact_lse = by_torch(q, k, v, causal)
     assert (out.dtype, lse.dtype) == (dtype, torch.float32)
     assert_near(out, exact)
@@ -71,7 +80,7 @@ def test_gradients(dtype, name, device):
     *sizes, causal = SHAPES[name]
     q, k, v = drawn(*sizes, dtype, device)
     scale = 1.3 * q.shape[-1] ** -0.5
-    out, lse = attention_with_lse(q, k, v, causal=causal, scale=scale, blocks=SMALL)
+    out, lse = attention_with_lse(q, k, v, causal=causal, scale=scale, config=SMALL)
     wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
     exact, exact_lse = by_torch(*wide, causal, scale)
     d_out, d_lse, seen = torch.randn_like(out), torch.randn_like(lse), exact_lse.isfinite()
@@ -133,7 +142,7 @@ def test_two_runs_give_the_same_bits(device):
 
 def test_torch_can_call_it(device):
     q, k, v = drawn(1, 2, 1, 17, 20, 24, device=device)
-    torch.library.opcheck(triton_steps.forward, (q, k, v, True, 0.2, "flash", "ieee", [16, 16, 4, 1]))
+    torch.library.opcheck(forward, (q, k, v, True, 0.2, "flash", "ieee", [16, 16, 4, 1]))
 
     @torch.compile(backend="aot_eager", fullgraph=True)
     def block(q, k, v):
@@ -152,11 +161,11 @@ def test_the_course_s_engine_can_call_it(device):
 
     mine = [Tensor(x.detach(), requires_grad=True) for x in (q, k, v)]
     data = [x.data for x in mine]
-    out, lse = triton_steps.forward(*data, causal, 0.2, "flash", "ieee", [])
+    out, lse = forward(*data, causal, 0.2, "flash", "ieee", [])
 
     def gradient(index):
         none = torch.zeros_like(lse)
-        return lambda g: triton_steps.backward(g, none, *data, out, lse, causal, 0.2, "ieee", [])[index]
+        return lambda g: backward(g, none, *data, out, lse, causal, 0.2, "ieee", [])[index]
 
     y = operation(out, *((x, gradient(index)) for index, x in enumerate(mine)))
     (y * y).sum().backward()
@@ -168,12 +177,12 @@ def test_in_a_transformer(device):
     config = TransformerConfig(
         "small", n_layers=2, d_model=24, n_heads=4, d_ff=40, vocab_size=11, context=19, n_kv_heads=2
     )
-    ours, torchs = (Transformer(config, attention=one).to(device) for one in (attend_in_model, fused_attention))
+    ours, torchs = (Transformer(config, attention=one).to(device) for one in (model_attention, fused_attention))
     ours.load_state_dict(torchs.state_dict())
     tokens = torch.arange(2 * 19, device=device).view(2, 19) % 11
     assert_near(ours(tokens), torchs(tokens))
     with pytest.raises(InputError, match="a bias on the scores"):
-        attend_in_model(*drawn(1, 1, 1, 2, 2, 16), torch.zeros(1, 2, 2))
+        model_attention(*drawn(1, 1, 1, 2, 2, 16), torch.zeros(1, 2, 2))
 
 
 def test_bad_input():
@@ -186,12 +195,12 @@ def test_bad_input():
         "last dimension of k is not contiguous": lambda: attention(q, k.mT.contiguous().mT, v),
         "k and v have two shapes": lambda: attention(q, k, v[:, :, 1:]),
         "q and k do not fit": lambda: attention(q[:1], k, v),
-        "width of heads": lambda: attention(*drawn(1, 1, 1, 1, 1, 257)),
+        "head dimension": lambda: attention(*drawn(1, 1, 1, 1, 1, 257)),
         "multiple of key/value heads": lambda: attention(q[:, :3], k, v),
         "scale of attention": lambda: attention(q, k, v, scale=0.0),
         "unknown step": lambda: attention(q, k, v, step="flash3"),
-        "unknown precision": lambda: triton_steps.attention(q, k, v, precision="fp8"),
-        "too large for shared memory": lambda: triton_steps.attention(q, k, v, blocks=Blocks(1024, 1024)),
+        "unknown precision": lambda: attention(q, k, v, precision="fp8"),
+        "too large for shared memory": lambda: attention(q, k, v, config=TileConfig(1024, 1024)),
     }
     for line, call in refusals.items():
         with pytest.raises(InputError, match=line) as caught:
@@ -210,25 +219,25 @@ def asked_bytes(launches) -> int:
 
 @pytest.mark.parametrize("causal", (False, True))
 def test_flash_reads_keys_once_for_each_block_of_queries(causal):
-    sizes, blocks = (1, 2, 1, 48, 56, 16), Blocks(16, 16, 4, 1)
+    sizes, config = (1, 2, 1, 48, 56, 16), TileConfig(16, 16, 4, 1)
     q, k, v = (x.detach() for x in drawn(*sizes))
     shape = cost.Shape(*sizes, causal=causal)
-    launches = traffic_of(lambda: triton_steps.attention(q, k, v, causal=causal, blocks=blocks))
+    launches = traffic_of(lambda: attention(q, k, v, causal=causal, config=config))
     ((name, buffers),) = launches
     assert name == "forward_kernel"
     assert asked_bytes(launches) == cost.flash_bytes(shape, 16, 16, itemsize=4)
-    assert buffers["q_tiles"].read.ratio == buffers["out_tiles"].written.ratio == 1
+    assert buffers["q_desc"].read.ratio == buffers["out_desc"].written.ratio == 1
     if not causal:
-        assert buffers["k_tiles"].read.ratio == buffers["v_tiles"].read.ratio == 2 * 48 / 16  # two heads share a key
+        assert buffers["k_desc"].read.ratio == buffers["v_desc"].read.ratio == 2 * 48 / 16  # two heads share a key
 
 
 def test_naive_moves_the_square_and_flash_a_block_times_less():
     q, k, v = (x.detach() for x in drawn(1, 1, 1, 64, 64, 16))
     shape = cost.Shape(1, 1, 1, 64, 64, 16)
-    naive = traffic_of(lambda: triton_steps.attention(q, k, v, step="naive", blocks=Blocks(32, 16, 4, 1)))
+    naive = traffic_of(lambda: attention(q, k, v, step="naive", config=TileConfig(32, 16, 4, 1)))
     assert [name for name, _ in naive] == ["scores_kernel", "softmax_kernel", "values_kernel"]
     assert asked_bytes(naive) == cost.naive_bytes(shape, 32, itemsize=4)
-    flash = traffic_of(lambda: triton_steps.attention(q, k, v, blocks=Blocks(64, 16, 4, 1)))
+    flash = traffic_of(lambda: attention(q, k, v, config=TileConfig(64, 16, 4, 1)))
     once, least = asked_bytes(flash), cost.forward(shape, 4)[1] + shape.lse_bytes
     assert once == least, "one block of queries: everything is moved once"
     assert asked_bytes(naive) > 5 * once
@@ -238,8 +247,8 @@ def test_flash_leaves_out_what_the_mask_hides():
     q, k, v = (x.detach() for x in drawn(1, 1, 1, 128, 128, 16))
 
     def keys_read(step):
-        ((_, buffers),) = traffic_of(lambda: triton_steps.attention(q, k, v, causal=True, step=step, blocks=SMALL))
-        return buffers["k_tiles"].read.asked_bytes
+        ((_, buffers),) = traffic_of(lambda: attention(q, k, v, causal=True, step=step, config=SMALL))
+        return buffers["k_desc"].read.asked_bytes
 
     assert keys_read("flash") / keys_read("online") == (1 + 8) / 2 / 8
 
@@ -247,50 +256,46 @@ def test_flash_leaves_out_what_the_mask_hides():
 def test_backward_reads_what_it_must():
     """dK and dV: queries once for each block of keys that they see; dQ: keys once for each block of queries."""
     q, k, v = drawn(1, 2, 1, 32, 32, 16)
-    out = triton_steps.attention(q, k, v, causal=True, blocks=SMALL)
+    out = attention(q, k, v, causal=True, config=SMALL)
     launches = dict(traffic_of(lambda: out.sum().backward()))
-    assert set(launches) == {"delta_kernel", "key_value_kernel", "query_kernel"}
-    assert launches["key_value_kernel"]["q_tiles"].read.ratio == (2 + 1) / 2
-    assert launches["key_value_kernel"]["k_tiles"].read.ratio == 1
-    assert launches["query_kernel"]["k_tiles"].read.ratio == 2 * (1 + 2) / 2
-    assert launches["query_kernel"]["dq_tiles"].written.ratio == 1
+    assert set(launches) == {"delta_kernel", "dkdv_kernel", "dq_kernel"}
+    assert launches["dkdv_kernel"]["q_desc"].read.ratio == (2 + 1) / 2
+    assert launches["dkdv_kernel"]["k_desc"].read.ratio == 1
+    assert launches["dq_kernel"]["k_desc"].read.ratio == 2 * (1 + 2) / 2
+    assert launches["dq_kernel"]["dq_desc"].written.ratio == 1
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_nothing_is_touched_that_should_not_be(name):
     *sizes, causal = SHAPES[name]
     q, k, v = drawn(*sizes)
-    for step in triton_steps.STEPS:
-        looked_at(lambda step=step: triton_steps.attention(q, k, v, causal=causal, step=step, blocks=SMALL))
-    out = triton_steps.attention(q, k, v, causal=causal, blocks=SMALL)
+    for step in TRITON_STEPS:
+        looked_at(lambda step=step: attention(q, k, v, causal=causal, step=step, config=SMALL))
+    out = attention(q, k, v, causal=causal, config=SMALL)
     looked_at(lambda: out.sum().backward())
 
 
 LAUNCHES = """
 import torch
-from mlsys_lab.kernels.attention.blocks import candidates
-from mlsys_lab.kernels.attention.triton_steps import backward, forward
+from dataclasses import astuple
+from mlsys_lab.kernels.attention import backward, forward
+from mlsys_lab.kernels.attention.tile_config import candidate_configs
 q, k = torch.empty(1, 8, 256, 128, dtype=torch.bfloat16), torch.empty(1, 8, 256, 128, dtype=torch.bfloat16)
 lse = torch.empty(1, 8, 256)
 def first(kernel):
-    blocks = candidates(kernel, 128, 2, 227 * 1024)[0]
-    return [blocks.m, blocks.n, blocks.warps, blocks.stages]
+    return list(astuple(candidate_configs(kernel, 128, 2, 227 * 1024)[0]))
 forward(q, k, k, True, 0.1, "flash", "ieee", first("forward"))
-backward(q, lse, q, k, k, q, lse, True, 0.1, "ieee", first("key_value"))
+backward(q, lse, q, k, k, q, lse, True, 0.1, "ieee", first("dkdv"))
 """
 
 
 def test_compiled_for_hopper():
-    forward, _, key_value, query = compiled(LAUNCHES)
-    assert (forward.kernel, key_value.kernel, query.kernel) == ("forward_kernel", "key_value_kernel", "query_kernel")
-    assert forward.stack_bytes == query.stack_bytes == 0, "nothing spills"
-    assert key_value.stack_bytes <= 128, "what spills there, in the prologue and between the loops, is little"
-    for one in (forward, key_value, query):
+    forward, _, dkdv, dq = compiled(LAUNCHES)
+    assert (forward.kernel, dkdv.kernel, dq.kernel) == ("forward_kernel", "dkdv_kernel", "dq_kernel")
+    assert forward.stack_bytes == dq.stack_bytes == 0, "nothing spills"
+    assert dkdv.stack_bytes <= 128, "what spills there, in the prologue and between the loops, is little"
+    for one in (forward, dkdv, dq):
         assert re.search(r"wgmma.mma_async.sync.aligned.m64n\d+k16.f32.bf16.bf16", one.ptx)
         assert "mma.sync" not in one.ptx
         assert "cp.async.bulk.tensor" in one.ptx
         assert one.shared_bytes <= HOPPER_SHARED_BYTES
-
-
-def test_steps_of_the_operation():
-    assert list(STEPS) == ["reference", *triton_steps.STEPS]

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.kernels.softmax import cost, reference, softmax
-from mlsys_lab.kernels.softmax.triton_steps import BLOCK, STEPS, WIDEST
+from mlsys_lab.kernels.softmax import BLOCK, MAX_WIDTH, STEPS, cost, reference, softmax
 from mlsys_lab.kernels.trace.traffic import total
 from tests.kernels.closeness import assert_near
 from tests.kernels.operators import (
@@ -103,10 +102,10 @@ def test_online_reads_twice_as_it_must_know_the_sum_before_the_first_quotient() 
 
 
 def test_rows_too_wide_for_registers_go_online() -> None:
-    x = torch.randn(1, WIDEST + 1)
+    x = torch.randn(1, MAX_WIDTH + 1)
     assert [trace.kernel for trace in looked_at(lambda: softmax(x))] == ["online_kernel"]
     assert [trace.kernel for trace in looked_at(lambda: softmax(x[:, :9].contiguous()))] == ["one_pass_kernel"]
-    with pytest.raises(InputError, match=f"too wide for one pass: got {WIDEST + 1}, expected at most {WIDEST}"):
+    with pytest.raises(InputError, match=f"too wide for one pass: got {MAX_WIDTH + 1}, expected at most {MAX_WIDTH}"):
         softmax(x, step="one_pass")
 
 

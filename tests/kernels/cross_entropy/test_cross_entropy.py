@@ -9,13 +9,12 @@ import torch
 import torch.nn.functional as F
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.kernels.cross_entropy import cost, cross_entropy, reference
-from mlsys_lab.kernels.cross_entropy.triton_steps import STEPS, WIDEST_BLOCK
+from mlsys_lab.kernels.cross_entropy import MAX_BLOCK, STEPS, cost, cross_entropy, reference
 from mlsys_lab.kernels.trace.traffic import total
 from tests.kernels.closeness import assert_near
 from tests.kernels.operators import DTYPES, compiles_whole, looked_at, reads_and_writes
 
-SHAPES = [(1, 1), (1, 2), (3, 5), (31, 67), (5, 1031), (2, WIDEST_BLOCK + 1)]
+SHAPES = [(1, 1), (1, 2), (3, 5), (31, 67), (5, 1031), (2, MAX_BLOCK + 1)]
 
 
 def logits_and_targets(
@@ -89,7 +88,7 @@ def test_a_target_that_is_no_column_gives_nan_and_touches_nothing_else(step: str
 
 @pytest.mark.parametrize("step", STEPS)
 def test_large_logits_and_minus_infinities(step: str) -> None:
-    logits = torch.full((3, WIDEST_BLOCK + 7), -math.inf)
+    logits = torch.full((3, MAX_BLOCK + 7), -math.inf)
     logits[0, -3:] = torch.tensor([1.0, 2.0, 3.0])  # a whole block of −inf before
     logits[1], logits[1, 5], logits[2] = -3e4, 3e4, 1e4
     targets = torch.tensor([logits.shape[1] - 1, 5, 0])
@@ -134,7 +133,7 @@ def test_the_operators_are_torchs(step: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_recomputed_reads_each_logit_once_forward_and_once_backward(dtype: torch.dtype) -> None:
-    rows, columns = 3, WIDEST_BLOCK + 1
+    rows, columns = 3, MAX_BLOCK + 1
     logits, targets = torch.randn(rows, columns, dtype=dtype, requires_grad=True), torch.tensor([0, 7, columns - 1])
     forward, backward = looked_at(lambda: cross_entropy(logits, targets).backward())
     moved = reads_and_writes(forward)

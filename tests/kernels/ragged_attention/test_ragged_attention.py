@@ -7,7 +7,7 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.decode_attention import decode_attention
-from mlsys_lab.kernels.ragged_attention import STEPS, cost, ragged_attention, reference, triton_steps
+from mlsys_lab.kernels.ragged_attention import STEPS, cost, ragged_attention, reference
 from mlsys_lab.kernels.tiles import HOPPER_SHARED_BYTES
 from mlsys_lab.kernels.trace.traffic import times_read, traffic
 from tests.kernels.closeness import assert_near
@@ -27,17 +27,17 @@ WINDOWS = (None, 1, 6, 1000)
 
 
 def drawn(parts, N, K, D, page, dtype=torch.float32, device="cpu"):
-    """Queries, two caches with pages in no order and some unused, a table whose unused entries mean nothing."""
+    """Queries, two caches with pages in no order and some unused, a block_table whose unused entries mean nothing."""
     counts = torch.tensor([new for new, _ in parts], device=device)
-    lengths = torch.tensor([new + past for new, past in parts], device=device, dtype=torch.int32)
+    seq_lens = torch.tensor([new + past for new, past in parts], device=device, dtype=torch.int32)
     starts = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).int()
-    most = 1 + int(lengths.max()) // page
+    most = 1 + int(seq_lens.max()) // page
     pages = len(parts) * most + 2
     q = torch.randn(int(counts.sum()), N, D, dtype=dtype, device=device)
     caches = [torch.randn(pages, page, K, D, dtype=dtype, device=device) for _ in "kv"]
-    table = torch.randperm(pages, device=device)[: len(parts) * most].view(-1, most).int()
-    table[torch.arange(most, device=device) * page >= lengths[:, None]] = -1
-    return q, *caches, table, lengths, starts
+    block_table = torch.randperm(pages, device=device)[: len(parts) * most].view(-1, most).int()
+    block_table[torch.arange(most, device=device) * page >= seq_lens[:, None]] = -1
+    return q, *caches, block_table, seq_lens, starts
 
 
 def exactly(q, k, v, *where, **options):
@@ -51,7 +51,7 @@ def test_every_step_at_odd_sizes(name, window, device):
     expected = exactly(*inputs, window=window)
     assert_near(ragged_attention(*inputs, window=window, step="padded"), expected)
     for queries in (1, 3, None):
-        assert_near(triton_steps.ragged_attention(*inputs, window=window, queries=queries, block_n=16), expected)
+        assert_near(ragged_attention(*inputs, window=window, queries=queries, block_n=16), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -66,12 +66,16 @@ def test_every_dtype(dtype, device):
 def test_the_reference_is_causal_attention_by_hand():
     """One head of width 1, scores 0: the mean of the values that a query sees."""
     q, k, v = torch.zeros(3, 1, 1), torch.zeros(4, 2, 1, 1), torch.arange(8.0).view(4, 2, 1, 1)
-    table, lengths, starts = torch.tensor([[2, 0, 3], [1, -1, -1]]), torch.tensor([5, 1]), torch.tensor([0, 2, 3])
+    block_table, seq_lens, starts = (
+        torch.tensor([[2, 0, 3], [1, -1, -1]]),
+        torch.tensor([5, 1]),
+        torch.tensor([0, 2, 3]),
+    )
     for step in STEPS:
-        assert ragged_attention(q, k, v, table, lengths, starts, step=step).flatten().tolist() == pytest.approx(
+        assert ragged_attention(q, k, v, block_table, seq_lens, starts, step=step).flatten().tolist() == pytest.approx(
             [(4 + 5 + 0 + 1) / 4, (4 + 5 + 0 + 1 + 6) / 5, 2.0]
         )
-        assert ragged_attention(q, k, v, table, lengths, starts, window=2, step=step).flatten().tolist() == [
+        assert ragged_attention(q, k, v, block_table, seq_lens, starts, window=2, step=step).flatten().tolist() == [
             0.5,
             3.5,
             2,
@@ -97,7 +101,7 @@ def test_long_indices_and_cache_slices(device):
 def test_what_is_asked_for_is_the_closed_form(queries, window):
     parts, N, K, D, page = SIZES["chunk, drafts, single tokens"]
     inputs = drawn(parts, N, K, D, page)
-    (trace,) = looked_at(lambda: triton_steps.ragged_attention(*inputs, window=window, queries=queries, block_n=16))
+    (trace,) = looked_at(lambda: ragged_attention(*inputs, window=window, queries=queries, block_n=16))
     flows = {one.buffer: one.both.asked_bytes for one in traffic(trace)}
     expected = cost.packed_bytes(parts, N, K, D, queries=queries, window=window, itemsize=4)
     assert sum(flows.values()) == expected
@@ -110,62 +114,63 @@ def test_what_is_asked_for_is_the_closed_form(queries, window):
 
 @pytest.mark.parametrize("name", SIZES)
 def test_nothing_is_touched_that_should_not_be(name):
-    """Entries of the table past a sequence's pages, pages past its length: -1 and random numbers here."""
+    """Entries of the block_table past a sequence's pages, pages past its length: -1 and random numbers here."""
     inputs = drawn(*SIZES[name])
-    looked_at(lambda: triton_steps.ragged_attention(*inputs, window=9, queries=2, block_n=16))
+    looked_at(lambda: ragged_attention(*inputs, window=9, queries=2, block_n=16))
 
 
 def test_nobody(device):
-    q, k, v, table, lengths, starts = drawn([(0, 5)], 2, 1, 16, 16, device=device)
+    q, k, v, block_table, seq_lens, starts = drawn([(0, 5)], 2, 1, 16, 16, device=device)
     for step in STEPS:
-        assert ragged_attention(q, k, v, table, lengths, starts, step=step).shape == (0, 2, 16)
-        assert ragged_attention(q, k, v, table[:0], lengths[:0], starts[:1], step=step).shape == (0, 2, 16)
+        assert ragged_attention(q, k, v, block_table, seq_lens, starts, step=step).shape == (0, 2, 16)
+        assert ragged_attention(q, k, v, block_table[:0], seq_lens[:0], starts[:1], step=step).shape == (0, 2, 16)
 
 
 def test_bad_input():
-    q, k, v, table, lengths, starts = drawn([(4, 16), (2, 7)], 4, 2, 32, 16)
-    call = triton_steps.ragged_attention
+    q, k, v, block_table, seq_lens, starts = drawn([(4, 16), (2, 7)], 4, 2, 32, 16)
+    call = ragged_attention
     refusals = {
-        "dtype of starts": lambda: call(q, k, v, table, lengths, starts.float()),
-        "dimensions of starts": lambda: call(q, k, v, table, lengths, starts[None]),
-        "starts of the sequences' queries: got none": lambda: call(q, k, v, table, lengths, starts[:0]),
-        "shape of table": lambda: call(q, k, v, table, lengths, starts[:2]),
-        "shape of lengths": lambda: call(q, k, v, table, lengths[1:], starts),
-        r"queries: got \[0, 4, 5\], expected rising from 0 to 6": lambda: call(
-            q, k, v, table, lengths, starts - torch.tensor([0, 0, 1])
+        "dtype of query_start_loc": lambda: call(q, k, v, block_table, seq_lens, starts.float()),
+        "dimensions of query_start_loc": lambda: call(q, k, v, block_table, seq_lens, starts[None]),
+        "query_start_loc: got no elements": lambda: call(q, k, v, block_table, seq_lens, starts[:0]),
+        "shape of block_table": lambda: call(q, k, v, block_table, seq_lens, starts[:2]),
+        "shape of seq_lens": lambda: call(q, k, v, block_table, seq_lens[1:], starts),
+        r"query_start_loc: got \[0, 4, 5\], expected rising from 0 to 6": lambda: call(
+            q, k, v, block_table, seq_lens, starts - torch.tensor([0, 0, 1])
         ),
-        r"queries: got \[0, 8, 6\]": lambda: call(q, k, v, table, lengths, starts + torch.tensor([0, 4, 0])),
+        r"query_start_loc: got \[0, 8, 6\]": lambda: call(
+            q, k, v, block_table, seq_lens, starts + torch.tensor([0, 4, 0])
+        ),
         r"more queries than tokens: got \[4, 2\] of \[3, 9\]": lambda: call(
-            q, k, v, table, lengths - torch.tensor([17, 0]), starts
+            q, k, v, block_table, seq_lens - torch.tensor([17, 0]), starts
         ),
-        "window of attention: got 0": lambda: call(q, k, v, table, lengths, starts, window=0),
-        "scale of attention": lambda: call(q, k, v, table, lengths, starts, scale=0.0),
-        "queries of a tile: got 0": lambda: call(q, k, v, table, lengths, starts, queries=0),
-        "keys of a tile": lambda: call(q, k, v, table, lengths, starts, block_n=24),
+        "window of attention: got 0": lambda: call(q, k, v, block_table, seq_lens, starts, window=0),
+        "scale of attention": lambda: call(q, k, v, block_table, seq_lens, starts, scale=0.0),
+        "queries of a tile: got 0": lambda: call(q, k, v, block_table, seq_lens, starts, queries=0),
+        "keys of a tile": lambda: call(q, k, v, block_table, seq_lens, starts, block_n=24),
         "a tile of 16 rows and 2048 keys is too large": lambda: call(
-            q, k, v, table, lengths, starts, queries=1, block_n=2048
+            q, k, v, block_table, seq_lens, starts, queries=1, block_n=2048
         ),
-        "width of heads": lambda: call(*drawn([(1, 1)], 1, 1, 272, 16)),
-        "unknown step": lambda: call(q, k, v, table, lengths, starts, step="split"),
+        "head dimension": lambda: call(*drawn([(1, 1)], 1, 1, 272, 16)),
+        "unknown step": lambda: call(q, k, v, block_table, seq_lens, starts, step="split"),
     }
     for line, refused in refusals.items():
         with pytest.raises(InputError, match=line) as caught:
             refused()
         assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="window of attention: got -1"):
-        ragged_attention(q, k, v, table, lengths, starts, window=-1, step="padded")
-    assert list(STEPS) == ["reference", "padded", *triton_steps.STEPS]
+        ragged_attention(q, k, v, block_table, seq_lens, starts, window=-1, step="padded")
 
 
 LAUNCHES = """
 import torch
 from mlsys_lab.kernels.ragged_attention import ragged_attention
 cache = torch.empty(600, 16, 8, 128, dtype=torch.bfloat16)
-table, lengths = torch.zeros(2, 300, dtype=torch.int32), torch.full((2,), 4800, dtype=torch.int32)
+block_table, seq_lens = torch.zeros(2, 300, dtype=torch.int32), torch.full((2,), 4800, dtype=torch.int32)
 for new in (500, 1):
     starts = torch.tensor([0, new, 2 * new], dtype=torch.int32)
     q = torch.empty(2 * new, 32, 128, dtype=torch.bfloat16)
-    ragged_attention(q, cache, cache, table, lengths, starts, window=4096 if new > 1 else None)
+    ragged_attention(q, cache, cache, block_table, seq_lens, starts, window=4096 if new > 1 else None)
 """
 
 

@@ -1,4 +1,4 @@
-"""Lines of a kernel as a person finds them: by the cells of a notebook, where the kernel comes from one."""
+"""Source lines of a kernel by notebook cell, if the kernel comes from a notebook."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mlsys_lab.kernels.trace.events import Site, Trace
 
 
 class KernelError(InputError):
-    """What stops a kernel at a line of its source: `problem` at `file` and `line`, all three in the error's text."""
+    """An error at a source line of a kernel: `problem` at `file` and `line`, all three in the message."""
 
     def __init__(self, file: str, line: int, problem: str, *, help: str = "") -> None:
         self.file, self.line, self.problem = file, line, problem
@@ -19,16 +19,16 @@ class KernelError(InputError):
 
 @dataclass(frozen=True, order=True)
 class CellSite(Site):
-    """A place in a cell of a saved notebook; `file` is the cell, `line` counts within it."""
+    """A source line in a cell of a saved notebook; `file` is the cell, `line` counts within it."""
 
     def __str__(self) -> str:
         return f"{self.file}, {super().__str__()}"
 
 
 def locate_in_cell(site: Site, loader: Any) -> Site:
-    """The place of a source line in its cell, where the module was made of exported cells; else the site itself.
+    """Locate a source line in its notebook cell if the module was made of exported cells; else return the site itself.
 
-    loader: the `__loader__` of the kernel's module; that of exported cells has the `artifact` that knows them.
+    loader: the `__loader__` of the kernel's module; for exported cells it has an `artifact` that maps lines to cells.
     """
     where = getattr(getattr(loader, "artifact", None), "where", None)
     found = where(site.line) if where else None
@@ -36,6 +36,6 @@ def locate_in_cell(site: Site, loader: Any) -> Site:
 
 
 def locate_in_cells(trace: Trace, artifact: Any) -> Trace:
-    """The trace of a kernel with all of its places given by cells, where they are in cells."""
+    """Return the trace with its source lines located in notebook cells where possible."""
     loader = getattr(artifact, "__loader__", None)
     return replace(trace, sites=tuple(locate_in_cell(site, loader) for site in trace.sites))
