@@ -87,7 +87,7 @@ def _as_dict(one: ServingPlan, args: argparse.Namespace) -> dict[str, object]:
         "preemptions": one.simulation.preemptions,
         "utilisation": one.utilisation,
         "binds": one.binds,
-        "one_replica_less_misses": one.short,
+        "one_replica_less_misses": one.shortage,
         "cost_per_million_tokens": _cost(one, args),
         "replica": asdict(one.report),
     }
@@ -129,15 +129,17 @@ def _print(name: str, args: argparse.Namespace, plans: Sequence[ServingPlan], sk
 
 def _advice(best: ServingPlan) -> str:
     if best.replicas is None:
-        missed = MISSED[best.short]
+        missed = MISSED[best.shortage]
         return f"[red]no number of replicas keeps the objective[/]: {missed} is missed even by a replica almost idle"
     tensor, expert = best.layout.tensor, best.layout.expert
     ways = [f"tensor parallel {tensor}"] * (tensor > 1) + [f"expert parallel {expert}"] * (expert > 1)
     groups = " × ".join([str(best.replicas), *ways])
     less = ""
-    if best.short:
+    if best.shortage:
         lacks = (
-            f"misses the {MISSED[best.short]}" if best.short in MISSED else f"has too little {RESOURCES[best.short]}"
+            f"misses the {MISSED[best.shortage]}"
+            if best.shortage in MISSED
+            else f"has too little {RESOURCES[best.shortage]}"
         )
         less = f"; one replica less {lacks}"
     devices = f"{best.devices} device{'s' if best.devices != 1 else ''}"

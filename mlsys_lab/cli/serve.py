@@ -58,25 +58,25 @@ def run(args: argparse.Namespace) -> int:
     """Serve until a signal; returns exit code 0."""
     import asyncio
 
-    from mlsys_lab.inference.server.serve import Settings, serve
+    from mlsys_lab.inference.server.serve import ServerConfig, serve
 
     if args.replicas is not None and args.engine != "ray":
         raise InputError("--replicas is of --engine ray", got=args.replicas, help="add --engine ray")
-    settings = Settings(
+    config = ServerConfig(
         host=args.host,
         port=args.port,
         api_key=args.api_key,
-        blocks=args.blocks,
-        sequences=args.sequences,
-        queue=args.queue,
-        client_s=args.client_timeout,
-        answer_s=args.timeout,
-        replicas=(2 if args.replicas is None else args.replicas) if args.engine == "ray" else None,
+        num_blocks=args.blocks,
+        max_num_seqs=args.sequences,
+        max_queued_seqs=args.queue,
+        client_timeout_s=args.client_timeout,
+        request_timeout_s=args.timeout,
+        num_replicas=(2 if args.replicas is None else args.replicas) if args.engine == "ray" else None,
         scheduler=args.scheduler,
         adapters=_read_adapters(args.adapter or []),
-        hosts=args.allow_host or (),
+        allowed_hosts=args.allow_host or (),
     )
-    asyncio.run(serve(settings, lambda address: print(f"Serving at {address} (API: /v1); Ctrl-C ends it.", flush=True)))
+    asyncio.run(serve(config, lambda address: print(f"Serving at {address} (API: /v1); Ctrl-C ends it.", flush=True)))
     return 0
 
 

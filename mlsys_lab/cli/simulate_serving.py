@@ -47,9 +47,9 @@ from mlsys_lab.inference.simulator import (
     read_trace,
     report,
 )
-from mlsys_lab.inference.simulator.planner import MOST_REPLICAS, build_pool, mean_demand
+from mlsys_lab.inference.simulator.planner import MAX_REPLICAS, build_pool, mean_demand
 from mlsys_lab.inference.simulator.plot import plot_latencies
-from mlsys_lab.inference.simulator.steady import REQUESTS, Steady, measure_steady_state
+from mlsys_lab.inference.simulator.steady import DEFAULT_REQUESTS, Steady, measure_steady_state
 
 MIXED = "mixed"
 
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--rate", type=float, nargs="+", metavar="R", help="requests a second, each in a run of its own")
     which.add_argument("--trace", type=Path, metavar="FILE", help="the requests of a trace")
     load.add_argument(
-        "--requests", type=int, default=REQUESTS, metavar="N", help="requests of the shortest run (%(default)s)"
+        "--requests", type=int, default=DEFAULT_REQUESTS, metavar="N", help="requests of the shortest run (%(default)s)"
     )
     load.add_argument("--burst", type=int, default=1, metavar="N", help="requests that come at once (1)")
     add_lengths(load)
@@ -79,8 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print a table of each rate and arrangement; returns exit code 0."""
-    if not 0 < args.replicas <= MOST_REPLICAS:
-        raise InputError("--replicas out of range", got=args.replicas, expected=f"1 to {MOST_REPLICAS}")
+    if not 0 < args.replicas <= MAX_REPLICAS:
+        raise InputError("--replicas out of range", got=args.replicas, expected=f"1 to {MAX_REPLICAS}")
     if args.readers is not None and not 0 < args.readers < args.replicas:
         expected = f"at least 1, fewer than the {args.replicas} replicas"
         raise InputError("--readers out of range", got=args.readers, expected=expected)
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
             key,
             service.lengths,
             service.objective,
-            slots=slots,
+            max_num_seqs=slots,
             requests=args.requests,
             burst=args.burst,
             seed=args.seed,
@@ -128,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _as_dict(name: str, key: float | str, one: Steady, busy_s: float) -> dict[str, object]:
-    state = {"overloaded": one.overloaded, "utilisation": _utilisation(name, key, busy_s)}
+    state = {"overloaded": one.is_overloaded, "utilisation": _utilisation(name, key, busy_s)}
     return {"arrangement": name, "load": key, **state, **asdict(one.report)}
 
 
@@ -189,7 +189,7 @@ def _print(
         )
     console.print(table)
     for name, key, steady in runs:
-        if steady.overloaded:
+        if steady.is_overloaded:
             console.print(f"[red]overloaded[/] at {key:g}/s, {escape(name)}: the queue grows as long as requests come")
 
 

@@ -1,4 +1,4 @@
-// Parameters and forward FLOPs of a transformer, as `mlsys_lab.flops.parameters` and `.compute` count them. Comes after config.js.
+// Parameters and forward FLOPs of a transformer, as `mlsys_lab.flops.parameters` and `.compute` count them. Needs config.js.
 
 function isGated(c) {
   return c.activation === "swiglu" || c.activation === "geglu";

@@ -36,7 +36,7 @@ def test_the_table_holds_every_preset() -> None:
         (lambda: attention_share_data("lama2-7b"), "no such preset: got 'lama2-7b'"),
         (
             lambda: attention_share_data(tokens=100),
-            "length: got 100 tokens, expected 128 to 4194304",
+            "length out of range: got 100 tokens, expected 128 to 4194304",
         ),
     ],
 )
