@@ -135,6 +135,41 @@ def prefix() -> Markup:
     )
 
 
+ASKED = "ABCADBCDBACDADBC"
+"""Prefixes of requests in order of arrival, for the drawing of two routers."""
+
+
+def route(by_prefix: bool, *, replicas: int = 2, room: int = 2) -> list[tuple[int, bool]]:
+    """Replica and cache hit of each request in ASKED; each replica keeps the `room` prefixes that it used last."""
+    caches: list[list[str]] = [[] for _ in range(replicas)]
+    found = []
+    for number, prefix in enumerate(ASKED):
+        replica = (sorted(set(ASKED)).index(prefix) if by_prefix else number) % replicas
+        found.append((replica, prefix in caches[replica]))
+        caches[replica] = [*(one for one in caches[replica] if one != prefix), prefix][-room:]
+    return found
+
+
+def routing() -> Markup:
+    """The same requests sent to two replicas in turn and by prefix."""
+
+    def router(title: str, found: list[tuple[int, bool]]) -> Panel:
+        pieces = [text(8, 19 + 26 * replica, replica + 1, "quiet", size="small") for replica in range(2)]
+        for number, (replica, is_hit) in enumerate(found):
+            tone = "green" if is_hit else "orange"
+            pieces.append(box(20 + 20 * number, 4 + 26 * replica, 18, 22, ASKED[number], tone))
+        hits = sum(is_hit for _, is_hit in found)
+        words = f"{hits} of {len(found)} prefixes hit (green)"
+        return panel(340, 76, [*pieces, text(20, 70, words, size="small", anchor="start")], title=title)
+
+    return drawing(
+        "Two tables of sixteen requests on two replicas. Sent in turn, most requests must compute their prefix again; "
+        "sent by prefix, each prefix is computed once and then hit.",
+        router("in turn", route(by_prefix=False)),
+        router("by prefix", route(by_prefix=True)),
+    )
+
+
 def session() -> Markup:
     """Blocks of an agent's session that goes back to an earlier turn, as the package's block manager shares them."""
     system, turns = list(range(8)), [[100 * turn + i for i in range(4)] for turn in range(1, 6)]
@@ -154,7 +189,7 @@ def session() -> Markup:
     pieces.append(text(240, 56, "blue first, then orange", size="small"))
     computed = len(second) - num_cached[1]
     pieces.append(
-        text(4, 130, f"branch: {computed} tokens computed, {num_cached[1]} hit", size="small", anchor="start")
+        text(4, 130, f"after the rewind: {computed} computed, {num_cached[1]} hit", size="small", anchor="start")
     )
     return drawing(
         "A row of blocks of a session: a system prompt and turn 1 are shared. Two branches follow, each with its own "
@@ -226,6 +261,7 @@ DRAWINGS = {
     "budget": budget,
     "prefix": prefix,
     "session": session,
+    "routing": routing,
     "latency": latency,
     "apart": apart,
 }
