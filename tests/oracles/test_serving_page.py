@@ -255,6 +255,11 @@ def test_latent_attention_is_copied_by_tensor_parallelism(page) -> None:
     assert page.dp_tokens == exactly(8 * page.tp_tokens)
 
 
+def test_all_to_alls_of_a_decode_step(page) -> None:
+    """DeepEP V1's table for 128 ranks, in the 61 - 3 layers with experts."""
+    assert page.ep_step_s == exactly((61 - 3) * (192e-6 + 369e-6))
+
+
 def test_the_design_problem(page) -> None:
     decodes = 300 * flops(1, 6150)
     each = 0.8 * flops(1000, 5000) + 0.2 * flops(6000, 0) + decodes
