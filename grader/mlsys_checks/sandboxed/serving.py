@@ -1,6 +1,7 @@
-"""How lab 11's checks call the learner's code: scripts on pools and block tables, schedulers under a load, functions.
+"""Run the learner's code for lab 11's checks: block pools, block managers, schedulers and functions.
 
-Scripts, loads and logs cross as JSON, in the arrays `case` and `log`. A log says what came back from each call.
+Calls to make (a script) or requests to serve (a load) arrive as JSON in the array `case`; the results of each call
+return as JSON in the array `log`.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ VOCABULARY = 5
 
 
 def next_token(token_ids: Sequence[int]) -> int:
-    """The token that the stand-in for a model samples after these."""
+    """Return the token that the stand-in model generates after `token_ids`."""
     return (7 * sum(token_ids[-3:]) + len(token_ids)) % VOCABULARY
 
 
-def play_blocks(artifact: Any, arrays: Arrays) -> Arrays:
-    """Play a script of calls on a block pool, while one block of a second pool is allocated.
+def run_pool_script(artifact: Any, arrays: Arrays) -> Arrays:
+    """Run a script of calls on a block pool, while a second pool has one allocated block.
 
-    `blocks` of the log are what allocate and get_cached_block return, None for no block. Calls name a block by its
-    index there.
+    `blocks` of the log are the results of allocate and get_cached_block, None for no block. Calls refer to a block by
+    its index in `blocks`.
     """
     case = decode_value(arrays["case"])
     kind, num_blocks = getattr(artifact, case["pool"]), case["num_blocks"]
     pool, other = kind(num_blocks), kind(num_blocks)
     _allocate(other)
     blocks: list[int | None] = []
-    counts = [_count(pool, case)]
+    counts = [_read_counts(pool, case)]
     for call, *arguments in case["script"]:
         if call == "allocate":
             blocks.append(_allocate(pool))
@@ -45,7 +46,7 @@ def play_blocks(artifact: Any, arrays: Arrays) -> Arrays:
             break
         else:
             getattr(pool, call)(blocks[arguments[0]], *arguments[1:])
-        counts.append(_count(pool, case))
+        counts.append(_read_counts(pool, case))
     if (found := integer("num_free_blocks", other.num_free_blocks)) != num_blocks - 1:
         what = f"calls on one {case['pool']} changed another one: do both use the same list or dictionary?"
         raise InputError(what, got=f"{found} free blocks", expected=f"{num_blocks - 1}")
@@ -53,7 +54,7 @@ def play_blocks(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def _allocate(pool: Any) -> int | None:
-    """A block, or None where there is none."""
+    """Return an allocated block, or None if no block is free."""
     try:
         block = integer("allocate()", pool.allocate())
     except ValueError:
@@ -65,15 +66,15 @@ def _allocate(pool: Any) -> int | None:
     return block
 
 
-def _count(pool: Any, case: dict[str, Any]) -> Any:
-    """Number of free blocks and reference counts; of a large pool only the number, read `reads` times."""
+def _read_counts(pool: Any, case: dict[str, Any]) -> Any:
+    """Return the free blocks' number and the reference counts; with `reads`, only the number, read `reads` times."""
     if case["reads"]:
         return [integer("num_free_blocks", pool.num_free_blocks) for _ in range(case["reads"])][-1]
     return count_blocks(pool)
 
 
 def count_blocks(pool: Any) -> tuple[int, list[int]]:
-    """Number of free blocks, which must be all that are not used, and the reference count of each block."""
+    """Return the number of free blocks and every reference count; check that used and free blocks are all blocks."""
     num_free, count = integer("num_free_blocks", pool.num_free_blocks), len(pool.ref_cnt)
     if not 0 <= num_free <= count:
         what = "num_free_blocks is out of range: is a block twice among the free ones, or freed while it is in use?"
@@ -87,24 +88,24 @@ def count_blocks(pool: Any) -> tuple[int, list[int]]:
 
 
 def make_manager(artifact: Any, case: dict[str, Any], block_size: int = 0) -> Any:
-    """A block manager with a pool of its own."""
+    """Create a block manager of the case's class and size."""
     return getattr(artifact, case["manager"])(case["num_blocks"], block_size or case["block_size"])
 
 
 def table_of(seq: Any) -> list[int]:
-    """The block table of a sequence."""
+    """Return the block table of a sequence."""
     return [integer("a block of a block table", block) for block in seq.block_table]
 
 
-class _Tables:
-    """A block manager while calls are made on it, with sequences by their index in the case."""
+class _ManagerDriver:
+    """Make the calls of a script on a block manager; sequences are numbered by their prompts in the case."""
 
     def __init__(self, artifact: Any, case: dict[str, Any]) -> None:
         self.artifact, self.manager, self.prompts = artifact, make_manager(artifact, case), case["prompts"]
         self.seqs: dict[int, Any] = {}
 
     def start(self, i: int, count: int) -> int:
-        """Make a sequence of the first tokens of a prompt; the number of tokens found in the cache."""
+        """Create a sequence from the first `count` tokens of a prompt; return the number of cached tokens."""
         seq = self.seqs[i] = self.artifact.Sequence(i, self.prompts[i][:count], count, len(self.prompts[i]))
         return integer("allocate_prefix(seq)", self.manager.allocate_prefix(seq))
 
@@ -117,8 +118,8 @@ class _Tables:
             )
         return bool(answer)
 
-    def compute(self, i: int, count: int) -> None:
-        """Count the next tokens of a sequence as computed, and cache the blocks that they fill."""
+    def mark_computed(self, i: int, count: int) -> None:
+        """Mark the next `count` tokens of a sequence as computed, and cache the blocks that they fill."""
         seq, end = self.seqs[i], self.seqs[i].num_computed_tokens + count
         seq.token_ids.extend(self.prompts[i][len(seq.token_ids) : end])
         seq.num_computed_tokens = end
@@ -133,25 +134,25 @@ class _Tables:
             got = str(seq.num_computed_tokens)
             raise InputError("after free(seq), num_computed_tokens is not 0", got=got, expected="0")
 
-    def lengths(self) -> list[tuple[int, int]]:
-        """How many tokens of each sequence are computed; no call may change the tokens themselves."""
+    def computed_lengths(self) -> list[tuple[int, int]]:
+        """Return the number of computed tokens of each sequence; check that no call has changed its token ids."""
         for i, seq in self.seqs.items():
             if list(seq.token_ids) != self.prompts[i][: len(seq.token_ids)]:
                 raise InputError("a call on the block manager changed `token_ids` of a sequence")
         return [(i, integer("num_computed_tokens", seq.num_computed_tokens)) for i, seq in self.seqs.items()]
 
 
-def play_tables(artifact: Any, arrays: Arrays) -> Arrays:
-    """Play a script of calls on a block manager.
+def run_manager_script(artifact: Any, arrays: Arrays) -> Arrays:
+    """Run a script of calls on a block manager.
 
-    `num_blocks` of the log are what `blocks_for` returns for pairs of block size and tokens.
+    `num_blocks` of the log are the results of `blocks_for` for each pair of block size and number of tokens.
     """
     case = decode_value(arrays["case"])
-    player, steps = _Tables(artifact, case), []
+    driver, steps = _ManagerDriver(artifact, case), []
     for call, *arguments in case["script"]:
-        step = {"answer": getattr(player, call)(*arguments), "lengths": player.lengths()}
-        step["tables"] = [(i, table_of(seq)) for i, seq in player.seqs.items()]
-        steps.append(step | {"counts": count_blocks(player.manager.pool)})
+        step = {"answer": getattr(driver, call)(*arguments), "lengths": driver.computed_lengths()}
+        step["tables"] = [(i, table_of(seq)) for i, seq in driver.seqs.items()]
+        steps.append(step | {"counts": count_blocks(driver.manager.pool)})
     num_blocks = [
         integer(f"blocks_for({tokens})", make_manager(artifact, case, size).blocks_for(tokens))
         for size, tokens in case["sizes"]
@@ -159,12 +160,13 @@ def play_tables(artifact: Any, arrays: Arrays) -> Arrays:
     return {"log": encode_value({"steps": steps, "num_blocks": num_blocks})}
 
 
-def serve(load: dict[str, Any], server: Any) -> None:
-    """Let a load's requests arrive, run and leave, with a step time per step, new token and computed token.
+def drive(load: dict[str, Any], server: Any) -> None:
+    """Simulate a server under a load: requests arrive, run and are aborted, and each step takes its modelled time.
 
-    Requests go by their index in the load. The server has `add(i, now_s)`; `finish(i)`, which aborts a request;
-    `step(now_s)`, which returns new and computed tokens of each sequence in a step; and `sample(now_s)`, which returns
-    the requests that got their last token.
+    A request is its index in the load. The server has `add(i, now_s)`; `finish(i)`, which aborts a request;
+    `step(now_s)`, which returns (new tokens, computed tokens) of each scheduled sequence; and `sample(now_s)`, which
+    returns the requests that have finished. `step_time` of the load is in seconds per step, new token and computed
+    token.
     """
     arrivals_s, leaves_s, (step_s, token_s, computed_s) = load["arrivals_s"], load["leaves_s"], load["step_time"]
     waiting = sorted(range(len(arrivals_s)), key=lambda i: arrivals_s[i])
@@ -187,15 +189,15 @@ def serve(load: dict[str, Any], server: Any) -> None:
 
 
 def schedule(artifact: Any, arrays: Arrays) -> Arrays:
-    """Serve a load with the learner's scheduler: a log of its steps, and the counts of blocks at the end."""
+    """Run the learner's scheduler under a load; return a log of its steps and the block counts at the end."""
     load = decode_value(arrays["case"])
     server = _Recorder(artifact, load)
-    serve(load, server)
+    drive(load, server)
     return {"log": encode_value({"steps": server.steps, "end": count_blocks(server.scheduler.block_manager.pool)})}
 
 
 class _Recorder:
-    """The learner's scheduler, and a log of what it decides."""
+    """Run the learner's scheduler and log its decisions."""
 
     def __init__(self, artifact: Any, load: dict[str, Any]) -> None:
         kind, arguments = getattr(artifact, load["scheduler"]), []
@@ -216,12 +218,12 @@ class _Recorder:
         seq = self.seqs.pop(i)
         del self.indices[id(seq)]
         self.scheduler.finish(seq)
-        self._require_idle()
+        self._check_is_idle()
 
     def step(self, now_s: float) -> list[tuple[int, int]]:
         scheduler = self.scheduler
         scheduler.now_s = now_s
-        self._require_idle()
+        self._check_is_idle()
         for i in self.load["admits"] if not self.steps else ():
             if scheduler.admit(self.seqs[i]) is not True:
                 raise InputError(f"admit(sequence {i}) did not return True although there is room", expected="True")
@@ -283,7 +285,7 @@ class _Recorder:
     def _indices(self, name: str) -> list[int]:
         return [self._index(name, seq) for seq in getattr(self.output, name)]
 
-    def _require_idle(self) -> None:
+    def _check_is_idle(self) -> None:
         idle = not self.seqs
         what = "no sequence waits or runs" if idle else f"{len(self.seqs)} sequences wait or run"
         if bool(found := self.scheduler.is_idle) != idle:
@@ -292,24 +294,24 @@ class _Recorder:
 
 
 def steps_to_first(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `steps_to_first` for rows of prompt tokens, decoding sequences and token budget."""
+    """Return `steps_to_first` of each row: prompt tokens, decoding sequences, token budget."""
     found = [whole("steps_to_first", artifact.steps_to_first(*row)) for row in arrays["rows"].tolist()]
     return {"steps": np.stack(found)}
 
 
-WIDE = "number of hashes, in blocks twice as large"
-"""How many hashes sequences have at another block size."""
+DOUBLE_SIZE_COUNT = "number of hashes, in blocks twice as large"
+"""Name of the result that counts hashes at twice the block size."""
 
 
-def mix_kinds(prompts: list[list[int]]) -> list[list[int] | tuple[int, ...]]:
-    """The token ids, every second sequence of them a tuple."""
+def alternate_list_tuple(prompts: list[list[int]]) -> list[list[int] | tuple[int, ...]]:
+    """Return the prompts, every second one as a tuple, because hash_blocks must accept lists and tuples."""
     return [tuple(token_ids) if i % 2 else token_ids for i, token_ids in enumerate(prompts)]
 
 
 def hashes(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `hash_blocks` for several sequences, at two block sizes: how many each has, and which are equal."""
+    """Call `hash_blocks` on prompts at two block sizes; return the numbers of hashes and which hashes are equal."""
     case, seen = decode_value(arrays["case"]), dict[Any, int]()
-    prompts, block_size = mix_kinds(case["prompts"]), case["block_size"]
+    prompts, block_size = alternate_list_tuple(case["prompts"]), case["block_size"]
     found = [artifact.hash_blocks(token_ids, block_size) for token_ids in prompts]
     if not all(isinstance(one, list | tuple) for one in found):
         got = describe_value(found[0])
@@ -321,12 +323,12 @@ def hashes(artifact: Any, arrays: Arrays) -> Arrays:
         raise InputError(what, got=str(error)[:60], expected="hashable objects") from None
     wide = [len(artifact.hash_blocks(token_ids, 2 * block_size)) for token_ids in prompts]
     counts = [len(one) for one in found]
-    names = (("number of hashes", counts), ("which hashes are equal", equal), (WIDE, wide))
+    names = (("number of hashes", counts), ("which hashes are equal", equal), (DOUBLE_SIZE_COUNT, wide))
     return {name: np.array(one, np.int64) for name, one in names}
 
 
 def token_budget(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `token_budget` with step times that are the slower of two lines, and some time for each pair of tokens."""
+    """Return `token_budget` of each call. Step times are the maximum of two lines, plus a time per query-key pair."""
     case = decode_value(arrays["case"])
     step_times = [_make_step_time(artifact, **one) for one in case["step_times"]]
     found = [artifact.token_budget(step_times[which], *arguments) for which, *arguments in case["calls"]]

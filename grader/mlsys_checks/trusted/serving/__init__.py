@@ -1,7 +1,7 @@
-"""Checks of lab 11: what each is called and worth, and the sizes that its generator draws from.
+"""Checks of lab 11: names, points, hints, and the ranges from which cases are drawn.
 
-generators   scripts of calls and loads of requests, oracles of functions, cases as code
-replay       what a pool, tables and a scheduler must do, on which logs are replayed
+generators   cases (scripts of calls, loads of requests), oracles of functions, cases rendered as code
+replay       reference pool, block tables and schedulers, on which the learner's logs are replayed
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from mlsys_checks.trusted.serving import generators as draw
 from mlsys_checks.trusted.serving import replay
 
 
-def _check_blocks(pool: str, many: dict[str, int], **parts: Any) -> Check:
+def _make_pool_check(pool: str, large_case: dict[str, int], **parts: Any) -> Check:
     sizes = {"pool": pool, "num_blocks": Range(1, 12), "calls": Range(20, 150)}
     sizes |= {"cached": Range(0, 1)} if pool == "PrefixBlockPool" else {}
     cases = (
         Case("a few calls", {**sizes, "num_blocks": 3, "calls": 12}),
         Case("one block", {**sizes, "num_blocks": 1, "calls": 40}),
-        Case("very many blocks", {"pool": pool, **many}),
+        Case("very many blocks", {"pool": pool, **large_case}),
         *draw_cases(sizes, public=4, hidden=2, num_blocks=Range(2, 30), calls=Range(200, 500)),
     )
-    sides = {"inputs": draw.draw_blocks, "run": calls.play_blocks, "describe": draw.code_of_blocks}
+    sides = {"inputs": draw.draw_blocks, "run": calls.run_pool_script, "describe": draw.render_blocks}
     return check_log(replay.replay_blocks, cases=cases, uses=(pool,), time_limit_s=4.0, **sides, **parts)
 
 
-def _check_tables(manager: str, *, situations: dict[str, Any], **parts: Any) -> Check:
+def _make_manager_check(manager: str, *, situations: dict[str, Any], **parts: Any) -> Check:
     sizes = {"manager": manager, "num_blocks": Range(2, 14), "block_size": Range(1, 4), "sequences": Range(1, 6)}
     sizes |= {"longest": Range(1, 24), "calls": Range(50, 150)}
     few = {"num_blocks": 6, "block_size": 3, "sequences": 2, "longest": 9, "calls": 12}
@@ -39,11 +39,11 @@ def _check_tables(manager: str, *, situations: dict[str, Any], **parts: Any) -> 
         *(Case(name, {**sizes, **of_kind}) for name, of_kind in {"a few calls": few, **situations}.items()),
         *draw_cases(sizes, public=8, hidden=2, **larger),
     )
-    sides = {"inputs": draw.draw_tables, "run": calls.play_tables, "describe": draw.code_of_tables}
+    sides = {"inputs": draw.draw_tables, "run": calls.run_manager_script, "describe": draw.render_tables}
     return check_log(replay.replay_tables, cases=cases, uses=("Sequence", manager), **sides, **parts)
 
 
-LOAD = {
+DEFAULT_WORKLOAD = {
     "block_size": Range(1, 4),
     "requests": Range(1, 24),
     "prompt": Range(1, 12),
@@ -55,7 +55,7 @@ LOAD = {
     "over": Range(0, 40),
     "aborted": Range(0, 5),
 }
-"""Sizes of a load, from one request in as little memory as it needs."""
+"""Ranges of a load's parameters; see `generators.draw_load`."""
 LARGER = {"requests": Range(20, 50), "prompt": Range(1, 30), "seqs": Range(2, 24)}
 TOGETHER = {"over": 0, "aborted": 0}
 CROWD = {**TOGETHER, "requests": 40, "seqs": Range(18, 24), "memory": 12, "budget": 60}
@@ -70,34 +70,34 @@ SITUATIONS = {
     **{f"many decode, {size} tokens a block": {**DECODING, "block_size": size} for size in (1, 2, 4)},
     **{f"a prompt is computed, {size} tokens a block": {**COMPUTING, "block_size": size} for size in (1, 2, 3)},
 }
-"""Sizes with which memory runs out in ways that are rare."""
+"""Parameters of loads that run out of blocks in rare ways."""
 
 
-def _check_schedule(scheduler: str, sizes: dict[str, Any], situations: dict[str, Any], **parts: Any) -> Check:
-    """A check that replays how a scheduler serves loads; `sizes`, and those of a situation, in place of LOAD's."""
-    load = {"scheduler": scheduler, "manager": "BlockManager", **LOAD, **sizes}
+def _make_schedule_check(scheduler: str, sizes: dict[str, Any], situations: dict[str, Any], **parts: Any) -> Check:
+    """Return a check that replays a scheduler under loads; `sizes` and `situations` override DEFAULT_WORKLOAD."""
+    load = {"scheduler": scheduler, "manager": "BlockManager", **DEFAULT_WORKLOAD, **sizes}
     uses = (load["manager"], "SchedulerConfig", scheduler)
     cases = (
         *(Case(name, {**load, **of_kind}) for name, of_kind in {"three requests": FEW, **situations}.items()),
         *draw_cases(load, public=8, hidden=2, **LARGER),
         Case("many at once", {**load, **CROWD}, hidden=True),
     )
-    return check_log(replay.replay_schedule, cases=cases, uses=uses, **SERVING, **parts)
+    return check_log(replay.replay_schedule, cases=cases, uses=uses, **SCHEDULE_KWARGS, **parts)
 
 
-SERVING = {"run": calls.schedule, "describe": draw.code_of_load, "inputs": draw.draw_load}
-LINE = (5e-3, 2e-4, 2e-7)
-"""Seconds of a step, of a new token, of a token computed before."""
+SCHEDULE_KWARGS = {"run": calls.schedule, "describe": draw.render_load, "inputs": draw.draw_load}
+STEP_TIME = (5e-3, 2e-4, 2e-7)
+"""Seconds per step, per new token and per computed token."""
 USUAL = (20, 150), (5, 20)
-"""Tokens of prompts and of outputs in a burst."""
-PATIENT, HASTY = ({"step_time": LINE, "slo": slo} for slo in ((2.0, 0.022), (0.3, 0.035)))
-"""Objectives: TTFT and TPOT in seconds."""
+"""Ranges of prompt tokens and of output tokens in a burst."""
+LOOSE_SLO, TIGHT_SLO = ({"step_time": STEP_TIME, "slo": slo} for slo in ((2.0, 0.022), (0.3, 0.035)))
+"""Step time with an SLO: TTFT and TPOT in seconds."""
 EXACT = (2.0**-8, 2.0**-12, 2.0**-22)
 ALONE = {"step_time": EXACT, "slo": (EXACT[0] + 100 * EXACT[1], 0.1)}
-"""An objective that a prompt of 100 tokens meets to the last digit if it is computed at once and alone."""
+"""SLO that a prompt of 100 tokens meets exactly if it is prefilled in one step, alone."""
 
 CHECKS = (
-    _check_blocks(
+    _make_pool_check(
         "BlockPool",
         {"num_blocks": 300_000, "calls": 6000, "reads": 4},
         name="blocks",
@@ -108,7 +108,7 @@ CHECKS = (
         hint="allocate takes any free block without a search and sets its count to 1; free puts it back only when its "
         "count has dropped to 0.",
     ),
-    _check_tables(
+    _make_manager_check(
         "BlockManager",
         situations={
             "a token at a time": {
@@ -127,7 +127,7 @@ CHECKS = (
         hint="Compute how many blocks are missing, at least 0, before you allocate any. Compare that and the reserved "
         "blocks with what is free.",
     ),
-    _check_schedule(
+    _make_schedule_check(
         "Scheduler",
         {"budget": Range(0, 3)},
         {
@@ -142,7 +142,7 @@ CHECKS = (
         hint="Schedule all pending tokens of running sequences; then admit the first waiting sequence while a slot is "
         "left and blocks for all but its last token can be allocated.",
     ),
-    _check_schedule(
+    _make_schedule_check(
         "ChunkedScheduler",
         {"prompt": Range(1, 24), "budget": Range(0, 6)},
         {"room for all": {**ROOM, "requests": 16, "prompt": 9, "output": 9, "budget": 6}},
@@ -166,7 +166,7 @@ CHECKS = (
         first_hint="What do the decoding sequences leave of each step, and what about a last chunk that is not full?",
         hint="Divide the prompt by what is left of each step, and round up.",
         uses=("steps_to_first",),
-        describe=draw.code_of_steps,
+        describe=draw.render_steps,
     ),
     Check(
         name="keys",
@@ -190,9 +190,9 @@ CHECKS = (
         first_hint="Two sequences have the same block after different prefixes: are its hashes different?",
         hint="Go through the full blocks only; each hash is made of the hash before it and the tokens of its block.",
         uses=("hash_blocks",),
-        describe=draw.code_of_hashes,
+        describe=draw.render_hashes,
     ),
-    _check_blocks(
+    _make_pool_check(
         "PrefixBlockPool",
         {"num_blocks": 15_000, "calls": 12_000, "reads": 1, "cached": 1},
         name="prefix_blocks",
@@ -202,7 +202,7 @@ CHECKS = (
         hint="A cached block without references waits in the order in which it was freed. touch takes it out of that "
         "order; allocate takes its hash from it. Dictionaries do all of this without a search.",
     ),
-    _check_tables(
+    _make_manager_check(
         "PrefixBlockManager",
         situations={
             "the first block is evicted": {"num_blocks": Range(8, 14), "longest": Range(4, 12), "evicted": True},
@@ -220,7 +220,7 @@ CHECKS = (
         hint="Look the hashes up one after the other, touch what is found, stop at the first miss, and leave the last "
         "token out. Cache only blocks that have filled up since the last call.",
     ),
-    _check_schedule(
+    _make_schedule_check(
         "ChunkedScheduler",
         {"manager": "PrefixBlockManager", "prefixes": Range(1, 3)},
         {},
@@ -232,7 +232,7 @@ CHECKS = (
         hint="Start from the tokens that the cache holds, when you admit and when you schedule; allocate only what is "
         "missing; a sequence that is not admitted must drop its references.",
     ),
-    _check_schedule(
+    _make_schedule_check(
         "PreemptiveScheduler",
         {"manager": "PrefixBlockManager", "memory": Range(0, 7), "output": Range(4, 18)},
         {"admitted by name": {**ROOM, "requests": 8, "budget": 60, "admits": 1}, **SITUATIONS},
@@ -261,7 +261,7 @@ CHECKS = (
         hint="A step has a part for each decoding sequence, and one for the chunk. Let the chunk grow until the step "
         "takes too long, then go back by one. The budget counts the decodes as well.",
         uses=("StepTime", "token_budget"),
-        describe=draw.code_of_budgets,
+        describe=draw.render_budgets,
     ),
     check_log(
         replay.replay_goodput,
@@ -269,30 +269,30 @@ CHECKS = (
         title="Goodput on unseen loads",
         points=9,
         cases=(
-            Case("long prompts among decodes", {"phases": [(28, 30, (20, 400), (15, 40))], **PATIENT}),
-            Case("a burst", {"phases": [(90, 70, *USUAL)], **HASTY}),
-            Case("a burst, then calm", {"phases": [(110, 50, *USUAL), (20, 25, *USUAL)], **HASTY}),
-            Case("a burst of short and long prompts", {"phases": [(90, 90, (10, 400), (3, 8))], **HASTY}),
+            Case("long prompts among decodes", {"phases": [(28, 30, (20, 400), (15, 40))], **LOOSE_SLO}),
+            Case("a burst", {"phases": [(90, 70, *USUAL)], **TIGHT_SLO}),
+            Case("a burst, then calm", {"phases": [(110, 50, *USUAL), (20, 25, *USUAL)], **TIGHT_SLO}),
+            Case("a burst of short and long prompts", {"phases": [(90, 90, (10, 400), (3, 8))], **TIGHT_SLO}),
             Case(
                 "many short prompts, then calm with longer ones",
                 {
                     "phases": [(150, 2000, (40, 60), (2, 8)), (60, 25, (60, 110), (2, 8))],
                     "from_s": 2.0,
-                    **HASTY,
+                    **TIGHT_SLO,
                 },
             ),
             Case(
                 "steps are too long anyway",
-                {"phases": [(30, 30, (20, 150), (1, 3))], "step_time": LINE, "slo": (2.0, 0.004)},
+                {"phases": [(30, 30, (20, 150), (1, 3))], "step_time": STEP_TIME, "slo": (2.0, 0.004)},
             ),
             Case("in time to the last moment", {"phases": [(12, 2, (100, 101), (2, 9))], **ALONE}),
             Case(
                 "a burst of long prompts",
-                {"phases": [(60, 60, (20, 260), (5, 30))], "step_time": LINE, "slo": (0.5, 0.03)},
+                {"phases": [(60, 60, (20, 260), (5, 30))], "step_time": STEP_TIME, "slo": (0.5, 0.03)},
                 hidden=True,
             ),
         ),
-        **{**SERVING, "inputs": draw.draw_traffic},
+        **{**SCHEDULE_KWARGS, "inputs": draw.draw_traffic},
         first_hint="Which of the two objectives is missed more often, TTFT or TPOT?",
         hint="TPOT: let token_budget set the budget of each step. TTFT: order the waiting sequences, first by whether "
         "they can still be in time, then by what they cost the others.",

@@ -1,7 +1,7 @@
-"""Generators of lab 11's cases, from one block and one token on, and oracles of its functions.
+"""Generators of lab 11's cases, and oracles of its functions.
 
-`draw_…` gives a check's inputs: scripts of calls, made on a pool of ours while they are drawn, or loads of requests.
-`code_of_…` writes a public case as code that can be pasted into the notebook.
+`draw_…` returns the inputs of a case: a script of calls, which is made on the reference while it is drawn, or a load of
+requests. `render_…` returns a public case as code to paste into the notebook.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_checks.sandboxed.serving import VOCABULARY, WIDE, mix_kinds
+from mlsys_checks.sandboxed.serving import DOUBLE_SIZE_COUNT, VOCABULARY, alternate_list_tuple
 from mlsys_checks.sandboxed.spec import Arrays, Case, Range
 from mlsys_checks.sandboxed.values import decode_value, encode_value
-from mlsys_checks.trusted.serving.replay import Pool, Tables
+from mlsys_checks.trusted.serving.replay import ReferencePool, ReferenceTables
 
 Rng = np.random.Generator
-SHOWN = 14
-"""Calls of a script that its code writes out."""
+MAX_SHOWN_CALLS = 14
+"""Number of a script's calls that are rendered as code."""
 CALLS = ("allocate", "touch", "free", "cache", "get_cached_block")
-WEIGHTS = {"BlockPool": (0.4, 0.15, 0.45, 0, 0), "PrefixBlockPool": (0.25, 0.05, 0.3, 0.1, 0.3)}
-"""How often a script makes each call."""
+CALL_PROBS = {"BlockPool": (0.4, 0.15, 0.45, 0, 0), "PrefixBlockPool": (0.25, 0.05, 0.3, 0.1, 0.3)}
+"""Probability of each of CALLS in a script, by class of pool."""
 
 
 def _as_inputs(case: dict[str, Any]) -> Arrays:
@@ -30,15 +30,19 @@ def _as_inputs(case: dict[str, Any]) -> Arrays:
 
 
 def draw_blocks(rng: Rng, case: Case) -> Arrays:
-    """A script of calls on a block pool, of which all are allowed.
+    """Draw a script of valid calls on a block pool.
 
-    `cached`: every block is cached at first. `reads`: how often num_free_blocks of a large pool is read after a call.
+    `cached`: all blocks are cached before the first drawn call. `reads`: how often num_free_blocks of a large pool is
+    read after each call.
     """
     p, script, references = case.params, list[list[Any]](), list[int]()
-    pool, latest, given = Pool(p["num_blocks"]), dict[int, int](), 0
+    pool, latest, given = ReferencePool(p["num_blocks"]), dict[int, int](), 0
 
     def add(call: str, block: int | None = None, block_hash: int | None = None) -> int | None:
-        """Make a call, of a block by the index at which it was returned last; returns the block that comes back."""
+        """Add a call to the script and make it on the reference pool; return its result.
+
+        The script refers to a block by the index of the last call that returned it.
+        """
         nonlocal given
         script.append(
             [call, *([] if block is None else [latest[block]]), *([] if block_hash is None else [block_hash])]
@@ -56,7 +60,7 @@ def draw_blocks(rng: Rng, case: Case) -> Arrays:
         block = add("allocate")
         add("cache", block, block_hash)
         add("free", block)
-    calls, places = rng.choice(len(CALLS), p["calls"], p=WEIGHTS[p["pool"]]), rng.random(p["calls"])
+    calls, places = rng.choice(len(CALLS), p["calls"], p=CALL_PROBS[p["pool"]]), rng.random(p["calls"])
     for call, at, block_hash in zip(calls, places, rng.integers(0, 2 * p["num_blocks"] + 1, p["calls"]), strict=True):
         name, some = CALLS[call], int(at * len(references))
         if name == "allocate" and (block := add(name)) is not None:
@@ -76,12 +80,12 @@ def draw_blocks(rng: Rng, case: Case) -> Arrays:
     return _as_inputs({**sizes, "script": script})
 
 
-def code_of_blocks(arrays: Arrays) -> str:
-    """The first calls of a script, and counts after them."""
+def render_blocks(arrays: Arrays) -> str:
+    """Render the first calls of a script and the counts after them."""
     case = decode_value(arrays["case"])
     name, given = case["pool"], 0
     lines = [f"pool, other = {name}({case['num_blocks']}), {name}({case['num_blocks']})", "other.allocate()"]
-    for call, *arguments in case["script"][:SHOWN]:
+    for call, *arguments in case["script"][:MAX_SHOWN_CALLS]:
         if call == "allocate":
             lines += ["try:", f"    block{given} = pool.allocate()", "except ValueError:", f"    block{given} = -1"]
         elif call == "get_cached_block":
@@ -94,18 +98,18 @@ def code_of_blocks(arrays: Arrays) -> str:
 
 
 def draw_tables(rng: Rng, case: Case) -> Arrays:
-    """A script of calls on a block manager, of which all are allowed: what is computed has blocks, and no prompt ends.
+    """Draw a script of valid calls on a block manager: computed tokens have blocks and are at most the prompt.
 
-    `single`: every count is one token or none, as in decode steps. `evicted`: it begins with two equal prompts, of
-    whose cached blocks the first one is evicted, and a third such.
+    `single`: every call is for at most one token, as in decode steps. `evicted`: two equal prompts are cached, their
+    first block is evicted, and an equal prompt follows.
     """
     p = case.params
     prefix, size, num_blocks = p["manager"] == "PrefixBlockManager", p["block_size"], p["num_blocks"]
-    tables, prompts, script = Tables(num_blocks, size, prefix=prefix), list[list[int]](), list[list[Any]]()
+    tables, prompts, script = ReferenceTables(num_blocks, size, prefix=prefix), list[list[int]](), list[list[Any]]()
 
     def add(call: str, *arguments: Any) -> None:
         script.append([call, *arguments])
-        tables.play(prompts, call, *arguments)
+        tables.apply(prompts, call, *arguments)
 
     def draw(most: int) -> int:
         most = min(most, 1) if p.get("single") else most
@@ -116,7 +120,7 @@ def draw_tables(rng: Rng, case: Case) -> Arrays:
         prompts += [tokens, tokens, [3] * num_blocks * size, tokens]
         for call in (
             *(("start", 0, 1), ("start", 1, 1), ("allocate_slots", 0, size, 0), ("allocate_slots", 1, 3 * size, 0)),
-            *(("compute", 0, size), ("compute", 1, 3 * size), ("free", 0), ("start", 2, 1)),
+            *(("mark_computed", 0, size), ("mark_computed", 1, 3 * size), ("free", 0), ("start", 2, 1)),
             *(("allocate_slots", 2, (num_blocks - 3) * size, 0), ("start", 3, len(tokens))),
         ):
             add(*call)
@@ -131,10 +135,10 @@ def draw_tables(rng: Rng, case: Case) -> Arrays:
         i = int(rng.choice(seqs))
         if what < 0.55:
             count = draw(len(prompts[i]) - tables.computed[i])
-            left = tables.pool.num_free_blocks - tables.missing({i: count})[i]
+            left = tables.pool.num_free_blocks - tables.num_missing_blocks({i: count})[i]
             add("allocate_slots", i, count, max(0, left + draw(1)) if rng.random() < 0.4 else draw(1))
         elif what < 0.87:
-            add("compute", i, draw(tables.reserved[i] - tables.computed[i]))
+            add("mark_computed", i, draw(tables.capacity[i] - tables.computed[i]))
         else:
             add("free", i)
     near = [(blocks, more) for blocks in (1, 2, 7) for more in (-1, 0, 1)]
@@ -145,54 +149,54 @@ def draw_tables(rng: Rng, case: Case) -> Arrays:
 
 
 def _draw_prompt(rng: Rng, others: Sequence[list[int]], length: int) -> list[int]:
-    """A prompt of its own, or one that repeats another, or begins as it does."""
+    """Draw a prompt that is new, repeats an earlier prompt, or shares a prefix with it."""
     old = others[-1 - int(rng.integers(min(3, len(others))))] if others and rng.random() < 0.8 else []
     begins = old[: int(rng.integers(len(old) + 1))] if rng.random() < 0.4 else old
     return [*begins, *rng.integers(0, 2, max(length - len(begins), 0 if begins else 1)).tolist()]
 
 
-def code_of_tables(arrays: Arrays) -> str:
-    """The first calls of a script, and block tables and counts after them."""
+def render_tables(arrays: Arrays) -> str:
+    """Render the first calls of a script, and the block tables and counts after them."""
     case = decode_value(arrays["case"])
-    prompts, lines = case["prompts"], [f"manager = {_code_of_manager(case)}"]
-    tables = Tables(case["num_blocks"], case["block_size"], prefix=case["manager"] == "PrefixBlockManager")
+    prompts, lines = case["prompts"], [f"manager = {_render_manager(case)}"]
+    tables = ReferenceTables(case["num_blocks"], case["block_size"], prefix=case["manager"] == "PrefixBlockManager")
     lengths: dict[int, int] = {}
-    for call, i, *arguments in case["script"][:SHOWN]:
+    for call, i, *arguments in case["script"][:MAX_SHOWN_CALLS]:
         if call == "start":
             lengths[i] = arguments[0]
             seq = f"Sequence({i}, {prompts[i][: lengths[i]]}, {lengths[i]}, {len(prompts[i])})"
             lines += [f"seq{i} = {seq}", f"print(manager.allocate_prefix(seq{i}))"]
         elif call == "allocate_slots":
             lines.append(f"print(manager.allocate_slots(seq{i}, {arguments[0]}, {arguments[1]}))")
-        elif call == "compute":
+        elif call == "mark_computed":
             end = tables.computed[i] + arguments[0]
             lines += [f"seq{i}.token_ids += {prompts[i][lengths[i] : end]}"] if end > lengths[i] else []
             lines += [f"seq{i}.num_computed_tokens = {end}", f"manager.cache_full_blocks(seq{i})"]
             lengths[i] = max(lengths[i], end)
         else:
             lines.append(f"manager.free(seq{i})")
-        tables.play(prompts, call, i, *arguments)
+        tables.apply(prompts, call, i, *arguments)
     shown = ", ".join(f"seq{i}.block_table" for i in tables.tables)
     return "\n".join([*lines, f"print({shown}{', ' * bool(shown)}manager.pool.ref_cnt, manager.pool.num_free_blocks)"])
 
 
-def _code_of_manager(case: dict[str, Any]) -> str:
+def _render_manager(case: dict[str, Any]) -> str:
     return f"{case['manager']}({case['num_blocks']}, {case['block_size']})"
 
 
 BASES = (1, 10, 31, 33, 37, 131, 256, 257, 1000, 1009, 10_000, 65_536)
-"""Bases of sums in which tokens are taken for digits, although there are more tokens than digits."""
+"""Bases of polynomial hashes that collide, because token ids exceed the base."""
 COLLIDING = (
     *([16867, 28445, 41977, 11869], [4146, 1001, 32096, 3]),
     *([26703, 24422, 14245, 57041], [4204, 4795, 18578, 3]),
 )
-"""Two blocks for which CPython's `hash` of a tuple gives one number, and two behind an element whose hash is 0."""
+"""Two pairs of blocks whose tuples collide under CPython's `hash`, the second pair after an element of hash 0."""
 
 
 def draw_hashes(rng: Rng, case: Case) -> Arrays:
-    """Prompts with a common prefix that differ in one token, and with equal blocks after different prefixes.
+    """Draw prompts that differ in one token, and prompts with equal blocks after different prefixes.
 
-    `near`: blocks that are equal if one joins digits, adds, counts to a base, takes `hash`, or cuts tokens short.
+    `near`: add blocks that collide if hashes are joined digits, sums, polynomials, `hash`, or truncated token ids.
     """
     p = case.params
     size, blocks = p["block_size"], p["blocks"]
@@ -213,30 +217,34 @@ def draw_hashes(rng: Rng, case: Case) -> Arrays:
 
 
 def expect_hashes(arrays: Arrays) -> Arrays:
-    """Equal numbers for equal prefixes of full blocks."""
+    """Return the number of hashes and which are equal: those of equal prefixes of full blocks."""
     case, seen = decode_value(arrays["case"]), dict[tuple[int, ...], int]()
     size = case["block_size"]
     prefixes = [tuple(prompt[:end]) for prompt in case["prompts"] for end in range(size, len(prompt) + 1, size)]
     counts, wide = ([len(prompt) // of for prompt in case["prompts"]] for of in (size, 2 * size))
     equal = [seen.setdefault(prefix, len(seen)) for prefix in prefixes]
-    return {"number of hashes": np.array(counts), "which hashes are equal": np.array(equal), WIDE: np.array(wide)}
+    return {
+        "number of hashes": np.array(counts),
+        "which hashes are equal": np.array(equal),
+        DOUBLE_SIZE_COUNT: np.array(wide),
+    }
 
 
-def code_of_hashes(arrays: Arrays) -> str:
-    """Hashes of all prompts, and how many there are at another size."""
+def render_hashes(arrays: Arrays) -> str:
+    """Render calls for the hashes of all prompts, and for their number at twice the block size."""
     case = decode_value(arrays["case"])
-    prompts, size = mix_kinds(case["prompts"]), case["block_size"]
+    prompts, size = alternate_list_tuple(case["prompts"]), case["block_size"]
     call = f"print(hash_blocks(token_ids, {size}), len(hash_blocks(token_ids, {2 * size})))"
     return f"for token_ids in {prompts}:\n    {call}"
 
 
 def draw_load(rng: Rng, case: Case) -> Arrays:
-    """Requests for a scheduler, a step a second, in memory from as little as the longest one needs.
+    """Draw requests for a scheduler whose steps take one second each.
 
-    Prompts have up to `prompt` tokens, and outputs up to `output`, or in one draw of three, or where they are to be
-    `equal`, all as many. Requests arrive within `over` seconds; of ten, `aborted` leave. `memory`: tenths of what the
-    `seqs` largest need together. `prefixes`: how many prefixes prompts have in common. `admits`: how many requests are
-    admitted by name before the first step; there is room for them.
+    Prompts have at most `prompt` tokens and outputs at most `output`; in a third of the draws, or if `equal`, exactly
+    as many. Requests arrive within `over` seconds, and `aborted` of ten are aborted. `memory`: tenths of the blocks
+    that the `seqs` largest requests need, but at least enough for the largest one. `prefixes`: number of shared
+    prefixes. `admits`: number of requests that are admitted explicitly before the first step; they fit.
     """
     p, n = case.params, case.params["requests"]
     equal = bool(p.get("equal")) or rng.random() < 1 / 3
@@ -274,11 +282,11 @@ def _as_load(p: Any, **load: Any) -> Arrays:
 
 
 TICK_S = 2.0**-40
-"""What the step times of `token_budget` count in, and the times of requests, so that sums are exact."""
+"""Unit of step times and arrival times, a power of two so that sums are exact."""
 
 
 def draw_traffic(rng: Rng, case: Case) -> Arrays:
-    """Requests at random times, in phases: how many, how many a second, tokens of prompts, and of outputs."""
+    """Draw Poisson arrivals in phases: number of requests, rate per second, ranges of prompt and output tokens."""
     p = case.params
     gaps_s = np.concatenate([rng.exponential(1 / rate, n) for n, rate, _, _ in p["phases"]])
     lengths, outputs = (
@@ -299,15 +307,15 @@ def draw_traffic(rng: Rng, case: Case) -> Arrays:
     )
 
 
-def code_of_load(arrays: Arrays) -> str:
-    """The requests of a load, and a scheduler that serves them."""
+def render_load(arrays: Arrays) -> str:
+    """Render the requests of a load and a scheduler that serves them."""
     load = decode_value(arrays["case"])
     requests = zip(*(load[name] for name in ("prompts", "outputs", "arrivals_s", "leaves_s")), strict=True)
     lines = [
         f"    Request({prompt}, {count}, {arrival_s:g}, {leave_s:g})," for prompt, count, arrival_s, leave_s in requests
     ]
     lines = ["from math import inf", "requests = [", *lines, "]"]
-    made = f"scheduler = {load['scheduler']}({_code_of_manager(load)}, SchedulerConfig{tuple(load['config'])}"
+    made = f"scheduler = {load['scheduler']}({_render_manager(load)}, SchedulerConfig{tuple(load['config'])}"
     if load["admits"]:
         lines += [f"{made})", "seqs = [scheduler.add(one.prompt_token_ids, one.max_tokens) for one in requests]"]
         lines += [f"print([scheduler.admit(seqs[i]) for i in {load['admits']}])"]
@@ -325,7 +333,7 @@ def code_of_load(arrays: Arrays) -> str:
 
 
 def draw_steps(rng: Rng, case: Case) -> Arrays:
-    """Rows of prompt tokens, decoding sequences and token budget: full chunks, a token more or less, and edges."""
+    """Draw rows of prompt tokens, decoding sequences and token budget: full chunks, one token more or less, edges."""
     size = case.params["size"]
     chunk, decodes = rng.integers(1, size + 1, 8), rng.integers(0, size, 8)
     prompt = np.maximum(1, chunk * rng.integers(1, 9, 8) + rng.integers(-1, 2, 8))
@@ -335,20 +343,20 @@ def draw_steps(rng: Rng, case: Case) -> Arrays:
 
 
 def expect_steps(arrays: Arrays) -> Arrays:
-    """Count chunks until nothing of a prompt is left."""
+    """Return the number of prefill chunks of each prompt."""
     steps = [len(range(0, prompt, tokens - decodes)) for prompt, decodes, tokens in arrays["rows"].tolist()]
     return {"steps": np.array(steps)}
 
 
-def code_of_steps(arrays: Arrays) -> str:
-    """A call for each row."""
+def render_steps(arrays: Arrays) -> str:
+    """Render a call for each row."""
     return "\n".join(f"steps_to_first{tuple(row)}" for row in arrays["rows"].tolist())
 
 
 def draw_budgets(rng: Rng, case: Case) -> Arrays:
-    """Step times in whole ticks, and calls with each: a limit between two chunks, at one, just below, or too short.
+    """Draw step times in ticks, and calls whose TPOT limit lies between two chunks, at one, just below, or too low.
 
-    Of two step times the second takes twice as long. After each call come calls in which one argument differs.
+    Step times come in pairs, the second twice as long. Each call is followed by calls with one argument changed.
     """
     p, step_times, calls = case.params, list[dict[str, Any]](), list[Any]()
     least, most = np.array([(1e-3, 2e-5, 1e-8), (4e-3, 4e-5, 4e-8)]) / TICK_S
@@ -371,7 +379,7 @@ def draw_budgets(rng: Rng, case: Case) -> Arrays:
 
 
 def _seconds(step_time: dict[str, Any], decodes: int, past: int, chunk: int | np.ndarray) -> np.ndarray:
-    """Seconds of a step, for a chunk or for each of several."""
+    """Return the time of a step in seconds, for one chunk size or an array of them."""
     lines = (step_time["compute"], step_time["memory"])
     times_s = (step_s + token_s * (decodes + chunk) + past_s * decodes * past for step_s, token_s, past_s in lines)
     pairs = decodes * (past + 1) + chunk * (chunk + 1) // 2
@@ -379,7 +387,7 @@ def _seconds(step_time: dict[str, Any], decodes: int, past: int, chunk: int | np
 
 
 def expect_budgets(arrays: Arrays) -> Arrays:
-    """Count the chunks that end in time."""
+    """Return the largest budget within the TPOT limit, by trying all chunk sizes."""
     case, tokens = decode_value(arrays["case"]), []
     for which, decodes, past, tpot_s in case["calls"]:
         in_time = (
@@ -389,8 +397,8 @@ def expect_budgets(arrays: Arrays) -> Arrays:
     return {"tokens": np.array(tokens)}
 
 
-def code_of_budgets(arrays: Arrays) -> str:
-    """Step times as functions of parts, and the calls."""
+def render_budgets(arrays: Arrays) -> str:
+    """Render the step times as functions, and the calls."""
     case = decode_value(arrays["case"])
     lines = ["def make_step_time(compute, memory, pair_s, factor):", "    def step_time(parts):"]
     lines += ["        pairs = sum(new * past + new * (new + 1) // 2 for new, past in parts)"]

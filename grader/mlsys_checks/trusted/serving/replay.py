@@ -1,7 +1,7 @@
-"""Oracles of lab 11: a block pool, block tables and schedulers that keep every rule, on which logs are replayed.
+"""Reference block pool, block tables and schedulers of lab 11, on which the learner's logs are replayed.
 
-Decisions follow from the rules alone. Which free block a sequence gets is the learner's choice: a replay takes it from
-the log once the pool has seen that it may be allocated.
+The reference makes every decision except which free block a sequence gets: a replay takes that block from the log,
+after checking that it may be allocated.
 """
 
 from __future__ import annotations
@@ -11,42 +11,42 @@ from collections.abc import Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Any
 
-from mlsys_checks.sandboxed.serving import next_token, serve
+from mlsys_checks.sandboxed.serving import drive, next_token
 from mlsys_checks.trusted.logs import BrokenRuleError, require_equal, require_form
 
-GOODPUT = 0.8
-"""Fraction of the goodput of the judge's own policy that is asked for."""
+REQUIRED_FRACTION = 0.8
+"""Required fraction of the reference policy's goodput."""
 
 
-class Pool:
-    """Reference counts of blocks, the hash of each cached one, and the order in which these are evicted."""
+class ReferencePool:
+    """Reference counts, block hashes and the eviction order of cached blocks."""
 
     def __init__(self, num_blocks: int) -> None:
         self.ref_cnt = [0] * num_blocks
-        self.blank = dict.fromkeys(range(num_blocks))  # without a reference and without a hash
+        self.uncached_free = dict.fromkeys(range(num_blocks))  # ref_cnt 0, not cached
         self.cached: dict[object, int] = {}
         self.hash_of: dict[int, object] = {}
-        self.evictable: dict[int, None] = {}  # cached, without a reference, the one freed longest ago first
+        self.evictable: dict[int, None] = {}  # ref_cnt 0, cached, least recently freed first
 
     @property
     def num_free_blocks(self) -> int:
-        """Number of blocks without a reference."""
-        return len(self.blank) + len(self.evictable)
+        """Number of blocks with reference count 0."""
+        return len(self.uncached_free) + len(self.evictable)
 
     def allocate(self) -> int | None:
-        """Allocate one of the blocks that may be allocated now, None where there is none."""
+        """Allocate a block that the rules allow; return None if no block is free."""
         if not self.num_free_blocks:
             return None
-        block = self.blank.popitem()[0] if self.blank else next(iter(self.evictable))
+        block = self.uncached_free.popitem()[0] if self.uncached_free else next(iter(self.evictable))
         self._assign(block)
         return block
 
-    def take(self, blocks: Sequence[int], where: str, *, in_order: bool = True) -> None:
-        """Allocate these blocks of a log; `in_order`: blank ones first, then cached ones in their order."""
+    def allocate_logged(self, blocks: Sequence[int], where: str, *, in_order: bool = True) -> None:
+        """Allocate these blocks of a log; `in_order`: uncached blocks must come first, then cached ones in order."""
         if len(set(blocks)) < len(blocks) or any(self.ref_cnt[block] for block in blocks):
             raise BrokenRuleError(f"{where} allocated a block that is in use", f"one of {blocks[:8]}", "a free block")
-        oldest = set(islice(self.evictable, max(0, len(blocks) - len(self.blank))))
-        fitting = all(block in self.blank or block in oldest for block in blocks)
+        oldest = set(islice(self.evictable, max(0, len(blocks) - len(self.uncached_free))))
+        fitting = all(block in self.uncached_free or block in oldest for block in blocks)
         if in_order and not (fitting and oldest <= set(blocks)):
             expected = "a block without a hash if any is free, else the cached one that was freed longest ago"
             raise BrokenRuleError(f"{where} allocated the wrong block", f"{list(blocks)}", expected)
@@ -56,47 +56,47 @@ class Pool:
     def _assign(self, block: int) -> None:
         if block in self.hash_of:
             del self.evictable[block], self.cached[self.hash_of.pop(block)]
-        self.blank.pop(block, None)
+        self.uncached_free.pop(block, None)
         self.ref_cnt[block] = 1
 
     def touch(self, block: int) -> None:
-        """Add a reference."""
+        """Add a reference to a block."""
         self.evictable.pop(block, None)
         self.ref_cnt[block] += 1
 
     def free(self, block: int) -> None:
-        """Take a reference away."""
+        """Drop a reference to a block."""
         self.ref_cnt[block] -= 1
         if not self.ref_cnt[block]:
-            (self.evictable if block in self.hash_of else self.blank)[block] = None
+            (self.evictable if block in self.hash_of else self.uncached_free)[block] = None
 
     def cache(self, block: int, block_hash: object) -> None:
-        """Cache a block, unless it is cached or another has this hash."""
+        """Cache a block, unless it is cached or another block is cached under this hash."""
         if block_hash not in self.cached and block not in self.hash_of:
             self.cached[block_hash], self.hash_of[block] = block, block_hash
 
     def get_cached_block(self, block_hash: object) -> int | None:
-        """The block with a hash."""
+        """Return the block with this hash, or None."""
         return self.cached.get(block_hash)
 
     def compare(self, where: str, num_free_blocks: int, ref_cnt: Sequence[int] = ()) -> None:
-        """Hold the number of free blocks, and reference counts where they were read, against the pool's."""
+        """Compare the number of free blocks, and the reference counts if given, with the pool's."""
         for block, (got, expected) in enumerate(zip(ref_cnt, self.ref_cnt, strict=False)):
             require_equal(f"{where}: ref_cnt[{block}] is wrong", got, expected)
         require_equal(f"{where}: num_free_blocks is wrong", num_free_blocks, self.num_free_blocks)
 
 
-def form_of_counts(num_blocks: int) -> Any:
-    """The form of the counts of a pool in a log."""
+def counts_schema(num_blocks: int) -> Any:
+    """Return the schema of a pool's counts in a log."""
     return (range(num_blocks + 1), (range(1 << 31),) * num_blocks)
 
 
 def replay_blocks(log: Any, case: dict[str, Any]) -> None:
-    """Replay a script of calls on a block pool; a log may end where a call names a block that was not allocated."""
+    """Replay a script of calls on a block pool; a log may end at a call for a block that was not allocated."""
     count, script = int(case["num_blocks"]), [("at first",), *case["script"]]
-    form = range(count + 1) if case["reads"] else form_of_counts(count)
-    require_form(log, {"blocks": [{range(count), None}], "counts": [form]})
-    pool, blocks, answers = Pool(count), list[Any](), iter(log["blocks"])
+    schema = range(count + 1) if case["reads"] else counts_schema(count)
+    require_form(log, {"blocks": [{range(count), None}], "counts": [schema]})
+    pool, blocks, answers = ReferencePool(count), list[Any](), iter(log["blocks"])
     for number, ((call, *arguments), counts) in enumerate(zip(script, log["counts"], strict=False), start=-1):
         where = "in a new pool" if number < 0 else f"after call {number}, {call}()"
         if call in ("allocate", "get_cached_block"):
@@ -109,7 +109,7 @@ def replay_blocks(log: Any, case: dict[str, Any]) -> None:
                 f"call {number}, allocate() found no block", "ValueError", f"{pool.num_free_blocks} are free"
             )
         elif call == "allocate":
-            pool.take(blocks[-1:], f"call {number}, allocate()")
+            pool.allocate_logged(blocks[-1:], f"call {number}, allocate()")
         elif call == "get_cached_block":
             what = f"call {number}, get_cached_block({arguments[0]}) returned the wrong block"
             require_equal(what, blocks[-1], pool.get_cached_block(*arguments))
@@ -121,40 +121,40 @@ def replay_blocks(log: Any, case: dict[str, Any]) -> None:
     require_equal("the log does not end where the script ends", len(log["counts"]), len(script))
 
 
-class Tables:
-    """Block tables of sequences, and how many of the tokens of each are computed, on a pool."""
+class ReferenceTables:
+    """Block tables and numbers of computed tokens of sequences, on a reference pool."""
 
     def __init__(self, num_blocks: int, block_size: int, *, prefix: bool) -> None:
-        self.pool, self.block_size, self.prefix = Pool(num_blocks), block_size, prefix
+        self.pool, self.block_size, self.prefix = ReferencePool(num_blocks), block_size, prefix
         self.tables: dict[int, list[int]] = {}
         self.computed: dict[int, int] = {}
-        self.reserved: dict[int, int] = {}
+        self.capacity: dict[int, int] = {}
 
-    def play(self, prompts: Sequence[Sequence[int]], call: str, i: int, *arguments: Any, **found: Any) -> Any:
-        """Make a call of a script; what it returns. `found` goes to `extend`."""
+    def apply(self, prompts: Sequence[Sequence[int]], call: str, i: int, *arguments: Any, **logged: Any) -> Any:
+        """Make a call of a script and return its result; `logged` goes to `extend`."""
         if call == "start":
             self.start(i, prompts[i][: arguments[0]])
             return self.computed[i]
         if call == "allocate_slots":
             count, reserved = arguments
-            missing = self.missing({i: count})
+            missing = self.num_missing_blocks({i: count})
             if missing[i] + reserved > self.pool.num_free_blocks:
                 return False
-            self.extend(missing, **found)
-            self.reserved[i] = max(self.reserved[i], self.computed[i] + count)
+            self.extend(missing, **logged)
+            self.capacity[i] = max(self.capacity[i], self.computed[i] + count)
             return True
-        if call == "compute":
+        if call == "mark_computed":
             self.commit(i, prompts[i], *arguments)
         else:
             self.drop(i)
         return None
 
     def blocks_for(self, tokens: int) -> int:
-        """How many blocks hold so many tokens."""
+        """Return the number of blocks for this number of tokens."""
         return -(-tokens // self.block_size)
 
     def find_prefix(self, tokens: Sequence[int]) -> list[int]:
-        """Cached blocks of a prompt's prefix, never with its last token."""
+        """Return the cached blocks of a prompt's prefix, which never includes its last token."""
         found: list[int] = []
         for end in range(self.block_size, len(tokens) if self.prefix else 0, self.block_size):
             block = self.pool.get_cached_block(tuple(tokens[:end]))
@@ -164,54 +164,54 @@ class Tables:
         return found
 
     def start(self, seq: int, tokens: Sequence[int]) -> None:
-        """Start a sequence with the cached blocks of its prefix."""
+        """Add a sequence with the cached blocks of its prefix."""
         self.tables[seq] = self.find_prefix(tokens)
-        self.computed[seq] = self.reserved[seq] = len(self.tables[seq]) * self.block_size
+        self.computed[seq] = self.capacity[seq] = len(self.tables[seq]) * self.block_size
         for block in self.tables[seq]:
             self.pool.touch(block)
 
-    def missing(self, counts: Mapping[int, int]) -> dict[int, int]:
-        """How many more blocks each sequence needs for so many tokens beyond those computed."""
+    def num_missing_blocks(self, counts: Mapping[int, int]) -> dict[int, int]:
+        """Return how many blocks each sequence lacks for `counts[seq]` tokens after its computed tokens."""
         needed = {seq: self.blocks_for(self.computed[seq] + count) for seq, count in counts.items()}
         return {seq: max(0, blocks - len(self.tables[seq])) for seq, blocks in needed.items()}
 
     def extend(
         self,
         missing: Mapping[int, int],
-        found: Mapping[int, list[int]] | None = None,
+        logged: Mapping[int, list[int]] | None = None,
         where: str = "",
         *,
         in_order: bool = True,
     ) -> None:
-        """Allocate the missing blocks: those that the tables of a log have beyond these, or any that may be."""
-        if found is None:
+        """Allocate the missing blocks: the new blocks of the logged tables, or any allowed ones without a log."""
+        if logged is None:
             for seq, count in missing.items():
                 self.tables[seq] += [block for _ in range(count) if (block := self.pool.allocate()) is not None]
             return
-        new = {seq: found.get(seq, [])[len(self.tables[seq]) :] for seq in missing}
+        new = {seq: logged.get(seq, [])[len(self.tables[seq]) :] for seq in missing}
         for seq, blocks in new.items():
             what = f"{where}: the wrong number of blocks was allocated for sequence {seq}"
             require_equal(what, len(blocks), missing[seq])
-        self.pool.take([block for blocks in new.values() for block in blocks], where, in_order=in_order)
+        self.pool.allocate_logged([block for blocks in new.values() for block in blocks], where, in_order=in_order)
         for seq, blocks in new.items():
             self.tables[seq] += blocks
 
     def commit(self, seq: int, tokens: Sequence[int], count: int) -> None:
-        """Count the next tokens of a sequence as computed, and cache the blocks that they fill."""
+        """Mark the next `count` tokens of a sequence as computed, and cache the blocks that they fill."""
         before, self.computed[seq] = self.computed[seq], self.computed[seq] + count
         for i in range(before // self.block_size, self.computed[seq] // self.block_size) if self.prefix else ():
             self.pool.cache(self.tables[seq][i], tuple(tokens[: (i + 1) * self.block_size]))
 
     def drop(self, seq: int) -> None:
-        """Release the blocks of a sequence, the last one first."""
+        """Free the blocks of a sequence, the last one first."""
         for block in reversed(self.tables.pop(seq)):
             self.pool.free(block)
         del self.computed[seq]
 
-    def compare(self, where: str, found: Mapping[int, list[int]]) -> None:
-        """Hold the tables of a log against these."""
-        for seq in sorted({*found, *self.tables}):
-            require_equal(f"{where}: block_table of sequence {seq} is wrong", found.get(seq), self.tables.get(seq))
+    def compare(self, where: str, logged: Mapping[int, list[int]]) -> None:
+        """Compare the block tables of a log with these."""
+        for seq in sorted({*logged, *self.tables}):
+            require_equal(f"{where}: block_table of sequence {seq} is wrong", logged.get(seq), self.tables.get(seq))
 
 
 def replay_tables(log: Any, case: dict[str, Any]) -> None:
@@ -223,20 +223,20 @@ def replay_tables(log: Any, case: dict[str, Any]) -> None:
         "lengths": [(seqs, length)],
         "tables": [(seqs, [range(count)])],
     }
-    step |= {"counts": form_of_counts(count)}
+    step |= {"counts": counts_schema(count)}
     require_form(log, {"steps": (step,) * len(script), "num_blocks": (int,) * len(case["sizes"])})
-    tables = Tables(count, case["block_size"], prefix=case["manager"] == "PrefixBlockManager")
+    tables = ReferenceTables(count, case["block_size"], prefix=case["manager"] == "PrefixBlockManager")
     for (size, tokens), blocks in zip(case["sizes"], log["num_blocks"], strict=True):
         require_equal(f"blocks_for({tokens}) is wrong for block_size {size}", blocks, -(-tokens // size))
     for number, ((call, i, *arguments), step) in enumerate(zip(script, log["steps"], strict=True)):
-        name = {"start": "allocate_prefix", "compute": "cache_full_blocks"}.get(call, call)
+        name = {"start": "allocate_prefix", "mark_computed": "cache_full_blocks"}.get(call, call)
         shown = map(str, arguments if call == "allocate_slots" else ())
-        found, where = dict(step["tables"]), f"call {number}, {name}({', '.join([f'sequence {i}', *shown])})"
+        logged, where = dict(step["tables"]), f"call {number}, {name}({', '.join([f'sequence {i}', *shown])})"
         refused = call == "allocate_slots" and step["answer"] is False
-        answer = tables.play(prompts, call, i, *arguments, found=None if refused else found, where=where)
+        answer = tables.apply(prompts, call, i, *arguments, logged=None if refused else logged, where=where)
         require_equal(f"{where} returned the wrong value", step["answer"], answer)
         require_equal(f"after {where}: num_computed_tokens is wrong", dict(step["lengths"]), tables.computed)
-        tables.compare(f"after {where}", found)
+        tables.compare(f"after {where}", logged)
         tables.pool.compare(f"after {where}", *step["counts"])
 
 
@@ -245,9 +245,9 @@ def _shown_counts(counts: Mapping[int, int]) -> str:
 
 
 class _Replay:
-    """A server whose decisions are those of a log, held against the rules of the load's scheduler step by step.
+    """Server that replays a log and compares each step with the rules of the load's scheduler.
 
-    An SLOScheduler may choose: of it only what memory allows is asked, and that every request finishes.
+    An SLOScheduler may choose its own policy: only its use of blocks is checked, and that every request finishes.
     """
 
     def __init__(self, log: Any, load: dict[str, Any]) -> None:
@@ -255,21 +255,23 @@ class _Replay:
         self.admits, self.outputs = list(load["admits"]), load["outputs"]
         self.tokens = [list(prompt) for prompt in load["prompts"]]
         self.final = [len(one) + count for one, count in zip(self.tokens, self.outputs, strict=True)]
-        self.tables = Tables(load["num_blocks"], load["block_size"], prefix=load["manager"] == "PrefixBlockManager")
+        self.tables = ReferenceTables(
+            load["num_blocks"], load["block_size"], prefix=load["manager"] == "PrefixBlockManager"
+        )
         self.waiting: list[int] = []
         self.running: list[int] = []
         self.times_s: list[list[float]] = [[] for _ in self.tokens]
         self.where, self.step_number = "at first", 0
-        self._require_grammar(log, load["max_steps"])
+        self._validate_schema(log, load["max_steps"])
         self.steps: list[Any] = log["steps"]
 
-    def _require_grammar(self, log: Any, max_steps: int) -> None:
-        """No number in a log is outside of what it can be, and no request is twice in one list."""
+    def _validate_schema(self, log: Any, max_steps: int) -> None:
+        """Check that every value of a log is in its range, and that no request is twice in one list."""
         requests, count = range(len(self.tokens)), len(self.tables.pool.ref_cnt)
         longest = max(self.final)
         step: dict[str, Any] = {"scheduled": [(requests, range(longest), range(1, longest + 1))], "sampled": [requests]}
         step |= {"preempted": [requests], "tables": [(requests, [range(count)])], "num_free": range(count + 1)}
-        require_form(log, {"steps": [step], "end": form_of_counts(count)})
+        require_form(log, {"steps": [step], "end": counts_schema(count)})
         if len(log["steps"]) > max_steps:
             raise BrokenRuleError("the log has too many steps", len(log["steps"]), f"at most {max_steps}")
         for number, step in enumerate(log["steps"]):
@@ -297,9 +299,9 @@ class _Replay:
         self.step_number += 1
         counts, tables = {i: count for i, _, count in step["scheduled"]}, dict(step["tables"])
         if self.scheduler == "SLOScheduler":
-            self._follow(step["scheduled"], tables)
+            self._apply_logged_step(step["scheduled"], tables)
         else:
-            expected, preempted = self._decide(tables)
+            expected, preempted = self._expected_step(tables)
             what = f"{self.where} preempts the wrong sequences"
             require_equal(what, sorted(step["preempted"]), sorted(preempted))
             if counts != expected:
@@ -346,8 +348,8 @@ class _Replay:
     def _pending(self, i: int) -> int:
         return len(self.tokens[i]) - self.tables.computed[i]
 
-    def _decide(self, tables: Mapping[int, list[int]]) -> tuple[dict[int, int], list[int]]:
-        """What a step does by the rules: tokens of each request, and the requests that are preempted."""
+    def _expected_step(self, tables: Mapping[int, list[int]]) -> tuple[dict[int, int], list[int]]:
+        """Return what a step must do: tokens of each scheduled request, and the preempted requests."""
         while self.admits:
             self._admit(self.admits.pop(0), tables)
         left = math.inf if self.scheduler == "Scheduler" else self.budget
@@ -366,15 +368,16 @@ class _Replay:
         return expected, preempted
 
     def _preempt(self, decoding: list[int]) -> tuple[list[int], dict[int, int]]:
-        """Preempt the latest until decoding sequences find blocks: who was preempted, and the blocks others miss.
+        """Preempt the latest sequences until every remaining decoding sequence can get its block.
 
-        Blocks are counted here and allocated later: a scheduler may find out whom to preempt before it allocates any.
+        Returns the preempted sequences, and the number of missing blocks of the remaining ones. These blocks are
+        counted here and allocated later, because a scheduler may preempt before it allocates any.
         """
         preempted: list[int] = []
         missing: dict[int, int] = {}
         for i in decoding:
             while i in self.running:
-                more = self.tables.missing({i: 1})[i]
+                more = self.tables.num_missing_blocks({i: 1})[i]
                 enough = sum(missing.values()) + more <= self.tables.pool.num_free_blocks
                 if enough or self.scheduler != "PreemptiveScheduler":
                     missing[i] = more
@@ -385,7 +388,7 @@ class _Replay:
         return preempted, missing
 
     def _need(self, i: int) -> int:
-        """Blocks with which a request is admitted, cached ones included."""
+        """Return the number of blocks that a request needs for admission, cached ones included."""
         preemptive = self.scheduler == "PreemptiveScheduler"
         return self.tables.blocks_for(len(self.tokens[i]) if preemptive else self.final[i] - 1)
 
@@ -405,8 +408,11 @@ class _Replay:
         self.running.append(i)
         self.tables.extend({i: self._need(i) - len(found)}, tables, self.where, in_order=False)
 
-    def _follow(self, scheduled: Sequence[tuple[int, int, int]], tables: Mapping[int, list[int]]) -> None:
-        """Do as the log does, whatever it admits or preempts: blocks must be free, and nothing computed is kept."""
+    def _apply_logged_step(self, scheduled: Sequence[tuple[int, int, int]], tables: Mapping[int, list[int]]) -> None:
+        """Apply the admissions and preemptions of a logged step; check that its blocks are free.
+
+        A preempted sequence must be recomputed: it has no computed tokens.
+        """
         if strangers := sorted(set(tables) - {*self.waiting, *self.running}):
             raise BrokenRuleError(f"{self.where}: sequence {strangers[0]} has finished or not arrived", "running")
         if len(tables) > self.max_num_seqs:
@@ -426,20 +432,20 @@ class _Replay:
 
 
 def replay_schedule(log: Any, load: dict[str, Any]) -> list[list[float]]:
-    """Serve a load as a log does, to the end; gives the times of each request's tokens."""
+    """Replay a log of a load to the end; return the times of each request's tokens."""
     replay = _Replay(log, load)
-    serve(load, replay)
+    drive(load, replay)
     require_equal("the log goes on after all requests have finished", len(replay.steps), replay.step_number)
     replay.tables.pool.compare("at the end", *log["end"])
     return replay.times_s
 
 
 def replay_goodput(log: Any, load: dict[str, Any]) -> None:
-    """Serve a load as a log does, and count the requests that met both objectives."""
-    times_s, own_policy = replay_schedule(log, load), _OwnPolicy(load)
-    serve(load, own_policy)
-    good, own = count_good(load, times_s), count_good(load, own_policy.times_s)
-    if good < GOODPUT * own:
+    """Replay a log of a load, and compare its goodput with the reference policy's."""
+    times_s, reference = replay_schedule(log, load), _ReferencePolicy(load)
+    drive(load, reference)
+    good, own = count_good(load, times_s), count_good(load, reference.times_s)
+    if good < REQUIRED_FRACTION * own:
         ttft_s, tpot_s = load["slo"]
         first = sum(
             times[0] - arrival_s <= ttft_s for times, arrival_s in zip(times_s, load["arrivals_s"], strict=True)
@@ -451,12 +457,14 @@ def replay_goodput(log: Any, load: dict[str, Any]) -> None:
             f"{over:.0%} of the gaps between tokens are longer than the TPOT"
         )
         raise BrokenRuleError(
-            what, f"{good} requests", f"{math.ceil(GOODPUT * own)}, {GOODPUT:.0%} of our own policy's {own}"
+            what,
+            f"{good} requests",
+            f"{math.ceil(REQUIRED_FRACTION * own)}, {REQUIRED_FRACTION:.0%} of our own policy's {own}",
         )
 
 
 def count_good(load: dict[str, Any], times_s: Sequence[Sequence[float]]) -> int:
-    """How many requests met both objectives, by the times of their tokens."""
+    """Return the number of requests that met both objectives, given the times of their tokens."""
     ttft_s, tpot_s = load["slo"]
     good = 0
     for arrival_s, times in zip(load["arrivals_s"], times_s, strict=True):
@@ -465,8 +473,8 @@ def count_good(load: dict[str, Any], times_s: Sequence[Sequence[float]]) -> int:
     return good
 
 
-class _OwnPolicy:
-    """A server on boundless memory: a token budget by the clock, late requests last, short prompts first."""
+class _ReferencePolicy:
+    """Server with unlimited memory: token budget from the TPOT limit, late requests last, short prompts first."""
 
     def __init__(self, load: dict[str, Any]) -> None:
         self.load, self.prompt = load, [len(prompt) for prompt in load["prompts"]]
