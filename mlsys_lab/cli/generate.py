@@ -129,7 +129,7 @@ def _request(args: Arguments, pair: Pair, write: Callable[[int], None]) -> Reque
     most = max(1, min(MAX_TOKENS, context - len(prompt))) if args.max_tokens is None else args.max_tokens
     sampling_params = SamplingParams(temperature=args.temperature, top_p=args.top_p, seed=args.seed)
     request = Request(prompt, most, sampling_params, stop=[[end]], on_token=write)
-    request.check(pair.target)
+    request.validate(pair.target)
     return request
 
 

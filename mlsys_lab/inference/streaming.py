@@ -50,7 +50,7 @@ class StreamingEngine(Engine):
                 if num_unfinished:
                     self._step()
         finally:
-            if any(generation.request_id == request_id for generation in self._generations.values()):
+            if any(state.request_id == request_id for state in self._states.values()):
                 self.abort_request(request_id)
             self._streams.pop(request_id, None)
 

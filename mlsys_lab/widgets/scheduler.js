@@ -111,10 +111,10 @@ class Scheduler {
     }
   }
 
-  // Allocates blocks for new tokens; false, with nothing changed, if fewer than `numFreeReserved` would stay free.
-  allocateSlots(seq, numNewTokens, numFreeReserved = 0) {
+  // Allocates blocks for new tokens; false, with nothing changed, if too few are free.
+  allocateSlots(seq, numNewTokens) {
     const numBlocks = Math.ceil((seq.numComputed + numNewTokens) / this.pool.blockSize) - seq.blockTable.length;
-    if (Math.max(0, numBlocks) + numFreeReserved > this.pool.numFree) return false;
+    if (numBlocks > this.pool.numFree) return false;
     for (let i = 0; i < numBlocks; i++) seq.blockTable.push(this.pool.allocate());
     return true;
   }
@@ -134,16 +134,23 @@ class Scheduler {
   }
 
   admit(seq, output) {
-    while (this.running.length >= this.maxNumSeqs) if (!this.preemptLaterThan(seq, output)) return false;
-    if (!output.tokenBudget) return false;
+    const victims = this.running.slice(this.running.length < this.maxNumSeqs ? this.running.length : -1);
+    const budget = output.tokenBudget + victims.filter((victim) => this.numUncomputed(victim) === 1).length;
+    if (!budget || victims.some((victim) => this.isBefore(victim, seq))) return false;
     seq.blockTable = this.pool.cachedPrefix(seq.tokens);
     seq.blockTable.forEach((block) => this.pool.touch(block));
     seq.numComputed = seq.blockTable.length * this.pool.blockSize;
-    while (!this.allocateSlots(seq, this.numUncomputed(seq), this.running.length)) {
-      if (this.preemptLaterThan(seq, output)) continue;
-      this.free(seq);
-      return false;
+    const numNeeded = Math.ceil(seq.tokens.length / this.pool.blockSize) - seq.blockTable.length;
+    while (numNeeded + this.running.length - victims.length > this.numFreeWithout(victims)) {
+      const victim = this.running.at(-1 - victims.length);
+      if (!victim || this.isBefore(victim, seq)) {
+        this.free(seq);
+        return false;
+      }
+      victims.push(victim);
     }
+    victims.forEach((victim) => this.preempt(victim, output));
+    this.allocateSlots(seq, this.numUncomputed(seq));
     if (seq.numComputed) output.numCached[seq.name] = seq.numComputed;
     this.waiting.splice(this.waiting.indexOf(seq), 1);
     this.insert(this.running, seq);
@@ -153,10 +160,11 @@ class Scheduler {
     return true;
   }
 
-  preemptLaterThan(seq, output) {
-    if (!this.running.length || this.isBefore(this.running.at(-1), seq)) return false;
-    this.preempt(this.running.at(-1), output);
-    return true;
+  // Number of blocks that would be free if `victims` were preempted.
+  numFreeWithout(victims) {
+    const references = victims.flatMap((victim) => victim.blockTable);
+    const isFreed = (block) => references.filter((other) => other === block).length === this.pool.refCnt[block];
+    return this.pool.numFree + [...new Set(references)].filter(isFreed).length;
   }
 
   preempt(seq, output) {

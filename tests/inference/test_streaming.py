@@ -18,7 +18,7 @@ def test_streams_alternate_and_a_closed_one_is_aborted():
     stream = engine.stream(asked[0])
     assert len([next(stream) for _ in range(3)]) == 3
     stream.close()
-    assert [generation.request_id for generation in engine._generations.values()] == [other]
+    assert [state.request_id for state in engine._states.values()] == [other]
     tokens = [token for one in engine.stream(asked[0]) for token in one.token_ids]
     assert tuple(tokens) == generate(MODEL, asked[:1])[0][0].token_ids
 

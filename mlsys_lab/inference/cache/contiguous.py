@@ -50,7 +50,7 @@ class Contiguous(SlotCache):
         copy = self.start()
         self._lengths[copy] = length
         seen = self.model.oldest_visible(length), length
-        self.copy_slots(self.find_slots(sequence, *seen), self.find_slots(copy, *seen))
+        self.copy_slots(self.compute_slot_mapping(sequence, *seen), self.compute_slot_mapping(copy, *seen))
         return copy
 
     def truncate(self, sequence: int, length: int) -> None:
@@ -92,7 +92,7 @@ class Contiguous(SlotCache):
                 got = f"{self.length(sequence) + count} tokens of sequence {sequence}"
                 raise InputError("a row of the cache is full", got=got, expected=f"up to {self.capacity}")
 
-    def find_slots(self, sequence: int, first: int, end: int) -> torch.Tensor:
+    def compute_slot_mapping(self, sequence: int, first: int, end: int) -> torch.Tensor:
         """Slots of positions `first` to `end` - 1: consecutive in the sequence's row."""
         return self._rows[sequence] * self.capacity + torch.arange(first, end)
 
@@ -150,6 +150,6 @@ class SlidingWindow(Contiguous):
             end = self.length(sequence) + count
             self._replaced[sequence] = max(self._replaced[sequence], end - self.capacity)
 
-    def find_slots(self, sequence: int, first: int, end: int) -> torch.Tensor:
+    def compute_slot_mapping(self, sequence: int, first: int, end: int) -> torch.Tensor:
         """Slots of positions `first` to `end` - 1: around the sequence's ring."""
         return self._rows[sequence] * self.capacity + torch.arange(first, end) % self.capacity

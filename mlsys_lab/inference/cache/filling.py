@@ -85,7 +85,9 @@ def fillings(
             cache.commit(cache.prepare(tokens))
             new = {name: (length, cache.length(running[name])) for name, length in before.items()}
             for name, (first, end) in new.items():
-                positions |= zip(cache.find_slots(running[name], first, end).tolist(), range(first, end), strict=True)
+                positions |= zip(
+                    cache.compute_slot_mapping(running[name], first, end).tolist(), range(first, end), strict=True
+                )
         states.append(_state(cache, num_slots, positions, running, new, cached))
     return states
 
@@ -105,9 +107,9 @@ def _state(
         allocated, length = _allocated_slots(cache, number), cache.length(number)
         for slot in allocated:
             owners[slot] = (*owners[slot], name)
-        for slot in cache.find_slots(number, max(0, length - len(allocated)), length).tolist():
+        for slot in cache.compute_slot_mapping(number, max(0, length - len(allocated)), length).tolist():
             filled[slot] = positions[slot]
-        visible |= set(cache.find_slots(number, cache.model.oldest_visible(length), length).tolist())
+        visible |= set(cache.compute_slot_mapping(number, cache.model.oldest_visible(length), length).tolist())
     slots = tuple(
         Slot(position, names, slot in visible)
         for slot, (position, names) in enumerate(zip(filled, owners, strict=True))
@@ -118,5 +120,5 @@ def _state(
 
 def _allocated_slots(cache: Contiguous | Paged, number: int) -> list[int]:
     size = len(cache.block_table(number)) * cache.block_size if isinstance(cache, Paged) else cache.capacity
-    slots: list[int] = cache.find_slots(number, 0, size).tolist()
+    slots: list[int] = cache.compute_slot_mapping(number, 0, size).tolist()
     return slots

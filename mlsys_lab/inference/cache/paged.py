@@ -11,7 +11,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.inference.cache.interface import Step
 from mlsys_lab.inference.cache.slots import SlotCache
 from mlsys_lab.inference.engine.block_manager import BlockManager, BlockPool
-from mlsys_lab.inference.engine.model_runner import KVCache, PagedAttention, find_slots
+from mlsys_lab.inference.engine.model_runner import KVCache, PagedAttention, compute_slot_mapping
 from mlsys_lab.inference.engine.sequence import Sequence as PagedSequence
 from mlsys_lab.models import CachedAttention, Transformer
 
@@ -22,7 +22,7 @@ class Paged(SlotCache):
     A sequence holds as many blocks as its tokens fill, so that at most `block_size` - 1 slots are wasted on it. Forks
     share all blocks, and a shared block is copied before one of them writes into it. Prompts start with the cached
     blocks of their prefix. InputError if a step needs more blocks than are free. On a GPU attention reads the blocks
-    where they are if `use_kernel` is set.
+    where they are if `use_paged_attention` is set.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Paged(SlotCache):
     ) -> None:
         self.block_manager, self.block_size = BlockManager(num_blocks, block_size), block_size
         super().__init__(model, num_blocks * block_size, kv_cache_class)
-        self.use_kernel = model.embedding.weight.is_cuda and PagedAttention.supports(model, self.kv_cache)
+        self.use_paged_attention = model.embedding.weight.is_cuda and PagedAttention.supports(model, self.kv_cache)
         self._sequences: dict[int, PagedSequence] = {}
         self._num_started = 0
 
@@ -91,9 +91,9 @@ class Paged(SlotCache):
             seq.num_computed_tokens = len(seq.token_ids)
             self.block_manager.cache_full_blocks(seq)
 
-    def find_slots(self, sequence: int, first: int, end: int) -> torch.Tensor:
+    def compute_slot_mapping(self, sequence: int, first: int, end: int) -> torch.Tensor:
         """Slots of a sequence's positions `first` to `end` - 1, (end - first,)."""
-        return find_slots(self.block_table(sequence), self.block_size, first, end)
+        return compute_slot_mapping(self.block_table(sequence), self.block_size, first, end)
 
     def _add(self, seq: PagedSequence) -> int:
         self._sequences[seq.seq_id] = seq
@@ -140,11 +140,11 @@ class Paged(SlotCache):
             self.pool.uncache(block)
             return
         copy = seq.block_table[index] = self.pool.allocate()
-        self.copy_slots(*(find_slots([one], self.block_size, 0, self.block_size) for one in (block, copy)))
+        self.copy_slots(*(compute_slot_mapping([one], self.block_size, 0, self.block_size) for one in (block, copy)))
         self.pool.free(block)
 
     def _attention(self, counts: Mapping[int, int]) -> CachedAttention:
-        if not self.use_kernel:
+        if not self.use_paged_attention:
             return super()._attention(counts)
         lengths = {s: self.length(s) + count for s, count in counts.items()}
         return PagedAttention(

@@ -37,9 +37,9 @@ class ScaledKVCache(KVCache):
             for tensor, values in zip((kv, scales), self.quantize(x), strict=True):
                 write_slots(tensor, slots, values)
 
-    def _load_side(self, side: int, layer: int, slots: Slots) -> torch.Tensor:
-        scales = read_slots(self.scales[side, layer], slots).to(self.model_dtype)
-        return super()._load_side(side, layer, slots).to(self.model_dtype) * scales[..., None]
+    def _load_one(self, kv_index: int, layer: int, slots: Slots) -> torch.Tensor:
+        scales = read_slots(self.scales[kv_index, layer], slots).to(self.model_dtype)
+        return super()._load_one(kv_index, layer, slots).to(self.model_dtype) * scales[..., None]
 
     @classmethod
     def quantize(cls, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

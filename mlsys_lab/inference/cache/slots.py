@@ -17,7 +17,7 @@ from mlsys_lab.models import CachedAttention, Transformer
 
 
 class SlotCache(Cache):
-    """Cache with a slot for each token; a subclass, the layout, implements `_reserve`, `find_slots` and the counts."""
+    """Cache with a slot for each token; a layout is a subclass with `_reserve`, `compute_slot_mapping` and counts."""
 
     def __init__(self, model: Transformer, num_slots: int, kv_cache_class: type[KVCache] = KVCache) -> None:
         self.model, self.kv_cache = model, kv_cache_class(model, num_slots)
@@ -27,7 +27,7 @@ class SlotCache(Cache):
         """Allocate slots for `counts[sequence]` more tokens; InputError, with nothing changed, if they do not fit."""
 
     @abstractmethod
-    def find_slots(self, sequence: int, first: int, end: int) -> torch.Tensor:
+    def compute_slot_mapping(self, sequence: int, first: int, end: int) -> torch.Tensor:
         """Slots of a sequence's positions `first` to `end` - 1, (end - first,)."""
 
     @abstractmethod
@@ -54,7 +54,7 @@ class SlotCache(Cache):
             self.model,
             self.kv_cache,
             num_new_tokens=list(counts.values()),
-            slots=[self.find_slots(sequence, *span) for sequence, span in spans.items()],
+            slots=[self.compute_slot_mapping(sequence, *span) for sequence, span in spans.items()],
             key_positions=[torch.arange(*span) for span in spans.values()],
         )
 
@@ -67,7 +67,9 @@ class SlotCache(Cache):
     def bytes_wasted(self) -> int:
         """Bytes of allocated slots that no next query reads: empty or outside the window; shared slots count once."""
         lengths = {sequence: self.length(sequence) for sequence in self.sequences}
-        seen = [self.find_slots(s, self.model.oldest_visible(length), length) for s, length in lengths.items()]
+        seen = [
+            self.compute_slot_mapping(s, self.model.oldest_visible(length), length) for s, length in lengths.items()
+        ]
         used = len({slot for part in seen for slot in part.tolist()})
         return (self._num_slots_held() - used) * self.kv_cache.slot_bytes
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections import OrderedDict
-from collections.abc import Sequence as Tokens
+from collections import OrderedDict, abc
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.engine.sequence import Sequence
 from mlsys_lab.validation import require_at_least_one
 
 
-def hash_block(parent_hash: bytes, token_ids: Tokens[int]) -> bytes:
-    """SHA-256 of a block's tokens and, by the hash of the block before it, of all tokens before them.
+def hash_block(parent_hash: bytes, token_ids: abc.Sequence[int]) -> bytes:
+    """SHA-256 of the parent block's hash and this block's tokens; it identifies the prefix up to the block's end.
 
     Keys and values depend on every earlier token, so equal blocks after different prefixes must have different hashes.
     """
@@ -41,7 +40,7 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.ref_cnt = [0] * num_blocks
         self._free = list(range(num_blocks))[::-1]
-        self._evictable: OrderedDict[int, None] = OrderedDict()  # cached blocks of no sequence, oldest first
+        self._evictable: OrderedDict[int, None] = OrderedDict()  # cached, ref_cnt 0, least recently used first
         self._hashes: dict[int, bytes] = {}
         self._cached: dict[bytes, int] = {}
 
@@ -61,7 +60,10 @@ class BlockPool:
         return list(self._evictable)
 
     def allocate(self) -> int:
-        """Allocate a block with reference count 1, evicting a cached one if it must; InputError if none is free."""
+        """Allocate a block with reference count 1, evicting a cached block if necessary.
+
+        Raises InputError if no block is free.
+        """
         if not self.num_free_blocks:
             raise InputError("no block is left", got=f"{self.num_blocks} in use", help="free a sequence")
         if self._free:
@@ -73,7 +75,7 @@ class BlockPool:
         return block
 
     def touch(self, block: int) -> None:
-        """Add a reference to a block, which may be evictable until now."""
+        """Add a reference to a block; an evictable block becomes non-evictable."""
         self._evictable.pop(block, None)
         self.ref_cnt[block] += 1
 
@@ -87,12 +89,12 @@ class BlockPool:
                 self._free.append(block)
 
     def cache(self, block: int, block_hash: bytes) -> None:
-        """Let a block in use be found by its hash, unless another block with this hash is cached already."""
+        """Add an allocated block to the prefix cache, unless another block is cached under this hash."""
         if block_hash not in self._cached and block not in self._hashes:
             self._cached[block_hash], self._hashes[block] = block, block_hash
 
     def uncache(self, block: int) -> None:
-        """Forget the hash of a block whose content is about to change."""
+        """Remove a block from the prefix cache because its content is about to change."""
         block_hash = self._hashes.pop(block, None)
         if block_hash is not None:
             del self._cached[block_hash]
@@ -110,11 +112,11 @@ class BlockManager:
         self.block_size, self.pool = block_size, BlockPool(num_blocks)
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Number of blocks that `num_tokens` tokens of one sequence fill, the last one partly."""
+        """Number of blocks for `num_tokens` tokens of one sequence: ceil(num_tokens / block_size)."""
         return -(-num_tokens // self.block_size)
 
     def allocate_prefix(self, seq: Sequence) -> int:
-        """Give a sequence without blocks the cached blocks of its prefix; returns how many tokens they hold.
+        """Put the cached blocks of its prefix in a new sequence's block table; returns the number of cached tokens.
 
         The last token is never taken from the cache: its logits are needed to sample the next one.
         """
@@ -152,7 +154,7 @@ class BlockManager:
     def free(self, seq: Sequence) -> None:
         """Free all blocks of a sequence, which then has no computed tokens.
 
-        The last block goes first, so that it is evicted before the blocks that it can only be found with.
+        The last block is freed first, so that the tail of the sequence is evicted before its prefix.
         """
         while seq.block_table:
             self.pool.free(seq.block_table.pop())

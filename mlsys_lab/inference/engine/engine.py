@@ -9,21 +9,21 @@ import torch
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.engine.block_manager import BlockManager
 from mlsys_lab.inference.engine.model_runner import ModelRunner
-from mlsys_lab.inference.engine.sampler import sample, start_generations
+from mlsys_lab.inference.engine.sampler import create_sequence_states, sample
 from mlsys_lab.inference.engine.scheduler import Scheduler, SchedulerConfig, SchedulerOutput
-from mlsys_lab.inference.engine.sequence import CompletionOutput, Generation, Request, RequestOutput, Sequence
+from mlsys_lab.inference.engine.sequence import CompletionOutput, Request, RequestOutput, Sequence, SequenceState
 
 if TYPE_CHECKING:
     from mlsys_lab.models import Transformer
 
 
 class Engine:
-    """A model that serves many requests at once, on a KV cache of `num_blocks` blocks of `block_size` tokens.
+    """Continuous-batching engine on a KV cache of `num_blocks` blocks of `block_size` tokens.
 
-    The output of a request depends only on the request, up to the rounding of logits: greedy or with a seed it is
-    what `generate` returns, whatever else is in the batch, is preempted or is cached. `scheduler` replaces the
-    engine's own; it must manage as many blocks. Extras are subclasses that extend `step`, replace `sample`, or name
-    another scheduler and model runner.
+    A request's output is independent of batching, preemption and prefix caching, up to the rounding of logits: greedy
+    or with a seed, it equals that of `generate`. `scheduler` replaces the engine's own and must manage the same number
+    of blocks. Extensions are subclasses that extend `step`, replace `sample`, or name another scheduler and model
+    runner.
     """
 
     scheduler_class = Scheduler
@@ -43,7 +43,7 @@ class Engine:
         self.scheduler = scheduler or self.scheduler_class(block_manager, config or SchedulerConfig())
         self.model_runner = self.model_runner_class(model, num_blocks, block_size)
         self.last_output: SchedulerOutput | None = None
-        self._generations: dict[Sequence, Generation] = {}
+        self._states: dict[Sequence, SequenceState] = {}
         self._num_requests = 0
 
     @property
@@ -54,14 +54,14 @@ class Engine:
     def add_request(self, request: Request, *, priority: int = 0, cache_salt: str | None = None) -> int:
         """Queue the sequences of a request and return its id; a request of higher `priority` is served earlier.
 
-        InputError for a request that the model cannot serve, and for one that can outgrow the cache.
+        Raises InputError if the model cannot serve the request, or if it can outgrow the cache.
         """
-        request.check(self.model)
+        request.validate(self.model)
         request_id = self._num_requests
         prompt, max_tokens = request.prompt_token_ids, request.max_tokens
-        for generation in start_generations(request, request_id):
+        for state in create_sequence_states(request, request_id):
             seq = self.scheduler.add(prompt, max_tokens, priority=priority, cache_salt=cache_salt)
-            self._generations[seq] = generation
+            self._states[seq] = state
         self._num_requests += 1
         return request_id
 
@@ -71,18 +71,18 @@ class Engine:
             return []
         self.last_output = output = self.scheduler.schedule()
         logits = self.model_runner.run(output)
-        generations = [self._generations[seq] for seq in output.sampled]
-        sampled = self.sample(output, generations, logits)
-        outputs = [generation.extend(tokens) for generation, tokens in zip(generations, sampled, strict=True)]
+        states = [self._states[seq] for seq in output.sampled]
+        sampled = self.sample(output, states, logits)
+        outputs = [state.extend(tokens) for state, tokens in zip(states, sampled, strict=True)]
         self.scheduler.update_from_output(output, [one.token_ids for one in outputs])
-        for seq, generation in zip(output.sampled, generations, strict=True):
-            if generation.completion:
+        for seq, state in zip(output.sampled, states, strict=True):
+            if state.completion:
                 self._finish(seq)
         return outputs
 
     def abort_request(self, request_id: int) -> None:
-        """Remove an unfinished request and free its blocks; InputError if there is none with this id."""
-        sequences = [seq for seq, generation in self._generations.items() if generation.request_id == request_id]
+        """Remove an unfinished request and free its blocks; raises InputError if no unfinished request has this id."""
+        sequences = [seq for seq, state in self._states.items() if state.request_id == request_id]
         if not sequences:
             raise InputError("no unfinished request with this id", got=request_id)
         for seq in sequences:
@@ -98,11 +98,11 @@ class Engine:
         return {request_id: [found[index] for index in sorted(found)] for request_id, found in completions.items()}
 
     def sample(
-        self, output: SchedulerOutput, generations: list[Generation], logits: list[torch.Tensor]
+        self, output: SchedulerOutput, states: list[SequenceState], logits: list[torch.Tensor]
     ) -> list[list[tuple[int, float]]]:
         """Tokens with log-probabilities of each sampled sequence, from its logits (1, V)."""
-        return [[sampled] for sampled in sample(generations, torch.cat(logits))] if logits else []
+        return [[sampled] for sampled in sample(states, torch.cat(logits))] if logits else []
 
     def _finish(self, seq: Sequence) -> None:
         self.scheduler.finish(seq)
-        del self._generations[seq]
+        del self._states[seq]

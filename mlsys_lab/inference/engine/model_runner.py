@@ -1,8 +1,8 @@
 """The model runner: the KV cache, attention over its blocks, and one forward pass over a ragged batch.
 
-Dimension letters: R sequences of a step, T most new tokens of one of them, S most keys of one of them, Q new tokens of
-all together, L layers, N query heads, K key/value heads, H head_dim, V vocabulary. A slot is the memory of one token:
-slot `block * block_size + offset`.
+Dimension letters: R sequences of a step, T the largest number of new tokens of a sequence, S the largest number of keys
+of a sequence, Q new tokens of all sequences, L layers, N query heads, K key/value heads, H head_dim, V vocabulary. A
+slot is the memory of one token: slot `block * block_size + offset`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mlsys_lab.inference.engine.scheduler import SchedulerOutput
 if TYPE_CHECKING:
     from mlsys_lab.models import CachedAttention, Transformer
 
-NO_KEY = 2**31 - 1
+PAD_POSITION = 2**31 - 1
 """Position of padding among the keys: after every query, so that no query attends to it."""
 
 Slots = torch.Tensor | range
@@ -40,9 +40,9 @@ class KVCache:
     def __init__(self, model: Transformer, num_slots: int) -> None:
         c, weight = model.config, model.embedding.weight
         self.model_dtype = weight.dtype
-        sides, num_heads, width, self.value_width = 2, c.n_kv_heads, c.head_dim, c.head_dim
+        sides, num_heads, width, self.v_head_dim = 2, c.n_kv_heads, c.head_dim, c.head_dim
         if c.latent is not None:
-            sides, num_heads, width, self.value_width = 1, 1, c.latent.kv_rank + c.latent.rope_dim, c.latent.kv_rank
+            sides, num_heads, width, self.v_head_dim = 1, 1, c.latent.kv_rank + c.latent.rope_dim, c.latent.kv_rank
         shape = (sides, c.n_layers, num_slots, num_heads, width)
         # Zeros, because a masked slot that was never written must not hold a NaN: 0 · NaN is NaN.
         self.kv = torch.zeros(shape, dtype=self.dtype or weight.dtype, device=weight.device)
@@ -64,12 +64,12 @@ class KVCache:
 
     def load(self, layer: int, slots: Slots) -> tuple[torch.Tensor, torch.Tensor]:
         """Load keys and values of one layer from slots (...): two of (..., K, H), in the model's dtype."""
-        keys, *values = (self._load_side(side, layer, slots) for side in range(len(self.kv)))
-        return keys, values[0] if values else keys[..., : self.value_width]
+        keys, *values = (self._load_one(kv_index, layer, slots) for kv_index in range(len(self.kv)))
+        return keys, values[0] if values else keys[..., : self.v_head_dim]
 
-    def _load_side(self, side: int, layer: int, slots: Slots) -> torch.Tensor:
-        """Keys (`side` 0) or values (1)."""
-        return read_slots(self.kv[side, layer], slots)
+    def _load_one(self, kv_index: int, layer: int, slots: Slots) -> torch.Tensor:
+        """Keys (`kv_index` 0) or values (1)."""
+        return read_slots(self.kv[kv_index, layer], slots)
 
 
 def read_slots(tensor: torch.Tensor, slots: Slots) -> torch.Tensor:
@@ -84,7 +84,7 @@ def write_slots(tensor: torch.Tensor, slots: Slots, rows: torch.Tensor) -> None:
     tensor[slice(slots.start, slots.stop) if isinstance(slots, range) else slots] = rows
 
 
-def find_slots(block_table: Sequence[int], block_size: int, first: int, end: int) -> torch.Tensor:
+def compute_slot_mapping(block_table: Sequence[int], block_size: int, first: int, end: int) -> torch.Tensor:
     """Slots of a sequence's positions `first` to `end` - 1, (end - first,)."""
     first_block = first // block_size
     blocks = torch.tensor(block_table[first_block : -(-end // block_size)], dtype=torch.int64)
@@ -93,7 +93,7 @@ def find_slots(block_table: Sequence[int], block_size: int, first: int, end: int
 
 
 class GatherAttention:
-    """Attention of one step that gathers the keys and values of each sequence into a row; a `CachedAttention`.
+    """`CachedAttention` of one step that gathers the keys and values of each sequence into a padded row.
 
     Queries come packed, (1, N, Q, H), and are padded to rows by sequence, (R, N, T, H), for one call of torch's
     attention. The queries of the N/K heads that share a KV head become rows of one head, so that no key is copied.
@@ -113,53 +113,55 @@ class GatherAttention:
         device, is_alibi = model.embedding.weight.device, model.config.position == "alibi"
         slot_mapping = torch.cat([part[-n:] for part, n in zip(slots, num_new_tokens, strict=True)])
         queries = [part[-n:] for part, n in zip(key_positions, num_new_tokens, strict=True)]
-        self.R, self.T = len(queries), max(num_new_tokens)
-        self.slots: Slots = _pad(slots, 0).to(device)  # (R, S)
+        self.num_seqs, self.max_query_len = len(queries), max(num_new_tokens)
+        self.slots: Slots = _stack_padded(slots, 0).to(device)  # (R, S)
         self.slot_mapping: Slots = slot_mapping.to(device)  # (Q,)
-        if self.R == 1 and (consecutive := _as_range(slots[0])):  # read as a view
+        if self.num_seqs == 1 and (consecutive := _as_range(slots[0])):  # read as a view
             self.slots, self.slot_mapping = consecutive, consecutive[-num_new_tokens[0] :]
         self.bias: torch.Tensor | None = None
-        if self.T > 1 or is_alibi or len({len(part) for part in slots}) > 1:  # else each query sees all keys of its row
-            bias = model.score_bias(_pad(queries, 0).to(device), _pad(key_positions, NO_KEY).to(device))
+        # Without a bias each query attends to all keys of its row.
+        if self.max_query_len > 1 or is_alibi or len({len(part) for part in slots}) > 1:
+            query_positions, positions = _stack_padded(queries, 0), _stack_padded(key_positions, PAD_POSITION)
+            bias = model.score_bias(query_positions.to(device), positions.to(device))
             K = 1 if model.config.latent else model.config.n_kv_heads
             group = model.config.n_heads // K
             if not is_alibi:
                 bias, K = bias.expand(-1, group, -1, -1), 1
-            self.bias = bias.reshape(self.R, K, group * self.T, -1)  # (R, K or 1, N/K·T, S)
+            self.bias = bias.reshape(self.num_seqs, K, group * self.max_query_len, -1)  # (R, K or 1, N/K·T, S)
         self.row = self.column = None  # of each new token (Q,), if sequences have different numbers of them
         if len(set(num_new_tokens)) > 1:
-            self.row = torch.repeat_interleave(torch.arange(self.R), torch.tensor(num_new_tokens)).to(device)
+            self.row = torch.repeat_interleave(torch.arange(self.num_seqs), torch.tensor(num_new_tokens)).to(device)
             self.column = torch.cat([torch.arange(n) for n in num_new_tokens]).to(device)
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Attend in one layer: q (1, N, Q, H), k and v (1, K, Q, H) -> (1, N, Q, H), H of the values."""
         self.kv_cache.store(layer, self.slot_mapping, k[0].transpose(0, 1), v[0].transpose(0, 1))  # (Q, K, H) each
-        R, T, N, K = self.R, self.T, q.shape[1], k.shape[1]
+        R, T, N, K = self.num_seqs, self.max_query_len, q.shape[1], k.shape[1]
         keys, values = (
             x.view(R, -1, *x.shape[-2:]).transpose(1, 2)  # (R, K, S, H)
             for x in self.kv_cache.load(layer, self.slots)
         )
-        queries = self._unpack(q[0].transpose(0, 1)).transpose(1, 2)  # (R, N, T, H)
+        queries = self._pad(q[0].transpose(0, 1)).transpose(1, 2)  # (R, N, T, H)
         heads = F.scaled_dot_product_attention(
             queries.reshape(R, K, N // K * T, -1), keys, values, attn_mask=self.bias, scale=self.scale
         )  # (R, K, N/K·T, H)
-        return self._pack(heads.reshape(R, N, T, -1).transpose(1, 2)).transpose(0, 1)[None]
+        return self._unpad(heads.reshape(R, N, T, -1).transpose(1, 2)).transpose(0, 1)[None]
 
-    def _unpack(self, packed: torch.Tensor) -> torch.Tensor:
+    def _pad(self, packed: torch.Tensor) -> torch.Tensor:
         """Pad new tokens to rows by sequence: (Q, ...) -> (R, T, ...)."""
         if self.row is None:
-            return packed.reshape(self.R, self.T, *packed.shape[1:])
-        rows = packed.new_zeros(self.R, self.T, *packed.shape[1:])
+            return packed.reshape(self.num_seqs, self.max_query_len, *packed.shape[1:])
+        rows = packed.new_zeros(self.num_seqs, self.max_query_len, *packed.shape[1:])
         rows[self.row, self.column] = packed
         return rows
 
-    def _pack(self, rows: torch.Tensor) -> torch.Tensor:
+    def _unpad(self, rows: torch.Tensor) -> torch.Tensor:
         """Remove the padding: (R, T, ...) -> (Q, ...)."""
         return rows.flatten(0, 1) if self.row is None else rows[self.row, self.column]
 
 
 class PagedAttention:
-    """Attention of one step by a Triton kernel that reads the blocks where they are; a `CachedAttention`."""
+    """`CachedAttention` of one step by a Triton kernel that reads the KV cache's blocks in place."""
 
     def __init__(
         self,
@@ -175,7 +177,7 @@ class PagedAttention:
         self.window, self.scale = model.window, model.config.head_dim**-0.5
         device = model.embedding.weight.device
         rows = zip(block_tables, context_lens, num_new_tokens, strict=True)
-        slot_mapping = [find_slots(table, block_size, length - n, length) for table, length, n in rows]
+        slot_mapping = [compute_slot_mapping(table, block_size, length - n, length) for table, length, n in rows]
         self.slot_mapping = torch.cat(slot_mapping).to(device)  # (Q,)
         widest = max(map(len, block_tables))
         padded = [[*table, *[0] * (widest - len(table))] for table in block_tables]
@@ -199,7 +201,7 @@ class PagedAttention:
         from mlsys_lab.kernels.ragged_attention import ragged_attention
 
         self.kv_cache.store(layer, self.slot_mapping, k[0].transpose(0, 1), v[0].transpose(0, 1))  # (Q, K, H) each
-        keys, values = (side.unflatten(0, (-1, self.block_size)) for side in self.kv_cache.kv[:, layer])
+        keys, values = (kv.unflatten(0, (-1, self.block_size)) for kv in self.kv_cache.kv[:, layer])
         heads = ragged_attention(
             q[0].transpose(0, 1),
             keys,  # (blocks, block_size, K, H)
@@ -214,12 +216,12 @@ class PagedAttention:
 
 
 class ModelRunner:
-    """A model and its KV cache of `num_blocks` blocks; `use_kernel` attends over the blocks where they are."""
+    """A model and its KV cache of `num_blocks` blocks; `use_paged_attention` reads the blocks in place."""
 
     def __init__(self, model: Transformer, num_blocks: int, block_size: int) -> None:
         self.model, self.block_size = model, block_size
         self.kv_cache = KVCache(model, num_blocks * block_size)
-        self.use_kernel = model.embedding.weight.is_cuda and PagedAttention.supports(model, self.kv_cache)
+        self.use_paged_attention = model.embedding.weight.is_cuda and PagedAttention.supports(model, self.kv_cache)
 
     @torch.no_grad()
     def run(self, output: SchedulerOutput) -> list[torch.Tensor]:
@@ -249,7 +251,7 @@ class ModelRunner:
     def _attention(self, output: SchedulerOutput) -> CachedAttention:
         num_new_tokens = list(output.num_scheduled_tokens.values())
         lengths = {seq: seq.num_computed_tokens + n for seq, n in output.num_scheduled_tokens.items()}
-        if self.use_kernel:
+        if self.use_paged_attention:
             return PagedAttention(
                 self.model,
                 self.kv_cache,
@@ -263,7 +265,9 @@ class ModelRunner:
             self.model,
             self.kv_cache,
             num_new_tokens=num_new_tokens,
-            slots=[find_slots(seq.block_table, self.block_size, oldest[seq], end) for seq, end in lengths.items()],
+            slots=[
+                compute_slot_mapping(seq.block_table, self.block_size, oldest[seq], end) for seq, end in lengths.items()
+            ],
             key_positions=[torch.arange(oldest[seq], end) for seq, end in lengths.items()],
         )
 
@@ -275,6 +279,6 @@ def _as_range(slots: torch.Tensor) -> range | None:
     return range(first, last + 1) if is_consecutive else None
 
 
-def _pad(rows: Sequence[torch.Tensor], value: int) -> torch.Tensor:
+def _stack_padded(rows: Sequence[torch.Tensor], value: int) -> torch.Tensor:
     """Stack rows of different lengths, padded at their ends: (R, longest)."""
     return pad_sequence(list(rows), batch_first=True, padding_value=value)

@@ -14,64 +14,64 @@ import numpy as np
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.engine.sequence import Generation, Request, SamplingParams
+from mlsys_lab.inference.engine.sequence import Request, SamplingParams, SequenceState
 
 
 def make_generators(seed: int | None, n: int) -> list[torch.Generator]:
     """Random generators of the `n` sequences of one request.
 
-    They depend on the seed and the index alone, so that the rest of a batch changes nothing.
+    A generator depends only on the seed and the sequence's index, so sampling is independent of the batch.
     """
     children = np.random.SeedSequence(seed).spawn(n)
     return [torch.Generator().manual_seed(int(child.generate_state(1, np.uint64)[0])) for child in children]
 
 
-def start_generations(request: Request, request_id: int = 0) -> list[Generation]:
-    """The `n` output sequences of a request, still empty, each with its own random generator."""
+def create_sequence_states(request: Request, request_id: int = 0) -> list[SequenceState]:
+    """Create the state of each of a request's `n` sequences, with its own random generator and no output tokens."""
     generators = make_generators(request.sampling_params.seed, request.n)
-    return [Generation(request, generator, request_id, index) for index, generator in enumerate(generators)]
+    return [SequenceState(request, generator, request_id, index) for index, generator in enumerate(generators)]
 
 
-def sample(generations: Sequence[Generation], logits: torch.Tensor) -> list[tuple[int, float]]:
+def sample(states: Sequence[SequenceState], logits: torch.Tensor) -> list[tuple[int, float]]:
     """Sample the next token of each of R sequences from logits (R, V); returns it with its log-probability.
 
-    The log-probability is the model's own, before temperature, penalty and filters. One random number is taken from
-    each generator, even if greedy. All sequences are sampled together, so that a GPU is waited for as often for many
-    as for one. InputError, with no number taken, for logits that are NaN.
+    The log-probability is the model's own, before temperature, penalty and filters. One random number is drawn from
+    each generator, even if greedy. The number of GPU synchronizations is independent of the batch size. Raises
+    InputError, before any number is drawn, if logits are NaN.
     """
-    if not generations:
+    if not states:
         return []
     require_not_nan(logits)
     rows_by_params: dict[SamplingParams, list[int]] = {}
-    for row, generation in enumerate(generations):
-        rows_by_params.setdefault(replace(generation.request.sampling_params, seed=None), []).append(row)
-    parts = [
-        probabilities(
-            params, logits if len(rows_by_params) == 1 else logits[rows], [generations[row].token_ids for row in rows]
-        )
-        for params, rows in rows_by_params.items()
-    ]
+    for row, state in enumerate(states):
+        rows_by_params.setdefault(replace(state.request.sampling_params, seed=None), []).append(row)
+    parts: list[torch.Tensor] = []
+    for params, rows in rows_by_params.items():
+        # Only the repetition penalty needs the tokens so far; a list of them is as long as the sequence.
+        tokens_so_far = [states[row].token_ids for row in rows] if params.repetition_penalty != 1 else ()
+        parts.append(probabilities(params, logits if len(rows_by_params) == 1 else logits[rows], tokens_so_far))
     order = [row for rows in rows_by_params.values() for row in rows]
-    uniforms = [torch.rand((), generator=generations[row].generator, dtype=torch.float64) for row in order]
+    uniforms = [torch.rand((), generator=states[row].generator, dtype=torch.float64) for row in order]
     token_ids = draw(torch.cat(parts), torch.stack(uniforms).to(logits.device))  # (R,), in this order
     logprobs = logits[order].double().log_softmax(-1).gather(-1, token_ids[:, None])[:, 0]
     both = torch.stack([token_ids.double(), logprobs]).tolist()  # token ids are exact in float64
     sampled = dict(zip(order, zip(map(int, both[0]), both[1], strict=True), strict=True))
-    return [sampled[row] for row in range(len(generations))]
+    return [sampled[row] for row in range(len(states))]
 
 
 def probabilities(params: SamplingParams, logits: torch.Tensor, token_ids: Sequence[Iterable[int]]) -> torch.Tensor:
-    """Distributions that tokens are sampled from: logits (R, V) and each sequence's tokens so far -> (R, V), float64.
+    """Distributions that tokens are sampled from: logits (R, V) -> (R, V), float64.
 
-    If greedy, all of the probability is on one token.
+    `token_ids` are each sequence's tokens so far, used only with a repetition penalty. If greedy, all of the
+    probability is on one token.
     """
     logits = logits.double()
     if params.repetition_penalty != 1:
         rows = zip(logits, token_ids, strict=True)
-        logits = torch.stack([penalise_repetition(row, seen, params.repetition_penalty) for row, seen in rows])
+        logits = torch.stack([apply_repetition_penalty(row, seen, params.repetition_penalty) for row, seen in rows])
     if params.is_greedy:
         return torch.zeros_like(logits).scatter(-1, logits.argmax(-1, keepdim=True), 1)
-    logits = (logits - logits.amax(-1, keepdim=True)) / params.temperature  # the likeliest at 0: nothing overflows
+    logits = (logits - logits.amax(-1, keepdim=True)) / params.temperature  # shift the maximum to 0: no overflow
     if params.top_k is not None:
         logits = keep_top_k(logits, params.top_k)
     if params.top_p is not None:
@@ -82,13 +82,13 @@ def probabilities(params: SamplingParams, logits: torch.Tensor, token_ids: Seque
 
 
 def next_token_probabilities(params: SamplingParams, logits: torch.Tensor, token_ids: Iterable[int]) -> torch.Tensor:
-    """Distribution that the next token of one sequence is sampled from: (V,) -> (V,); InputError for NaN logits."""
+    """Distribution that one sequence's next token is sampled from: (V,) -> (V,); raises InputError for NaN logits."""
     require_not_nan(logits)
     return probabilities(params, logits[None], [token_ids])[0]
 
 
-def penalise_repetition(logits: torch.Tensor, token_ids: Iterable[int], penalty: float) -> torch.Tensor:
-    """Divide positive logits of tokens so far by `penalty` and multiply negative ones: (V,) -> (V,).
+def apply_repetition_penalty(logits: torch.Tensor, token_ids: Iterable[int], penalty: float) -> torch.Tensor:
+    """Divide positive logits of seen tokens by `penalty` and multiply negative ones by it: (V,) -> (V,).
 
     CTRL (Keskar et al. 2019, arXiv:1909.05858, §4.1), for negative logits as in `transformers`. A token counts once,
     however often it occurs.
@@ -99,7 +99,7 @@ def penalise_repetition(logits: torch.Tensor, token_ids: Iterable[int], penalty:
 
 
 def keep_top_k(logits: torch.Tensor, k: int) -> torch.Tensor:
-    """Keep the k likeliest tokens, and those as likely as the last of them (arXiv:1805.04833)."""
+    """Keep the k likeliest tokens, plus ties with the k-th (arXiv:1805.04833)."""
     lowest = logits.topk(k).values[..., -1:]
     return logits.masked_fill(logits < lowest, -math.inf)
 

@@ -1,7 +1,7 @@
 """The scheduler: which tokens of which sequences the next step of the model computes, and which sequence is preempted.
 
-It knows tokens by their number and memory by its blocks, and imports no torch, so that the engine, the simulator and
-the tests all run this one class. Each step takes two calls, and a third one when a sequence ends:
+It sees only counts of tokens and blocks, and imports no torch, so that the engine, the simulator and the tests all run
+this one class. Each step takes two calls, and a third one when a sequence ends:
 
     output = scheduler.schedule()                     # allocates blocks
     ...                                               # the model computes output.num_scheduled_tokens
@@ -15,8 +15,8 @@ sequence, and chunks of prompts within a token budget (chunked prefill: Sarathi-
 from __future__ import annotations
 
 import bisect
+from collections import Counter, abc
 from collections.abc import Iterable
-from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -28,7 +28,7 @@ from mlsys_lab.validation import require_at_least_one, require_non_negative
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """Limits of a step; InputError for limits that no step can keep.
+    """Limits of a step; raises InputError if no step can keep them.
 
     A step computes up to `max_num_batched_tokens` tokens of up to `max_num_seqs` sequences. One level of priority is
     worth `steps_per_priority` steps of waiting, so that no sequence starves.
@@ -52,11 +52,11 @@ class SchedulerOutput:
     """One step: how many tokens of each sequence the model computes.
 
     `sampled` are the sequences whose next token is sampled in this step, `preempted` those that lost their blocks.
-    `draft_token_ids` of a sampled sequence follow its own tokens and are part of `num_scheduled_tokens`. `token_budget`
-    is what remains of `max_num_batched_tokens`.
+    `draft_token_ids` of a sampled sequence follow its own tokens and are part of `num_scheduled_tokens`.
+    `remaining_token_budget` is what remains of `max_num_batched_tokens`.
     """
 
-    token_budget: int
+    remaining_token_budget: int
     num_scheduled_tokens: dict[Sequence, int] = field(default_factory=dict)
     sampled: list[Sequence] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Scheduler:
 
     def __init__(self, block_manager: BlockManager, config: SchedulerConfig) -> None:
         self.block_manager, self.config = block_manager, config
-        self.waiting: list[Sequence] = []  # both lists by sort_key
+        self.waiting: list[Sequence] = []  # both lists are sorted by sort_key
         self.running: list[Sequence] = []
         self.num_steps = 0
         self._num_added = 0
@@ -95,7 +95,7 @@ class Scheduler:
     ) -> Sequence:
         """Queue a sequence that may generate up to `max_tokens` tokens; a higher `priority` is scheduled earlier.
 
-        InputError for a sequence that can outgrow all blocks even when it runs alone.
+        Raises InputError if the sequence can never fit: if it can outgrow all blocks even when it runs alone.
         """
         token_ids = list(prompt_token_ids)
         require_at_least_one(prompt=len(token_ids), max_tokens=max_tokens)
@@ -113,8 +113,9 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """Compose the next step and allocate its blocks; the step is empty only if no sequence waits or runs.
 
-        In the order of the queue, running sequences continue and waiting ones are admitted, until sequences, tokens or
-        blocks run out. Decoding sequences get their token of the budget first: no prefill delays them.
+        In queue order, running sequences are scheduled and waiting sequences admitted, up to `max_num_seqs`, the token
+        budget and the free blocks. One token of the budget is reserved for each decoding sequence, so that no prefill
+        delays it.
         """
         num_decoding = sum(seq.num_pending_tokens == 1 for seq in self.running)
         output = self.output_class(self.config.max_num_batched_tokens - num_decoding)
@@ -127,21 +128,22 @@ class Scheduler:
                 is_admitted = first_waiting not in output.preempted and self._admit(first_waiting, output)
                 is_blocked, num_continued = not is_admitted, num_continued + is_admitted
             elif next_running:
-                num_continued += self._continue(next_running, output)
+                num_continued += self._schedule_running(next_running, output)
             else:
                 return output
 
-    def update_from_output(self, output: SchedulerOutput, token_ids: Tokens[Iterable[int]]) -> None:
-        """Append the sampled tokens of each of `output.sampled`, and count the scheduled tokens as computed.
+    def update_from_output(self, output: SchedulerOutput, token_ids: abc.Sequence[Iterable[int]]) -> None:
+        """Append the sampled tokens of each of `output.sampled`, and mark the scheduled tokens as computed.
 
-        Of a sequence with draft tokens these are the accepted drafts and the token after them.
+        With draft tokens, these are the accepted draft tokens and the bonus token after them.
         """
         for seq, sampled_token_ids in zip(output.sampled, token_ids, strict=True):
             seq.token_ids += sampled_token_ids
         for seq, num_tokens in output.num_scheduled_tokens.items():
             # The last sampled token is never computed yet, and neither are rejected drafts.
             seq.num_computed_tokens = min(seq.num_computed_tokens + num_tokens, len(seq.token_ids) - 1)
-            self.block_manager.cache_full_blocks(seq)
+            if self.config.enable_prefix_caching:
+                self.block_manager.cache_full_blocks(seq)
 
     def finish(self, seq: Sequence) -> None:
         """Remove a sequence that is complete or aborted, and free its blocks."""
@@ -153,10 +155,10 @@ class Scheduler:
         if num_tokens == seq.num_pending_tokens:
             output.sampled.append(seq)
 
-    def _continue(self, seq: Sequence, output: SchedulerOutput) -> bool:
+    def _schedule_running(self, seq: Sequence, output: SchedulerOutput) -> bool:
         """Schedule the next token of a running sequence, or more of its prompt; False if it had to be preempted."""
         is_decoding = seq.num_pending_tokens == 1
-        num_tokens = 1 if is_decoding else min(seq.num_pending_tokens, output.token_budget)
+        num_tokens = 1 if is_decoding else min(seq.num_pending_tokens, output.remaining_token_budget)
         if num_tokens == 0:
             return True
         while not self.block_manager.allocate_slots(seq, num_tokens):
@@ -164,47 +166,51 @@ class Scheduler:
             self._preempt(last, output)
             if last is seq:
                 return False
-        output.token_budget -= 0 if is_decoding else num_tokens
+        output.remaining_token_budget -= 0 if is_decoding else num_tokens
         self._schedule_tokens(seq, num_tokens, output)
         return True
 
     def _admit(self, seq: Sequence, output: SchedulerOutput) -> bool:
-        """Admit a waiting sequence if its tokens fit, preempting sequences behind it in the order.
+        """Admit a waiting sequence if its tokens fit, preempting lower-priority sequences if that makes them fit.
 
         One block is left free for each running sequence, which will need one soon.
         """
-        while len(self.running) >= self.config.max_num_seqs:
-            if not self._preempt_behind(seq, output):
-                return False
-        if not output.token_budget:
+        victims = self.running[-1:] if len(self.running) == self.config.max_num_seqs else []
+        budget = output.remaining_token_budget + sum(victim.num_pending_tokens == 1 for victim in victims)
+        if not budget or any(victim.sort_key < seq.sort_key for victim in victims):
             return False
         num_cached = self.block_manager.allocate_prefix(seq) if self.config.enable_prefix_caching else 0
-        while not self.block_manager.allocate_slots(seq, seq.num_pending_tokens, num_free_reserved=len(self.running)):
-            if not self._preempt_behind(seq, output):
+        num_needed = self.block_manager.blocks_for(len(seq.token_ids)) - len(seq.block_table)
+        while num_needed + len(self.running) - len(victims) > self._num_free_blocks_without(victims):
+            remaining = self.running[: len(self.running) - len(victims)]
+            if not remaining or remaining[-1].sort_key < seq.sort_key:
                 self.block_manager.free(seq)
                 return False
+            victims.append(remaining[-1])
+        for victim in victims:
+            self._preempt(victim, output)
+        self.block_manager.allocate_slots(seq, seq.num_pending_tokens)
         seq.num_cached_tokens += num_cached
-        self._start(seq, output)
-        num_tokens = min(seq.num_pending_tokens, output.token_budget)
-        output.token_budget -= num_tokens
+        self._move_to_running(seq, output)
+        num_tokens = min(seq.num_pending_tokens, output.remaining_token_budget)
+        output.remaining_token_budget -= num_tokens
         self._schedule_tokens(seq, num_tokens, output)
         return True
 
-    def _start(self, seq: Sequence, output: SchedulerOutput) -> None:
-        """Move a sequence whose blocks are allocated from the waiting to the running ones."""
+    def _move_to_running(self, seq: Sequence, output: SchedulerOutput) -> None:
+        """Move a sequence from `waiting` to `running`; its blocks are allocated."""
         self.waiting.remove(seq)
         bisect.insort(self.running, seq, key=attrgetter("sort_key"))
 
-    def _preempt_behind(self, seq: Sequence, output: SchedulerOutput) -> bool:
-        """Preempt the last running sequence if it is behind this one in the order."""
-        if not self.running or self.running[-1].sort_key < seq.sort_key:
-            return False
-        self._preempt(self.running[-1], output)
-        return True
+    def _num_free_blocks_without(self, victims: list[Sequence]) -> int:
+        """Number of blocks that would be free if these sequences were preempted."""
+        pool = self.block_manager.pool
+        num_references = Counter(block for victim in victims for block in victim.block_table)
+        return pool.num_free_blocks + sum(pool.ref_cnt[block] == n for block, n in num_references.items())
 
     def _preempt(self, seq: Sequence, output: SchedulerOutput) -> None:
         """Free the blocks of a running sequence and queue it again: it is recomputed when it is readmitted."""
-        output.token_budget += seq.num_pending_tokens == 1
+        output.remaining_token_budget += seq.num_pending_tokens == 1
         self.block_manager.free(seq)
         seq.num_preemptions += 1
         self.running.remove(seq)

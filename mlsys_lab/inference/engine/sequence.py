@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import abc
 from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How the next token is chosen; InputError for values that are out of range or contradict each other.
+    """How the next token is sampled; raises InputError for values that are out of range or contradict each other.
 
     `temperature` divides the logits; 0 is greedy. `top_k`, `top_p` and `min_p` mask unlikely tokens, in this order,
     each on what the filter before it kept. `repetition_penalty` above 1 makes tokens of the prompt and the output less
@@ -41,7 +41,7 @@ class SamplingParams:
                 _require_number(name, getattr(self, name), math.ulp(0.0), 1, "above 0, at most 1, or None")
         for name, lowest in (("top_k", 1), ("seed", 0)):
             value = getattr(self, name)
-            if value is not None and not _is_whole(value, lowest):
+            if value is not None and not _is_int(value, lowest):
                 expected = f"a whole number from {lowest}, or None"
                 raise InputError(f"{name} out of range", got=repr(value), expected=expected)
         unused = [name for name in ("top_k", "top_p", "min_p") if getattr(self, name) is not None]
@@ -62,13 +62,13 @@ class Detokenizer(Protocol):
     """Incremental detokenizer of one sequence, which also looks for stop strings."""
 
     text: str
-    """Text generated so far, as far as no later token can change it."""
+    """Final part of the text: what no later token can change."""
 
     def add(self, token_id: int) -> int | None:
         """Append a token; if it completes a stop string, return how many of the tokens to keep, else None."""
 
     def finish(self, num_tokens: int) -> None:
-        """Complete `text`, which ends with the first `num_tokens` tokens: no token follows."""
+        """Flush the rest of the first `num_tokens` tokens to `text`: the sequence has finished."""
 
 
 @dataclass(frozen=True)
@@ -77,27 +77,27 @@ class Request:
 
     A sequence ends when its last tokens equal one of `stop`, sequences of token ids that are then cut off; an
     end-of-text token is the stop sequence (id,). `detokenizer` makes the detokenizer of each sequence, which may end
-    the sequence at a stop string. `on_token` is called with each sampled token of all `n` sequences. InputError for
-    values that no model could serve.
+    the sequence at a stop string. `on_token` is called with each sampled token of all `n` sequences. Raises
+    InputError if no model could serve the values.
     """
 
-    prompt_token_ids: Tokens[int]
+    prompt_token_ids: abc.Sequence[int]
     max_tokens: int
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
-    stop: Tokens[Tokens[int]] = ()
+    stop: abc.Sequence[abc.Sequence[int]] = ()
     n: int = 1
     detokenizer: Callable[[], Detokenizer] | None = None
     on_token: Callable[[int], object] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "prompt_token_ids", _read_tokens("prompt", self.prompt_token_ids))
-        object.__setattr__(self, "stop", tuple(_read_tokens("stop sequence", tokens) for tokens in self.stop))
+        object.__setattr__(self, "prompt_token_ids", _normalize_token_ids("prompt", self.prompt_token_ids))
+        object.__setattr__(self, "stop", tuple(_normalize_token_ids("stop sequence", tokens) for tokens in self.stop))
         for name in ("max_tokens", "n"):
             value = getattr(self, name)
-            if not _is_whole(value, 1):
+            if not _is_int(value, 1):
                 raise InputError(f"{name} out of range", got=repr(value), expected="a whole number, at least 1")
 
-    def check(self, model: Transformer) -> None:
+    def validate(self, model: Transformer) -> None:
         """Raise InputError unless the model can serve the request: its vocabulary and its context length."""
         c, num_prompt_tokens = model.config, len(self.prompt_token_ids)
         for name, tokens in (("prompt", self.prompt_token_ids), *(("stop sequence", tokens) for tokens in self.stop)):
@@ -116,7 +116,7 @@ class Request:
 
 @dataclass(frozen=True)
 class CompletionOutput:
-    """A finished output sequence, without the prompt and without the stop sequence that ended it.
+    """Finished output sequence, without the prompt and the stop sequence.
 
     `logprobs` are the natural logarithms of the probabilities that the model gave to the tokens, before temperature,
     penalty and filters. `text` is None for a request without a detokenizer; a stop string may begin within the last
@@ -133,7 +133,7 @@ class CompletionOutput:
 class RequestOutput:
     """New tokens that one step generated for sequence `index` of request `request_id`.
 
-    `text` is the newly certain text, None without a detokenizer; `completion` is set once the sequence has finished.
+    `text` is the newly final text, None without a detokenizer; `completion` is set once the sequence has finished.
     """
 
     request_id: int
@@ -144,8 +144,8 @@ class RequestOutput:
     completion: CompletionOutput | None
 
 
-class Generation:
-    """Output of one sequence while it is generated: tokens, log-probabilities, text, and the random numbers to draw."""
+class SequenceState:
+    """Output of one sequence while it is generated: tokens, log-probabilities and text, and its random generator."""
 
     def __init__(self, request: Request, generator: torch.Generator, request_id: int = 0, index: int = 0) -> None:
         self.request, self.generator, self.request_id, self.index = request, generator, request_id, index
@@ -234,7 +234,7 @@ class Sequence:
         return len(self.token_ids) - self.num_computed_tokens
 
 
-def _is_whole(value: object, lowest: int) -> bool:
+def _is_int(value: object, lowest: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= lowest
 
 
@@ -244,8 +244,8 @@ def _require_number(name: str, value: object, lowest: float, highest: float, exp
         raise InputError(f"{name} out of range", got=repr(value), expected=expected)
 
 
-def _read_tokens(name: str, tokens: Tokens[int]) -> tuple[int, ...]:
-    """Token ids of a list, array or tensor as plain integers; InputError if there are none, or for other things."""
+def _normalize_token_ids(name: str, tokens: abc.Sequence[int]) -> tuple[int, ...]:
+    """Token ids of a list, array or tensor as plain integers; raises InputError if empty or not integers."""
     try:
         token_ids = tuple(operator.index(token) for token in tokens)
     except TypeError:

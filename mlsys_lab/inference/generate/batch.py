@@ -8,30 +8,30 @@ from contextlib import contextmanager
 import torch
 
 from mlsys_lab.inference.cache import Cache, Contiguous, extend
-from mlsys_lab.inference.engine.sampler import sample, start_generations
-from mlsys_lab.inference.engine.sequence import CompletionOutput, Generation, Request
+from mlsys_lab.inference.engine.sampler import create_sequence_states, sample
+from mlsys_lab.inference.engine.sequence import CompletionOutput, Request, SequenceState
 from mlsys_lab.models import Transformer
 
 
 class Running:
-    """A sequence of a cache that generates `generation`, and its tokens that are not computed yet.
+    """A sequence of a cache with its output so far, `state`, and its tokens that are not computed yet.
 
     `siblings` are further sequences of the same request, which are forked from it once the prompt is computed.
     """
 
     def __init__(
-        self, generation: Generation, sequence: int, pending: Sequence[int] = (), siblings: Sequence[Generation] = ()
+        self, state: SequenceState, sequence: int, pending: Sequence[int] = (), siblings: Sequence[SequenceState] = ()
     ) -> None:
-        self.generation, self.sequence, self.pending, self.siblings = generation, sequence, list(pending), siblings
+        self.state, self.sequence, self.pending, self.siblings = state, sequence, list(pending), siblings
 
     def fork(self, cache: Cache) -> list[Running]:
         """This sequence and its siblings, each with a fork of its cache."""
         siblings, self.siblings = self.siblings, ()
-        return [self, *(Running(generation, cache.fork(self.sequence)) for generation in siblings)]
+        return [self, *(Running(state, cache.fork(self.sequence)) for state in siblings)]
 
     def append(self, token_id: int, logprob: float) -> None:
         """Append a sampled token, which is computed in the next step."""
-        self.generation.append(token_id, logprob)
+        self.state.append(token_id, logprob)
         self.pending = [token_id]
 
 
@@ -46,16 +46,16 @@ def generate(
     makes one. InputError for requests that the model cannot serve, a cache of another model and one without room.
     """
     for request in requests:
-        request.check(model)
+        request.validate(model)
     if cache is None:
         longest = max((len(request.prompt_token_ids) + request.max_tokens for request in requests), default=1)
         cache = Contiguous(model, sequences=sum(request.n for request in requests) or 1, capacity=longest)
-    groups = [start_generations(request) for request in requests]
+    groups = [create_sequence_states(request) for request in requests]
     with drop_new_sequences(cache):
         running = [_start(cache, group) for group in groups]
         while running:
             running = _step(model, cache, running)
-    return [[generation.completion for generation in group if generation.completion] for group in groups]
+    return [[state.completion for state in group if state.completion] for group in groups]
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def drop_new_sequences(cache: Cache) -> Iterator[None]:
                 cache.drop(sequence)
 
 
-def _start(cache: Cache, group: Sequence[Generation]) -> Running:
+def _start(cache: Cache, group: Sequence[SequenceState]) -> Running:
     first, *siblings = group
     prompt = first.request.prompt_token_ids
     sequence = cache.start(prompt)
@@ -92,9 +92,9 @@ def _step(model: Transformer, cache: Cache, running: Sequence[Running]) -> list[
         unfinished += forks or [one]
         sampled += forks
         rows += [row] * len(forks)
-    tokens = sample([one.generation for one in sampled], logits[rows])
+    tokens = sample([one.state for one in sampled], logits[rows])
     for one, (token_id, logprob) in zip(sampled, tokens, strict=True):
         one.append(token_id, logprob)
-        if one.generation.completion:
+        if one.state.completion:
             cache.drop(one.sequence)
-    return [one for one in unfinished if not one.generation.completion]
+    return [one for one in unfinished if not one.state.completion]

@@ -56,7 +56,7 @@ def beam_search(
     makes a paged one. InputError as for a `Request`, for fewer than one beam, and a cache without room.
     """
     request = Request(prompt_token_ids, max_tokens, stop=[[token] for token in stop])
-    request.check(model)
+    request.validate(model)
     require_at_least_one(num_beams=num_beams)
     if not -math.inf < length_penalty < math.inf:
         raise InputError("length_penalty out of range", got=length_penalty, expected="a number")

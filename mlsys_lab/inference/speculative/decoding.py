@@ -10,8 +10,8 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.cache import Cache, Contiguous, extend
-from mlsys_lab.inference.engine.sampler import next_token_probabilities, start_generations
-from mlsys_lab.inference.engine.sequence import CompletionOutput, Generation, Request
+from mlsys_lab.inference.engine.sampler import create_sequence_states, next_token_probabilities
+from mlsys_lab.inference.engine.sequence import CompletionOutput, Request, SequenceState
 from mlsys_lab.inference.generate.batch import drop_new_sequences
 from mlsys_lab.inference.speculative.acceptance import accept
 from mlsys_lab.inference.speculative.drafters import Draft, Drafter
@@ -76,13 +76,13 @@ def speculate_all(
         while unfinished:
             drafts = [one.propose(max_drafts) for one in unfinished]
             new = {
-                one.sequence: [one.generation.token_ids[-1], *draft.token_ids]
+                one.sequence: [one.state.token_ids[-1], *draft.token_ids]
                 for one, draft in zip(unfinished, drafts, strict=True)
             }
             logits = extend(model, cache, new, every_token=True)  # (Q, V)
             for one, draft, part in zip(unfinished, drafts, logits.tensor_split(inner_ends(new)), strict=True):
                 one.verify(draft, part, cache)
-            unfinished = [one for one in unfinished if one.generation.completion is None]
+            unfinished = [one for one in unfinished if one.state.completion is None]
     return [one.result for one in speculators]
 
 
@@ -93,7 +93,7 @@ def inner_ends(new: Mapping[int, Sequence[int]]) -> list[int]:
 
 def check(model: Transformer, request: Request, drafter: Drafter) -> None:
     """Raise InputError for a request that speculation cannot serve, and for a drafter with another vocabulary."""
-    request.check(model)
+    request.validate(model)
     if request.n != 1:
         raise InputError("speculation generates one sequence of a request", got=f"n={request.n}", expected=1)
     if drafter.vocab_size != model.config.vocab_size:
@@ -102,13 +102,13 @@ def check(model: Transformer, request: Request, drafter: Drafter) -> None:
         )
 
 
-def verify(generation: Generation, draft: Draft, logits: torch.Tensor) -> list[tuple[int, float]]:
+def verify(state: SequenceState, draft: Draft, logits: torch.Tensor) -> list[tuple[int, float]]:
     """Accepted draft tokens and the token after them, with log-probabilities, from logits (k + 1, V)."""
-    params, token_ids = generation.request.sampling_params, generation.token_ids
+    params, token_ids = state.request.sampling_params, state.token_ids
     wanted = torch.stack(
         [next_token_probabilities(params, row, [*token_ids, *draft.token_ids[:i]]) for i, row in enumerate(logits)]
     )  # (k + 1, V)
-    uniforms = torch.rand(len(logits), generator=generation.generator, dtype=torch.float64).to(wanted.device)
+    uniforms = torch.rand(len(logits), generator=state.generator, dtype=torch.float64).to(wanted.device)
     drafted = torch.tensor(draft.token_ids, dtype=torch.int64, device=wanted.device)
     num_accepted, next_token = (
         int(x) for x in accept(drafted, draft.probabilities.to(wanted.device), wanted, uniforms)
@@ -123,61 +123,61 @@ def with_logprobs(token_ids: Sequence[int], logits: torch.Tensor) -> list[tuple[
 
 
 class Speculator:
-    """A generation with its drafter and its sequence in a cache, which holds all its tokens but the last."""
+    """State of one sequence, its drafter, and its number in a cache, which holds all its tokens but the last."""
 
     sequence: int
 
     def __init__(self, request: Request, drafter: Drafter) -> None:
         self.drafter = drafter
-        (self.generation,) = start_generations(request)
+        (self.state,) = create_sequence_states(request)
         self.num_steps = self.num_draft_tokens = self.num_accepted_tokens = 0
 
     @property
     def result(self) -> Speculation:
         """The completion and its counts, once the sequence has finished."""
-        assert self.generation.completion
+        assert self.state.completion
         counts = self.num_steps, self.num_draft_tokens, self.num_accepted_tokens
-        return Speculation(self.generation.completion, *counts)
+        return Speculation(self.state.completion, *counts)
 
     def propose(self, num_tokens: int) -> Draft:
         """Draft up to `num_tokens` tokens, and one less than may still be generated: a token follows the drafts."""
-        return propose(self.drafter, self.generation, num_tokens)
+        return propose(self.drafter, self.state, num_tokens)
 
     def verify(self, draft: Draft, logits: torch.Tensor, cache: Cache) -> None:
         """Append the accepted drafts and the token after them, by logits (k + 1, V).
 
         Keys of the rejected drafts leave the cache, and all keys of a finished sequence.
         """
-        length, sampled = len(self.generation.token_ids), verify(self.generation, draft, logits)
+        length, sampled = len(self.state.token_ids), verify(self.state, draft, logits)
         self.num_draft_tokens += len(draft.token_ids)
         self.extend(sampled)
-        if self.generation.completion:
+        if self.state.completion:
             cache.drop(self.sequence)
         else:
             cache.truncate(self.sequence, length + len(sampled) - 1)
 
     def extend(self, sampled: Sequence[tuple[int, float]]) -> None:
         """Append the tokens of one step, and count it."""
-        self.generation.extend(sampled)
+        self.state.extend(sampled)
         self.num_steps += 1
         self.num_accepted_tokens += len(sampled) - 1
 
     def uniforms(self, count: int) -> torch.Tensor:
         """Random numbers in [0, 1) of this sequence's generator."""
-        return torch.rand(count, generator=self.generation.generator, dtype=torch.float64)
+        return torch.rand(count, generator=self.state.generator, dtype=torch.float64)
 
 
-def propose(drafter: Drafter, generation: Generation, num_tokens: int) -> Draft:
+def propose(drafter: Drafter, state: SequenceState, num_tokens: int) -> Draft:
     """Draft up to `num_tokens` tokens, and one less than may still be generated: a token follows the drafts."""
-    num_tokens, params = min(num_tokens, generation.num_tokens_left - 1), generation.request.sampling_params
-    return drafter.propose(generation.token_ids, num_tokens, params, generation.generator)
+    num_tokens, params = min(num_tokens, state.num_tokens_left - 1), state.request.sampling_params
+    return drafter.propose(state.token_ids, num_tokens, params, state.generator)
 
 
 def prefill(model: Transformer, cache: Cache, speculators: Sequence[Speculator]) -> None:
     """Compute all prompts except their last tokens, which the first step computes; in chunks if the cache has them."""
     pending: dict[int, Sequence[int]] = {}
     for one in speculators:
-        prompt = one.generation.request.prompt_token_ids
+        prompt = one.state.request.prompt_token_ids
         one.sequence = cache.start(prompt)
         pending[one.sequence] = prompt[cache.length(one.sequence) : -1]
     while pending := {sequence: tokens for sequence, tokens in pending.items() if tokens}:

@@ -10,7 +10,7 @@ import torch
 from mlsys_lab.inference.engine.block_manager import BlockManager
 from mlsys_lab.inference.engine.engine import Engine
 from mlsys_lab.inference.engine.scheduler import Scheduler, SchedulerConfig, SchedulerOutput
-from mlsys_lab.inference.engine.sequence import Generation, RequestOutput, Sequence
+from mlsys_lab.inference.engine.sequence import RequestOutput, Sequence, SequenceState
 from mlsys_lab.inference.speculative.decoding import propose, verify
 from mlsys_lab.inference.speculative.drafters import Draft, Drafter
 from mlsys_lab.models import Transformer
@@ -32,13 +32,13 @@ class SpeculativeScheduler(Scheduler):
         output = super().schedule()
         for seq in output.sampled:
             draft, num_tokens = self.draft_token_ids.get(seq, []), output.num_scheduled_tokens[seq]
-            num_drafts = min(len(draft), output.token_budget, seq.max_tokens - seq.num_output_tokens - 1)
+            num_drafts = min(len(draft), output.remaining_token_budget, seq.max_tokens - seq.num_output_tokens - 1)
             while num_drafts > 0 and not self.block_manager.allocate_slots(seq, num_tokens + num_drafts):
                 num_drafts -= 1
             if num_drafts > 0:
                 output.draft_token_ids[seq] = draft[:num_drafts]
                 output.num_scheduled_tokens[seq] += num_drafts
-                output.token_budget -= num_drafts
+                output.remaining_token_budget -= num_drafts
         return output
 
     def update_from_output(self, output: SchedulerOutput, token_ids: Any) -> None:
@@ -70,19 +70,19 @@ class SpeculativeEngine(Engine):
     def step(self) -> list[RequestOutput]:
         """Draft tokens for the running sequences, then run one step that verifies them."""
         self._drafts = {
-            seq: propose(self._drafter(seq), self._generations[seq], self.num_speculative_tokens)
+            seq: propose(self._drafter(seq), self._states[seq], self.num_speculative_tokens)
             for seq in self.scheduler.running
-            if self._generations[seq].num_tokens_left > 1
+            if self._states[seq].num_tokens_left > 1
         }
         self.scheduler.draft_token_ids = {seq: draft.token_ids for seq, draft in self._drafts.items()}
         return super().step()
 
     def sample(
-        self, output: SchedulerOutput, generations: list[Generation], logits: list[torch.Tensor]
+        self, output: SchedulerOutput, states: list[SequenceState], logits: list[torch.Tensor]
     ) -> list[list[tuple[int, float]]]:
         """Verify drafts by logits (k + 1, V), and sample the sequences without drafts together."""
         plain = [row for row, part in enumerate(logits) if len(part) == 1]
-        sampled = iter(super().sample(output, [generations[row] for row in plain], [logits[row] for row in plain]))
+        sampled = iter(super().sample(output, [states[row] for row in plain], [logits[row] for row in plain]))
         return [
             next(sampled) if len(part) == 1 else self._verify(seq, part)
             for seq, part in zip(output.sampled, logits, strict=True)
@@ -90,7 +90,7 @@ class SpeculativeEngine(Engine):
 
     def _verify(self, seq: Sequence, logits: torch.Tensor) -> list[tuple[int, float]]:
         draft, k = self._drafts[seq], len(logits) - 1
-        return verify(self._generations[seq], Draft(draft.token_ids[:k], draft.probabilities[:k]), logits)
+        return verify(self._states[seq], Draft(draft.token_ids[:k], draft.probabilities[:k]), logits)
 
     def _drafter(self, seq: Sequence) -> Drafter:
         if seq not in self._drafters:

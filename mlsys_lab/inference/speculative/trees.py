@@ -67,11 +67,11 @@ def speculate_tree(
         cache = Paged(model, num_blocks=num_blocks, block_size=BLOCK_SIZE)
     branches = branches[: None if cache.chunk is None else cache.chunk - 1]
     speculator = Speculator(request, drafter)
-    generation = speculator.generation
+    state = speculator.state
     with drop_new_sequences(cache):
         prefill(model, cache, [speculator])
-        while generation.completion is None:
-            tree = _grow(speculator, generation.token_ids, branches[: generation.num_tokens_left - 1])
+        while state.completion is None:
+            tree = _grow(speculator, state.token_ids, branches[: state.num_tokens_left - 1])
             _step(model, cache, speculator, tree)
     return speculator.result
 
@@ -81,10 +81,10 @@ def _grow(speculator: Speculator, token_ids: list[int], branches: Sequence[int])
     tree = Tree()
     if not branches:
         return tree
-    params = speculator.generation.request.sampling_params
+    params = speculator.state.request.sampling_params
     if params.is_greedy:  # else the drafter's second choice would have probability 0
         params = replace(params, temperature=1.0)
-    first = speculator.drafter.propose(token_ids, 1, params, speculator.generation.generator)
+    first = speculator.drafter.propose(token_ids, 1, params, speculator.state.generator)
     if not first.token_ids:
         return tree
     (token,), (row,) = first.token_ids, first.probabilities
@@ -103,8 +103,8 @@ def _grow(speculator: Speculator, token_ids: list[int], branches: Sequence[int])
 
 def _step(model: Transformer, cache: Cache, speculator: Speculator, tree: Tree) -> None:
     """Verify all paths of a tree in one step; append the accepted part of one path and the token after it."""
-    before, paths = speculator.generation.token_ids, list(tree.paths())
-    params = speculator.generation.request.sampling_params
+    before, paths = speculator.state.token_ids, list(tree.paths())
+    params = speculator.state.request.sampling_params
     sequences = [speculator.sequence, *(cache.fork(speculator.sequence) for _ in paths[1:])]
     new = {
         sequence: [before[-1], *(token for _, token in path)] for sequence, path in zip(sequences, paths, strict=True)

@@ -83,9 +83,9 @@ class SwappingScheduler(Scheduler):
             output.swap_out.append(self.swapped[seq])
         super()._preempt(seq, output)
 
-    def _start(self, seq: Sequence, output: SchedulerOutput) -> None:
+    def _move_to_running(self, seq: Sequence, output: SchedulerOutput) -> None:
         """Restore the swapped tokens that are not in the prefix cache any more."""
-        super()._start(seq, output)
+        super()._move_to_running(seq, output)
         swapped = self.swapped.pop(seq, None)
         if swapped and seq.num_computed_tokens < swapped.num_tokens:
             assert isinstance(output, SwapOutput)

@@ -100,10 +100,10 @@ def test_logits_that_are_no_numbers_end_a_step_before_anything_is_written():
 KINDS = [{}, {"kv_heads": 1, "window": 5}, {"kv_heads": 4, "position": "learned"}]
 
 
-def make_paged(model, use_kernel):
+def make_paged(model, use_paged_attention):
     """A paged cache that attends by the kernel, or over gathered blocks, on any device."""
     cache = Paged(model, num_blocks=20, block_size=4)
-    cache.use_kernel = use_kernel
+    cache.use_paged_attention = use_paged_attention
     return cache
 
 
@@ -130,7 +130,7 @@ def test_a_step_with_the_kernel_waits_no_more_often():
         engine = Engine(
             build(dtype=torch.bfloat16).to(DEVICE), num_blocks=40, block_size=4, config=SchedulerConfig(4, 9)
         )
-        engine.model_runner.use_kernel = True
+        engine.model_runner.use_paged_attention = True
         for number in range(5):
             engine.add_request(Request(draw(4 + number), 4, SamplingParams(temperature=0)))
         passes = 0
@@ -144,7 +144,8 @@ def test_a_step_with_the_kernel_waits_no_more_often():
 def test_which_models_and_caches_the_kernel_supports():
     model = build(dtype=torch.float32)
     cache = Paged(model, num_blocks=4, block_size=4)
-    assert PagedAttention.supports(model, cache.kv_cache) and not cache.use_kernel  # on a CPU blocks are gathered
+    assert PagedAttention.supports(model, cache.kv_cache)
+    assert not cache.use_paged_attention  # on a CPU, blocks are gathered
     unfit = build(), build(position="alibi", dtype=torch.float32), build(kv_heads="latent", dtype=torch.float32)
     for other in unfit:
         assert not PagedAttention.supports(other, Paged(other, num_blocks=4, block_size=4).kv_cache)

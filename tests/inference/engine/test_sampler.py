@@ -20,7 +20,7 @@ from mlsys_lab.inference.engine.sampler import (
     next_token_probabilities,
     sample,
 )
-from mlsys_lab.inference.engine.sequence import Generation
+from mlsys_lab.inference.engine.sequence import SequenceState
 
 V = 97
 OPTIONS = [
@@ -117,17 +117,26 @@ def test_many_texts_get_the_tokens_that_each_would_get_alone():
     samplings = [SamplingParams(**options, seed=seed) for seed in (0, 1) for options in OPTIONS]
     samplings += [SamplingParams(temperature=0)] * len(OPTIONS)
 
-    def generations():
+    def states():
         return [
-            Generation(Request([number, 3], 1, params), torch.Generator().manual_seed(number))
+            SequenceState(Request([number, 3], 1, params), torch.Generator().manual_seed(number))
             for number, params in enumerate(samplings)
         ]
 
-    together = sample(generations(), logits)
-    alone = [sample([one], row[None])[0] for one, row in zip(generations(), logits, strict=True)]
+    together = sample(states(), logits)
+    alone = [sample([one], row[None])[0] for one, row in zip(states(), logits, strict=True)]
     assert together == alone and len({token for token, _ in together}) > 20
     assert [token for token, _ in together[-len(OPTIONS) :]] == logits[-len(OPTIONS) :].argmax(-1).tolist()
     assert sample([], logits[:0]) == []
+
+
+def test_the_tokens_so_far_are_listed_only_for_a_penalty(monkeypatch):
+    listed = []
+    monkeypatch.setattr(SequenceState, "token_ids", property(lambda state: listed.append(state.index) or [0, 1]))
+    params = [SamplingParams(), SamplingParams(repetition_penalty=1.1)]
+    states = [SequenceState(Request([0], 1, one), torch.Generator(), index=index) for index, one in enumerate(params)]
+    sample(states, torch.zeros(2, V))
+    assert listed == [1]
 
 
 def test_draws_follow_the_distribution():

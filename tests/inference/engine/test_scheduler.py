@@ -81,7 +81,7 @@ class World:
         output = scheduler.schedule()
         assert isinstance(output, SwapOutput)
         num_tokens = output.total_num_scheduled_tokens
-        assert output.token_budget == config.max_num_batched_tokens - num_tokens >= 0
+        assert output.remaining_token_budget == config.max_num_batched_tokens - num_tokens >= 0
         assert len(scheduler.running) <= config.max_num_seqs
         assert 0 <= scheduler.num_used_host_blocks <= scheduler.num_host_blocks
         assert bool(output.num_scheduled_tokens) or scheduler.is_idle
@@ -215,6 +215,27 @@ def test_no_preempted_sequence_is_readmitted_in_the_same_step() -> None:
     while not outputs[-1].preempted:
         outputs.append(step(scheduler))
     assert outputs[-1].preempted == [second] and second in scheduler.waiting and first in scheduler.running
+
+
+@pytest.mark.parametrize(("num_blocks", "budget"), [(16, 30), (40, 3)], ids=["blocks", "budget"])
+def test_no_sequence_is_preempted_for_one_that_is_not_admitted(num_blocks: int, budget: int) -> None:
+    """Preempting the last sequence would free a slot, but not the blocks or the token budget that are needed too."""
+    scheduler = make_scheduler(num_blocks, 2, 2, budget, steps_per_priority=9)
+    last = scheduler.add([1] * 8, 9)
+    step(scheduler)
+    first = scheduler.add([2] * 20, 2, priority=2)
+    step(scheduler)
+    refused = scheduler.add([3] * 20, 2, priority=1)
+    assert not step(scheduler).preempted
+    assert scheduler.running == [first, last] and scheduler.waiting == [refused]
+
+
+@pytest.mark.parametrize("enable_prefix_caching", [True, False])
+def test_blocks_are_hashed_only_for_the_prefix_cache(enable_prefix_caching: bool) -> None:
+    scheduler = make_scheduler(9, 2, 1, 8, enable_prefix_caching=enable_prefix_caching)
+    seq = scheduler.add([1] * 6, 2)
+    step(scheduler)
+    assert len(seq.block_hashes) == (3 if enable_prefix_caching else 0)
 
 
 def test_admission_leaves_a_free_block_for_each_running_sequence() -> None:

@@ -12,7 +12,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.inference.cache import Contiguous, Paged, SlidingWindow
 from mlsys_lab.inference.engine import Request, SamplingParams
 from mlsys_lab.inference.engine.sampler import make_generators, next_token_probabilities
-from mlsys_lab.inference.engine.sequence import Generation
+from mlsys_lab.inference.engine.sequence import SequenceState
 from mlsys_lab.inference.generate import generate
 from mlsys_lab.models import load
 from tests.inference.making import CONTEXT, V, build, caches, draw, uncached
@@ -125,11 +125,11 @@ def test_a_stop_sequence_is_looked_for_in_the_text_alone():
 
 
 def test_the_longer_of_two_stop_sequences_is_cut():
-    generation = Generation(Request([0], 9, stop=[[2], [1, 2]]), torch.Generator())
+    state = SequenceState(Request([0], 9, stop=[[2], [1, 2]]), torch.Generator())
     for token in (5, 1, 2):
-        assert generation.completion is None
-        generation.append(token, -0.5)
-    assert generation.completion.token_ids == (5,) and generation.completion.logprobs == (-0.5,)
+        assert state.completion is None
+        state.append(token, -0.5)
+    assert state.completion.token_ids == (5,) and state.completion.logprobs == (-0.5,)
 
 
 @pytest.mark.parametrize("penalty", [1.0, 1.4])

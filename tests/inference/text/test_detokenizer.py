@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.engine import Request, SamplingParams
-from mlsys_lab.inference.engine.sequence import Generation
+from mlsys_lab.inference.engine.sequence import SequenceState
 from mlsys_lab.inference.generate import generate
 from mlsys_lab.inference.speculative import ModelDrafter, speculate
 from mlsys_lab.inference.text import Detokenizer, StopStrings
@@ -103,13 +103,13 @@ def with_text(stop_strings=(), stream=Words):
 
 def written(tokens, detokenizer, **options):
     request = Request([1], len(tokens), detokenizer=detokenizer, **options)
-    generation = Generation(request, torch.Generator())
+    state = SequenceState(request, torch.Generator())
     for at, token in enumerate(tokens):
-        assert generation.completion is None
-        generation.append(token, -float(at))
-        if generation.completion:
+        assert state.completion is None
+        state.append(token, -float(at))
+        if state.completion:
             break
-    return generation.completion
+    return state.completion
 
 
 @pytest.mark.parametrize(
