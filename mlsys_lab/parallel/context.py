@@ -18,12 +18,12 @@ from mlsys_lab.comm.collectives.rooted import receive
 from mlsys_lab.errors import InputError
 
 KV, KV_GRADIENTS = "keys and values", "gradients of keys and values"
-"""The ledger's purposes for the messages of ring attention."""
+"""Traffic tags for the messages of ring attention."""
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def contiguous_positions(tokens: int, ranks: int) -> list[torch.Tensor]:
-    """Token positions (T/p,) of each rank, one contiguous chunk each: under a causal mask the last rank works most."""
+    """Token positions (T/p,) of each rank, one contiguous chunk each: under a causal mask the last does most work."""
     _require_divisible(tokens, ranks)
     return list(torch.arange(tokens).chunk(ranks))
 
@@ -39,7 +39,7 @@ def zigzag_positions(tokens: int, ranks: int) -> list[torch.Tensor]:
 
 
 def count_scores(positions: Sequence[torch.Tensor]) -> list[int]:
-    """Query-key pairs that each rank computes under a causal mask, given the positions of its queries."""
+    """Number of query-key pairs that each rank computes under a causal mask, given the positions of its queries."""
     return [int((own + 1).sum()) for own in positions]
 
 
@@ -114,16 +114,16 @@ class _RingAttention(torch.autograd.Function):
 
 
 class _RingShift:
-    """Send an array to the right neighbour while receiving one of the same shape from the left."""
+    """Send a tensor to the next rank of the ring while receiving one of the same shape from the previous rank."""
 
-    def __init__(self, group: Rank, array: torch.Tensor, purpose: str) -> None:
-        self._send = group.isend(array, (group.rank + 1) % group.size, purpose)
-        self._receive = group.irecv((group.rank - 1) % group.size, like=array)
+    def __init__(self, group: Rank, tensor: torch.Tensor, purpose: str) -> None:
+        self._send = group.isend(tensor, (group.rank + 1) % group.size, purpose)
+        self._receive = group.irecv((group.rank - 1) % group.size, like=tensor)
 
     def wait(self) -> torch.Tensor:
-        array = receive(self._receive)
+        tensor = receive(self._receive)
         self._send.wait()
-        return array
+        return tensor
 
 
 def _scores(q: torch.Tensor, k: torch.Tensor, q_positions: torch.Tensor, k_positions: torch.Tensor) -> torch.Tensor:
@@ -155,17 +155,17 @@ def ulysses_attention(
         raise InputError("KV heads cannot be divided evenly", got=f"{k.shape[1]} over {group.size} ranks")
     order = torch.argsort(torch.cat(list(positions)))
 
-    def tokens_for_heads(x: torch.Tensor) -> torch.Tensor:
+    def seq_to_head_sharded(x: torch.Tensor) -> torch.Tensor:
         """All tokens of this rank's heads, in sequence order: (B, N, T/p, H) -> (B, N/p, T, H)."""
         return _HeadTokenAllToAll.apply(x, group, 1, 2)[:, :, order]  # type: ignore[no-any-return, no-untyped-call]
 
-    out = attention(tokens_for_heads(q), tokens_for_heads(k), tokens_for_heads(v))[:, :, torch.argsort(order)]
+    out = attention(seq_to_head_sharded(q), seq_to_head_sharded(k), seq_to_head_sharded(v))[:, :, torch.argsort(order)]
     own: torch.Tensor = _HeadTokenAllToAll.apply(out, group, 2, 1)  # type: ignore[no-untyped-call]
     return own
 
 
 class _HeadTokenAllToAll(torch.autograd.Function):
-    """Scatter `scatter_dim` over the ranks and concatenate what arrives along `gather_dim`; the reverse backward."""
+    """All-to-all that shards `scatter_dim` and gathers `gather_dim`; the backward pass does the reverse."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Rank, scatter_dim: int, gather_dim: int) -> torch.Tensor:

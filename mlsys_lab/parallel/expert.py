@@ -21,20 +21,20 @@ from mlsys_lab.models.experts import MixtureOfExperts
 from mlsys_lab.models.transformer import Transformer
 
 TOKENS, COUNTS = "tokens of experts", "counts of experts"
-"""The ledger's purposes for rows sent to experts and back, and for the numbers of rows announced before them."""
+"""Traffic tags for rows sent to experts and back, and for the numbers of rows announced before them."""
 
 
 @dataclass(frozen=True)
 class Routing:
     """Rows to dispatch, sorted by expert: R of at most n·A.
 
-    `token_indices` (R,) is each row's token, `topk_slots` (R,) the position of its expert among the token's choices
+    `token_indices` (R,) is each row's token, `topk_index` (R,) the position of its expert among the token's choices
     (0 for the first choice), `tokens_per_expert` (E,) the number of rows for each expert, and `num_dropped` the number
     of choices dropped because their expert was full.
     """
 
     token_indices: torch.Tensor
-    topk_slots: torch.Tensor
+    topk_index: torch.Tensor
     tokens_per_expert: torch.Tensor
     num_dropped: int
 
@@ -95,13 +95,13 @@ class ExpertParallelMoE(nn.Module):
         dispatched = all_to_all_tokens(tokens[routing.token_indices], sends, receives, self._group)
         results = all_to_all_tokens(self._run_experts(dispatched, receive_counts), receives, sends, self._group)
 
-        weighted = results * weights[routing.token_indices, routing.topk_slots, None]  # (R, D)
+        weighted = results * weights[routing.token_indices, routing.topk_index, None]  # (R, D)
         combined = torch.zeros_like(tokens).index_add(0, routing.token_indices, weighted)
         combined = sum((expert(tokens) for expert in self.shared), start=combined)
         return combined.view_as(x)
 
     def _run_experts(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Apply each local expert to its rows; rows lie sender by sender, counts (p, E/p)."""
+        """Apply each local expert to its rows; rows are grouped by source rank, counts (p, E/p)."""
         local_ids = torch.arange(counts.shape[1], device=counts.device).repeat(len(counts))
         expert_of_row = local_ids.repeat_interleave(counts.reshape(-1))
         out = torch.zeros_like(rows)
@@ -114,9 +114,9 @@ class ExpertParallelMoE(nn.Module):
 def all_to_all_tokens(
     rows: torch.Tensor, send_counts: list[int], receive_counts: list[int], group: Rank
 ) -> torch.Tensor:
-    """Send the next send_counts[i] of the rows to each rank i and return those received: (R, D) -> (Σ received, D).
+    """Dispatch rows to ranks, the next send_counts[i] to rank i: (R, D) -> (Σ receive_counts, D), by source rank.
 
-    Backward, the gradients travel the other way.
+    The backward pass returns the gradients by the reverse all-to-all.
     """
     received: torch.Tensor = _AllToAllTokens.apply(rows, send_counts, receive_counts, group)  # type: ignore[no-untyped-call]
     return received
@@ -137,7 +137,7 @@ class _AllToAllTokens(torch.autograd.Function):
 
 
 def load_balancing_loss(logits: torch.Tensor, expert_ids: torch.Tensor, group: Rank) -> torch.Tensor:
-    """Auxiliary loss E·Σ fᵢ·Pᵢ over all ranks: router logits (n, E), chosen experts (n, A) -> scalar.
+    """Load-balancing auxiliary loss E·Σ fᵢ·Pᵢ: router logits (n, E), chosen experts (n, A) -> scalar.
 
     fᵢ is the fraction of all ranks' choices that went to expert i, Pᵢ its mean probability over this rank's tokens
     (Switch Transformers, arXiv:2101.03961, §2.2). Averaged over ranks with equally many tokens, it is the loss of one

@@ -81,7 +81,7 @@ def test_rows_are_sorted_by_expert_and_first_choices_have_priority() -> None:
     routing = route(torch.tensor([[2, 0], [2, 1], [0, 2]]), num_experts=4)
     assert routing.tokens_per_expert.tolist() == [2, 1, 3, 0] and routing.num_dropped == 0
     assert routing.token_indices.tolist() == [2, 0, 1, 0, 1, 2]
-    assert routing.topk_slots.tolist() == [0, 1, 1, 0, 0, 1]
+    assert routing.topk_index.tolist() == [0, 1, 1, 0, 0, 1]
     tight = route(torch.tensor([[2, 0], [2, 1], [0, 2]]), num_experts=4, capacity_factor=1.0)  # ⌈6/4⌉ = 2 each
     assert tight.tokens_per_expert.tolist() == [2, 1, 2, 0] and tight.num_dropped == 1
     assert tight.token_indices.tolist() == [2, 0, 1, 0, 1]

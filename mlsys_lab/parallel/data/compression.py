@@ -21,16 +21,17 @@ from mlsys_lab.comm.collectives.reduce_scatter import all_gather
 from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.data.ddp import GRADIENTS
 
-MAX_CODE = 127
+INT8_MAX = 127
 """Largest int8 code; -128 is not used, so that codes are symmetric."""
 
 
 @dataclass(frozen=True)
 class BlockQuantizer:
-    """Symmetric int8 quantization of flat arrays in blocks of `block_size` numbers, each with an fp32 scale.
+    """Symmetric int8 quantization of flat tensors in blocks of `block_size` elements with one fp32 scale each.
 
-    n numbers become codes (n,) in int8 and scales (⌈n/block_size⌉,) in fp32: 1 + 4/block_size bytes a number. The error
-    is at most half a quantization step, 1/254 of the block's largest magnitude. Raises InputError for an empty block.
+    n elements become codes (n,) in int8 and scales (⌈n/block_size⌉,) in fp32: 1 + 4/block_size bytes per element. The
+    error is at most half a quantization step, 1/254 of the block's largest magnitude. Raises InputError unless a block
+    has at least one element.
     """
 
     block_size: int = 256
@@ -40,20 +41,20 @@ class BlockQuantizer:
             raise InputError("a quantization block has at least one number", got=self.block_size)
 
     def quantize(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Quantize a flat array: codes, and the scale of each block."""
+        """Quantize a flat tensor; return its codes and the scale of each block."""
         blocks = nn.functional.pad(x, (0, -len(x) % self.block_size)).view(-1, self.block_size)
-        scales = (blocks.abs().amax(1) / MAX_CODE).float()
+        scales = (blocks.abs().amax(1) / INT8_MAX).float()
         divisors = scales.masked_fill(scales == 0, 1).to(x.dtype)[:, None]
-        codes = (blocks / divisors).round().clamp(-MAX_CODE, MAX_CODE).to(torch.int8)
+        codes = (blocks / divisors).round().clamp(-INT8_MAX, INT8_MAX).to(torch.int8)
         return codes.view(-1)[: len(x)].clone(), scales
 
     def dequantize(self, codes: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Numbers in `dtype`, from their codes and scales."""
+        """Return the elements in `dtype`, from their codes and scales."""
         return codes.to(dtype) * scales.to(dtype).repeat_interleave(self.block_size)[: len(codes)]
 
 
 class Int8GradientAverager:
-    """Averages gradients in int8 with a scale for each block: about a quarter of the bytes of an fp32 all-reduce.
+    """Averages gradients in block-quantized int8: about a quarter of the bytes of an fp32 all-reduce.
 
     An all-to-all sends each rank its chunk of every rank's gradient; the rank sums in full precision, quantizes the sum
     again and all-gathers it (ZeRO++, arXiv:2306.10209, §3.3): 2·(p - 1)/p of the elements. The error of the first
@@ -73,11 +74,11 @@ class Int8GradientAverager:
             sent = [self._quantizer.dequantize(*one, corrected.dtype) for one in quantized]
             error.copy_(corrected - torch.cat(sent).view_as(corrected))
             codes, scales = (
-                all_to_all(self._group, list(arrays), GRADIENTS) for arrays in zip(*quantized, strict=True)
+                all_to_all(self._group, list(tensors), GRADIENTS) for tensors in zip(*quantized, strict=True)
             )
             received = [self._quantizer.dequantize(*one, corrected.dtype) for one in zip(codes, scales, strict=True)]
             mean = self._quantizer.quantize(torch.stack(received).mean(0))
-            codes, scales = (all_gather(self._group, array, GRADIENTS) for array in mean)
+            codes, scales = (all_gather(self._group, tensor, GRADIENTS) for tensor in mean)
             chunks = [self._quantizer.dequantize(*one, corrected.dtype) for one in zip(codes, scales, strict=True)]
             parameter.grad.copy_(torch.cat(chunks).view_as(corrected))
 

@@ -21,7 +21,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.buckets import BucketReducer, assign_buckets
 
 GRADIENTS = "gradients"
-"""The ledger's purpose for messages of gradients."""
+"""Traffic tag for messages of gradients."""
 
 
 def sync_module_states(module: nn.Module, group: Rank) -> None:
@@ -29,7 +29,7 @@ def sync_module_states(module: nn.Module, group: Rank) -> None:
     broadcast_tensors([*module.parameters(), *module.buffers()], group)
 
 
-def sync_untrained_states(module: nn.Module, group: Rank) -> None:
+def sync_frozen_params_and_buffers(module: nn.Module, group: Rank) -> None:
     """Broadcast rank 0's buffers and frozen parameters, which belong to no bucket and no shard."""
     broadcast_tensors([*(one for one in module.parameters() if not one.requires_grad), *module.buffers()], group)
 
@@ -41,7 +41,7 @@ def broadcast_tensors(tensors: Iterable[torch.Tensor], group: Rank) -> None:
 
 
 def average_gradients(module: nn.Module, group: Rank) -> None:
-    """Step 1: one all-reduce for each parameter, after the backward pass. Small ones cost as much latency as large."""
+    """Step 1: one all-reduce for each parameter, after the backward pass. Each all-reduce pays the full latency."""
     for parameter in module.parameters():
         if parameter.grad is not None:
             parameter.grad.copy_(all_reduce(group, parameter.grad, GRADIENTS) / group.size)
@@ -99,7 +99,7 @@ def loss_weights(tokens: Sequence[int], group: Rank) -> list[float]:
 
     Weighted like this, gradients accumulated over micro-batches and averaged over the p ranks are those of the mean
     loss over ALL tokens of all ranks. Unweighted, tokens of short sequences would count more than those of long ones.
-    Costs one all-reduce of a number. A micro-batch of padding only has weight 0. Raises InputError if no rank has a
+    Costs one scalar all-reduce. A micro-batch of padding only has weight 0. Raises InputError if no rank has a
     token.
     """
     if any(count < 0 for count in tokens):

@@ -1,13 +1,13 @@
-"""How much of data parallelism's communication overlaps with the backward pass: measured, next to the simulator.
+"""Measure how much of data parallelism's communication overlaps with the backward pass, and compare with a simulation.
 
 Buckets, hooks, messages and processes are real. Computation and link are emulated: a layer takes `LAYER_S` forward and
-twice that backward, and the link's speed is such that an all-reduce of all gradients takes --load times as long as the
-backward pass. The result hardly depends on the machine's speed, but it does include what a message costs a rank in
-addition to the link.
+twice that backward, and the link's speed is such that an all-reduce of all gradients takes --comm-to-compute-ratio
+times as long as the backward pass. The result hardly depends on the machine's speed, but it does include what a message
+costs a rank in addition to the link.
 
 examples:
   python -m mlsys_lab.parallel.data.overlap
-  python -m mlsys_lab.parallel.data.overlap --ranks 4 --layers 12 --load 0.5
+  python -m mlsys_lab.parallel.data.overlap --ranks 4 --layers 12 --comm-to-compute-ratio 0.5
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ METHODS = ("all-reduce per parameter", "one flat all-reduce", "overlapped bucket
 
 
 @dataclass(frozen=True)
-class Overlap:
-    """A step with one method of averaging gradients: its time, and the fraction of the all-reduce that it hides.
+class OverlapResult:
+    """Step time of one method of averaging gradients, and the fraction of the all-reduce hidden by computation.
 
     The fraction, at most 1, is negative where the step takes longer than computation and link one after the other,
     because messages cost the ranks time of their own. `simulated_fraction` is the simulator's.
@@ -51,30 +51,32 @@ class Overlap:
     simulated_fraction: float
 
 
-def measure(ranks: int = 2, layers: int = 8, load: float = 1.0, steps: int = 3) -> list[Overlap]:
+def measure(ranks: int = 2, layers: int = 8, comm_to_compute_ratio: float = 1.0, steps: int = 3) -> list[OverlapResult]:
     """Time a step with each method; return the fraction of the all-reduce that it hides, measured and simulated.
 
-    load: time of an all-reduce of all gradients, relative to the backward pass. The shortest of several steps counts,
-    since other work on the machine can only add to it. Raises InputError for bad arguments.
+    comm_to_compute_ratio: time of an all-reduce of all gradients, relative to the backward pass. The shortest of
+    several steps counts, since other work on the machine can only add to it. Raises InputError for bad arguments.
     """
-    if ranks < 2 or layers < 2 or steps < 1 or not load > 0:
-        got = f"{ranks} ranks, {layers} layers, {steps} steps, load {load:g}"
-        raise InputError("overlap needs two ranks, two layers, a step and a positive load", got=got)
-    results, _ = run(_time_methods, [(layers, load, steps)] * ranks, backend="gloo")
-    arithmetic_s, all_reduce_s = 3 * layers * LAYER_S, load * 2 * layers * LAYER_S
+    if ranks < 2 or layers < 2 or steps < 1 or not comm_to_compute_ratio > 0:
+        got = f"{ranks} ranks, {layers} layers, {steps} steps, ratio {comm_to_compute_ratio:g}"
+        raise InputError("overlap needs two ranks, two layers, a step and a positive ratio", got=got)
+    results, _ = run(_time_methods, [(layers, comm_to_compute_ratio, steps)] * ranks, backend="gloo")
+    arithmetic_s, all_reduce_s = 3 * layers * LAYER_S, comm_to_compute_ratio * 2 * layers * LAYER_S
 
-    def hide(step_s: float) -> float:
+    def hidden_fraction(step_s: float) -> float:
         return 1 - (step_s - arithmetic_s) / all_reduce_s
 
     found = []
     for number, method in enumerate(METHODS):
         cluster, step_s = Cluster(ranks), max(times[number] for times in results)
         data_parallel_step(cluster, layers, LAYER_S, all_reduce_s / layers, overlap=number == len(METHODS) - 1)
-        found.append(Overlap(method, step_s, hide(step_s), max(0.0, hide(cluster.timeline().end_s))))
+        found.append(
+            OverlapResult(method, step_s, hidden_fraction(step_s), max(0.0, hidden_fraction(cluster.timeline().end_s)))
+        )
     return found
 
 
-class _Layer(nn.Linear):
+class _TimedLinear(nn.Linear):
     """A linear layer that takes a fixed time."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -83,7 +85,7 @@ class _Layer(nn.Linear):
 
 
 class _Sleep(torch.autograd.Function):
-    """Identity that sleeps for the time of a layer's forward pass, and backward of its backward pass."""
+    """Identity that sleeps `LAYER_S` in the forward pass and twice as long in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -96,12 +98,12 @@ class _Sleep(torch.autograd.Function):
         return gradients[0]
 
 
-def _time_methods(world: Rank, given: tuple[int, float, int]) -> list[float]:
+def _time_methods(world: Rank, args: tuple[int, float, int]) -> list[float]:
     """Seconds of a step with each method, on this rank."""
-    layers, load, steps = given
-    model = nn.Sequential(*(_Layer(WIDTH, WIDTH, bias=False) for _ in range(layers)))
+    layers, comm_to_compute_ratio, steps = args
+    model = nn.Sequential(*(_TimedLinear(WIDTH, WIDTH, bias=False) for _ in range(layers)))
     layer_bytes = 4 * WIDTH * WIDTH
-    link = LinkCost(0.0, all_reduce_bytes(layer_bytes, world.size) / (load * 2 * LAYER_S))
+    link = LinkCost(0.0, all_reduce_bytes(layer_bytes, world.size) / (comm_to_compute_ratio * 2 * LAYER_S))
     rank, x = emulate_link(world, link), torch.randn(1, WIDTH)
 
     def step_s(module: nn.Module, finish: Callable[[], None]) -> float:
@@ -135,11 +137,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--ranks", type=int, default=2, help="ranks, one process each (2)")
     parser.add_argument("--layers", type=int, default=8, help="layers of the model, one bucket each (8)")
     parser.add_argument(
-        "--load", type=float, default=1.0, help="time of the all-reduce, relative to the backward pass (1)"
+        "--comm-to-compute-ratio",
+        type=float,
+        default=1.0,
+        help="time of the all-reduce, relative to the backward pass (1)",
     )
     args = parser.parse_args(argv)
     try:
-        found = measure(args.ranks, args.layers, args.load)
+        found = measure(args.ranks, args.layers, args.comm_to_compute_ratio)
     except CourseError as problem:
         print(f"overlap: {problem}", file=sys.stderr)
         return 1

@@ -13,10 +13,10 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.pipeline.schedules import KINDS, Action, Kind, Schedule, has_weight_passes
 from mlsys_lab.parallel.pipeline.weight_grad_store import WeightGradStore
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+LossFn = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 ACTIVATIONS, GRADIENTS = "activations between stages", "gradients between stages"
-"""The ledger's purposes for messages between model chunks."""
-SENDING_KINDS = KINDS[:2]
+"""Traffic tags for messages between model chunks."""
+COMM_KINDS = KINDS[:2]
 
 
 class Pipeline:
@@ -33,28 +33,28 @@ class Pipeline:
         self.chunks, self._group = list(chunks), group
         # A channel for each direction and chunk, so that a message never queues behind one of another chunk.
         ranks, indices = range(group.size), range(len(chunks))
-        self._channels = {(kind, chunk): group.group(ranks) for kind in SENDING_KINDS for chunk in indices}
+        self._channels = {(kind, chunk): group.group(ranks) for kind in COMM_KINDS for chunk in indices}
 
     def step(
         self,
         schedule: Schedule,
         inputs: Sequence[torch.Tensor],
         targets: Sequence[torch.Tensor],
-        loss: Loss,
+        loss: LossFn,
         backward_context: Callable[[int, bool], AbstractContextManager[None]] = lambda chunk, is_last: nullcontext(),
     ) -> torch.Tensor | None:
         """Run the schedule; add the gradients of the mean loss over micro-batches to this rank's parameters.
 
         inputs, targets: one tensor for each micro-batch; the first rank reads the inputs, the last one the targets.
         backward_context: called with the chunk's index and whether this is the chunk's last pass of its kind; returns
-        the context for a pass that adds to gradients. Data parallelism synchronises gradients there. In a schedule with
-        weight-gradient passes, the gradients of linear layers are added in those.
+        the context of each pass that accumulates gradients, in which data parallelism can synchronise them. In a
+        schedule with weight-gradient passes, those passes accumulate the gradients of linear layers.
 
         Returns the mean loss on the last rank, None on all others. Raises InputError if the schedule does not match the
         ranks, chunks or micro-batches.
         """
         splits_backward = has_weight_passes(schedule)
-        self._check(schedule, len(inputs), KINDS if splits_backward else SENDING_KINDS)
+        self._check(schedule, len(inputs), KINDS if splits_backward else COMM_KINDS)
         chunk_inputs: dict[tuple[int, int], torch.Tensor] = {}
         outputs: dict[tuple[int, int], torch.Tensor] = {}
         stores: dict[tuple[int, int], WeightGradStore] = {}

@@ -76,10 +76,10 @@ def interleaved(ranks: int, micro_batches: int, chunks: int) -> Schedule:
 
 
 def zero_bubble(ranks: int, micro_batches: int) -> Schedule:
-    """ZB-H1 (Qi et al., arXiv:2401.10241, §2.2): 1F1B with weight gradients postponed, about a third of its bubble.
+    """ZB-H1 (Qi et al., arXiv:2401.10241, §2.2): 1F1B with deferred weight gradients, about a third of its bubble.
 
-    The previous stage no longer waits for weight gradients. Rank r postpones them by r micro-batches and runs the last
-    ones in the gap that 1F1B has at the end. Every rank has up to p micro-batches in flight, as 1F1B's rank 0 has.
+    The previous stage no longer waits for weight gradients. Rank r defers them by r micro-batches and fills 1F1B's
+    cool-down bubble with the last ones. Every rank has up to p micro-batches in flight, as 1F1B's rank 0 has.
     """
     _require_positive(ranks, micro_batches)
     schedule = []
@@ -89,8 +89,8 @@ def zero_bubble(ranks: int, micro_batches: int) -> Schedule:
             actions.append(action)
             if action.kind == "backward" and action.micro_batch >= rank:
                 actions.append(Action("weight", action.micro_batch - rank))
-        postponed = range(max(0, micro_batches - rank), micro_batches)
-        schedule.append(actions + [Action("weight", i) for i in postponed])
+        deferred = range(max(0, micro_batches - rank), micro_batches)
+        schedule.append(actions + [Action("weight", i) for i in deferred])
     return schedule
 
 

@@ -27,19 +27,19 @@ def simulate(
     forward_s, backward_s: time of a micro-batch through all of a rank's chunks. weight_s: the part of backward_s that
     weight gradients take in a schedule with weight-gradient passes; half by default. send_s: time of one message.
     activation_bytes: memory that a chunk holds for a micro-batch from its forward to its last pass. Raises InputError
-    for another number of ranks, and for a schedule that deadlocks.
+    if the schedule and the cluster differ in their number of ranks, or if the schedule deadlocks.
     """
     ranks = len(schedule)
     if ranks != cluster.ranks:
         raise InputError("the schedule has another number of ranks", got=ranks, expected=cluster.ranks)
-    postponed_s, last_kind = 0.0, "backward"
+    deferred_s, last_kind = 0.0, "backward"
     if has_weight_passes(schedule):
-        postponed_s, last_kind = backward_s / 2 if weight_s is None else weight_s, "weight"
+        deferred_s, last_kind = backward_s / 2 if weight_s is None else weight_s, "weight"
     chunks = _count_chunks(schedule)
     seconds = {
         "forward": forward_s / chunks,
-        "backward": (backward_s - postponed_s) / chunks,
-        "weight": postponed_s / chunks,
+        "backward": (backward_s - deferred_s) / chunks,
+        "weight": deferred_s / chunks,
     }
     done: dict[Pass, Task] = {}
     for rank, action in in_dependency_order(schedule):

@@ -10,7 +10,7 @@ from mlsys_lab.models.transformer import Transformer
 
 
 class TransformerChunk(nn.Module):
-    """Chunk `index` of `num_chunks` of a transformer, which is cut down to it in place.
+    """Chunk `index` of `num_chunks` of a transformer; removes the other chunks' layers from `model` in place.
 
     Numbers of blocks differ by at most one, and longer chunks are spread evenly: 6 layers in 4 chunks are [2, 1, 2, 1].
     Maps token ids (B, T) on the first chunk, and hidden states (B, T, D) on all others, to hidden states, or to logits

@@ -18,7 +18,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.tensor.mappings import reduce_from_tensor_parallel_region
 
 LOSS = "loss"
-"""The ledger's purpose for messages of the vocabulary-parallel loss."""
+"""Traffic tag for messages of the vocabulary-parallel loss."""
 
 
 class ColumnParallelLinear(nn.Linear):
@@ -38,8 +38,8 @@ class RowParallelLinear(nn.Linear):
     """Linear layer sharded by input features: (..., I/p) -> (..., O), the sum of the ranks' partial products.
 
     reduce: how partial products are summed: `reduce_from_tensor_parallel_region`, or with sequence parallelism
-    `reduce_scatter_to_sequence_parallel_region`, which leaves this rank's tokens of the sum. The bias is replicated and
-    added once, after the sum. Raises InputError unless p divides I.
+    `reduce_scatter_to_sequence_parallel_region`, which leaves each rank the sum for its own tokens. The bias is
+    replicated and added once, after the sum. Raises InputError unless p divides I.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Communication at the borders of tensor-parallel and sequence-parallel regions, each operation with its backward pass.
+"""Communication at the boundaries of tensor- and sequence-parallel regions, each operation with its backward pass.
 
 Tensor parallelism needs two conjugate operations, Megatron's f and g (arXiv:1909.08053, §3): identity forward with an
 all-reduce backward, and the reverse. Sequence parallelism (arXiv:2205.05198, §4.2.2) replaces each all-reduce by a
@@ -20,7 +20,7 @@ from mlsys_lab.comm.collectives.reduce_scatter import all_gather, reduce_scatter
 from mlsys_lab.errors import InputError
 
 ACTIVATIONS = "activations"
-"""The ledger's purpose for messages that carry activations or their gradients."""
+"""Traffic tag for messages that carry activations or their gradients."""
 
 
 def copy_to_tensor_parallel_region(x: torch.Tensor, group: Rank) -> torch.Tensor:
@@ -65,7 +65,7 @@ def sequence_parallel_linears(x: torch.Tensor, linears: Sequence[nn.Linear], gro
     Only this rank's tokens are saved for the backward pass, which gathers them again to compute the weight gradients:
     one all-gather forward, one all-gather and one reduce-scatter backward, however many layers there are.
     """
-    products = _GatheredProducts.apply(x, group, *(linear.weight for linear in linears))  # type: ignore[no-untyped-call]
+    products = _AllGatherLinear.apply(x, group, *(linear.weight for linear in linears))  # type: ignore[no-untyped-call]
     return [
         product if linear.bias is None else product + linear.bias
         for product, linear in zip(products, linears, strict=True)
@@ -127,7 +127,7 @@ class _ReduceScatterTokens(torch.autograd.Function):
         return _all_gather_tokens(gradients[0], ctx.group), None
 
 
-class _GatheredProducts(torch.autograd.Function):
+class _AllGatherLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Rank, *weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.group = group

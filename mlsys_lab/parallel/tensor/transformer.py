@@ -24,7 +24,7 @@ from mlsys_lab.parallel.tensor.mappings import (
 )
 
 REPLICATED_GRADIENTS = "gradients of replicated parameters"
-"""The ledger's purpose for gradients of parameters that every rank has but applies to its own tokens only."""
+"""Traffic tag for gradients of parameters that every rank has but applies to its own tokens only."""
 
 
 def apply_tensor_parallel(model: Transformer, group: Rank, *, sequence_parallel: bool = False) -> Transformer:
@@ -72,7 +72,7 @@ def apply_tensor_parallel(model: Transformer, group: Rank, *, sequence_parallel:
 
 
 def _apply_sequence_parallel(model: Transformer, group: Rank) -> None:
-    """Scatter tokens before the first block, gather them before the head, and all-reduce gradients of replicas."""
+    """Scatter tokens before the first block, gather them before the head; all-reduce replicated gradients."""
 
     def scatter_input(_module: nn.Module, inputs: Any) -> Any:
         return scatter_to_sequence_parallel_region(inputs[0], group), *inputs[1:]

@@ -1,4 +1,4 @@
-"""Closed form of the bytes that a training step of a layout sends, by the ledger's purposes."""
+"""Closed form of the bytes that a training step of a layout sends, by traffic tags."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from mlsys_lab.parallel.train.strategies import DataParallelStrategy, ModelChunk
 from mlsys_lab.parallel.zero import clip_grad_norm
 
 TIED, MEAN_LOSS = "gradients of the tied embedding", "mean loss"
-"""The ledger's purposes for gradients of an embedding on both ends of a pipeline, and for the loss that is reported."""
+"""Traffic tags for gradients of an embedding on both ends of a pipeline, and for the loss that is reported."""
 EMBEDDING = "embedding.weight"
 
 

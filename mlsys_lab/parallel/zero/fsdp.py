@@ -21,27 +21,27 @@ from mlsys_lab.comm.collectives.rooted import broadcast
 from mlsys_lab.comm.collectives.steps import InFlight, Steps
 from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.buckets import BucketReducer, FlatParameters, assign_buckets
-from mlsys_lab.parallel.data.ddp import GRADIENTS, sync_untrained_states
-from mlsys_lab.parallel.zero.optimizer import WEIGHTS, take_gradients
+from mlsys_lab.parallel.data.ddp import GRADIENTS, sync_frozen_params_and_buffers
+from mlsys_lab.parallel.zero.optimizer import WEIGHTS, pop_gradients
 
 SECONDARY_WEIGHTS = "weights in secondary group"
-"""The ledger's purpose for weights gathered from a secondary group."""
+"""Traffic tag for weights gathered from a secondary group."""
 
 
 class ZeroCollectives:
-    """The collectives that carry weights and gradients: rings, in the arrays' own dtype."""
+    """The collectives that carry weights and gradients: rings, in the tensors' own dtype."""
 
     def all_gather(self, group: Rank, shard: torch.Tensor) -> Steps[list[torch.Tensor]]:
         """Return all ranks' flat shards, in order of rank."""
         return all_gather_steps(group, shard, WEIGHTS)
 
     def reduce_scatter(self, group: Rank, gradients: torch.Tensor) -> Steps[torch.Tensor]:
-        """Return this rank's chunk of the sum of all ranks' flat arrays."""
+        """Return this rank's chunk of the sum of all ranks' flat tensors."""
         return reduce_scatter_steps(group, gradients, GRADIENTS)
 
 
 class FSDP(nn.Module):
-    """A module whose weights are sharded over `group`, and unsharded layer by layer only while they are used.
+    """A module with weights sharded over `group`; each layer's weights are unsharded only while they are used.
 
     `parameters()` are this rank's shards: pass those to any elementwise optimizer. Units are the entries of the
     module's ModuleLists; all other parameters form one more unit, which stays unsharded during the forward and the
@@ -77,7 +77,7 @@ class FSDP(nn.Module):
         super().__init__()
         self._group, self._replica_group, self._collectives = group, replica_group, collectives or ZeroCollectives()
         for ranks in [group] if replica_group is None else [group, replica_group]:
-            sync_untrained_states(module, ranks)
+            sync_frozen_params_and_buffers(module, ranks)
         self._names = {id(parameter): name for name, parameter in module.named_parameters()}
         self._units = [
             FSDPUnit(owner, parameters, group, compute_dtype, self._collectives, secondary_group)
@@ -155,7 +155,7 @@ class FSDP(nn.Module):
     def _start_reduction(self, bucket: FlatParameters) -> InFlight[torch.Tensor]:
         """Free a unit's weights and gradients, and start to reduce-scatter its gradients."""
         self._unit_of_bucket[id(bucket)].reshard()
-        return InFlight(self._reduce(take_gradients(bucket)))
+        return InFlight(self._reduce(pop_gradients(bucket)))
 
     def _reduce(self, gradients: torch.Tensor) -> Steps[torch.Tensor]:
         shard = yield from self._collectives.reduce_scatter(self._group, gradients)

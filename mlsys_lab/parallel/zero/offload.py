@@ -23,12 +23,11 @@ class OffloadedOptimizer(ShardedOptimizer):
     """A `ShardedOptimizer` whose shards and states are in host memory, where the update runs.
 
     A step copies gradients of this rank's shards to the host, in the dtype that they have on the device, and new
-    weights back in the parameters' dtype: with 16 bits 2 bytes a parameter each way, divided by the number of ranks.
+    weights back in the parameters' dtype: in 16 bits, 2 bytes per parameter each way, divided by the number of ranks.
     fp32 master weights and moments never leave the host. With `ShardedDDP` no rank keeps full gradients either.
     `traffic` counts the bytes; for a model on the CPU, host memory is the same memory. Left out: pinned memory, copies
     and updates that overlap with computation, and one-step delayed updates (§5 of the paper). In DeepSpeed:
-    `offload_optimizer`; in
-    torch: `CPUOffloadPolicy` of `fully_shard`, which offloads weights too.
+    `offload_optimizer`; in torch: `CPUOffloadPolicy` of `fully_shard`, which offloads weights too.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -36,9 +35,9 @@ class OffloadedOptimizer(ShardedOptimizer):
         super().__init__(*args, **kwargs)
         self.traffic = OffloadTraffic()  # of steps only, not of the initial copy
 
-    def _to_optimizer(self, array: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        self.traffic.device_to_host_bytes += array.nbytes
-        return super()._to_optimizer(array.to("cpu", copy=True), dtype)
+    def _to_optimizer(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        self.traffic.device_to_host_bytes += tensor.nbytes
+        return super()._to_optimizer(tensor.to("cpu", copy=True), dtype)
 
     def _to_model(self, shard: nn.Parameter, like: torch.Tensor) -> torch.Tensor:
         values = super()._to_model(shard, like)

@@ -20,10 +20,10 @@ from mlsys_lab.comm.collectives.reduce_scatter import all_gather, reduce_scatter
 from mlsys_lab.comm.collectives.rooted import broadcast
 from mlsys_lab.comm.collectives.steps import InFlight
 from mlsys_lab.parallel.buckets import BucketReducer, FlatParameters, assign_buckets
-from mlsys_lab.parallel.data.ddp import GRADIENTS, broadcast_tensors, sync_untrained_states
+from mlsys_lab.parallel.data.ddp import GRADIENTS, broadcast_tensors, sync_frozen_params_and_buffers
 
 WEIGHTS, NORM = "weights", "norm"
-"""The ledger's purposes for messages of weights, and for the norm of all gradients."""
+"""Traffic tags for messages of weights, and for the norm of all gradients."""
 
 
 class ShardedOptimizer:
@@ -56,7 +56,7 @@ class ShardedOptimizer:
             shards = []
             for bucket in assign_buckets(given["params"], bucket_bytes):
                 bucket.write_values(broadcast(group, bucket.read_values()))
-                own = self._own_chunk(bucket.read_values())
+                own = self._local_chunk(bucket.read_values())
                 shards.append((bucket, nn.Parameter(self._to_optimizer(own, master_dtype or bucket.dtype))))
             param_groups.append(given | {"params": [shard for _, shard in shards]})
             self.shards += shards
@@ -83,28 +83,28 @@ class ShardedOptimizer:
         shard.grad = own if shard.grad is None else shard.grad + own
 
     def step(self) -> None:
-        """Update this rank's shards, then all-gather the weights: (p - 1)/p of their bytes sent by each rank.
+        """Update this rank's shards, then all-gather the weights: each rank sends (p - 1)/p of their bytes.
 
         A shard without a gradient takes its chunk of the parameters' gradients, which must then be averaged already.
         """
         for bucket, shard in self.shards:
             if shard.grad is None:
-                shard.grad = self._to_optimizer(self._own_chunk(bucket.read_gradients()), shard.dtype)
+                shard.grad = self._to_optimizer(self._local_chunk(bucket.read_gradients()), shard.dtype)
         self.optimizer.step()
         for bucket, shard in self.shards:
             shard.grad = None
             own = self._to_model(shard, bucket.parameters[0])
             bucket.write_values(torch.cat(all_gather(self._group, own, WEIGHTS)))
 
-    def _to_optimizer(self, array: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def _to_optimizer(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Convert from the model's dtype and device to the optimizer's."""
-        return array.to(dtype)
+        return tensor.to(dtype)
 
     def _to_model(self, shard: nn.Parameter, like: torch.Tensor) -> torch.Tensor:
         """Convert a shard's new values to the dtype and device of the model's parameters."""
         return shard.detach().to(like.dtype)
 
-    def _own_chunk(self, flat: torch.Tensor) -> torch.Tensor:
+    def _local_chunk(self, flat: torch.Tensor) -> torch.Tensor:
         return split_chunks(flat, self._group.size)[self._group.rank].clone()
 
 
@@ -120,10 +120,10 @@ class ShardedDDP(nn.Module):
     def __init__(self, module: nn.Module, group: Rank, optimizer: ShardedOptimizer) -> None:
         super().__init__()
         self.module, self._group, self._size, self._optimizer = module, group, group.size, optimizer
-        sync_untrained_states(module, group)  # the optimizer has broadcast the trained parameters
+        sync_frozen_params_and_buffers(module, group)  # the optimizer has broadcast the trained parameters
         self._reducer = BucketReducer(
             [bucket for bucket, _ in optimizer.shards],
-            lambda bucket: InFlight(reduce_scatter_steps(group, take_gradients(bucket), GRADIENTS)),
+            lambda bucket: InFlight(reduce_scatter_steps(group, pop_gradients(bucket), GRADIENTS)),
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -138,8 +138,8 @@ class ShardedDDP(nn.Module):
             self._optimizer.accumulate_gradient(shard, total / self._size)
 
 
-def take_gradients(bucket: FlatParameters) -> torch.Tensor:
-    """Flat gradients of a bucket, whose parameters give theirs up."""
+def pop_gradients(bucket: FlatParameters) -> torch.Tensor:
+    """Pop a bucket's gradients: return them flat, and free those of its parameters."""
     gradients = bucket.read_gradients()
     bucket.free_gradients()
     return gradients
@@ -159,9 +159,9 @@ def clip_grad_norm(
 ) -> float:
     """Scale sharded gradients so that their norm over all ranks is at most `max_norm`; return the norm before scaling.
 
-    Scaling by each rank's own norm would be wrong: shards would be scaled by different factors. Costs one all-reduce of
-    a number. Shards of a `ShardedOptimizer` have gradients after `reduce_gradients`. weights: one array for each shard,
-    of its shape: 0 for elements that another rank of the group counts too, else 1.
+    Each rank's own norm would scale its shard by a different factor. Costs one scalar all-reduce. Shards of a
+    `ShardedOptimizer` have gradients after `reduce_gradients`. weights: one tensor per shard, of its shape: 0 for
+    elements that another rank of the group counts too, else 1.
     """
     given = list(shards)
     masks = [torch.ones(())] * len(given) if weights is None else list(weights)

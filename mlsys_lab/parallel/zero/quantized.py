@@ -33,9 +33,9 @@ class Int8Collectives(ZeroCollectives):
         return [self._quantizer.dequantize(*one, shard.dtype) for one in zip(all_codes, all_scales, strict=True)]
 
     def reduce_scatter(self, group: Rank, gradients: torch.Tensor) -> Steps[torch.Tensor]:
-        """Return this rank's chunk of the sum of all ranks' flat arrays. Runs at once and leaves nothing in flight."""
+        """Return this rank's chunk of the sum of all ranks' flat tensors. Runs at once and leaves nothing in flight."""
         quantized = [self._quantizer.quantize(chunk) for chunk in split_chunks(gradients, group.size)]
-        codes, scales = (all_to_all(group, list(arrays), GRADIENTS) for arrays in zip(*quantized, strict=True))
+        codes, scales = (all_to_all(group, list(tensors), GRADIENTS) for tensors in zip(*quantized, strict=True))
         yield from ()
         return sum(
             (self._quantizer.dequantize(*one, gradients.dtype) for one in zip(codes, scales, strict=True)),

@@ -12,7 +12,7 @@ from mlsys_lab.comm import Rank, RankError, run
 from mlsys_lab.comm.collectives.chunks import chunk_lengths
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.communication import all_reduce_bytes
-from mlsys_lab.parallel.data.compression import MAX_CODE, BlockQuantizer, Int8GradientAverager, PowerSGD
+from mlsys_lab.parallel.data.compression import INT8_MAX, BlockQuantizer, Int8GradientAverager, PowerSGD
 from mlsys_lab.parallel.data.ddp import GRADIENTS, average_gradients_flat
 from tests.parallel.training import loss_of, make_batches, make_model, make_optimizer, rows_of
 
@@ -41,7 +41,7 @@ def test_no_number_is_off_by_more_than_half_a_step_of_its_block(count: int, size
     back = BlockQuantizer(size).dequantize(codes, scales, x.dtype)
     for own, rounded in zip(x.split(size), back.split(size), strict=True):
         if len(own):
-            assert (own - rounded).abs().max() <= own.abs().max() * (0.5 / MAX_CODE + 1e-6)
+            assert (own - rounded).abs().max() <= own.abs().max() * (0.5 / INT8_MAX + 1e-6)
 
 
 def test_zeros_stay_zeros_and_a_block_has_a_number() -> None:
@@ -67,7 +67,7 @@ def test_eight_bits_are_off_by_two_roundings(p: int, block: int) -> None:
         for mine in results:
             assert torch.equal(mine[number], results[0][number])
             assert mine[number].shape == shape
-            assert 0 < float((mine[number] - mean).abs().max()) <= largest / MAX_CODE * 1.001
+            assert 0 < float((mine[number] - mean).abs().max()) <= largest / INT8_MAX * 1.001
     lengths = [length for shape in SHAPES for length in chunk_lengths(torch.Size(shape).numel(), p)]
     assert sum(ledger.sent_bytes(GRADIENTS)) == 2 * (p - 1) * sum(one + 4 * -(-one // block) for one in lengths)
 
@@ -88,7 +88,7 @@ def test_quantization_errors_are_fed_back() -> None:
 
     (totals,), _ = run(add_up, [None])
     for total, gradient in zip(totals, gradients, strict=True):
-        assert float((total - steps * gradient).abs().max()) < 1.1 * float(gradient.abs().max()) / MAX_CODE
+        assert float((total - steps * gradient).abs().max()) < 1.1 * float(gradient.abs().max()) / INT8_MAX
 
 
 @pytest.mark.parametrize("p", [1, 3])

@@ -19,16 +19,18 @@ def test_buckets_during_the_backward_pass_end_a_step_sooner() -> None:
     assert all(one.step_s > longest for one in (*behind, during))
 
 
-@pytest.mark.parametrize("given", [{"ranks": 1}, {"layers": 1}, {"steps": 0}, {"load": 0.0}])
+@pytest.mark.parametrize("given", [{"ranks": 1}, {"layers": 1}, {"steps": 0}, {"comm_to_compute_ratio": 0.0}])
 def test_invalid_arguments_raise(given: dict[str, float]) -> None:
-    with pytest.raises(InputError, match="overlap needs two ranks, two layers, a step and a positive load"):
+    with pytest.raises(InputError, match="overlap needs two ranks, two layers, a step and a positive ratio"):
         overlap.measure(**given)
 
 
 def test_the_command_prints_the_hidden_fraction(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(overlap, "measure", lambda *given: [overlap.Overlap("one flat all-reduce", 0.25, 0.5, 0.75)])
+    monkeypatch.setattr(
+        overlap, "measure", lambda *given: [overlap.OverlapResult("one flat all-reduce", 0.25, 0.5, 0.75)]
+    )
     assert overlap.main([]) == 0
     assert capsys.readouterr().out.splitlines()[1].split() == ["one", "flat", "all-reduce", "250", "50%", "75%"]
 
