@@ -105,6 +105,15 @@ def test_a_node_s_names_say_what_it_keeps(page) -> None:
     assert page.saved_by((u * 2).grad_fn) == page.saved_by((u + u).grad_fn) == ""
 
 
+def test_calls_that_are_compared_were_timed_in_the_same_rounds(page) -> None:
+    """The page once set a floor of 1.75 µs next to "lower than" an addition of 1.3 µs, timed at another moment."""
+    assert list(page.rounds.timings) == list(page.calls)
+    assert len({len(timing.samples_s) for timing in page.rounds.timings.values()}) == 1
+    assert page.spared.samples == page.rounds.ratio("a + b in inference_mode", "a + b").samples
+    assert list(page.sized.timings) == page.sizes
+    assert min(page.times_s[:4]) <= page.floor_s <= max(page.times_s[:4])
+
+
 def test_the_knee_is_where_floor_and_the_cache_s_bytes_weigh_the_same(page) -> None:
     assert 12 * page.knee / page.cache_beta == pytest.approx(page.floor_s, rel=1e-12)
 
