@@ -166,7 +166,7 @@ def _timeline(title: str, kernel: float, launch: float = 24, *, sync: bool = Fal
     for number in range(1, 6):
         if number == 1 or not graph:
             label = "graph" if graph else number
-            width = (1.8 if graph else 1) * launch * scale
+            width = (2.4 if graph else 1) * launch * scale
             pieces.append(box(host, 12, width, 24, label, "orange"))
             host += width
         device = max(device, host)
@@ -196,7 +196,10 @@ def capture() -> Markup:
     )
     for y, height, name, words, tone, source in runs:
         pieces += [arrow(140, source, 174, y + height / 2, tone), box(176, y, 160, height, tone=tone)]
-        pieces += [text(256, y + height / 2 - 3, name, size="small"), text(256, y + height / 2 + 14, words, tone, size="small")]
+        pieces += [
+            text(256, y + height / 2 - 3, name, size="small"),
+            text(256, y + height / 2 + 14, words, tone, size="small"),
+        ]
     return drawing(
         "Left, four lines of a function. The first becomes graph 1, which has guards. The branch is evaluated by "
         "Python, which waits for the tensor's value. The lines after it become graph 2.",
