@@ -117,13 +117,29 @@ def test_counts_of_networks(page) -> None:
 
 
 def test_times_beside_a_model_that_writes(page) -> None:
-    for images, (plain, guided, written) in page.per_image_s.items():
+    def token_s(sequences):
+        return max(2 * parameters() * sequences / PEAK, 2 * parameters() / BANDWIDTH)
+
+    for images, (plain, guided, generated, both) in page.per_image_s.items():
         assert plain == exactly(50 * step_s(images) / images)
         assert guided == exactly(50 * step_s(2 * images) / images)
-        token_s = max(2 * parameters() * images / PEAK, 2 * parameters() / BANDWIDTH)
-        assert written == exactly(T * token_s / images)
+        assert generated == exactly(T * token_s(images) / images)
+        assert both == exactly(T * token_s(2 * images) / images)
+    # Guided against guided: 100 passes against twice 256 tokens.
+    assert page.like_for_like == exactly(100 * passes(T) / (2 * T * parameters())) == pytest.approx(34, abs=0.5)
     best = [row.index(min(row)) for row in page.per_image_s.values()]
     assert best == [0, 0, 0, 2, 2, 2]  # a crowd of writers is cheaper
+
+
+def test_the_decoder_of_the_autoencoder(page) -> None:
+    """Layer by layer, in multiply-adds of one latent number: 3 by 3 convolutions, shortcuts and attention."""
+    at = {1: 9 * (4 * 512 + 2 * 2 * 512**2 + 6 * 512**2) + 16 + 4 * 512**2 + 2 * 32**2 * 512}
+    at[2] = 9 * 7 * 512**2  # the upsampled convolution, then three blocks
+    at[4] = 9 * (512**2 + 512 * 256 + 5 * 256**2) + 512 * 256
+    at[8] = 9 * (256**2 + 256 * 128 + 5 * 128**2 + 128 * 3) + 256 * 128
+    expected = 2 * sum(32**2 * scale**2 * count for scale, count in at.items())
+    assert page.vae_flops == exactly(expected) == pytest.approx(0.62e12, rel=0.01)
+    assert page.vae_s / (4 * page.plain.time_s) == pytest.approx(0.39, abs=0.01)
 
 
 def test_requests_are_answered_together_as_alone(page) -> None:
