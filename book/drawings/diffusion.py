@@ -243,6 +243,30 @@ def halving() -> Markup:
     )
 
 
+def ulysses() -> Markup:
+    """Who holds which tokens of which heads, before and after an all-to-all among four GPUs."""
+    side, tones = 22, ("blue", "orange", "green", "violet")
+
+    def grid(title: str, owner: int, words: str) -> Panel:
+        pieces = [text(4 + 2 * side + 44, 14, "4 groups of heads", size="small")]
+        pieces.append(text(4, 40, "tokens", size="small", anchor="start"))
+        for row in range(4):
+            for column in range(4):
+                tone = tones[(row, column)[owner]]
+                pieces.append(box(48 + side * column, 22 + side * row, side - 2, side - 2, tone=tone))
+        pieces.append(text(48 + 2 * side, 130, words, size="small"))
+        return panel(150, 138, pieces, title=title)
+
+    return drawing(
+        "A square of four groups of tokens, in rows, and four groups of heads, in columns, three times. For linear "
+        "layers each GPU has a row: a quarter of the tokens. For attention each has a column: all tokens of a quarter "
+        "of the heads. Then each has its row again. An all-to-all lies between.",
+        grid("linear layers", 0, "a row per GPU"),
+        grid("after all-to-all: attention", 1, "a column per GPU"),
+        grid("after all-to-all: MLP", 0, "a row per GPU"),
+    )
+
+
 def _step_along(sampler: Sampler, title: str) -> Panel:
     """A step of `sampler` from level 1.2 to 0.4, and the path of the ODE beside it, for data around -1 and 1."""
     high, low, first = 1.2, 0.4, 0.8
@@ -289,4 +313,5 @@ DRAWINGS = {
     "passes": passes,
     "calls": calls,
     "halving": halving,
+    "ulysses": ulysses,
 }
