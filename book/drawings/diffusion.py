@@ -33,7 +33,7 @@ def levels() -> Markup:
     means, noises = np.array(data["means"]), [np.array(noise) for noise in data["noise"]]
     classes = np.array(data["classes"])
     clean = means[classes] + data["deviation"] * noises[1]
-    pieces = [arrow(6, 26, 334, 26, "orange"), text(170, 18, "forward process: any noise level at once", "orange")]
+    pieces = [arrow(6, 26, 334, 26, "orange"), text(170, 18, "forward: any noise level at once", "orange")]
     for at, sigma in enumerate((0.0, 0.5, 2.0, 20.0)):
         left, size = 6 + 84 * at, 76
         pieces += [box(left, 40, size, size, tone="quiet"), text(left + size / 2, 134, f"σ = {sigma:g}", size="small")]
@@ -41,7 +41,7 @@ def levels() -> Markup:
         for k, tone in enumerate(CLASSES):
             places = np.clip(seen[classes == k][:shown] * size / 6.4, -size / 2 + 4, size / 2 - 4)
             pieces += [box(left + size / 2 + x - 2, 40 + size / 2 - y - 2, 4, 4, tone=tone) for x, y in places]
-    pieces += [arrow(334, 148, 6, 148, "blue"), text(170, 168, "sampling: many steps, a prediction in each", "blue")]
+    pieces += [arrow(334, 148, 6, 148, "blue"), text(170, 168, "sampling: one prediction per step", "blue")]
     return drawing(
         "Points of three classes at four levels of noise, from none to so much that the classes cannot be told apart. "
         "An arrow to the right adds noise in one step; an arrow to the left removes it in many steps.",
@@ -248,14 +248,14 @@ def ulysses() -> Markup:
     side, tones = 22, ("blue", "orange", "green", "violet")
 
     def grid(title: str, owner: int, words: str) -> Panel:
-        pieces = [text(4 + 2 * side + 44, 14, "4 groups of heads", size="small")]
+        pieces = [text(48 + 2 * side, 14, "heads", size="small")]
         pieces.append(text(4, 40, "tokens", size="small", anchor="start"))
         for row in range(4):
             for column in range(4):
                 tone = tones[(row, column)[owner]]
                 pieces.append(box(48 + side * column, 22 + side * row, side - 2, side - 2, tone=tone))
         pieces.append(text(48 + 2 * side, 130, words, size="small"))
-        return panel(150, 138, pieces, title=title)
+        return panel(164, 138, pieces, title=title)
 
     return drawing(
         "A square of four groups of tokens, in rows, and four groups of heads, in columns, three times. For linear "
