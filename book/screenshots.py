@@ -71,7 +71,7 @@ def take(site: Path, pictures: Path) -> list[Path]:
 
 
 def take_server(browser: Browser, picture: Path) -> Path:
-    """Take the page of `mlsys-lab serve` while it answers a crowd, and write it to `picture`; returns that path."""
+    """Take the page of `mlsys-lab serve` under load, and write it to `picture`; returns that path."""
     command = [Path(sys.executable).with_name("mlsys-lab"), "serve", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -80,10 +80,10 @@ def take_server(browser: Browser, picture: Path) -> Path:
             page.goto(address)
             page.get_by_label("Your message").fill("What is a cache?")
             page.keyboard.press("Enter")
-            page.locator(".assistant:not(.writing)").wait_for()
+            page.locator(".assistant:not(.streaming)").wait_for()
             page.get_by_role("combobox").select_option("24")
-            page.get_by_role("button", name="Send a crowd").click()
-            page.locator("#steps [data-name]").nth(150).wait_for()
+            page.get_by_role("button", name="Send a burst").click()
+            page.locator("#steps [data-seq-id]").nth(150).wait_for()
             page.get_by_role("button", name="Pause").click()
             page.screenshot(path=picture, full_page=True)
             page.close()

@@ -109,7 +109,7 @@ def experts() -> Markup:
 def pages() -> Markup:
     """Block tables of three texts and the pool that their pages lie in, as the figure's paged cache has them."""
     paged = next(one for one in cache_fill_data()["layouts"] if one["name"] == "paged")
-    slots, size = paged["steps"][8]["slots"], paged["together"]
+    slots, size = paged["steps"][8]["slots"], paged["group_size"]
     tones = {"A": "blue", "B": "orange", "C": "green"}
     pool = [slots[first : first + size] for first in range(0, len(slots), size)]
     owners = ["".join(page[0][1]) for page in pool]
@@ -223,6 +223,7 @@ DRAWINGS = {
     "attention_rows": attention_rows,
     "heads": heads,
     "window": window,
+    "experts": experts,
     "pages": pages,
     "chunks": chunks,
     "speculation": speculation,

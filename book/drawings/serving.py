@@ -15,7 +15,7 @@ from mlsys_lab.flops.cache import bytes_per_token
 from mlsys_lab.inference.engine import BlockManager, Scheduler, SchedulerConfig
 from mlsys_lab.inference.engine import Sequence as EngineSequence
 from mlsys_lab.inference.simulator import Arrival, simulate
-from mlsys_lab.widgets.scheduler import OPENING, play
+from mlsys_lab.widgets.scheduler import INITIAL_ARRIVALS, run_scheduler
 
 TONES = ("blue", "orange", "green", "violet")
 SLOTS = 4
@@ -81,11 +81,11 @@ def batching() -> Markup:
 def budget() -> Markup:
     """The steps of the figure's opening load as columns of tokens: single ones, prompts, and what is left."""
     most = 6
-    states = play(OPENING, most)
+    states = run_scheduler(INITIAL_ARRIVALS, most)
     pieces = [text(26, 22 + 24 * row, most - row, "quiet", size="small") for row in range(most)]
     for step, state in enumerate(states[1:]):
         x, letters = 40 + 24 * step, []
-        for name, count in sorted(state["new"].items(), key=lambda one: one[1] > 1):
+        for name, count in sorted(state["num_scheduled_tokens"].items(), key=lambda one: one[1] > 1):
             letters += [(name, "orange" if count > 1 else "blue")] * count
         for place in range(most):
             name, tone = letters[place] if place < len(letters) else ("", "quiet")

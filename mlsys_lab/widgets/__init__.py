@@ -1,4 +1,4 @@
-"""Interactive figures: one source of JavaScript for the site, where no server runs, and for live notebooks.
+"""Interactive figures: the same JavaScript for the static site and for live notebooks.
 
 On the site: `write_modules(folder)` writes the ES modules, a page loads `load.js`, and cells print
 `element(name, **data)`, `show(figure, alt=…)` or `Table(head, rows)`. In a notebook: `Roofline` and `BackwardGraph`

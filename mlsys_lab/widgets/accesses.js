@@ -104,7 +104,7 @@ function render({ model, el }) {
   const legend = make("p", { class: "legend" },
     "Filled: what the warp's lanes ask for, with their numbers where there is room; ×32 is one element for 32 lanes. " +
     "Tinted: the rest of the 32-byte sectors that move. Grey: touched before.");
-  // What a request costs stays in sight beside the last of tall arrays.
+  // The cost of a request stays visible next to the last of tall arrays.
   const held = make("div", { class: "held" }, make("div", { class: "row top" }, back, slider, on, count), said);
   box.append(held, listing, arrays, legend);
   box.addEventListener("keydown", (event) => {

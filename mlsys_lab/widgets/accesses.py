@@ -1,4 +1,4 @@
-"""Data of the figure of a kernel's memory accesses: request by request, which thread touches which element."""
+"""Interactive figure of a kernel's memory accesses: the element that each thread of a request accesses."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from mlsys_lab.widgets.page import table
 if TYPE_CHECKING:
     from mlsys_lab.kernels.trace.events import Buffer, Trace
 
-_MOST_ELEMENTS = 33 * 32  # of an array, a padded tile: a picture of more has cells that cannot be told apart
-_MOST_REQUESTS = 400
-_COLUMNS = 32  # elements beside each other at most: 390 px hold them
+_MAX_ELEMENTS = 33 * 32  # of an array, such as a padded tile; the cells of a larger one would be too small
+_MAX_REQUESTS = 400
+_COLUMNS = 32  # the most that fit into 390 px
 KINDS = ("reads", "writes", "updates")
 
 
 def access_data(trace: Trace, *, block: int | None = None) -> dict[str, Any]:
     """The data of the figure: a trace's arrays, its source lines, and one step for each request of a warp.
 
-    block: the only block whose requests are shown; all of them where None. Raises `InputError` for a trace that is too
-    large to draw.
+    block: show only the requests of this block. InputError for a trace that is too large to draw.
     """
     from mlsys_lab.kernels.trace.banks import passes
     from mlsys_lab.kernels.trace.sectors import sectors
@@ -41,20 +40,20 @@ def access_data(trace: Trace, *, block: int | None = None) -> dict[str, Any]:
     largest = max(drawn, key=lambda buffer: buffer.elements, default=None)
     if not len(numbers) or largest is None:
         raise InputError(f"{trace.kernel} has no access that could be drawn", got=f"block {block}")
-    if largest.elements > _MOST_ELEMENTS:
-        got, limit = f"{largest.elements} elements", f"at most {_MOST_ELEMENTS}"
+    if largest.elements > _MAX_ELEMENTS:
+        got, limit = f"{largest.elements} elements", f"at most {_MAX_ELEMENTS}"
         help_ = "launch it on smaller arrays"
         raise InputError(f"{largest.name} is too large to draw", got=got, expected=limit, help=help_)
-    if len(numbers) > _MOST_REQUESTS:
+    if len(numbers) > _MAX_REQUESTS:
         help_ = "launch it on smaller arrays, or show one block"
         raise InputError(
-            f"{trace.kernel} makes too many requests to draw", got=len(numbers), expected=_MOST_REQUESTS, help=help_
+            f"{trace.kernel} makes too many requests to draw", got=len(numbers), expected=_MAX_REQUESTS, help=help_
         )
     cost: dict[int, tuple[int, int]] = {}
     for counted in (sectors, passes):
-        heads, begins, taken, least = counted(trace)
+        heads, first, taken, least = counted(trace)
         cost.update(
-            zip(heads["request"][begins].tolist(), zip(taken.tolist(), least.tolist(), strict=True), strict=True)
+            zip(heads["request"][first].tolist(), zip(taken.tolist(), least.tolist(), strict=True), strict=True)
         )
     steps = []
     for number, lanes in zip(numbers.tolist(), np.split(rows, starts[1:]), strict=True):
@@ -74,7 +73,7 @@ def access_data(trace: Trace, *, block: int | None = None) -> dict[str, Any]:
         )
     return {
         "kernel": trace.kernel,
-        "words": list(trace.words),
+        "words": list(trace.unit_names),
         "buffers": [_shape(buffer) for buffer in drawn],
         "source": _source(trace),
         "steps": steps,
@@ -83,14 +82,14 @@ def access_data(trace: Trace, *, block: int | None = None) -> dict[str, Any]:
 
 def _elements(buffer: Buffer, offsets: np.ndarray) -> list[int]:
     """For each lane, its element's position in reading order; −1 if it is outside the array."""
-    rest, place = offsets.copy(), np.zeros(len(offsets), dtype=np.int64)
+    rest, position = offsets.copy(), np.zeros(len(offsets), dtype=np.int64)
     inside = np.ones(len(offsets), dtype=bool)
     for side, stride in sorted(zip(buffer.shape, buffer.strides, strict=True), key=lambda one: -one[1]):
         index = rest // stride if stride else np.zeros_like(rest)
         inside &= (index >= 0) & (index < side)
         rest = rest - index * stride
-        place = place * side + index
-    found: list[int] = np.where(inside, place, -1).tolist()
+        position = position * side + index
+    found: list[int] = np.where(inside, position, -1).tolist()
     return found
 
 
@@ -121,14 +120,14 @@ def _source(trace: Trace) -> list[list[Any]]:
 
 
 def access_table(data: Mapping[str, Any]) -> str:
-    """The steps of `access_data` by source line as an HTML table, for where no script runs."""
+    """HTML table of the steps of `access_data` by source line."""
     texts = {line: text for line, text in data["source"]}
     found: dict[tuple[int, str, str, str], list[int]] = {}
     for step in data["steps"]:
         buffer = data["buffers"][step["buffer"]]
         sums = found.setdefault((step["line"], step["kind"], buffer["name"], buffer["space"]), [0, 0, 0])
-        for place, amount in enumerate((1, step["taken"], step["least"])):
-            sums[place] += amount
+        for column, amount in enumerate((1, step["taken"], step["least"])):
+            sums[column] += amount
     rows = (
         (
             texts[line].strip(),
@@ -139,7 +138,7 @@ def access_table(data: Mapping[str, Any]) -> str:
         )
         for (line, kind, name, space), (requests, taken, least) in sorted(found.items())
     )
-    return table(("line", "what it does", "requests of warps", "taken", "least"), rows)
+    return table(("line", "access", "requests of warps", "taken", "at least"), rows)
 
 
 class Accesses(anywidget.AnyWidget):

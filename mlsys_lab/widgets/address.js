@@ -1,5 +1,5 @@
-// A figure's settings in the page's address, so that what is seen can be sent to others: #device=H200&tensor=8.
-// Comes after common.js.
+// A figure's settings in the page's address, so that the figure can be shared: #device=H200&tensor=8.
+// Needs common.js.
 
 // How a setting is written into an address, and read from it: undefined for what it cannot be.
 const inAddress = {

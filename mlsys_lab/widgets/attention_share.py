@@ -1,6 +1,6 @@
-"""Data of the figure of attention's share of the FLOPs, for the sizes of published transformers.
+"""Interactive figure of attention's fraction of the FLOPs, by sequence length, for published transformers.
 
-The figure repeats `mlsys_lab.flops.compute` in JavaScript, and a test holds the two equal.
+The figure reimplements `mlsys_lab.flops.compute` in JavaScript; a test compares the two.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import anywidget
 import traitlets
 
 from mlsys_lab.configs import TransformerConfig
-from mlsys_lab.configs.presets import PRESETS, preset
+from mlsys_lab.configs.presets import PRESETS, WINDOWS, preset
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.compute import attention_crossover, attention_share
 from mlsys_lab.widgets.modules import esm
@@ -25,30 +25,39 @@ _TABLE_TOKENS = (2_048, 8_192, 32_768, 131_072, 1_048_576)
 def attention_share_data(
     model: str | TransformerConfig = "llama3-8b", *, tokens: int = 8_192, causal: bool = False
 ) -> dict[str, Any]:
-    """The data of the figure, opened on a preset or on sizes of one's own, with sequences of `tokens` (2⁷ to 2²²).
+    """Data of the figure, which initially shows a preset or a config at a sequence length of `tokens` (2⁷ to 2²²).
 
-    `causal` counts only the pairs of positions that a causal mask lets through. Raises `InputError` for an unknown
-    preset or a length that the figure does not draw.
+    `causal` counts only the pairs of positions that a causal mask allows. InputError for an unknown preset or a length
+    out of range.
     """
     if not 2**7 <= tokens <= 2**22:
-        raise InputError("the figure does not draw this length", got=f"{tokens} tokens", expected="128 to 4194304")
+        raise InputError("length out of range", got=f"{tokens} tokens", expected="128 to 4194304")
     config = preset(model) if isinstance(model, str) else model
     return {
-        "presets": [asdict(one) for one in PRESETS.values()],
+        "presets": [_sizes(one) for one in PRESETS.values()],
         "preset": config.name if isinstance(model, str) else "",
-        "own": asdict(config),
+        "own": _sizes(config),
         "tokens": tokens,
         "causal": causal,
     }
 
 
+def _sizes(config: TransformerConfig) -> dict[str, Any]:
+    """A config for the figure, with the sliding window that the preset of its name has."""
+    window = WINDOWS.get(config.name)
+    return asdict(config) | {"window": window and window._asdict()}
+
+
 def attention_share_table(data: Mapping[str, Any]) -> str:
-    """Each preset's share at a few lengths and where it reaches one half, as an HTML table for where no script runs."""
+    """HTML table of each preset's fraction at a few lengths, and the length at which it reaches one half."""
     rows = (
         (
             name,
-            *(f"{100 * attention_share(config, tokens, causal=data['causal']):.3g} %" for tokens in _TABLE_TOKENS),
-            f"{attention_crossover(config, causal=data['causal']):,.0f}",
+            *(
+                f"{100 * attention_share(config, tokens, causal=data['causal'], window=WINDOWS.get(name)):.3g} %"
+                for tokens in _TABLE_TOKENS
+            ),
+            f"{attention_crossover(config, causal=data['causal'], window=WINDOWS.get(name)):,.0f}",
         )
         for name, config in PRESETS.items()
     )
@@ -56,7 +65,7 @@ def attention_share_table(data: Mapping[str, Any]) -> str:
 
 
 class AttentionShare(anywidget.AnyWidget):
-    """Notebook figure of attention's share of the FLOPs by sequence length: `AttentionShare.of("gpt3-175b")`.
+    """Notebook figure of attention's fraction of the FLOPs by sequence length: `AttentionShare.of("gpt3-175b")`.
 
     preset: a name of `presets`; any other shows the sizes in `own`, a `TransformerConfig` as a dict.
     """
@@ -70,5 +79,5 @@ class AttentionShare(anywidget.AnyWidget):
 
     @classmethod
     def of(cls, model: str | TransformerConfig, **options: Any) -> Self:
-        """Figure opened on a preset or a config; `options` are keyword arguments of `attention_share_data`."""
+        """Figure that initially shows a model; `options` are keyword arguments of `attention_share_data`."""
         return cls(**attention_share_data(model, **options))

@@ -1,4 +1,4 @@
-// Plots of curves: two axes with ticks, a grid, and a clipped place for what is drawn. Comes after common.js.
+// Plots of curves: two axes with ticks, a grid and a clipped plot area. Needs common.js.
 
 const AXES_STYLE = `
 svg .grid { stroke: var(--line); stroke-width: 1; opacity: 0.6; }

@@ -1,4 +1,4 @@
-// A backward pass, one node at a time: values run forward, then each node hands its gradient on to its parents.
+// A backward pass, node by node: values are computed forward, then each node propagates its gradient to its parents.
 
 const BACKWARD_STYLE = `
 .said { min-height: 6.2em; margin-top: 10px; padding: 8px 12px; background: var(--raised); border-left: 4px solid var(--line); border-radius: 4px; }
@@ -62,7 +62,7 @@ function render({ model, el }) {
   const { box, stop } = stage(el, model.get("title") ?? "Backward pass, step by step", STEPPER_STYLE + BACKWARD_STYLE);
   const picture = make("div");
   const said = make("div", { class: "said", "aria-live": "polite" });
-  const walk = stepper(box, {
+  const controls = stepper(box, {
     now: () => step,
     last: () => steps.length - 1,
     change(next) {
@@ -85,17 +85,17 @@ function render({ model, el }) {
     });
     return make("label", {}, make("i", {}, node.label), field);
   });
-  // Values behind an operation that this figure does not know cannot be worked out again, so the inputs stay as they are.
+  // Values after an unknown operation cannot be recomputed, so the inputs cannot be changed.
   const allKnown = graph.every((node) => !node.parents.length || operation(node.op, node.parents.length));
-  walk.row.append(legend);
+  controls.row.append(legend);
   box.append(
-    walk.row,
+    controls.row,
     picture,
     said,
     allKnown ? make("div", { class: "row inputs" }, make("span", {}, "Try other inputs:"), ...fields) : "",
   );
 
-  // What is known by now: ids with a value, gradients as summed so far, edges whose flow has been handed on.
+  // Ids with a value, gradients summed so far, and edges whose gradient has been propagated.
   function known() {
     const past = steps.slice(0, step + 1);
     const valued = new Set([...leaves, ...past.filter((s) => s.phase === "forward").map((s) => s.node)].map((n) => n.id));
@@ -154,7 +154,7 @@ function render({ model, el }) {
     ];
   }
 
-  // Nodes whose recorded gradient is not the chain rule's: a slip in the engine that recorded the graph.
+  // Nodes whose recorded gradient differs from the chain rule's: a bug in the engine that recorded the graph.
   function disagreeing() {
     if (Object.keys(inputs).length || !allKnown) return [];
     return graph.filter((n) => n.grad != null && Math.abs(n.grad - run.grads[n.id]) > 1e-6 * (1 + Math.abs(run.grads[n.id])));
@@ -168,7 +168,7 @@ function render({ model, el }) {
     picture.replaceChildren(drawGraph({ graph, spread, run, state, phase, active: node, wrong, name, width }));
     said.dataset.phase = phase === "seed" ? "backward" : phase;
     said.replaceChildren(...words());
-    walk.show(`${phase}${node ? ` ${name(node.id)}` : ""}`);
+    controls.show(`${phase}${node ? ` ${name(node.id)}` : ""}`);
     box.dataset.step = step;
     box.dataset.phase = phase;
   }
@@ -177,10 +177,10 @@ function render({ model, el }) {
     width = next;
     show();
   });
-  const follow = () => walk.go(model.get("step"));
+  const follow = () => controls.go(model.get("step"));
   model.on("change:step", follow);
   return () => {
-    walk.stop();
+    controls.stop();
     stop();
     stopWidth();
     model.off("change:step", follow);

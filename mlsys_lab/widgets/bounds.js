@@ -1,6 +1,6 @@
-// The least time of a training step, a prefill and a decoding step, as `mlsys_lab.flops.bounds` works it out.
+// Lower bounds of the time of a training step, a prefill and a decode step, as in `mlsys_lab.flops.bounds`.
 
-// Seconds that each part of the work takes by itself; the longest is the bound.
+// Seconds of each resource by itself; the longest is the bound.
 function leastTime(work, machine) {
   const parts = {
     compute_s: work.flops / machine.peak_flops_per_s,
@@ -59,7 +59,7 @@ function trainingTraffic(c, layout, recipe, batch, tokens) {
   ];
 }
 
-// Activations that a layer of a micro-batch keeps on a device.
+// Saved activations of a layer and micro-batch on a device.
 function keptLayer(c, layout, recipe, tokens, recomputation = layout.recomputation) {
   return layerActivations(c, Math.floor(tokens / layout.context), layout.micro_batch, {
     tensor: layout.tensor, sequenceParallel: layout.sequence_parallel, recomputation, elementBytes: recipe.compute_bytes,
@@ -81,10 +81,10 @@ function stageFlops(c, layout, { batch, tokens, causal = true }) {
   };
 }
 
-// What the device that has most to do does in a training step.
+// Work of the busiest device in a training step.
 function trainingWork(c, layout, recipe, { batch, tokens, node, causal = true }) {
   const [m, { data: d, tensor: t, context, pipeline: p }] = [microBatches(layout, batch), layout];
-  if (tokens % context) refuse("the sequence does not divide evenly", { got: `${tokens} tokens among ${context} context-parallel ranks` });
+  if (tokens % context) throwInputError("the sequence does not divide evenly", { got: `${tokens} tokens among ${context} context-parallel ranks` });
   const { model, recomputed, bubble: idle } = stageFlops(c, layout, { batch, tokens, causal });
   const flops = model + recomputed + idle;
   const held = shard(c, layout);
@@ -104,9 +104,9 @@ function trainingWork(c, layout, recipe, { batch, tokens, node, causal = true })
 
 // `sequences` of each data-parallel rank go once through all stages, `tokens` new tokens each after `past` cached ones.
 function servingWork(c, layout, { sequences, tokens, past, weightBytes, cacheBytes, node }) {
-  if (layout.context > 1) refuse("serving is bounded without context parallelism", { got: `${layout.context} ranks`, expected: "1" });
+  if (layout.context > 1) throwInputError("serving is bounded without context parallelism", { got: `${layout.context} ranks`, expected: "1" });
   for (const [name, bytes] of [["weight_bytes", weightBytes], ["cache_bytes", cacheBytes]]) {
-    if (!(bytes > 0)) refuse(`${name} must be positive`, { got: bytes });
+    if (!(bytes > 0)) throwInputError(`${name} must be positive`, { got: bytes });
   }
   const { tensor: t, pipeline: p, expert: e } = layout;
   const [held, rows] = [shard(c, layout), sequences * tokens];

@@ -1,6 +1,6 @@
-"""Data of the figure of caches that fill token by token: what lies in each slot, recorded from caches of the package.
+"""Interactive figure of KV caches in use: the token in each slot, by step and layout.
 
-The figure shows what `inference.cache.filling` read from three caches and knows nothing of how they work.
+`inference.cache.filling` records the steps from the package's caches; the figure only draws them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from mlsys_lab.widgets.modules import esm
 from mlsys_lab.widgets.page import table
 
 SLOTS, ROW, BLOCK_SIZE, WINDOW, CHUNK = 48, 16, 4, 5, 4
-_SYSTEM = (1, 2, 3, 4, 5, 6, 7, 8)  # what two prompts begin with
-TEXTS = (
-    Arrival("A", (*_SYSTEM, 9), num_output_tokens=5, step=1),
-    Arrival("B", (*_SYSTEM, 10, 11), num_output_tokens=4, step=4),
+_SHARED_PREFIX = (1, 2, 3, 4, 5, 6, 7, 8)
+ARRIVALS = (
+    Arrival("A", (*_SHARED_PREFIX, 9), num_output_tokens=5, step=1),
+    Arrival("B", (*_SHARED_PREFIX, 10, 11), num_output_tokens=4, step=4),
     Arrival("C", (12, 13, 14), num_output_tokens=9, step=6),
     Arrival("D", (15, 16, 17, 18, 19, 20), num_output_tokens=3, step=10),
 )
@@ -32,74 +32,74 @@ LAYOUTS = ("contiguous", "paged", "sliding window")
 
 
 def cache_fill_data(layout: str = "contiguous", step: int = 0) -> dict[str, Any]:
-    """The data of the figure, opened on one of `LAYOUTS` and on a step of it, 0 being the empty cache.
+    """Data of the figure, which initially shows one of `LAYOUTS` at a step; at step 0 the cache is empty.
 
-    Of each step: by slot its token's position (-1: none), the texts that hold it, and whether a next query sees it; how
-    many slots are held and wasted; new tokens of each text and those that it found there. Raises `InputError` for
-    another layout or step.
+    For each step: each slot's token position (-1: empty), the sequences that own it, and whether the next query reads
+    it; the numbers of allocated and wasted slots; each sequence's new tokens and, on arrival, its cached ones.
+    InputError for an unknown layout or step.
     """
     if layout not in LAYOUTS:
         raise InputError("no such layout", got=layout, expected=", ".join(LAYOUTS), help=did_you_mean(layout, LAYOUTS))
     layouts = [_layout(name) for name in LAYOUTS]
     last = len(layouts[0]["steps"]) - 1
     if not 0 <= step <= last:
-        raise InputError("the figure has no such step", got=step, expected=f"0 to {last}")
+        raise InputError("no such step", got=step, expected=f"0 to {last}")
     return {
         "layouts": layouts,
-        "prompts": {one.name: len(one.prompt) for one in TEXTS},
-        "arrangement": layout,
+        "num_prompt_tokens": {arrival.name: len(arrival.prompt) for arrival in ARRIVALS},
+        "layout": layout,
         "step": step,
     }
 
 
 def _layout(name: str) -> dict[str, Any]:
-    """A layout's states, with the slots that stand together: a row, a block or a ring."""
+    """Steps of a layout, and the number of contiguous slots in a row, a block or a ring."""
     config = TransformerConfig("small", n_layers=1, d_model=2, n_heads=1, d_ff=2, vocab_size=32, context=32)
-    with torch.random.fork_rng(devices=[]):  # a model's weights are drawn, and nobody's next draws shall change by it
+    with torch.random.fork_rng(devices=[]):  # initialising the model leaves the caller's random state unchanged
         model = Transformer(config, window=WINDOW if name == "sliding window" else None)
     ring = WINDOW - 1 + CHUNK
     cache: Contiguous | Paged
     if name == "paged":
-        cache, together = Paged(model, num_blocks=SLOTS // BLOCK_SIZE, block_size=BLOCK_SIZE), BLOCK_SIZE
+        cache, group_size = Paged(model, num_blocks=SLOTS // BLOCK_SIZE, block_size=BLOCK_SIZE), BLOCK_SIZE
     elif name == "contiguous":
-        cache, together = Contiguous(model, sequences=SLOTS // ROW, capacity=ROW), ROW
+        cache, group_size = Contiguous(model, sequences=SLOTS // ROW, capacity=ROW), ROW
     else:
-        cache, together = SlidingWindow(model, sequences=SLOTS // ring, chunk=CHUNK), ring
+        cache, group_size = SlidingWindow(model, sequences=SLOTS // ring, chunk=CHUNK), ring
     steps = [
         {
             "slots": [
-                [-1 if slot.position is None else slot.position, "".join(slot.holders), int(slot.is_visible)]
+                [-1 if slot.position is None else slot.position, "".join(slot.owners), int(slot.is_visible)]
                 for slot in state.slots
             ],
-            "held": state.held,
-            "wasted": state.wasted,
-            "new": {text: list(span) for text, span in state.new.items()},
-            "shared": state.cached,
+            "num_allocated": state.num_allocated,
+            "num_wasted": state.num_wasted,
+            "new_tokens": {name: list(span) for name, span in state.new_tokens.items()},
+            "num_cached_tokens": state.num_cached_tokens,
         }
-        for state in fillings(cache, SLOTS, TEXTS, chunk=CHUNK)
+        for state in fillings(cache, SLOTS, ARRIVALS, chunk=CHUNK)
     ]
-    return {"name": name, "together": together, "steps": steps}
+    return {"name": name, "group_size": group_size, "steps": steps}
 
 
 def cache_fill_table(data: Mapping[str, Any]) -> str:
-    """How many slots each layout holds, and wastes, after each step: an HTML table for where no script runs."""
+    """Numbers of allocated and wasted slots by step and layout, as an HTML table for pages without JavaScript."""
     rows = (
-        (number, *(f"{step['held']}, {step['wasted']}" for step in states))
+        (number, *(f"{step['num_allocated']}, {step['num_wasted']}" for step in states))
         for number, states in enumerate(zip(*(one["steps"] for one in data["layouts"]), strict=True))
     )
-    return table(("slots held, wasted, after step", *(one["name"] for one in data["layouts"])), rows)
+    return table(("slots allocated, wasted, after step", *(one["name"] for one in data["layouts"])), rows)
 
 
 class CacheFill(anywidget.AnyWidget):
-    """Notebook figure of caches that fill: `CacheFill.of("paged")`. `step` follows it."""
+    """Notebook figure of KV caches in use: `CacheFill.of("paged")`. `step` is the step shown."""
 
     _esm = esm("cache_fill")
     layouts: traitlets.List[Any] = traitlets.List(traitlets.Dict()).tag(sync=True)
-    prompts: traitlets.Dict[str, Any] = traitlets.Dict().tag(sync=True)
-    arrangement = traitlets.Unicode("contiguous").tag(sync=True)
+    num_prompt_tokens: traitlets.Dict[str, Any] = traitlets.Dict().tag(sync=True)
+    layout = traitlets.Unicode("contiguous").tag(sync=True)
     step = traitlets.Int(0).tag(sync=True)
 
     @classmethod
     def of(cls, layout: str = "contiguous", step: int = 0) -> Self:
-        """Figure opened on a layout and one of its steps; errors as in `cache_fill_data`."""
+        """Figure that initially shows a layout at a step; errors as in `cache_fill_data`."""
         return cls(**cache_fill_data(layout, step))

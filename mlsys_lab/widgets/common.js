@@ -1,5 +1,5 @@
-// What every figure shares. `esm(name)` puts this text in front of the figure's own, so that each figure stays one
-// ES module without imports: a custom element on the site, anywidget's `_esm` in a notebook.
+// Functions of all figures. `esm(name)` prepends this file to a figure's own, so that each figure is one ES module
+// without imports: a custom element on the site, anywidget's `_esm` in a notebook.
 
 function make(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
@@ -37,13 +37,13 @@ function si(x, unit) {
   return `${Number((rounded / 1000 ** (index - 3)).toPrecision(3))} ${steps[index]}${unit}`.replace("-", "−");
 }
 
-// Throws what was wrong, got, expected, and what to do, as one line.
-function refuse(what, { got, expected, help } = {}) {
+// Throws an error of one line: what was wrong, got, expected, and help.
+function throwInputError(what, { got, expected, help } = {}) {
   const parts = [got === undefined ? "" : `got ${got}`, expected === undefined ? "" : `expected ${expected}`].filter(Boolean);
   throw new Error(what + (parts.length ? `: ${parts.join(", ")}` : "") + (help ? `; help: ${help}` : ""));
 }
 
-// The page's own choice comes before the system's: the book and Colab mark <html>, JupyterLab and VS Code mark <body>.
+// The page's theme takes precedence over the system's: the book and Colab mark <html>, JupyterLab and VS Code <body>.
 function isDark() {
   const { documentElement: html, body } = document;
   const named = html.dataset.theme ?? html.getAttribute("theme");
@@ -54,39 +54,39 @@ function isDark() {
   return matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
-// Calls `then(dark)` now and whenever the theme changes; returns what ends the watch.
+// Calls `then(dark)` now and whenever the theme changes; returns a function that stops it.
 function watchTheme(then) {
-  const tell = () => then(isDark());
-  const observer = new MutationObserver(tell);
+  const notify = () => then(isDark());
+  const observer = new MutationObserver(notify);
   const options = { attributes: true, attributeFilter: ["data-theme", "theme", "class", "data-jp-theme-light"] };
   observer.observe(document.documentElement, options);
   observer.observe(document.body, options);
   const media = matchMedia("(prefers-color-scheme: dark)");
-  media.addEventListener("change", tell);
-  tell();
+  media.addEventListener("change", notify);
+  notify();
   return () => {
     observer.disconnect();
-    media.removeEventListener("change", tell);
+    media.removeEventListener("change", notify);
   };
 }
 
-// Calls `then(width)` with the content width in CSS pixels, now and at every change; returns what ends the watch.
+// Calls `then(width)` with the content width in CSS pixels, now and at every change; returns a function that stops it.
 function watchWidth(node, then) {
   let width = 0;
-  const tell = () => {
+  const notify = () => {
     const next = Math.floor(node.clientWidth);
     if (next <= 0 || next === width) return;
     width = next;
     then(width);
   };
   // A frame later: drawing inside the observer's own callback would be reported as a resize loop.
-  const observer = new ResizeObserver(() => requestAnimationFrame(tell));
+  const observer = new ResizeObserver(() => requestAnimationFrame(notify));
   observer.observe(node);
-  tell();
+  notify();
   return () => observer.disconnect();
 }
 
-// Calls `then()` whenever one of the model's traits changes; returns what ends the watch.
+// Calls `then()` whenever one of the model's traits changes; returns a function that stops it.
 function watchTraits(model, names, then) {
   for (const name of names) model.on(`change:${name}`, then);
   return () => {
@@ -128,19 +128,19 @@ input[type="range"] { accent-color: var(--value); min-width: 0; }
 }
 `;
 
-// A figure's own space in `el`, apart from the page's style sheets: a labelled box that follows the theme.
+// A labelled box in `el` that follows the theme and is isolated from the page's style sheets.
 function stage(el, label, style) {
   const root = el.shadowRoot ?? el.attachShadow({ mode: "open" });
   const box = make("div", { class: "figure", role: "group", "aria-label": label });
   root.replaceChildren(make("style", {}, STYLE + style), box);
-  // Outside the shadow root a key typed into a field looks like a key typed at the page: JupyterLab would delete cells
-  // by it and the book would turn pages. Combinations, such as the book's Ctrl+K, go on as ever.
+  // Outside the shadow root, a key typed into a field looks like one typed at the page: JupyterLab would delete cells,
+  // and the book would turn pages. Combinations, such as the book's Ctrl+K, still reach the page.
   el.setAttribute("data-lm-suppress-shortcuts", "true");
   box.addEventListener("keydown", (event) => event.ctrlKey || event.metaKey || event.stopPropagation());
   return { box, stop: watchTheme((dark) => (box.dataset.theme = dark ? "dark" : "light")) };
 }
 
-// The part of anywidget's model that figures use, over fixed data: what the site has in place of a kernel.
+// The part of anywidget's model that figures use, on fixed data: the site has no kernel.
 function plainModel(data) {
   const listeners = {};
   return {

@@ -1,4 +1,4 @@
-// A decoding step on a device's roofline: what a step does with weights, what with caches, and how many sequences fit.
+// A decode step on a device's roofline: intensity of weights and attention, and how many sequences fit.
 
 const DECODE_STYLE = `
 svg .roof { fill: none; stroke: var(--ink); stroke-width: 2.4; }
@@ -13,7 +13,7 @@ const BATCHES = [1, 2, ...Array.from({ length: 18 }, (_, i) => (i % 2 ? 4 : 3) *
 const CONTEXTS = { low: 7, high: 17, step: 0.25 }; // powers of two
 const WIDTHS = [[2, "16 bits"], [1, "8 bits"], [0.5, "4 bits"]];
 
-// One more token for `batch` sequences of `context` tokens: least time, intensities of the parts, and bytes that are held.
+// One token for each of `batch` sequences of `context` tokens: time bound, arithmetic intensities, and bytes in memory.
 function decodeStep(c, layout, machine, { batch, context, weightBytes, cacheBytes }) {
   const options = { sequences: batch, tokens: 1, past: context - 1, weightBytes, cacheBytes, node: machine.node };
   const work = servingWork(c, layout, options);
@@ -48,11 +48,11 @@ function render({ model, el }) {
   const named = (list) => list.map((one) => [one.name, one.name]);
   const modelMenu = menu("Model", named(presets), (name) => change({ kv_heads: presets.find((one) => one.name === name).n_kv_heads, preset: name }));
   const gpuMenu = menu("GPU", named(machines), (name) => change({ gpu: name }));
-  const headsMenu = menu("Key/value heads", [], (count) => change({ kv_heads: Number(count) }));
+  const headsMenu = menu("KV heads", [], (count) => change({ kv_heads: Number(count) }));
   const weightMenu = menu("Weights", WIDTHS, (bytes) => change({ weight_bytes: Number(bytes) }));
   const cacheMenu = menu("Cache", WIDTHS.slice(0, 2), (bytes) => change({ cache_bytes: Number(bytes) }));
   const batch = slide("Sequences", { min: 0, max: BATCHES.length - 1, step: 1 }, (i) => change({ batch: BATCHES[i] }));
-  const context = slide("Tokens of each", { min: CONTEXTS.low, max: CONTEXTS.high, step: CONTEXTS.step },
+  const context = slide("Context, tokens", { min: CONTEXTS.low, max: CONTEXTS.high, step: CONTEXTS.step },
     (exponent) => change({ context: Math.round(2 ** exponent) }));
   const picture = make("div");
   const verdict = make("p", { class: "verdict", "aria-live": "polite" });
@@ -83,9 +83,9 @@ function render({ model, el }) {
     const reach = [1, most].filter(() => most).map((count) => decodeStep(config, model.get("degrees"), on, { ...sizes, batch: count }).intensity);
     picture.replaceChildren(drawing(on, now, reach));
     verdict.dataset.bound = now.binds;
-    verdict.textContent = `At least ${si(now.time_s, "s")} a step: ${grouped(1 / now.time_s)} tokens/s for each, ${grouped(sizes.batch / now.time_s)} together`;
+    verdict.textContent = `At least ${si(now.time_s, "s")} per step: ${grouped(1 / now.time_s)} tokens/s per sequence, ${grouped(sizes.batch / now.time_s)} in total`;
     const fits = now.fitting >= sizes.batch ? `${grouped(now.fitting)} such sequences fit.` : now.fitting ? `Does not fit: ${grouped(now.fitting)} such sequences would.` : "Does not fit.";
-    detail.textContent = `${now.binds}-bound, ${short(now.margin)} times over. Weights ${si(now.weights, "B")}, caches ${si(now.cached, "B")} of ${si(on.memory_bytes, "B")}: ${fits}`;
+    detail.textContent = `${now.binds}-bound by a factor of ${short(now.margin)}. Weights ${si(now.weights, "B")}, caches ${si(now.cached, "B")} of ${si(on.memory_bytes, "B")}: ${fits}`;
   }
 
   // `reach`: intensities of a step with one sequence and with as many as fit, or neither.

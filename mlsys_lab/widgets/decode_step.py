@@ -1,6 +1,6 @@
-"""Data of the figure of a decoding step on a roofline: sequences, context, key/value heads, bytes of an element.
+"""Interactive figure of a decode step on a roofline: batch size, context, KV heads, bytes per element.
 
-The figure repeats `flops.bounds.serving_work` and what is beneath it in JavaScript, and a test holds the two equal.
+The figure reimplements `flops.bounds.serving_work` in JavaScript; a test compares the two.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from mlsys_lab.widgets.modules import esm
 from mlsys_lab.widgets.page import table
 
 MODELS = ("llama2-7b", "llama2-13b", "llama3-8b", "qwen2.5-7b", "qwen2.5-32b", "qwen3-30b-a3b", "llama3-70b")
-"""Presets that the figure has: a key and a value for each of some heads, and weights that one GPU can hold."""
+"""Presets with multi-head or grouped-query attention, whose weights fit on one GPU."""
 GPUS = ("H100", "H200", "B200", "A100 80GB", "L4", "RTX 4090")
-MOST_SEQUENCES, CONTEXTS = 1024, (2**7, 2**17)
+MAX_SEQUENCES, CONTEXTS = 1024, (2**7, 2**17)
 _TABLE_BATCHES = (1, 8, 64, 256)
 
 
@@ -38,18 +38,18 @@ def decode_step_data(
     weight_bytes: float = 2,
     cache_bytes: float = 2,
 ) -> dict[str, Any]:
-    """The data of the figure, opened on one of `MODELS` and `GPUS`; `kv_heads` are the model's own by default.
+    """Data of the figure, which initially shows one of `MODELS` and `GPUS`; `kv_heads` are the model's own by default.
 
-    `batch` sequences of `context` tokens each get one more. Raises `InputError` for a name, a number of heads that does
-    not divide the query heads, or sizes that the figure does not have.
+    A step generates one token for each of `batch` sequences of `context` tokens. InputError for an unknown name, KV
+    heads that do not divide the query heads, and sizes out of range.
     """
     for name, known in ((model, MODELS), (gpu, GPUS)):
         if name not in known:
             raise InputError("not in the figure", got=name, expected=", ".join(known), help=did_you_mean(name, known))
-    if not 1 <= batch <= MOST_SEQUENCES or not CONTEXTS[0] <= context <= CONTEXTS[1]:
+    if not 1 <= batch <= MAX_SEQUENCES or not CONTEXTS[0] <= context <= CONTEXTS[1]:
         got = f"{batch} sequences of {context} tokens"
         raise InputError(
-            "the figure does not draw this", got=got, expected=f"1 to {MOST_SEQUENCES}, {CONTEXTS[0]} to {CONTEXTS[1]}"
+            "not supported by the figure", got=got, expected=f"1 to {MAX_SEQUENCES}, {CONTEXTS[0]} to {CONTEXTS[1]}"
         )
     config = preset(model)
     if kv_heads is not None:
@@ -69,7 +69,7 @@ def decode_step_data(
 
 
 def decode_step(data: Mapping[str, Any], batch: int | None = None) -> Estimate:
-    """What the figure shows of its data, worked out by the package; `batch` takes the place of its own."""
+    """Estimate of the figure's data, computed by the package; `batch` overrides the data's."""
     config = replace(preset(data["preset"]), n_kv_heads=data["kv_heads"])
     return estimate_serving(
         config,
@@ -83,18 +83,18 @@ def decode_step(data: Mapping[str, Any], batch: int | None = None) -> Estimate:
 
 
 def decode_step_table(data: Mapping[str, Any]) -> str:
-    """A few numbers of sequences, each with the least time of a step, as an HTML table for where no script runs."""
+    """HTML table of the lower bound of a step's time for a few batch sizes."""
     rows = []
     for batch in _TABLE_BATCHES:
         estimate = decode_step(data, batch)
         bound, rate = estimate.bounds["decode"], estimate.tokens_per_s["decode"]
         held = estimate.memory.weights + estimate.memory.cache
         rows.append((batch, f"{1e3 * bound.time_s:.3g}", f"{rate:,.0f}", bound.binds, f"{held / 1e9:.3g}"))
-    return table(("sequences", "least time of a step, ms", "tokens/s together", "bound", "weights and cache, GB"), rows)
+    return table(("sequences", "step at least, ms", "total tokens/s", "bound", "weights and KV cache, GB"), rows)
 
 
 class DecodeStep(anywidget.AnyWidget):
-    """Notebook figure of a decoding step on a roofline: `DecodeStep.of("llama2-7b", batch=16, kv_heads=4)`."""
+    """Notebook figure of a decode step on a roofline: `DecodeStep.of("llama2-7b", batch=16, kv_heads=4)`."""
 
     _esm = esm("decode_step")
     presets: traitlets.List[Any] = traitlets.List(traitlets.Dict()).tag(sync=True)
@@ -110,5 +110,5 @@ class DecodeStep(anywidget.AnyWidget):
 
     @classmethod
     def of(cls, model: str = "llama3-8b", **options: Any) -> Self:
-        """Figure opened on a model; `options` are keyword arguments of `decode_step_data`."""
+        """Figure that initially shows a model; `options` are keyword arguments of `decode_step_data`."""
         return cls(**decode_step_data(model, **options))

@@ -1,7 +1,7 @@
-"""Data of the figure of points on their way from noise to three classes: a mixture, noise, solver, steps, guidance.
+"""Interactive figure of sampling: points move from noise to three classes, by solver, steps and guidance.
 
-The figure repeats `diffusion`'s samplers in JavaScript, on a mixture whose denoiser is known exactly, and a test holds
-the two equal.
+The figure reimplements `diffusion`'s samplers in JavaScript, on a mixture whose denoiser is known exactly; a test
+compares the two.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import traitlets
 
-from mlsys_lab.diffusion.guidance import ClassifierFree
+from mlsys_lab.diffusion.guidance import ClassifierFreeGuidance
 from mlsys_lab.diffusion.mixtures import Mixture
 from mlsys_lab.diffusion.samplers import find_sampler
 from mlsys_lab.diffusion.sampling import Noise, Sampling
@@ -25,7 +25,7 @@ from mlsys_lab.widgets.modules import esm
 from mlsys_lab.widgets.page import table
 
 SOLVERS = {"ddim": "DDIM, Euler", "heun": "Heun", "dpm++": "DPM-Solver++ 2M", "ddpm": "DDPM"}
-MOST_STEPS = 24
+MAX_STEPS = 24
 _CLASSES, _POINTS = 3, 24
 _RADIUS, _DEVIATION = 1.2, 0.35
 _SIGMA_MIN, _SIGMA_MAX = 0.02, 20.0
@@ -33,22 +33,22 @@ _SCALES = (1.0, 3.0)
 
 
 def denoising_data(solver: str = "ddim", *, steps: int = 8, scale: float = 1.0) -> dict[str, Any]:
-    """The data of the figure, opened on one of `SOLVERS` at the end of a run; `scale` 1 is no guidance.
+    """Data of the figure, which initially shows the end of a run of one of `SOLVERS`; `scale` 1 is no guidance.
 
-    Raises `InputError` for another solver, more than `MOST_STEPS` steps, and a scale outside 0 to 6.
+    InputError for an unknown solver, more than `MAX_STEPS` steps, and a scale outside 0 to 6.
     """
     if solver not in SOLVERS:
         help = did_you_mean(solver, SOLVERS)
         raise InputError("no such solver in the figure", got=solver, expected=", ".join(SOLVERS), help=help)
-    if steps not in range(1, MOST_STEPS + 1) or not 0 <= scale <= 6:
-        got, expected = f"{steps} steps, scale {scale:g}", f"1 to {MOST_STEPS}, 0 to 6"
-        raise InputError("the figure does not draw this", got=got, expected=expected)
+    if steps not in range(1, MAX_STEPS + 1) or not 0 <= scale <= 6:
+        got, expected = f"{steps} steps, scale {scale:g}", f"1 to {MAX_STEPS}, 0 to 6"
+        raise InputError("not supported by the figure", got=got, expected=expected)
     angles = np.pi / 2 + 2 * np.pi * np.arange(_CLASSES) / _CLASSES
     return {
         "means": (_RADIUS * np.stack([np.cos(angles), np.sin(angles)], axis=1)).round(6).tolist(),
         "deviation": _DEVIATION,
         "classes": np.repeat(np.arange(_CLASSES), _POINTS).tolist(),
-        "noise": [_noise(step).round(2).tolist() for step in range(MOST_STEPS + 1)],
+        "noise": [_noise(step).round(2).tolist() for step in range(MAX_STEPS + 1)],
         "sigma_min": _SIGMA_MIN,
         "sigma_max": _SIGMA_MAX,
         "solvers": [[name, words] for name, words in SOLVERS.items()],
@@ -68,8 +68,8 @@ def _noise(step: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class _Given(Noise):
-    """Noise that is given, by step: (steps + 1, points, 2)."""
+class _FixedNoise(Noise):
+    """Predetermined noise by step: (steps + 1, points, 2)."""
 
     steps: Sequence[Any] = ()
 
@@ -78,19 +78,19 @@ class _Given(Noise):
 
 
 def sampling_of(data: Mapping[str, Any], solver: str, steps: int, scale: float) -> Sampling:
-    """The run that the figure shows of its data, as the package makes it."""
+    """The figure's run, computed by the package."""
     weights = torch.full((_CLASSES,), 1 / _CLASSES, dtype=torch.float64)
     mixture = Mixture(torch.tensor(data["means"], dtype=torch.float64), weights, data["deviation"])
-    denoiser = mixture if scale == 1 else ClassifierFree(mixture, scale, mixture.null)
+    denoiser = mixture if scale == 1 else ClassifierFreeGuidance(mixture, scale, mixture.null)
     grid = edm_grid(steps, data["sigma_min"], data["sigma_max"])
-    noise = _Given((_CLASSES * _POINTS, 2), dtype=torch.float64, steps=data["noise"])
+    noise = _FixedNoise((_CLASSES * _POINTS, 2), dtype=torch.float64, steps=data["noise"])
     return Sampling(denoiser, grid, noise, torch.tensor(data["classes"]), find_sampler(solver))
 
 
 def spread_of(data: Mapping[str, Any], points: np.ndarray, sigma: float) -> tuple[float, float]:
-    """Deviation of points (B, 2) from their class's centre, and of the centres from where they belong.
+    """Standard deviation of points (B, 2) in their class, and distance of its mean from the true mean.
 
-    Both are in deviations that a class ought to have at level `sigma`: 1 and 0 are right.
+    Both are divided by the true standard deviation at noise level `sigma`: 1 and 0 are exact.
     """
     wanted = np.hypot(data["deviation"], sigma)
     own = points.reshape(_CLASSES, _POINTS, 2)
@@ -101,7 +101,7 @@ def spread_of(data: Mapping[str, Any], points: np.ndarray, sigma: float) -> tupl
 
 
 def denoising_table(data: Mapping[str, Any]) -> str:
-    """Spread and offset of the classes by solver, steps and guidance: a table for where no script runs."""
+    """HTML table of the classes' spread and offset by solver, steps and guidance."""
     rows = []
     for steps in (2, 4, 8, 16):
         cells = []
@@ -115,7 +115,7 @@ def denoising_table(data: Mapping[str, Any]) -> str:
 
 
 class Denoising(anywidget.AnyWidget):
-    """Notebook figure of points walking from noise to three classes: `Denoising.of("heun", steps=12, scale=3)`."""
+    """Notebook figure of sampling three classes from noise: `Denoising.of("heun", steps=12, scale=3)`."""
 
     _esm = esm("denoising")
     means: traitlets.List[Any] = traitlets.List().tag(sync=True)
@@ -132,5 +132,5 @@ class Denoising(anywidget.AnyWidget):
 
     @classmethod
     def of(cls, solver: str = "ddim", **options: Any) -> Self:
-        """Figure opened on a solver; `options` are keyword arguments of `denoising_data`."""
+        """Figure that initially shows a solver; `options` are keyword arguments of `denoising_data`."""
         return cls(**denoising_data(solver, **options))

@@ -1,4 +1,4 @@
-// The form that chooses a device and what it is connected by. Comes after axes.js.
+// The form that chooses a device and what it is connected by. Needs axes.js.
 
 // Reads `devices`, `device`, `node` and `network` of the model; `node` is null for the device's own.
 function deviceForm(model, change) {
@@ -13,8 +13,8 @@ function deviceForm(model, change) {
     const { peaks, machine: limits } = chosen();
     if (typeof peaks[precision] === "string") throw new Error(peaks[precision]);
     const [wires, together] = [model.get("network") * 1e9, model.get("node") ?? limits.node];
-    if (!(wires > 0)) refuse("the network out of range", { got: `${wires / 1e9} GB/s`, expected: "more than 0" });
-    if (!Number.isInteger(together) || together < 1) refuse("devices a node out of range", { got: together, expected: "a whole number, at least 1" });
+    if (!(wires > 0)) throwInputError("the network out of range", { got: `${wires / 1e9} GB/s`, expected: "more than 0" });
+    if (!Number.isInteger(together) || together < 1) throwInputError("devices a node out of range", { got: together, expected: "a whole number, at least 1" });
     return {
       ...limits, peak_flops_per_s: peaks[precision], link_bytes_per_s: limits.link_bytes_per_s ?? wires, network_bytes_per_s: wires, node: together,
     };

@@ -1,19 +1,19 @@
-// What a model needs on given devices, as `mlsys_lab.flops.estimate` works it out, under the same names.
+// Memory, time and cost of a model on given devices, as in `mlsys_lab.flops.estimate`, with the same names.
 
 function checkAmounts(c, tokens, price) {
   if (!Number.isInteger(tokens) || tokens < 1) {
-    refuse("tokens of a sequence out of range", { got: Number.isNaN(tokens) ? "nothing" : tokens, expected: "a whole number, at least 1" });
+    throwInputError("tokens of a sequence out of range", { got: Number.isNaN(tokens) ? "nothing" : tokens, expected: "a whole number, at least 1" });
   }
   if (c.position === "learned" && tokens > c.context) {
-    refuse(`${c.name} has no positions for so many tokens`, { got: tokens, expected: `up to ${c.context}` });
+    throwInputError(`${c.name} has no positions for that many tokens`, { got: tokens, expected: `up to ${c.context}` });
   }
-  if (price !== null && !(price >= 0 && price < Infinity)) refuse("a price cannot be so", { got: price, expected: "0 or more an hour and device" });
+  if (price !== null && !(price >= 0 && price < Infinity)) throwInputError("a price cannot be so", { got: price, expected: "0 or more an hour and device" });
 }
 
 function sequencesOf(layout, batch) {
   if (!Number.isInteger(batch) || batch < 1 || batch % layout.data) {
     const wanted = `a multiple of ${layout.data} data-parallel ranks`;
-    refuse("the batch does not divide evenly", { got: `${Number.isNaN(batch) ? "no" : batch} sequences`, expected: wanted });
+    throwInputError("the batch does not divide evenly", { got: `${Number.isNaN(batch) ? "no" : batch} sequences`, expected: wanted });
   }
   return batch / layout.data;
 }
@@ -113,7 +113,7 @@ function estimate(given) {
   const [held, count, single] = [shard(c, layout), parameters(c), layout.pipeline === 1];
   const memory = memoryOf(spec, layout);
   if (![memory.total, ...Object.values(figures.bounds).map((bound) => bound.time_s)].every(Number.isFinite)) {
-    refuse("sizes too large to compute with", { expected: "fewer than 10³⁰⁰ FLOPs and bytes" });
+    throwInputError("sizes too large to compute with", { expected: "fewer than 10³⁰⁰ FLOPs and bytes" });
   }
   const perSecond = (price * deviceCount(layout)) / 3600;
   const costs = Object.entries(figures.tokens_per_s).map(([phase, speed]) => [phase, (perSecond / speed) * 1e6]);
@@ -127,9 +127,9 @@ function estimate(given) {
 
 // Seconds of a training run over its tokens and its cost (null without a price): the least by the bound, or at an MFU.
 function trainingRun(found, tokens, mfu, price) {
-  if (!(tokens > 0 && tokens < Infinity)) refuse("tokens of a training run out of range", { got: tokens, expected: "more than 0" });
+  if (!(tokens > 0 && tokens < Infinity)) throwInputError("tokens of a training run out of range", { got: tokens, expected: "more than 0" });
   if (mfu !== null && !(mfu > 0 && mfu <= found.mfu)) {
-    refuse("the MFU cannot be so", { got: `${Number((100 * mfu).toPrecision(3))} %`, expected: `more than 0 and at most the bound's ${Number((100 * found.mfu).toPrecision(3))} %` });
+    throwInputError("the MFU cannot be so", { got: `${Number((100 * mfu).toPrecision(3))} %`, expected: `more than 0 and at most the bound's ${Number((100 * found.mfu).toPrecision(3))} %` });
   }
   const time = (tokens / found.tokens_per_s.step) * (mfu === null ? 1 : found.mfu / mfu);
   return { time_s: time, cost: price === null ? null : (time / 3600) * found.devices * price };
@@ -161,14 +161,14 @@ function smallerLayouts(c, layout, training) {
   });
 }
 
-const MOST_CHANGES = 3;
+const MAX_CHANGES = 3;
 
 // The layout that fits by the fewest changes, each made once at most, as [words, layout]; undefined where three do not do.
 function nearestLayout(c, layout, fits, training) {
   const key = (one) => JSON.stringify(Object.keys(layout).map((name) => one[name]));
   let ways = [["", layout]];
   const seen = new Set([key(layout)]);
-  for (let changes = 1; changes <= MOST_CHANGES; changes++) {
+  for (let changes = 1; changes <= MAX_CHANGES; changes++) {
     const further = [];
     for (const [words, one] of ways) {
       for (const [word, smaller] of smallerLayouts(c, one, training)) {

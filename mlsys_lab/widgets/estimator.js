@@ -76,13 +76,13 @@ function render({ model, el }) {
   const error = make("p", { class: "error", role: "alert" });
   const verdict = make("p", { class: "verdict", "aria-live": "polite" });
   const why = make("p", { class: "detail" });
-  const mend = make("button", { type: "button", click: () => change({ degrees: fitting()[1] }) }, "Take that layout");
+  const applyFix = make("button", { type: "button", click: () => change({ degrees: fitting()[1] }) }, "Take that layout");
   const picture = make("div");
   const kinds = make("ul", { class: "kinds" });
   const times = make("div");
   const figures = make("dl", { class: "numbers" });
   const command = make("code", { class: "command" });
-  const results = make("div", { class: "results" }, verdict, why, mend, picture, kinds, times, figures, command);
+  const results = make("div", { class: "results" }, verdict, why, applyFix, picture, kinds, times, figures, command);
   box.append(
     group("Model", mode.label, form.preset.label),
     make("details", {}, make("summary", {}, "Sizes"), make("div", { class: "fields" }, ...form.nodes)),
@@ -131,8 +131,8 @@ function render({ model, el }) {
       const found = estimate(specification());
       figured = [found, wholeRuns(found)];
       error.textContent = "";
-    } catch (refusal) {
-      error.textContent = refusal.message;
+    } catch (inputError) {
+      error.textContent = inputError.message;
     }
     results.hidden = !figured;
     if (!figured) return;
@@ -141,7 +141,7 @@ function render({ model, el }) {
     verdict.dataset.fits = fits;
     verdict.textContent = `${fits ? "Fits" : "Does not fit"}: ${si(memory.total, "B")} of ${si(capacity, "B")} on the fullest of ${several(found.devices)}`;
     why.textContent = `Most of it: ${KINDS[memory.largest]}, ${si(memory[memory.largest], "B")}. ${fits ? "" : remedy()}`;
-    mend.hidden = fits || !fitting();
+    applyFix.hidden = fits || !fitting();
     const held = Object.keys(KINDS).filter((kind) => memory[kind] > 0);
     picture.replaceChildren(memoryBar(memory, capacity, held));
     kinds.replaceChildren(...held.map((kind) =>
@@ -204,13 +204,13 @@ function render({ model, el }) {
   function wholeRuns(found) {
     const [tokens, reached] = [model.get("total_tokens"), model.get("mfu") ?? null];
     if (found.mode !== "training" || !tokens) return [];
-    const told = (words, fraction) => {
+    const describe = (words, fraction) => {
       const { time_s: time, cost } = trainingRun(found, tokens, fraction, model.get("price"));
       return [`${amount(tokens)} tokens, ${words}`, duration(time) + (cost === null ? "" : `, $${cost >= 1e3 ? amount(cost) : rounded(cost)}`)];
     };
     const words = `at an MFU of ${rounded(100 * reached)} %`;
     const beyond = [`${amount(tokens)} tokens, ${words}`, `out of reach: at most ${rounded(100 * found.mfu)} %`];
-    return [told("at least", null), ...(reached === null ? [] : [reached > found.mfu ? beyond : told(words, reached)])];
+    return [describe("at least", null), ...(reached === null ? [] : [reached > found.mfu ? beyond : describe(words, reached)])];
   }
 
   function memoryBar(memory, capacity, held) {

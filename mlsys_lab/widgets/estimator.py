@@ -1,6 +1,6 @@
 """Data of the estimator, `mlsys-lab estimate` as an interactive figure.
 
-The figure repeats `mlsys_lab.flops.estimate` and all beneath it in JavaScript, and a test holds the two equal.
+The figure reimplements `mlsys_lab.flops.estimate` in JavaScript; a test compares the two.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ def estimator_data(
     mfu: float | None = None,
     address: bool = False,
 ) -> dict[str, Any]:
-    """The data of the estimator, opened on these settings; `price` is dollars an hour for one device, and
-    `total_tokens` what a training run reads in all: the figure says how long that takes and what it costs, by the bound
-    and at the `mfu` that the reader reaches. With `address` the page's address keeps what the reader sets.
+    """Data of the estimator with these initial settings.
+
+    `price` is dollars per device and hour, `total_tokens` the tokens of a training run, of which the figure shows time
+    and cost, by the bound and at an `mfu`. With `address` the page's address stores the settings.
 
     `recipe_name` is for mode "training", `weight_format` and `cache_format` for "serving"; without a layout there are
-    eight data-parallel ranks with ZeRO stage 1. Raises `InputError` for a name that there is not.
+    eight data-parallel ranks with ZeRO stage 1. InputError for an unknown name.
     """
     if mode not in ("training", "serving"):
         raise InputError("unknown mode", got=repr(mode), expected="training or serving")
@@ -79,9 +80,9 @@ def estimator_data(
 
 
 def device_machines(one: Device) -> dict[str, Any]:
-    """A device's limits for the estimator; its peaks in FLOP/s by format, or the error's text where it has none.
+    """A device's limits for the estimator; its peaks in FLOP/s by format, or the error's text if it has none.
 
-    The network is for the reader to choose, and takes the place of links where there are none.
+    The reader chooses the network, which also replaces missing links.
     """
     peaks: dict[str, float | str] = {}
     limits: dict[str, float | None] = {}
@@ -105,7 +106,7 @@ def recipe_bytes(one: Recipe) -> dict[str, Any]:
 
 
 def estimator_table(data: Mapping[str, Any]) -> str:
-    """Each preset's parameters and training states as an HTML table, for where no script runs."""
+    """HTML table of each preset's parameters and training states."""
     chosen = recipe(data["recipe"])
     rows = []
     for name, config in PRESETS.items():
@@ -148,7 +149,7 @@ class Estimator(anywidget.AnyWidget):
 
     @classmethod
     def of(cls, model: str | TransformerConfig, **options: Any) -> Self:
-        """Estimator opened on a preset or a config; `options` are keyword arguments of `estimator_data`."""
+        """Estimator that initially shows a preset or a config; `options` are keyword arguments of `estimator_data`."""
         data = estimator_data(model, **options)
-        del data["address"]  # that of a notebook is not the figure's
+        del data["address"]  # a notebook's address is not the figure's to change
         return cls(**data)

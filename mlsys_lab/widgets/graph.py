@@ -1,4 +1,4 @@
-"""From a scalar engine's result to the list of nodes that the backward figure draws."""
+"""Data of the backward figure: the nodes of a scalar engine's graph."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from mlsys_lab.errors import InputError
 
 MAX_NODES = 60
-"""Most nodes that the figure draws: more boxes cannot be read on one screen."""
+"""Largest graph that is readable on one screen."""
 
 _ORDERED = {"-", "/"}
 

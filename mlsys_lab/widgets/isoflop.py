@@ -1,6 +1,6 @@
-"""Data of the IsoFLOP figure: published loss laws, and the best split of a budget between parameters and tokens.
+"""Interactive IsoFLOP figure: published loss laws, and the best split of a budget between parameters and tokens.
 
-The figure repeats `mlsys_lab.scaling.laws` in JavaScript, and a test holds the two equal.
+The figure reimplements `mlsys_lab.scaling.laws` in JavaScript; a test compares the two.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ _TABLE_FLOPS = (1e18, 1e20, 1e22, GOPHER_FLOPS, 1e25)
 
 
 def law_constants(law: Law) -> dict[str, float]:
-    """A law as the six constants of L = E + (A/N^alpha + B/D^beta)^gamma, the one form that the figure draws."""
+    """Constants of a law in the form L = E + (A/N^alpha + B/D^beta)^gamma, which covers all laws of the figure."""
     A, B, alpha, beta = law.coefficients
     gamma = law.alpha_D if isinstance(law, KaplanLaw) else 1.0
     return {"E": law.floor, "A": A, "alpha": alpha, "B": B, "beta": beta, "gamma": gamma}
 
 
 def isoflop_data(law: str = "Chinchilla", *, budget_flops: float = GOPHER_FLOPS, runs: bool = False) -> dict[str, Any]:
-    """The data of the IsoFLOP figure, opened on one of `LAWS` and a budget; `runs` shows noisy runs and their parabola.
+    """Data of the figure, which initially shows one of `LAWS` at a budget; `runs` shows noisy runs and their parabola.
 
-    Raises `InputError` for an unknown law or a budget that the figure does not draw (10¹⁷ to 10²⁶ FLOPs).
+    InputError for an unknown law, and a budget outside 10¹⁷ to 10²⁶ FLOPs.
     """
     if law not in LAWS:
         raise InputError(
             "no such law", got=repr(law), expected=f"one of {', '.join(LAWS)}", help=did_you_mean(law, LAWS)
         )
     if not 1e17 <= budget_flops <= 1e26:
-        raise InputError("the figure does not draw this budget", got=f"{budget_flops:g} FLOPs", expected="1e17 to 1e26")
+        raise InputError("budget out of range", got=f"{budget_flops:g} FLOPs", expected="1e17 to 1e26")
     return {
         "laws": [{"name": name, "about": _ABOUT[name]} | law_constants(one) for name, one in LAWS.items()],
         "law": law,
@@ -63,7 +63,7 @@ def isoflop_data(law: str = "Chinchilla", *, budget_flops: float = GOPHER_FLOPS,
 
 
 def isoflop_table(data: Mapping[str, Any]) -> str:
-    """Each law's optimum on a few budgets as an HTML table, for where no script runs."""
+    """Each law's optimum on a few budgets as an HTML table for pages without JavaScript."""
     rows = []
     for one in data["laws"]:
         for flops in _TABLE_FLOPS:
@@ -91,5 +91,5 @@ class IsoFlop(anywidget.AnyWidget):
 
     @classmethod
     def of(cls, law: str = "Chinchilla", **options: Any) -> Self:
-        """Figure opened on a law; `options` are keyword arguments of `isoflop_data`."""
+        """Figure that initially shows a law; `options` are keyword arguments of `isoflop_data`."""
         return cls(**isoflop_data(law, **options))

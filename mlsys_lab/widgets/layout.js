@@ -1,12 +1,12 @@
-// How a model is divided among devices, as `mlsys_lab.flops.layout` divides it: the same refusals, the same parts.
+// How a model is sharded over devices, as in `mlsys_lab.flops.layout`, with the same error messages.
 
 const RECOMPUTATIONS = ["none", "selective", "full"];
 
 // Throws for degrees that cannot be, or that the model or the batch does not divide by.
 function checkLayout(layout) {
   checkWhole(layout, "Layout", ["data", "tensor", "pipeline", "expert", "context", "micro_batch", "interleave"], 1);
-  if (layout.data % layout.expert) refuse("expert ranks are taken from the data ranks", { got: `${layout.expert} of ${layout.data}` });
-  if (layout.interleave > 1 && layout.pipeline === 1) refuse("a model of one stage has no chunks to interleave", { got: `${layout.interleave} of them` });
+  if (layout.data % layout.expert) throwInputError("expert ranks are taken from the data ranks", { got: `${layout.expert} of ${layout.data}` });
+  if (layout.interleave > 1 && layout.pipeline === 1) throwInputError("a model of one stage has no chunks to interleave", { got: `${layout.interleave} of them` });
 }
 
 function checkDivision(c, layout) {
@@ -16,30 +16,30 @@ function checkDivision(c, layout) {
   if (c.experts) {
     wants.push(["experts", c.experts.count, "expert-parallel ranks", layout.expert], ["an expert's d_ff", c.experts.d_ff, "tensor-parallel ranks", layout.tensor]);
   } else if (layout.expert > 1) {
-    refuse(`${c.name} has no experts to divide`, { got: `${layout.expert} expert-parallel ranks` });
+    throwInputError(`${c.name} has no experts to divide`, { got: `${layout.expert} expert-parallel ranks` });
   }
   for (const [what, count, who, ways] of wants) {
-    if (count % ways) refuse(`${what} do not divide evenly`, { got: `${count} among ${ways} ${who}` });
+    if (count % ways) throwInputError(`${what} do not divide evenly`, { got: `${count} among ${ways} ${who}` });
   }
   const chunks = layout.pipeline * layout.interleave;
   // An interleaved model's first chunk may hold the embedding alone, its last one the head.
-  if (c.n_layers + (layout.interleave > 1 ? 2 : 0) < chunks) refuse("a model chunk without a layer", { got: `${c.n_layers} layers for ${chunks} model chunks` });
+  if (c.n_layers + (layout.interleave > 1 ? 2 : 0) < chunks) throwInputError("a model chunk without a layer", { got: `${c.n_layers} layers for ${chunks} model chunks` });
   const K = c.n_kv_heads;
-  if (K % layout.tensor && layout.tensor % K) refuse("key/value heads do not divide evenly", { got: `${K} among ${layout.tensor} tensor-parallel ranks` });
+  if (K % layout.tensor && layout.tensor % K) throwInputError("key/value heads do not divide evenly", { got: `${K} among ${layout.tensor} tensor-parallel ranks` });
 }
 
 // Micro-batches of each data-parallel rank in a step on `batch` sequences.
 function microBatches(layout, batch) {
   const once = layout.data * layout.micro_batch;
   if (!Number.isInteger(batch) || batch < 1 || batch % once) {
-    refuse("the batch does not divide evenly", {
+    throwInputError("the batch does not divide evenly", {
       got: `${Number.isNaN(batch) ? "no" : batch} sequences`,
       expected: `a multiple of ${once}: ${layout.data} data-parallel ranks, ${layout.micro_batch} sequences each`,
     });
   }
   const count = batch / once;
   if (layout.interleave > 1 && count % layout.pipeline) {
-    refuse("interleaved micro-batches are a multiple of the stages", { got: `${count} over ${layout.pipeline} stages` });
+    throwInputError("interleaved micro-batches are a multiple of the stages", { got: `${count} over ${layout.pipeline} stages` });
   }
   return count;
 }
@@ -51,12 +51,12 @@ function stageLayers(c, layout, { first = false, last = false } = {}) {
   return full - ((last && lacking > 0) || (first && lacking > 1) ? 1 : 0);
 }
 
-// How often a rank with ZeRO 2 or 3 goes through its layers in a step.
+// How often a rank with ZeRO 2 or 3 runs its layers in a step.
 function roundsOf(layout, count) {
   return layout.interleave > 1 ? Math.floor(count / layout.pipeline) : count;
 }
 
-// Micro-batches whose activations a stage keeps at once, with all of its layers.
+// Micro-batches in flight on a stage, each with all of its layers.
 function inFlight(layout, stage, count) {
   const [p, v] = [layout.pipeline, layout.interleave];
   const ahead = v === 1 ? p - 1 - stage : 2 * (p - 1 - stage) + (v - 1) * p;

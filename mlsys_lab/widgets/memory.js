@@ -11,7 +11,7 @@ function states(count, recipe, data, zeroStage) {
   };
 }
 
-// What the MLP keeps for a token, its input aside, in elements, over the experts in use.
+// Saved activations of the MLP per token, without its input, in elements, over the experts in use.
 function mlpElements(c, fused = false) {
   const perWidth = isGated(c) ? (fused ? 3 : 4) : 2;
   if (!c.experts) return perWidth * c.d_ff;
@@ -19,16 +19,16 @@ function mlpElements(c, fused = false) {
   return (perWidth * (denseLayers * c.d_ff + (c.n_layers - denseLayers) * (active + shared) * dFf)) / c.n_layers;
 }
 
-// What a token that is sent to experts keeps for each: what it was given and what it gave back, in elements.
+// Saved activations per routed token and expert: the expert's input and output, in elements.
 function sentElements(c) {
   return c.experts ? (2 * c.experts.active * c.d_model * (c.n_layers - c.experts.dense_layers)) / c.n_layers : 0;
 }
 
-// Bytes that a layer keeps on each device for `batch` sequences of `tokens` tokens; fused attention and gated activation, no dropout.
+// Bytes of a layer's saved activations on each device for `batch` sequences of `tokens` tokens; fused attention and gated activation, no dropout.
 function layerActivations(c, tokens, batch, { tensor, sequenceParallel, recomputation, elementBytes }) {
   const [rows, D, N] = [batch * tokens, c.d_model, c.n_heads];
   if (sequenceParallel && tokens % tensor) {
-    refuse("sequence parallelism does not divide evenly", { got: `${tokens} tokens among ${tensor} tensor-parallel ranks` });
+    throwInputError("sequence parallelism does not divide evenly", { got: `${tokens} tokens among ${tensor} tensor-parallel ranks` });
   }
   const shared = sequenceParallel ? tensor : 1;
   if (recomputation === "full") return (rows * D * elementBytes) / shared;
@@ -52,7 +52,7 @@ function cacheBytesPerToken(c, elementBytes) {
   return c.n_layers * elements * elementBytes;
 }
 
-// How often the devices of a tensor-parallel group keep the whole cache between them.
+// Number of copies of the KV cache on a tensor-parallel group.
 function cacheCopies(c, tensor) {
   return c.latent ? tensor : Math.max(1, tensor / c.n_kv_heads);
 }

@@ -1,4 +1,4 @@
-"""The JavaScript of the figures, as text for notebooks and as files for the site."""
+"""JavaScript of the figures: text for notebooks, files for the site."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from mlsys_lab.errors import InputError
 
 _FOLDER = files("mlsys_lab.widgets")
-_BEFORE = {
+_DEPENDENCIES = {
     "all_reduce": ("common", "axes"),
     "attention_share": ("common", "axes", "config", "counts", "sizes"),
     "backward": ("common", "stepper", "graph", "picture"),
@@ -34,7 +34,7 @@ _BEFORE = {
     "speculation": ("common", "axes"),
     "zero_stages": ("common", "axes", "memory"),
 }
-_SHARED = {part for parts in _BEFORE.values() for part in parts}
+_SHARED = {part for parts in _DEPENDENCIES.values() for part in parts}
 _SITE_ONLY = {"load"}
 _NAMES = {Path(part.name).stem for part in _FOLDER.iterdir() if part.name.endswith(".js")} - _SHARED
 FIGURES = tuple(sorted(_NAMES - _SITE_ONLY))
@@ -42,15 +42,15 @@ FIGURES = tuple(sorted(_NAMES - _SITE_ONLY))
 
 
 def esm(name: str) -> str:
-    """The ES module `name` as one text, with the modules that it imports put in."""
+    """Source of the ES module `name`, with its dependencies included."""
     if name not in _NAMES:
         raise InputError("no such figure module", got=repr(name), expected="one of " + ", ".join(sorted(_NAMES)))
-    parts = (*_BEFORE.get(name, ("common",)), name)
+    parts = (*_DEPENDENCIES.get(name, ("common",)), name)
     return "".join((_FOLDER / f"{part}.js").read_text(encoding="utf-8") for part in parts)
 
 
 def write_modules(folder: Path) -> list[Path]:
-    """Write every module into `folder` (the site's `_static/widgets`); `load.js` is the one that pages load."""
+    """Write every module to `folder` (the site's `_static/widgets`); pages load `load.js`."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name in sorted(_NAMES):

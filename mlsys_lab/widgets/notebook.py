@@ -15,7 +15,7 @@ from mlsys_lab.widgets.roofline import device_data
 class BackwardGraph(anywidget.AnyWidget):
     """Notebook figure of a backward pass over a recorded graph, step by step.
 
-    `BackwardGraph.from_value(f, x=x, y=y)` draws the graph behind `f`. `step` follows the figure, and can be set.
+    `BackwardGraph.from_value(f, x=x, y=y)` draws the graph that computed `f`. `step` is the step shown.
     """
 
     _esm = esm("backward")
@@ -29,12 +29,12 @@ class BackwardGraph(anywidget.AnyWidget):
 
 
 class Roofline(anywidget.AnyWidget):
-    """Notebook figure of a device's roofline with one piece of work on it, moved by sliders.
+    """Notebook figure of a device's roofline and one workload, set by sliders.
 
-    devices: `[{"name": str, "bandwidth": B/s, "peaks": {precision: FLOP/s}}]`, the course's table when not given.
-    device, precision: the ones shown; a name that is not there shows the first.
+    devices: `[{"name": str, "bandwidth": B/s, "peaks": {precision: FLOP/s}}]`, by default the course's table.
+    device, precision: those shown; an unknown name shows the first.
     work: "matmul" of (m,k)·(k,n), or "intensity" in FLOP/B.
-    points: measured work to show beside the bound, `[{"label": str, "intensity": FLOP/B, "flops_per_s": FLOP/s}]`.
+    points: measurements to show, `[{"label": str, "intensity": FLOP/B, "flops_per_s": FLOP/s}]`.
     """
 
     _esm = esm("roofline")

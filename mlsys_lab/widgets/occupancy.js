@@ -1,4 +1,4 @@
-// Blocks and warps that a multiprocessor holds at once, and what keeps it from holding more.
+// Resident blocks and warps of a multiprocessor, and the resource that limits them.
 
 const OCCUPANCY_STYLE = `
 .picture { touch-action: pan-y; cursor: ew-resize; margin-top: 6px; }
@@ -30,19 +30,19 @@ const MOST = { threads: 1024, registers: 255 };
 const REGISTER_UNIT = 256;
 const SCHEDULERS = 4;
 
-// As `mlsys_lab.kernels.trace.occupancy` works it out, under the same names and with the same refusals.
+// As in `mlsys_lab.kernels.trace.occupancy`, with the same names and error messages.
 function occupancy(device, { threads, registers, shared_bytes }) {
   const { warps: atMostWarps, blocks: atMostBlocks, compute_capability: capability, register_bytes, shared_bytes: allShared } = device;
   if (!(atMostWarps && atMostBlocks && capability && register_bytes && allShared)) {
-    refuse(`${device.name} has no streaming multiprocessors`, { expected: "an NVIDIA GPU" });
+    throwInputError(`${device.name} has no streaming multiprocessors`, { expected: "an NVIDIA GPU" });
   }
   const said = (amount) => (Number.isNaN(amount) ? "nothing" : amount);
   for (const [what, amount] of Object.entries({ threads, registers })) {
     if (!(Number.isInteger(amount) && amount >= 1 && amount <= MOST[what])) {
-      refuse(`${what} out of range`, { got: said(amount), expected: `1 to ${MOST[what]}` });
+      throwInputError(`${what} out of range`, { got: said(amount), expected: `1 to ${MOST[what]}` });
     }
   }
-  if (!(shared_bytes >= 0)) refuse("shared_bytes must not be negative", { got: said(shared_bytes) });
+  if (!(shared_bytes >= 0)) throwInputError("shared_bytes must not be negative", { got: said(shared_bytes) });
   const up = (amount, unit) => Math.ceil(amount / unit) * unit;
   const warps = Math.ceil(threads / WARP);
   const perWarp = up(registers * WARP, REGISTER_UNIT);
@@ -76,7 +76,7 @@ function render({ model, el }) {
   const counted = (n, word) => `${grouped(n)} ${word}${n === 1 ? "" : "s"}`;
   const percent = (x) => `${number(Number((100 * x).toPrecision(3)))}\u00a0%`;
 
-  // A slider for play, and beside it a field for any number.
+  // A slider, and a field for any number.
   function knob(name, label, { min, max, step }) {
     const range = make("input", { type: "range", "aria-label": label, min, max, step, input: () => put(name, Number(range.value)) });
     const field = make("input", {
@@ -124,8 +124,8 @@ function render({ model, el }) {
     try {
       held = occupancy(now, sizes);
       error.textContent = "";
-    } catch (refusal) {
-      error.textContent = refusal.message;
+    } catch (inputError) {
+      error.textContent = inputError.message;
     }
     for (const node of [verdict, detail, slots, legend, limits, picture]) node.hidden = !held;
     if (held) tell(now, sizes, held);

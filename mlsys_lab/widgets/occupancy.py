@@ -1,6 +1,6 @@
-"""Data of the occupancy calculator: NVIDIA's GPUs, and the size of one kernel's blocks.
+"""Interactive occupancy calculator: NVIDIA's GPUs, and the size of one kernel's blocks.
 
-The figure repeats `mlsys_lab.kernels.trace.occupancy` in JavaScript, and a test holds the two equal.
+The figure reimplements `mlsys_lab.kernels.trace.occupancy` in JavaScript; a test compares the two.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TABLE_THREADS = (32, 64, 128, 256, 512, 768, 1024)
 
 
 def multiprocessor_data(devices: Iterable[Device] = DEVICES) -> list[dict[str, Any]]:
-    """For each device with multiprocessors, the most that one of them holds; sizes in bytes."""
+    """Limits of a multiprocessor of each device; sizes in bytes."""
     return [
         {
             "name": one.name,
@@ -38,10 +38,9 @@ def multiprocessor_data(devices: Iterable[Device] = DEVICES) -> list[dict[str, A
 def occupancy_data(
     device: str = "H100", *, threads: int = 256, registers: int = 64, shared_bytes: int = 0
 ) -> dict[str, Any]:
-    """The data of the figure, opened on a GPU of the course's table and on one kernel.
+    """Data of the figure, which initially shows a GPU of the course's table and on one kernel.
 
-    threads and shared_bytes are a block's, registers a thread's. Raises `InputError` for what cannot be asked of the
-    device, as `occupancy` does.
+    threads and shared_bytes are per block, registers per thread. InputError as in `occupancy`.
     """
     chosen = hardware.device(device)
     occupancy(chosen, threads, registers=registers, shared_bytes=shared_bytes)
@@ -55,7 +54,7 @@ def occupancy_data(
 
 
 def occupancy_table(data: Mapping[str, Any]) -> str:
-    """The kernel's occupancy in blocks of several sizes as an HTML table, for where no script runs."""
+    """HTML table of the kernel's occupancy by block size."""
     chosen, rows = hardware.device(data["device"]), []
     for threads in sorted({*_TABLE_THREADS, data["threads"]}):
         held = occupancy(chosen, threads, registers=data["registers"], shared_bytes=data["shared_bytes"])
@@ -64,9 +63,9 @@ def occupancy_table(data: Mapping[str, Any]) -> str:
 
 
 class OccupancyCalculator(anywidget.AnyWidget):
-    """Notebook calculator of blocks and warps on a multiprocessor: `OccupancyCalculator.of("H100", threads=256)`.
+    """Notebook calculator of resident blocks and warps: `OccupancyCalculator.of("H100", threads=256)`.
 
-    devices: as `multiprocessor_data` gives them. device: the one shown; a name that is not there shows the first.
+    devices: from `multiprocessor_data`. device: the one shown; an unknown name shows the first.
     """
 
     _esm = esm("occupancy")
@@ -78,5 +77,5 @@ class OccupancyCalculator(anywidget.AnyWidget):
 
     @classmethod
     def of(cls, device: str = "H100", **sizes: int) -> Self:
-        """Calculator opened on a GPU and a kernel; `sizes` are keyword arguments of `occupancy_data`."""
+        """Calculator that initially shows a GPU and a kernel; `sizes` are keyword arguments of `occupancy_data`."""
         return cls(**occupancy_data(device, **sizes))

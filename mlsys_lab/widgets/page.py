@@ -1,4 +1,4 @@
-"""The HTML that places a figure on a page of the site, with a table for where no script runs."""
+"""HTML of a figure on a page of the site, with a table for pages without JavaScript."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.widgets.modules import FIGURES
 
 NUMBER = re.compile(r"[-−+±]?\.?\d")
-"""How a cell begins that holds a number, whatever unit follows."""
+"""Start of a cell that holds a number, with any unit."""
 
 
 def script_json(data: Any) -> str:
-    """JSON that may stand inside a `<script>` element: no `<`, so that nothing in it can end the element.
+    """JSON for a `<script>` element: it contains no `<`, so it cannot end the element.
 
-    Raises `InputError` for values that JSON does not have (NaN, infinity, foreign objects).
+    InputError for values that JSON cannot represent (NaN, infinity, other objects).
     """
     try:
         text = json.dumps(data, allow_nan=False, separators=(",", ":"))
@@ -33,7 +33,7 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _write_table(head: Sequence[object], rows: Iterable[Sequence[object]], kinds: Sequence[str]) -> str:
-    """A table whose columns' cells have these attributes; a long name may break behind its underscores."""
+    """Table whose columns' cells have these attributes; long names may break after underscores."""
 
     def write_row(cells: Sequence[object], tag: str) -> str:
         texts = (html.escape(str(cell)).replace("_", "_<wbr>") for cell in cells)
@@ -43,10 +43,10 @@ def _write_table(head: Sequence[object], rows: Iterable[Sequence[object]], kinds
 
 
 class Table:
-    """A table as the value of a notebook's cell: names of columns, then rows of as many values.
+    """Table as the value of a notebook cell, from the names of its columns and its rows.
 
-    The first value names its row. Further columns that hold numbers alone, with or without units, are of class
-    `number`, which the site sets flush right. Raises ValueError for a row of another length than the head.
+    Except for the first, columns of numbers, with or without units, have the class `number`, which the site aligns
+    right. ValueError for a row whose length differs from the head's.
 
     >>> print(Table(("card", "GB"), [("T4", 16)])._repr_html_())
     <table><tr><th>card</th><th class="number">GB</th></tr><tr><td>T4</td><td class="number">16</td></tr></table>
@@ -64,7 +64,7 @@ class Table:
 
 
 class Element:
-    """A figure on a page of the site: a custom element around JSON data, with HTML to show where no script runs."""
+    """Figure on a page of the site: a custom element with JSON data, and HTML for pages without JavaScript."""
 
     def __init__(self, name: str, data: dict[str, Any], fallback: str) -> None:
         self._html = (
@@ -76,9 +76,9 @@ class Element:
 
 
 def element(name: str, *, fallback: str = "", **data: Any) -> Element:
-    """Make the figure `name` with its data, for a page of the site. `data` is what the anywidget of that name takes.
+    """Make the figure `name` for a page of the site; `data` are the traits of its anywidget.
 
-    fallback: HTML that shows until the figure runs; for `backward` and `roofline` a table of the data when left out.
+    fallback: HTML that is shown until the figure runs; by default a table of the data for `backward` and `roofline`.
 
     >>> print(element("strides", cells=4, fallback="<p>none</p>")._repr_html_())
     <mlsys-strides><script type="application/json">{"cells":4}</script><p>none</p></mlsys-strides>

@@ -52,7 +52,7 @@ function drawGraph({ graph, spread, run, state, phase, active, wrong, name, widt
   return picture;
 }
 
-// What this edge hands back, on the edge, nearer to the receiving end.
+// The gradient that this edge propagates, near its receiving end.
 function flowTag(edge, points, across, w, h, twin) {
   const text = Number.isNaN(edge.flow) ? "?" : (edge.flow < 0 ? "" : "+") + number(edge.flow);
   const wide = text.length * 7.6 + 10;

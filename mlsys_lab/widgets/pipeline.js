@@ -11,8 +11,8 @@ svg .on.of-weight { fill: var(--gradient); }
 `;
 
 const CHUNKS = 2;
-const MOST_RANKS = 8;
-const MOST_MICRO_BATCHES = 32;
+const MAX_RANKS = 8;
+const MAX_MICRO_BATCHES = 32;
 const PIPELINE_SCHEDULES = ["GPipe", "1F1B", "interleaved", "zero bubble"];
 
 // For each rank its actions in order: { kind, microBatch, chunk }, of kind "forward", "backward" or "weight".
@@ -34,12 +34,12 @@ function makeSchedule(name, ranks, microBatches) {
     const order = forward.slice(0, ahead);
     forward.slice(ahead).forEach((action, i) => order.push(action, backward[i]));
     order.push(...backward.slice(forward.length - ahead));
-    return name === "zero bubble" ? putWeightsOff(order, rank, count) : order;
+    return name === "zero bubble" ? deferWeightGradients(order, rank, count) : order;
   });
 }
 
-// A rank's actions with gradients of weights apart, `rank` micro-batches late.
-function putWeightsOff(order, rank, count) {
+// A rank's actions with separate weight-gradient passes, `rank` micro-batches later.
+function deferWeightGradients(order, rank, count) {
   const weight = (microBatch) => ({ kind: "weight", microBatch, chunk: 0 });
   const split = order.flatMap((action) =>
     action.kind === "backward" && action.microBatch >= rank ? [action, weight(action.microBatch - rank)] : [action]);
@@ -47,8 +47,8 @@ function putWeightsOff(order, rank, count) {
   return split;
 }
 
-// Start and end of every action, as soon as what it waits for has ended: { rank, start, end, ...action }.
-function playSchedule(schedule) {
+// Start and end of every action, which starts when its inputs are ready: { rank, start, end, ...action }.
+function simulateSchedule(schedule) {
   const ranks = schedule.length;
   const chunks = 1 + Math.max(...schedule.flat().map((action) => action.chunk));
   const last = ranks * chunks - 1;
@@ -103,8 +103,8 @@ function render({ model, el }) {
     model.save_changes();
   }
   const kind = menu("Schedule", PIPELINE_SCHEDULES.map((name) => [name, name]), (schedule) => change({ schedule }));
-  const ranks = slide("Ranks p", { min: 1, max: MOST_RANKS, step: 1 }, (value) => change({ ranks: value }));
-  const micro = slide("Micro-batches m", { min: 1, max: MOST_MICRO_BATCHES, step: 1 }, (value) => change({ micro_batches: value }));
+  const ranks = slide("Ranks p", { min: 1, max: MAX_RANKS, step: 1 }, (value) => change({ ranks: value }));
+  const micro = slide("Micro-batches m", { min: 1, max: MAX_MICRO_BATCHES, step: 1 }, (value) => change({ micro_batches: value }));
   const picture = make("div");
   const verdict = make("p", { class: "verdict", "aria-live": "polite" });
   const detail = make("p", { class: "detail" });
@@ -116,7 +116,7 @@ function render({ model, el }) {
     kind.input.value = name;
     ranks.set(p, String(p));
     const schedule = makeSchedule(name, p, m);
-    const bars = playSchedule(schedule);
+    const bars = simulateSchedule(schedule);
     const count = 1 + Math.max(...bars.map((bar) => bar.microBatch));
     micro.set(m, count === m ? String(m) : `${count}, a multiple of p`);
     const end = Math.max(...bars.map((bar) => bar.end));
@@ -128,7 +128,7 @@ function render({ model, el }) {
     const formula = `: (p − 1)/${parts > 1 ? parts : ""}m = ${number(Number(((p - 1) / (parts * count)).toPrecision(4)))} of the work`;
     verdict.textContent = `${number(Number((100 * idle).toPrecision(3)))} % of the time idle${splits && count < p ? "" : formula}`;
     const kept = maxInFlight(schedule[0]);
-    detail.textContent = `Rank 0 keeps activations of ${kept} ${kept === 1 ? "micro-batch" : "micro-batches"} at once${chunks > 1 ? ", each of half its layers" : splits ? ", as every rank does; pale are gradients of weights" : ""}.`;
+    detail.textContent = `Rank 0 keeps activations of ${kept} ${kept === 1 ? "micro-batch" : "micro-batches"} at once${chunks > 1 ? ", each of half its layers" : splits ? ", as every rank does; pale: weight-gradient passes" : ""}.`;
   }
 
   function drawing(bars, p, end, label) {

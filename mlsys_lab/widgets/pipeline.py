@@ -1,6 +1,6 @@
-"""Data of the figure of a pipeline's timeline: schedule, ranks, micro-batches.
+"""Interactive figure of a pipeline's timeline: schedule, ranks, micro-batches.
 
-The figure repeats `parallel.pipeline`'s schedules and their simulation in JavaScript, and a test holds the two equal.
+The figure reimplements `parallel.pipeline`'s schedules and their simulation in JavaScript; a test compares the two.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from mlsys_lab.widgets.page import table
 
 SCHEDULES = ("GPipe", "1F1B", "interleaved", "zero bubble")
 CHUNKS = 2
-"""Chunks of layers that each rank has in the interleaved schedule."""
-MOST_RANKS, MOST_MICRO_BATCHES = 8, 32
+"""Model chunks of each rank in the interleaved schedule."""
+MAX_RANKS, MAX_MICRO_BATCHES = 8, 32
 _TABLE_MICRO_BATCHES = (4, 8, 16, 32)
 
 
 def pipeline_data(schedule: str = "1F1B", *, ranks: int = 4, micro_batches: int = 8) -> dict[str, Any]:
-    """The data of the figure, opened on one of `SCHEDULES`.
+    """Data of the figure, which initially shows one of `SCHEDULES`.
 
-    Interleaved, micro-batches are the next multiple of the ranks. Raises `InputError` for what cannot be drawn.
+    The interleaved schedule rounds micro-batches up to a multiple of the ranks. InputError for values out of range.
     """
     if schedule not in SCHEDULES:
         near = did_you_mean(schedule, SCHEDULES)
         raise InputError("no such schedule", got=schedule, expected=", ".join(SCHEDULES), help=near)
-    if ranks not in range(1, MOST_RANKS + 1) or micro_batches not in range(1, MOST_MICRO_BATCHES + 1):
+    if ranks not in range(1, MAX_RANKS + 1) or micro_batches not in range(1, MAX_MICRO_BATCHES + 1):
         raise InputError(
-            "the figure does not draw this",
+            "not supported by the figure",
             got=f"{ranks} ranks, {micro_batches} micro-batches",
-            expected=f"1 to {MOST_RANKS}, 1 to {MOST_MICRO_BATCHES}",
+            expected=f"1 to {MAX_RANKS}, 1 to {MAX_MICRO_BATCHES}",
         )
     return {"schedule": schedule, "ranks": ranks, "micro_batches": micro_batches}
 
 
 def make_schedule(name: str, ranks: int, micro_batches: int) -> Schedule:
-    """The figure's schedule of this name, with at least so many micro-batches."""
+    """Schedule of this name, with at least `micro_batches` micro-batches."""
     if name == "interleaved":
         return interleaved(ranks, -(-micro_batches // ranks) * ranks, CHUNKS)
     return {"GPipe": gpipe, "1F1B": one_forward_one_backward, "zero bubble": zero_bubble}[name](ranks, micro_batches)
 
 
-def play(schedule: Schedule) -> Timeline:
-    """The schedule on simulated ranks: forward through all of a rank's layers takes 1, backward 2, messages nothing.
+def simulate_schedule(schedule: Schedule) -> Timeline:
+    """Run a schedule on simulated ranks: a rank's forward pass takes 1 s, its backward pass 2 s, messages no time.
 
-    Where a schedule has gradients of weights apart, they take half of the backward pass.
+    A separate weight-gradient pass takes half of the backward pass.
     """
     cluster = Cluster(len(schedule))
     simulate(cluster, schedule, forward_s=1.0, backward_s=2.0)
@@ -61,13 +61,13 @@ def play(schedule: Schedule) -> Timeline:
 
 
 def pipeline_table(data: Mapping[str, Any]) -> str:
-    """Idle time by schedule and number of micro-batches, with what rank 0 keeps: a table for where no script runs."""
+    """HTML table of idle time and of micro-batches in flight on rank 0, by schedule and number of micro-batches."""
     rows = []
     for count in _TABLE_MICRO_BATCHES:
         cells = []
         for name in SCHEDULES:
             schedule = make_schedule(name, data["ranks"], count)
-            end_s, work_s = play(schedule).end_s, 3.0 * max(a.micro_batch + 1 for a in schedule[0])
+            end_s, work_s = simulate_schedule(schedule).end_s, 3.0 * max(a.micro_batch + 1 for a in schedule[0])
             cells.append(f"{100 * (1 - work_s / end_s):.0f} %, keeps {max_in_flight(schedule[0])}")
         rows.append((count, f"{bubble(data['ranks'], count):.2f}", *cells))
     return table((f"micro-batches over {data['ranks']} ranks", "(p − 1)/m", *SCHEDULES), rows)
@@ -83,5 +83,5 @@ class PipelineTimeline(anywidget.AnyWidget):
 
     @classmethod
     def of(cls, schedule: str = "1F1B", **options: Any) -> Self:
-        """Figure opened on a schedule; `options` are keyword arguments of `pipeline_data`."""
+        """Figure that initially shows a schedule; `options` are keyword arguments of `pipeline_data`."""
         return cls(**pipeline_data(schedule, **options))

@@ -63,7 +63,7 @@ function plan(spec) {
   const { machine, recipe, devices, batch, tokens, given, causal = true } = spec;
   checkLayout({ ...PLAIN_LAYOUT, data: given.expert ?? 1, pipeline: given.interleave ?? 1, ...given });
   for (const [name, count] of [["devices", devices], ["batch", batch]]) {
-    if (!Number.isInteger(count) || count < 1) refuse(`${name} out of range`, { got: Number.isNaN(count) ? "nothing" : count, expected: "a whole number, at least 1" });
+    if (!Number.isInteger(count) || count < 1) throwInputError(`${name} out of range`, { got: Number.isNaN(count) ? "nothing" : count, expected: "a whole number, at least 1" });
   }
   checkAmounts(c, tokens, null);
   const model = 3 * forwardFlops(c, tokens, { batch, causal }).total;
@@ -104,7 +104,7 @@ function plan(spec) {
   const plans = layoutGrids(c, machine.node, spec).map(settle).filter(Boolean);
   if (!plans.length) {
     const so = Object.entries(given).map(([name, value]) => `, ${name} ${value}`).join("");
-    refuse(`no layout divides ${c.name} so`, {
+    throwInputError(`no layout divides ${c.name} so`, {
       got: `${devices} devices, ${batch} sequences of ${tokens} tokens${so}`, help: "try a batch or devices in powers of two",
     });
   }

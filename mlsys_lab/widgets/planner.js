@@ -98,7 +98,7 @@ function render({ model, el }) {
     const machine = hardware.machine(way.compute);
     const kept = (model.get("reserve") ?? NaN) * 1e9;
     if (!(kept >= 0 && kept < machine.memory_bytes)) {
-      refuse("memory kept free out of range", { got: `${kept / 1e9} GB`, expected: `0 to ${rounded(machine.memory_bytes / 1e9)} GB` });
+      throwInputError("memory kept free out of range", { got: `${kept / 1e9} GB`, expected: `0 to ${rounded(machine.memory_bytes / 1e9)} GB` });
     }
     return {
       config: form.config(), machine: { ...machine, memory_bytes: machine.memory_bytes - kept }, recipe: way, causal: !model.get("all_pairs"),
@@ -127,8 +127,8 @@ function render({ model, el }) {
       spec = specification();
       plans = plan(spec);
       error.textContent = "";
-    } catch (refusal) {
-      error.textContent = refusal.message;
+    } catch (inputError) {
+      error.textContent = inputError.message;
     }
     results.hidden = !plans;
     if (!plans) return;

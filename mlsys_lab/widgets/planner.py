@@ -1,6 +1,6 @@
 """Data of the planner, `mlsys-lab plan` as an interactive figure.
 
-The figure repeats `mlsys_lab.flops.planner` and all beneath it in JavaScript, and a test holds the two equal.
+The figure reimplements `mlsys_lab.flops.planner` in JavaScript; a test compares the two.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def planner_data(
     reserve: float = 0.0,
     given: Given | None = None,
 ) -> dict[str, Any]:
-    """The data of the planner, opened on these settings; `network` in GB/s for each device and direction.
+    """Data of the planner with these initial settings; `network` in GB/s for each device and direction.
 
-    `reserve` are GB of each device's memory to leave unplanned, `given` fields of a `Layout` that are not to be chosen.
-    Raises `InputError` for a name that there is not.
+    `reserve` are GB of each device's memory to leave unplanned, `given` fixed fields of the `Layout`.
+    InputError for an unknown name.
     """
     config = preset(model) if isinstance(model, str) else model
     return {
@@ -62,8 +62,8 @@ def planner_data(
     }
 
 
-def planner_table(data: Mapping[str, Any], most: int = 8) -> str:
-    """The fastest layouts of the settings in `data`, an HTML table for where no script runs."""
+def planner_table(data: Mapping[str, Any], max_rows: int = 8) -> str:
+    """HTML table of the fastest layouts for the settings in `data`."""
     one = recipe(data["recipe"])
     on = machine(device(data["device"]), one.compute, network_bytes_per_s=data["network"] * 1e9)
     plans = plan(
@@ -75,7 +75,9 @@ def planner_table(data: Mapping[str, Any], most: int = 8) -> str:
         tokens=data["tokens"],
         given=data["given"],
     )
-    rows = [(*_degrees(each.layout), f"{each.time_s:.3g}", f"{each.memory.total / 1e9:.3g}") for each in plans[:most]]
+    rows = [
+        (*_degrees(each.layout), f"{each.time_s:.3g}", f"{each.memory.total / 1e9:.3g}") for each in plans[:max_rows]
+    ]
     return table(("data", "tensor", "pipeline", "context", "expert", "seconds", "GB"), rows)
 
 
@@ -88,7 +90,7 @@ class Planner(anywidget.AnyWidget):
 
     preset: a name of `presets`; any other takes the sizes in `own`, a `TransformerConfig` as a dict. count: devices.
     node: devices that fast links connect, None for the device's own. network: GB/s between nodes, for each device and
-    direction. reserve: GB of a device to leave unplanned. given: fields of a `Layout` that are not to be chosen.
+    direction. reserve: GB of a device to leave unplanned. given: fixed fields of the `Layout`.
     """
 
     _esm = esm("planner")
@@ -110,5 +112,5 @@ class Planner(anywidget.AnyWidget):
 
     @classmethod
     def of(cls, model: str | TransformerConfig, **options: Any) -> Self:
-        """Planner opened on a preset or a config; `options` are keyword arguments of `planner_data`."""
+        """Planner that initially shows a preset or a config; `options` are keyword arguments of `planner_data`."""
         return cls(**planner_data(model, **options))

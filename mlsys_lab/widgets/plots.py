@@ -13,7 +13,7 @@ from mlsys_lab.widgets.page import script_json
 
 INK, LINES, CLEAR = "#757b83", "rgba(128, 128, 128, 0.35)", "rgba(0, 0, 0, 0)"
 AXIS = {"gridcolor": LINES, "zerolinecolor": LINES, "linecolor": LINES, "automargin": True}
-ON_ANY_GROUND = {
+ANY_BACKGROUND = {
     "paper_bgcolor": CLEAR,
     "plot_bgcolor": CLEAR,
     "font": {"color": INK, "size": 14},
@@ -23,15 +23,15 @@ ON_ANY_GROUND = {
     "shapedefaults": {"line": {"color": INK}},
     "annotationdefaults": {"arrowcolor": INK},
 }
-"""Plotly layout for notebooks, whose theme Plotly does not know: colours that show on light and dark ground."""
+"""Plotly layout for notebooks: colours that are visible on light and dark backgrounds."""
 
 
 def show(figure: Any, *, alt: str, height: int = 420) -> None:
-    """Display a Plotly figure. The site draws it in its reader's theme, its key above it: set no background, no width.
+    """Display a Plotly figure; the site sets theme, background, width and legend.
 
-    alt: what the figure shows, in a sentence, for those who cannot see it; height: in CSS pixels.
+    alt: what the figure shows, in a sentence, for screen readers; height: in CSS pixels.
     """
-    figure.update_layout(height=height, template={"layout": ON_ANY_GROUND})
+    figure.update_layout(height=height, template={"layout": ANY_BACKGROUND})
     # Colab's front end draws neither Plotly's MIME type nor our markup; Plotly knows how to reach it.
     if "google.colab" in sys.modules:
         figure.show()

@@ -42,18 +42,18 @@ function render({ model, el }) {
   }
   const last = () => ring().steps.length - 1;
   const now = () => Math.min(model.get("step"), last());
-  const walk = stepper(box, { now, last, change: (step) => change({ step }) });
+  const controls = stepper(box, { now, last, change: (step) => change({ step }) });
   const count = make("select", { "aria-label": "Ranks", change: () => {
-    walk.stop();
+    controls.stop();
     change({ step: 0, ranks: Number(count.value) });
   } }, ...rings.map((one) => make("option", { value: one.ranks }, one.ranks)));
-  walk.row.append(make("label", {}, "Ranks", count));
+  controls.row.append(make("label", {}, "Ranks", count));
   const picture = make("div");
   const said = make("div", { class: "said", "aria-live": "polite" });
   const counted = make("p", { class: "count" });
   const legend = make("p", { class: "legend" },
     "A stripe is one rank's numbers, in its colour and at its place. A tick: numbers of all ranks. Thick frame: has just arrived.");
-  box.append(walk.row, picture, counted, said, legend);
+  box.append(controls.row, picture, counted, said, legend);
 
   function words(step, at) {
     const p = ring().ranks;
@@ -91,7 +91,7 @@ function render({ model, el }) {
     said.replaceChildren(...words(step, at).filter(Boolean).map((line) => make("p", {}, line)));
     counted.textContent = `${done.messages} of ${all.messages} messages, ${grouped(done.bytes)} of ${grouped(all.bytes)} bytes; `
       + `at most ${grouped(done.most)} from one rank`;
-    walk.show(phase);
+    controls.show(phase);
     box.dataset.step = at;
   }
 
@@ -155,7 +155,7 @@ function render({ model, el }) {
   });
   const stopTraits = watchTraits(model, ["ranks", "step"], show);
   return () => {
-    walk.stop();
+    controls.stop();
     stop();
     stopWidth();
     stopTraits();

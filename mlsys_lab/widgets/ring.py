@@ -1,6 +1,6 @@
-"""Data of the ring that one steps through: whose numbers each rank has in each chunk, recorded from runs.
+"""Interactive figure of a ring all-reduce, step by step: which ranks' values are summed in each chunk of each rank.
 
-The figure shows what `comm.collectives.ring_states` read from a run of `all_reduce` and knows nothing of rings.
+`comm.collectives.ring_states` records the steps from a run of `all_reduce`; the figure only draws them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ ELEMENTS = 500  # of int64: arrays of 4,000 bytes
 
 
 def ring_data(ranks: int = 4, step: int = 0) -> dict[str, Any]:
-    """The data of the figure for rings of 2 to 6 ranks, opened on one of them and on a step of it, 0 being the start.
+    """Data of the figure for rings of 2 to 6 ranks, which initially shows one of them at a step; step 0 is the start.
 
-    Of each step: by rank and chunk the list of ranks whose numbers it holds, and what has arrived, as (source,
-    destination, chunk, bytes). Raises `InputError` for a number of ranks or a step that there is not.
+    For each step: by rank and chunk, the ranks whose values it contains, and the messages received as (source,
+    destination, chunk, bytes). InputError for an unsupported number of ranks or step.
     """
     if ranks not in RANKS:
         raise InputError("the figure has no ring of this size", got=ranks, expected=f"{RANKS[0]} to {RANKS[-1]} ranks")
@@ -46,7 +46,7 @@ def _ring(ranks: int) -> dict[str, Any]:
 
 
 def ring_table(data: Mapping[str, Any]) -> str:
-    """How many ranks' numbers are in each chunk after each step, as an HTML table, for where no script runs."""
+    """HTML table of the number of ranks summed in each chunk after each step."""
     ranks = data["ranks"]
     (ring,) = (one for one in data["rings"] if one["ranks"] == ranks)
     rows = (
@@ -57,7 +57,7 @@ def ring_table(data: Mapping[str, Any]) -> str:
 
 
 class Ring(anywidget.AnyWidget):
-    """Notebook figure of a ring all-reduce that one steps through: `Ring.of(ranks=5)`. `step` follows it."""
+    """Notebook figure of a ring all-reduce, step by step: `Ring.of(ranks=5)`. `step` is the step shown."""
 
     _esm = esm("ring")
     rings: traitlets.List[Any] = traitlets.List(traitlets.Dict()).tag(sync=True)
@@ -66,5 +66,5 @@ class Ring(anywidget.AnyWidget):
 
     @classmethod
     def of(cls, ranks: int = 4, step: int = 0) -> Self:
-        """Figure opened on a ring of 2 to 6 ranks and one of its steps; errors as in `ring_data`."""
+        """Figure that initially shows a ring at a step; errors as in `ring_data`."""
         return cls(**ring_data(ranks, step))

@@ -1,4 +1,4 @@
-"""Data of the roofline figure, which repeats `mlsys_lab.flops.roofline` in JavaScript; a test holds the two equal."""
+"""Interactive roofline figure, which repeats `mlsys_lab.flops.roofline` in JavaScript; a test holds the two equal."""
 
 from __future__ import annotations
 

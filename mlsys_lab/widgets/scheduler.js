@@ -1,227 +1,228 @@
-// A scheduler that is fed by clicking: rows are requests, columns steps, a number is the tokens that a step gives them.
+// Continuous batching: rows are requests, columns steps, numbers the tokens scheduled; buttons add requests.
 
 const SCHEDULER_STYLE = `
-svg .fed { fill: var(--value); } svg .prompt { fill: var(--gradient); } svg .on { fill: var(--surface); }
-svg .late { fill: var(--soft-value); stroke: var(--line); } svg .out { fill: none; stroke: var(--bad); stroke-width: 2; }
-svg .free { fill: var(--raised); stroke: var(--line); stroke-width: 1.2; } svg .taken { fill: var(--soft-gradient); stroke: var(--gradient); }
-svg .here { fill: none; stroke: var(--ink); stroke-width: 1.6; }
-svg text { font-size: 12.5px; font-weight: 600; text-anchor: middle; } svg .quiet { fill: var(--muted); font-weight: 400; text-anchor: start; }
-.feed { margin: 8px 0; }
+svg .decode { fill: var(--value); } svg .prefill { fill: var(--gradient); } svg .on { fill: var(--surface); }
+svg .waiting { fill: var(--soft-value); stroke: var(--line); } svg .preempted { fill: none; stroke: var(--bad); stroke-width: 2; }
+svg .free { fill: var(--raised); stroke: var(--line); stroke-width: 1.2; } svg .used { fill: var(--soft-gradient); stroke: var(--gradient); }
+svg .current { fill: none; stroke: var(--ink); stroke-width: 1.6; }
+svg text { font-size: 12.5px; font-weight: 600; text-anchor: middle; } svg .label { fill: var(--muted); font-weight: 400; text-anchor: start; }
+.requests { margin: 8px 0; }
 `;
 
-const MOST_REQUESTS = 10;
+const MAX_REQUESTS = 10;
 
-// Pages of a pool: who holds each, which are blank, and which still hold a beginning that can be found again.
-class Pool {
-  constructor(count, size) {
-    Object.assign(this, { size, references: Array(count).fill(0), blank: [...Array(count).keys()].reverse(), evictable: [] });
-    [this.contents, this.known] = [new Map(), new Map()]; // of a page: all tokens up to its end; and back
+// Blocks with their reference counts; unused ones are free, or evictable as long as the prefix cache holds them.
+class BlockPool {
+  constructor(numBlocks, blockSize) {
+    Object.assign(this, { blockSize, refCnt: Array(numBlocks).fill(0), free: [...Array(numBlocks).keys()].reverse(), evictable: [] });
+    [this.keys, this.cached] = [new Map(), new Map()]; // block to the prefix that ends with it, and back
   }
 
-  get available() {
-    return this.blank.length + this.evictable.length;
+  get numFree() {
+    return this.free.length + this.evictable.length;
   }
 
   allocate() {
-    const page = this.blank.length ? this.blank.pop() : this.evictable.shift();
-    this.forget(page);
-    this.references[page] = 1;
-    return page;
+    const block = this.free.length ? this.free.pop() : this.evictable.shift();
+    this.uncache(block);
+    this.refCnt[block] = 1;
+    return block;
   }
 
-  share(page) {
-    this.evictable = this.evictable.filter((one) => one !== page);
-    this.references[page] += 1;
+  touch(block) {
+    this.evictable = this.evictable.filter((one) => one !== block);
+    this.refCnt[block] += 1;
   }
 
-  release(page) {
-    this.references[page] -= 1;
-    if (!this.references[page]) (this.contents.has(page) ? this.evictable : this.blank).push(page);
+  release(block) {
+    this.refCnt[block] -= 1;
+    if (!this.refCnt[block]) (this.keys.has(block) ? this.evictable : this.free).push(block);
   }
 
-  forget(page) {
-    this.known.delete(this.contents.get(page));
-    this.contents.delete(page);
+  uncache(block) {
+    this.cached.delete(this.keys.get(block));
+    this.keys.delete(block);
   }
 
-  // Counts in tokens that were fed: pages that they fill can be found by prompts that begin alike.
-  fill(table, tokens, before) {
-    for (let index = Math.floor(before / this.size); (index + 1) * this.size <= tokens.length; index++) {
-      const begins = tokens.slice(0, (index + 1) * this.size).join();
-      if (this.known.has(begins) || this.contents.has(table[index])) continue;
-      this.known.set(begins, table[index]);
-      this.contents.set(table[index], begins);
+  // Adds blocks that computed tokens have filled to the prefix cache.
+  cacheFullBlocks(blockTable, tokens, numComputedBefore) {
+    for (let index = Math.floor(numComputedBefore / this.blockSize); (index + 1) * this.blockSize <= tokens.length; index++) {
+      const key = tokens.slice(0, (index + 1) * this.blockSize).join();
+      if (this.cached.has(key) || this.keys.has(blockTable[index])) continue;
+      this.cached.set(key, blockTable[index]);
+      this.keys.set(blockTable[index], key);
     }
   }
 
-  // Pages that hold the beginning of a prompt, without its last token.
-  find(tokens) {
+  // Cached blocks of a prompt's prefix, without the prompt's last token.
+  cachedPrefix(tokens) {
     const found = [];
-    for (let end = this.size; end < tokens.length; end += this.size) {
-      const page = this.known.get(tokens.slice(0, end).join());
-      if (page === undefined) break;
-      found.push(page);
+    for (let end = this.blockSize; end < tokens.length; end += this.blockSize) {
+      const block = this.cached.get(tokens.slice(0, end).join());
+      if (block === undefined) break;
+      found.push(block);
     }
     return found;
   }
 }
 
-// Puts steps together as the package's Scheduler does, with preemption by recomputing.
+// The package's Scheduler, with preemption by recompute.
 class Scheduler {
-  constructor({ pages, page, sequences, budget }) {
-    Object.assign(this, { pool: new Pool(pages, page), sequences, budget, waiting: [], running: [], steps: 0, added: 0 });
+  constructor({ num_blocks, block_size, max_num_seqs, token_budget }) {
+    const pool = new BlockPool(num_blocks, block_size);
+    Object.assign(this, { pool, maxNumSeqs: max_num_seqs, tokenBudget: token_budget, waiting: [], running: [], numSteps: 0, numAdded: 0 });
   }
 
-  add(name, tokens, { writes, priority }) {
-    const sequence = { name, tokens, most: tokens.length + writes, rank: [this.steps - 1000 * priority, this.added], table: [], cached: 0 };
-    this.added += 1;
-    this.insert(this.waiting, sequence);
+  add(name, tokens, { num_output_tokens, priority }) {
+    const sortKey = [this.numSteps - 1000 * priority, this.numAdded];
+    this.numAdded += 1;
+    this.insert(this.waiting, { name, tokens, maxLength: tokens.length + num_output_tokens, sortKey, blockTable: [], numComputed: 0 });
   }
 
-  before(one, other) {
-    return one.rank[0] < other.rank[0] || (one.rank[0] === other.rank[0] && one.rank[1] < other.rank[1]);
+  isBefore(seq, other) {
+    return seq.sortKey[0] < other.sortKey[0] || (seq.sortKey[0] === other.sortKey[0] && seq.sortKey[1] < other.sortKey[1]);
   }
 
-  insert(list, sequence) {
-    const at = list.findIndex((other) => this.before(sequence, other));
-    list.splice(at < 0 ? list.length : at, 0, sequence);
+  insert(queue, seq) {
+    const index = queue.findIndex((other) => this.isBefore(seq, other));
+    queue.splice(index < 0 ? queue.length : index, 0, seq);
   }
 
-  pending(sequence) {
-    return sequence.tokens.length - sequence.cached;
+  numUncomputed(seq) {
+    return seq.tokens.length - seq.numComputed;
   }
 
   schedule() {
-    const batch = { left: this.budget - this.running.filter((one) => this.pending(one) === 1).length, new: {}, hits: {}, preempted: [] };
-    this.steps += 1;
-    let [done, blocked] = [0, false];
+    const numDecodes = this.running.filter((seq) => this.numUncomputed(seq) === 1).length;
+    const output = { tokenBudget: this.tokenBudget - numDecodes, numScheduled: {}, numCached: {}, preempted: [] };
+    this.numSteps += 1;
+    let [numVisited, isBlocked] = [0, false];
     for (;;) {
-      const head = blocked ? undefined : this.waiting[0];
-      const following = this.running[done];
-      if (head && (!following || this.before(head, following))) {
-        const admitted = !batch.preempted.includes(head.name) && this.admit(head, batch);
-        blocked = !admitted;
-        done += admitted ? 1 : 0;
-      } else if (following) {
-        done += this.carryOn(following, batch) ? 1 : 0;
+      const waiting = isBlocked ? undefined : this.waiting[0];
+      const running = this.running[numVisited];
+      if (waiting && (!running || this.isBefore(waiting, running))) {
+        isBlocked = output.preempted.includes(waiting.name) || !this.admit(waiting, output);
+        numVisited += isBlocked ? 0 : 1;
+      } else if (running) {
+        numVisited += this.scheduleRunning(running, output) ? 1 : 0;
       } else {
-        return batch;
+        return output;
       }
     }
   }
 
-  // Sets pages aside for so many further tokens, if as many as `spare` are then left.
-  reserve(sequence, count, spare = 0) {
-    const missing = Math.ceil((sequence.cached + count) / this.pool.size) - sequence.table.length;
-    if (Math.max(0, missing) + spare > this.pool.available) return false;
-    for (let i = 0; i < missing; i++) sequence.table.push(this.pool.allocate());
+  // Allocates blocks for new tokens; false, with nothing changed, if fewer than `numFreeReserved` would stay free.
+  allocateSlots(seq, numNewTokens, numFreeReserved = 0) {
+    const numBlocks = Math.ceil((seq.numComputed + numNewTokens) / this.pool.blockSize) - seq.blockTable.length;
+    if (Math.max(0, numBlocks) + numFreeReserved > this.pool.numFree) return false;
+    for (let i = 0; i < numBlocks; i++) seq.blockTable.push(this.pool.allocate());
     return true;
   }
 
-  carryOn(sequence, batch) {
-    const pending = this.pending(sequence);
-    const count = pending === 1 ? 1 : Math.min(pending, batch.left);
-    if (!count) return true;
-    while (!this.reserve(sequence, count)) {
+  scheduleRunning(seq, output) {
+    const numUncomputed = this.numUncomputed(seq);
+    const numTokens = numUncomputed === 1 ? 1 : Math.min(numUncomputed, output.tokenBudget);
+    if (!numTokens) return true;
+    while (!this.allocateSlots(seq, numTokens)) {
       const last = this.running.at(-1);
-      this.preempt(last, batch);
-      if (last === sequence) return false;
+      this.preempt(last, output);
+      if (last === seq) return false;
     }
-    batch.left -= pending > 1 ? count : 0;
-    batch.new[sequence.name] = count;
+    output.tokenBudget -= numUncomputed > 1 ? numTokens : 0;
+    output.numScheduled[seq.name] = numTokens;
     return true;
   }
 
-  admit(sequence, batch) {
-    while (this.running.length >= this.sequences) if (!this.makeWay(sequence, batch)) return false;
-    if (!batch.left) return false;
-    sequence.table = this.pool.find(sequence.tokens);
-    sequence.table.forEach((page) => this.pool.share(page));
-    sequence.cached = sequence.table.length * this.pool.size;
-    while (!this.reserve(sequence, this.pending(sequence), this.running.length)) {
-      if (this.makeWay(sequence, batch)) continue;
-      this.drop(sequence);
+  admit(seq, output) {
+    while (this.running.length >= this.maxNumSeqs) if (!this.preemptLaterThan(seq, output)) return false;
+    if (!output.tokenBudget) return false;
+    seq.blockTable = this.pool.cachedPrefix(seq.tokens);
+    seq.blockTable.forEach((block) => this.pool.touch(block));
+    seq.numComputed = seq.blockTable.length * this.pool.blockSize;
+    while (!this.allocateSlots(seq, this.numUncomputed(seq), this.running.length)) {
+      if (this.preemptLaterThan(seq, output)) continue;
+      this.free(seq);
       return false;
     }
-    if (sequence.cached) batch.hits[sequence.name] = sequence.cached;
-    this.waiting.splice(this.waiting.indexOf(sequence), 1);
-    this.insert(this.running, sequence);
-    const count = Math.min(this.pending(sequence), batch.left);
-    batch.left -= count;
-    batch.new[sequence.name] = count;
+    if (seq.numComputed) output.numCached[seq.name] = seq.numComputed;
+    this.waiting.splice(this.waiting.indexOf(seq), 1);
+    this.insert(this.running, seq);
+    const numTokens = Math.min(this.numUncomputed(seq), output.tokenBudget);
+    output.tokenBudget -= numTokens;
+    output.numScheduled[seq.name] = numTokens;
     return true;
   }
 
-  makeWay(sequence, batch) {
-    if (!this.running.length || this.before(this.running.at(-1), sequence)) return false;
-    this.preempt(this.running.at(-1), batch);
+  preemptLaterThan(seq, output) {
+    if (!this.running.length || this.isBefore(this.running.at(-1), seq)) return false;
+    this.preempt(this.running.at(-1), output);
     return true;
   }
 
-  preempt(sequence, batch) {
-    batch.left += this.pending(sequence) === 1 ? 1 : 0;
-    this.drop(sequence);
-    this.running.splice(this.running.indexOf(sequence), 1);
-    this.insert(this.waiting, sequence);
-    batch.preempted.push(sequence.name);
+  preempt(seq, output) {
+    output.tokenBudget += this.numUncomputed(seq) === 1 ? 1 : 0;
+    this.free(seq);
+    this.running.splice(this.running.indexOf(seq), 1);
+    this.insert(this.waiting, seq);
+    output.preempted.push(seq.name);
   }
 
-  drop(sequence) {
-    while (sequence.table.length) this.pool.release(sequence.table.pop());
-    sequence.cached = 0;
+  free(seq) {
+    while (seq.blockTable.length) this.pool.release(seq.blockTable.pop());
+    seq.numComputed = 0;
   }
 
-  // Counts in what a step has fed; who has no token left to be fed writes one. Returns those that are done.
-  commit(batch) {
-    const fed = Object.entries(batch.new).map(([name, count]) => [this.running.find((one) => one.name === name), count]);
-    for (const [sequence, count] of fed) {
-      const before = sequence.cached;
-      sequence.cached += count;
-      this.pool.fill(sequence.table, sequence.tokens.slice(0, sequence.cached), before);
+  // Counts scheduled tokens as computed, and samples a token for sequences without uncomputed ones. Returns finished names.
+  updateFromOutput(output) {
+    const scheduled = Object.entries(output.numScheduled).map(([name, count]) => [this.running.find((seq) => seq.name === name), count]);
+    for (const [seq, count] of scheduled) {
+      const before = seq.numComputed;
+      seq.numComputed += count;
+      this.pool.cacheFullBlocks(seq.blockTable, seq.tokens.slice(0, seq.numComputed), before);
     }
-    const writers = fed.map(([sequence]) => sequence).filter((sequence) => !this.pending(sequence));
-    writers.forEach((sequence) => sequence.tokens.push(0));
-    const done = writers.filter((sequence) => sequence.tokens.length === sequence.most);
-    for (const sequence of done) {
-      this.running.splice(this.running.indexOf(sequence), 1);
-      this.drop(sequence);
+    const sampled = scheduled.map(([seq]) => seq).filter((seq) => !this.numUncomputed(seq));
+    sampled.forEach((seq) => seq.tokens.push(0));
+    const finished = sampled.filter((seq) => seq.tokens.length === seq.maxLength);
+    for (const seq of finished) {
+      this.running.splice(this.running.indexOf(seq), 1);
+      this.free(seq);
     }
-    return done.map((one) => one.name);
+    return finished.map((seq) => seq.name);
   }
 }
 
-// The state before the first step and after each, as `play` in scheduler.py.
-function playScheduler(data) {
+// The state before the first step and after each, as by `run_scheduler` in scheduler.py.
+function runScheduler(data) {
   const scheduler = new Scheduler(data);
-  const coming = [...data.arrivals].sort((a, b) => a[0] - b[0]);
+  const pending = [...data.arrivals].sort((a, b) => a[0] - b[0]);
   const states = [];
   for (let number = 0; ;) {
-    const batch = states.length ? scheduler.schedule() : { new: {}, hits: {}, preempted: [] };
-    const done = scheduler.commit(batch);
-    while (coming.length && coming[0][0] <= states.length) {
-      const kind = data.kinds[coming.shift()[1]];
-      const tokens = Array.from({ length: kind.prompt }, (_, i) => (i < kind.shared ? -1 - i : 100 * (number + 1) + i));
+    const output = states.length ? scheduler.schedule() : { numScheduled: {}, numCached: {}, preempted: [] };
+    const finished = scheduler.updateFromOutput(output);
+    while (pending.length && pending[0][0] <= states.length) {
+      const kind = data.kinds[pending.shift()[1]];
+      const tokens = Array.from({ length: kind.num_prompt_tokens }, (_, i) => (i < kind.num_shared_tokens ? -1 - i : 100 * (number + 1) + i));
       scheduler.add(String.fromCharCode(65 + number), tokens, kind);
       number += 1;
     }
     const { running, waiting, pool } = scheduler;
     states.push({
-      waiting: waiting.map((one) => one.name),
-      running: running.map((one) => one.name),
-      new: batch.new,
-      hits: batch.hits,
-      preempted: batch.preempted,
-      done,
-      cached: Object.fromEntries(running.map((one) => [one.name, one.cached])),
-      holders: pool.references.map((_, page) => running.filter((one) => one.table.includes(page)).map((one) => one.name).join("")),
+      waiting: waiting.map((seq) => seq.name),
+      running: running.map((seq) => seq.name),
+      preempted: output.preempted,
+      finished,
+      num_scheduled_tokens: output.numScheduled,
+      num_cached_tokens: output.numCached,
+      num_computed_tokens: Object.fromEntries(running.map((seq) => [seq.name, seq.numComputed])),
+      owners: pool.refCnt.map((_, block) => running.filter((seq) => seq.blockTable.includes(block)).map((seq) => seq.name).join("")),
     });
-    if (!running.length && !waiting.length && !coming.length) return states;
+    if (!running.length && !waiting.length && !pending.length) return states;
   }
 }
 
 function render({ model, el }) {
   const { box, stop } = stage(el, model.get("title") ?? "A scheduler, step by step", AXES_STYLE + STEPPER_STYLE + SCHEDULER_STYLE);
-  const names = ["kinds", "pages", "page", "sequences", "arrivals", "budget"];
+  const names = ["kinds", "num_blocks", "block_size", "max_num_seqs", "arrivals", "token_budget"];
   let width = 0;
   let states = [];
 
@@ -230,74 +231,74 @@ function render({ model, el }) {
     model.save_changes();
   }
   const last = () => states.length - 1;
-  const now = () => Math.min(model.get("shown"), last());
-  const walk = stepper(box, { now, last, change: (shown) => change({ shown }) });
+  const now = () => Math.min(model.get("step"), last());
+  const controls = stepper(box, { now, last, change: (step) => change({ step }) });
   const add = (kind) => change({ arrivals: [...model.get("arrivals"), [now(), kind]].sort((a, b) => a[0] - b[0]) });
-  const feeds = Object.entries(model.get("kinds")).map(([kind, { prompt, writes }]) =>
-    make("button", { type: "button", click: () => add(kind) }, `+ ${kind}: ${prompt} tokens, writes ${writes}`));
-  const clear = make("button", { type: "button", click: () => change({ arrivals: [], shown: 0 }) }, "Empty");
-  const budget = slide("Tokens of a step", { min: model.get("sequences"), max: 16, step: 1 }, (value) => change({ budget: value }));
+  const addButtons = Object.entries(model.get("kinds")).map(([kind, { num_prompt_tokens, num_output_tokens }]) =>
+    make("button", { type: "button", click: () => add(kind) }, `+ ${kind}: ${num_prompt_tokens} prompt, ${num_output_tokens} output tokens`));
+  const clear = make("button", { type: "button", click: () => change({ arrivals: [], step: 0 }) }, "Clear");
+  const budget = slide("Token budget", { min: model.get("max_num_seqs"), max: 16, step: 1 }, (value) => change({ token_budget: value }));
   const picture = make("div");
   const verdict = make("p", { class: "verdict", "aria-live": "polite" });
   const detail = make("p", { class: "detail" });
-  const legend = make("p", { class: "detail" }, "Orange: tokens of a prompt, or of a text that is read again. Blue: a token of a text being written. Pale: waits. Red frame: gives way.");
-  box.append(walk.row, make("div", { class: "row feed" }, ...feeds, clear), budget.row, picture, legend, verdict, detail);
+  const legend = make("p", { class: "detail" }, "Orange: prefill, or recompute after a preemption. Blue: decode. Pale: waiting. Red frame: preempted.");
+  box.append(controls.row, make("div", { class: "row requests" }, ...addButtons, clear), budget.row, picture, legend, verdict, detail);
 
   function show() {
     if (!width) return;
     const data = Object.fromEntries(names.map((name) => [name, model.get(name)]));
-    states = playScheduler(data);
-    const [at, state] = [now(), states[now()]];
-    const fed = Object.values(state.new).reduce((a, b) => a + b, 0);
-    feeds.forEach((one) => (one.disabled = data.arrivals.length >= MOST_REQUESTS));
-    budget.set(data.budget, String(data.budget));
-    verdict.textContent = at ? `Step ${at}: ${fed} of ${data.budget} tokens` : "Before the first step";
-    const said = [
-      ...state.preempted.map((name) => `${name} gives way`),
-      ...Object.entries(state.hits).map(([name, count]) => `${name} finds ${count} tokens in the cache`),
-      ...state.done.map((name) => `${name} is done`),
-      `${state.waiting.length ? state.waiting.join(", ") : "nobody"} waiting`,
-      `${state.holders.filter(Boolean).length} of ${data.pages} pages of ${data.page} tokens held`,
+    states = runScheduler(data);
+    const [step, state] = [now(), states[now()]];
+    const numTokens = Object.values(state.num_scheduled_tokens).reduce((a, b) => a + b, 0);
+    addButtons.forEach((button) => (button.disabled = data.arrivals.length >= MAX_REQUESTS));
+    budget.set(data.token_budget, String(data.token_budget));
+    verdict.textContent = step ? `Step ${step}: ${numTokens} of ${data.token_budget} tokens` : "Before the first step";
+    const events = [
+      ...state.preempted.map((name) => `${name} is preempted`),
+      ...Object.entries(state.num_cached_tokens).map(([name, count]) => `${name} has ${count} cached tokens`),
+      ...state.finished.map((name) => `${name} has finished`),
+      `${state.waiting.length ? state.waiting.join(", ") : "none"} waiting`,
+      `${state.owners.filter(Boolean).length} of ${data.num_blocks} blocks of ${data.block_size} tokens in use`,
     ];
-    detail.textContent = `${said.join("; ")}.`.replace(/^./, (letter) => letter.toUpperCase());
-    picture.replaceChildren(drawing(data, at, `${verdict.textContent}. ${detail.textContent}`));
-    walk.show(verdict.textContent);
+    detail.textContent = `${events.join("; ")}.`.replace(/^./, (letter) => letter.toUpperCase());
+    picture.replaceChildren(drawing(data, step, `${verdict.textContent}. ${detail.textContent}`));
+    controls.show(verdict.textContent);
   }
 
-  function drawing(data, at, label) {
-    const [edge, cell, row] = [24, 20, 24];
-    const count = Math.min(Math.floor((width - edge - 4) / cell), Math.max(last(), 12));
-    const first = Math.max(0, at - count);
+  function drawing(data, current, label) {
+    const [nameWidth, cell, row] = [24, 20, 24];
+    const count = Math.min(Math.floor((width - nameWidth - 4) / cell), Math.max(last(), 12));
+    const first = Math.max(0, current - count);
     const rows = Math.max(1, data.arrivals.length);
-    const pages = Math.min(34, Math.floor((width - 8) / data.pages));
+    const blockWidth = Math.min(34, Math.floor((width - 8) / data.num_blocks));
     const height = 22 + rows * row + 54;
     const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label });
-    const cellAt = (step) => edge + (step - first - 1) * cell;
+    const cellX = (step) => nameWidth + (step - first - 1) * cell;
     for (let step = first + 1; step <= first + count; step++) {
-      if (step % 2) svg.append(draw("text", { class: "steps", x: cellAt(step) + cell / 2, y: 14 }, step));
+      if (step % 2) svg.append(draw("text", { class: "steps", x: cellX(step) + cell / 2, y: 14 }, step));
     }
     data.arrivals.forEach((_, i) => {
       const [name, y] = [String.fromCharCode(65 + i), 20 + i * row];
-      const written = (step) => states[step].waiting.includes(name) || states[step].running.includes(name) || states[step].done.includes(name);
+      const isKnown = (step) => ["waiting", "running", "finished"].some((group) => states[step][group].includes(name));
       svg.append(draw("text", { x: 10, y: y + 16 }, name));
-      for (let step = first + 1; step <= at; step++) {
-        if (!written(step)) continue;
-        const { new: given, preempted } = states[step];
-        const square = { x: cellAt(step) + 1, y: y + 1, width: cell - 2, height: row - 4, rx: 2 };
-        const tokens = given[name];
-        svg.append(draw("rect", { class: tokens ? (tokens > 1 ? "prompt" : "fed") : "late", "data-request": name, ...square }));
+      for (let step = first + 1; step <= current; step++) {
+        if (!isKnown(step)) continue;
+        const { num_scheduled_tokens, preempted } = states[step];
+        const square = { x: cellX(step) + 1, y: y + 1, width: cell - 2, height: row - 4, rx: 2 };
+        const tokens = num_scheduled_tokens[name];
+        svg.append(draw("rect", { class: tokens ? (tokens > 1 ? "prefill" : "decode") : "waiting", "data-request": name, ...square }));
         if (tokens) svg.append(draw("text", { class: "on", x: square.x + square.width / 2, y: y + 15 }, tokens));
-        if (preempted.includes(name)) svg.append(draw("rect", { class: "out", ...square }));
+        if (preempted.includes(name)) svg.append(draw("rect", { class: "preempted", ...square }));
       }
     });
-    if (at) svg.append(draw("rect", { class: "here", x: cellAt(at), y: 18, width: cell, height: rows * row }));
+    if (current) svg.append(draw("rect", { class: "current", x: cellX(current), y: 18, width: cell, height: rows * row }));
     const top = 20 + rows * row;
-    svg.append(draw("text", { class: "quiet", x: 2, y: top + 16 }, "pages, and who holds each"));
-    states[at].holders.forEach((holders, page) => {
-      const x = 2 + page * pages;
+    svg.append(draw("text", { class: "label", x: 2, y: top + 16 }, "KV cache blocks, and the requests that use each"));
+    states[current].owners.forEach((owners, block) => {
+      const x = 2 + block * blockWidth;
       svg.append(
-        draw("rect", { class: holders ? "taken" : "free", "data-holders": holders, x, y: top + 24, width: pages - 4, height: 24, rx: 3 }),
-        draw("text", { x: x + pages / 2 - 2, y: top + 41 }, holders));
+        draw("rect", { class: owners ? "used" : "free", "data-owners": owners, x, y: top + 24, width: blockWidth - 4, height: 24, rx: 3 }),
+        draw("text", { x: x + blockWidth / 2 - 2, y: top + 41 }, owners));
     });
     return svg;
   }
@@ -306,10 +307,10 @@ function render({ model, el }) {
     width = next;
     show();
   });
-  const stopTraits = watchTraits(model, ["arrivals", "budget", "shown"], show);
+  const stopTraits = watchTraits(model, ["arrivals", "token_budget", "step"], show);
   return () => {
     stop();
-    walk.stop();
+    controls.stop();
     stopWidth();
     stopTraits();
   };

@@ -1,4 +1,4 @@
-// The form that chooses a transformer: one of the presets, or sizes of the reader's own. Comes after axes.js.
+// The form that chooses a transformer: one of the presets, or sizes of the reader's own. Needs axes.js.
 
 const SIZE_FIELDS = [
   ["layers L", "n_layers"], ["width D", "d_model"], ["query heads N", "n_heads"], ["key/value heads K", "n_kv_heads"],

@@ -1,6 +1,6 @@
-"""Data of the figure of what speculative decoding gains, by how often a draft is accepted.
+"""Interactive figure of the speed-up of speculative decoding by acceptance rate.
 
-The figure repeats `inference.speculative.gain` in JavaScript, and a test holds the two equal.
+The figure reimplements `inference.speculative.gain` in JavaScript; a test compares the two.
 """
 
 from __future__ import annotations
@@ -16,51 +16,62 @@ from mlsys_lab.inference.speculative import best_num_speculative_tokens, expecte
 from mlsys_lab.widgets.modules import esm
 from mlsys_lab.widgets.page import table
 
-MOST_DRAFTS, MOST_COST = 16, 0.5
-_TABLE_ACCEPTANCES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
+MAX_SPECULATIVE_TOKENS, MAX_DRAFT_COST = 16, 0.5
+_TABLE_ACCEPTANCE_RATES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
-def speculation_data(acceptance: float = 0.7, *, drafts: int = 4, cost: float = 0.05) -> dict[str, Any]:
-    """The data of the figure, opened on a probability that a draft is accepted, drafts a step, and a draft's cost.
+def speculation_data(
+    acceptance_rate: float = 0.7, *, num_speculative_tokens: int = 4, draft_cost: float = 0.05
+) -> dict[str, Any]:
+    """Data of the figure, which initially shows these values; InputError for values out of range.
 
-    `cost` is the time of one draft in steps of the model. Raises `InputError` for values that the figure does not have.
+    `draft_cost` is the time to draft one token over the time of one step of the target model.
     """
-    if not 0 <= acceptance <= 1 or drafts not in range(1, MOST_DRAFTS + 1) or not 0 <= cost <= MOST_COST:
+    values = {
+        "acceptance_rate": acceptance_rate,
+        "num_speculative_tokens": num_speculative_tokens,
+        "draft_cost": draft_cost,
+    }
+    if (
+        not 0 <= acceptance_rate <= 1
+        or num_speculative_tokens not in range(1, MAX_SPECULATIVE_TOKENS + 1)
+        or not 0 <= draft_cost <= MAX_DRAFT_COST
+    ):
         raise InputError(
-            "the figure does not draw this",
-            got=f"acceptance {acceptance}, {drafts} drafts of cost {cost}",
-            expected=f"0 to 1, 1 to {MOST_DRAFTS}, 0 to {MOST_COST}",
+            "not supported by the figure",
+            got=f"acceptance rate {acceptance_rate}, {num_speculative_tokens} draft tokens of cost {draft_cost}",
+            expected=f"0 to 1, 1 to {MAX_SPECULATIVE_TOKENS}, 0 to {MAX_DRAFT_COST}",
         )
-    return {"acceptance": acceptance, "drafts": drafts, "cost": cost}
+    return values
 
 
 def speculation_table(data: Mapping[str, Any]) -> str:
-    """Gains at a few acceptances, with the figure's drafts and with the best number, as an HTML table."""
-    drafts, cost = data["drafts"], data["cost"]
+    """HTML table of the speed-up at a few acceptance rates, with the figure's and the best number of draft tokens."""
+    k, cost = data["num_speculative_tokens"], data["draft_cost"]
     rows = []
-    for acceptance in _TABLE_ACCEPTANCES:
-        best = best_num_speculative_tokens(acceptance, cost, MOST_DRAFTS)
+    for rate in _TABLE_ACCEPTANCE_RATES:
+        best = best_num_speculative_tokens(rate, cost, MAX_SPECULATIVE_TOKENS)
         rows.append(
             (
-                acceptance,
-                f"{expected_tokens(acceptance, drafts):.2f}",
-                f"{speedup(acceptance, drafts, cost):.2f}",
-                f"{flops_ratio(acceptance, drafts, cost):.2f}",
-                f"{best}: {speedup(acceptance, best, cost):.2f}",
+                rate,
+                f"{expected_tokens(rate, k):.2f}",
+                f"{speedup(rate, k, cost):.2f}",
+                f"{flops_ratio(rate, k, cost):.2f}",
+                f"{best}: {speedup(rate, best, cost):.2f}",
             )
         )
-    return table(("acceptance", "tokens a step", "times as fast", "times the operations", "best drafts"), rows)
+    return table(("acceptance rate", "tokens per step", "speed-up", "FLOPs ratio", "best draft tokens"), rows)
 
 
 class SpeculationGain(anywidget.AnyWidget):
-    """Notebook figure of what speculation gains: `SpeculationGain.of(0.8, drafts=5, cost=0.1)`."""
+    """Notebook figure of speculative decoding: `SpeculationGain.of(0.8, num_speculative_tokens=5, draft_cost=0.1)`."""
 
     _esm = esm("speculation")
-    acceptance = traitlets.Float(0.7).tag(sync=True)
-    drafts = traitlets.Int(4).tag(sync=True)
-    cost = traitlets.Float(0.05).tag(sync=True)
+    acceptance_rate = traitlets.Float(0.7).tag(sync=True)
+    num_speculative_tokens = traitlets.Int(4).tag(sync=True)
+    draft_cost = traitlets.Float(0.05).tag(sync=True)
 
     @classmethod
-    def of(cls, acceptance: float = 0.7, **options: Any) -> Self:
-        """Figure opened on an acceptance; `options` are keyword arguments of `speculation_data`."""
-        return cls(**speculation_data(acceptance, **options))
+    def of(cls, acceptance_rate: float = 0.7, **options: Any) -> Self:
+        """Figure that initially shows an acceptance rate; `options` are keyword arguments of `speculation_data`."""
+        return cls(**speculation_data(acceptance_rate, **options))

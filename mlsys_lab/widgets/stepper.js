@@ -1,4 +1,4 @@
-// Buttons, a slider and keys that walk through the steps of a figure, one by one or by themselves.
+// Buttons, a slider and keys that step through a figure, or play it.
 
 const STEPPER_STYLE = `
 .tools { margin-bottom: 10px; }
@@ -21,7 +21,7 @@ function icon(name) {
   return draw("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, draw("path", { d: ICONS[name] }));
 }
 
-// now() and last(): the step that is shown, and the last one; change(step) shows another. Keys are heard in all of `box`.
+// now() and last(): the step that is shown, and the last one; change(step) shows another. Keys work in all of `box`.
 // Returns the row of controls, `go(step)`, `show(words)` to call when the step has changed, and `stop`.
 function stepper(box, { now, last, change }) {
   let timer = null;

@@ -1,6 +1,6 @@
-"""Data of the strides figure: where in its storage the elements of a tensor lie.
+"""Interactive strides figure: the storage position of each element of a tensor.
 
-The figure repeats this arithmetic in JavaScript, and a test holds the two equal.
+The figure reimplements this arithmetic in JavaScript; a test compares the two.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from mlsys_lab.widgets.page import table
 if TYPE_CHECKING:
     import torch
 
-_MOST_CELLS = 16  # a storage is drawn in one row, which has to fit 390 px
-_LONGEST_SIDE = 8
+_MAX_CELLS = 16  # a storage is drawn in one row, which has to fit 390 px
+_MAX_SIDE = 8
 
 
 def positions(shape: Sequence[int], stride: Sequence[int], offset: int = 0) -> list[int]:
@@ -47,7 +47,7 @@ def is_contiguous(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def strides_data(views: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Data of the strides figure: two-dimensional views of one small storage, by name; it opens on the first.
+    """Data of the strides figure: two-dimensional views of one small storage, by name; the first is shown initially.
 
     Raises `InputError` for views of different storages, of other than two dimensions, or too large to draw.
     """
@@ -58,8 +58,8 @@ def strides_data(views: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     if len(storages) != 1:
         raise InputError("the views do not share a storage", got=f"{len(storages)} storages", expected="1")
     for label, view in views.items():
-        if view.dim() != 2 or max(view.shape) > _LONGEST_SIDE or view.numel() == 0:
-            limit = f"two dimensions of 1 to {_LONGEST_SIDE}"
+        if view.dim() != 2 or max(view.shape) > _MAX_SIDE or view.numel() == 0:
+            limit = f"two dimensions of 1 to {_MAX_SIDE}"
             raise InputError(f"view {label!r} cannot be drawn", got=f"shape {tuple(view.shape)}", expected=limit)
         presets.append(
             {
@@ -70,14 +70,14 @@ def strides_data(views: Mapping[str, torch.Tensor]) -> dict[str, Any]:
             }
         )
     cells = view.untyped_storage().nbytes() // view.itemsize
-    if cells > _MOST_CELLS:
-        raise InputError("the storage is too large to draw", got=f"{cells} cells", expected=f"at most {_MOST_CELLS}")
+    if cells > _MAX_CELLS:
+        raise InputError("the storage is too large to draw", got=f"{cells} cells", expected=f"at most {_MAX_CELLS}")
     first = {key: value for key, value in presets[0].items() if key != "label"}
     return {"cells": cells, "presets": presets, **first}
 
 
 def strides_table(data: Mapping[str, Any]) -> str:
-    """The views of `strides_data` as an HTML table, for where no script runs."""
+    """HTML table of the views of `strides_data`."""
     rows = (
         (
             one["label"],

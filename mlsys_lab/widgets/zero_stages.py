@@ -1,6 +1,6 @@
-"""Data of the figure of training states on one device under ZeRO's stages: model, recipe, ranks, and what fits.
+"""Interactive figure of the training states on one device by ZeRO stage, for a model, recipe and number of ranks.
 
-The figure repeats `flops.memory.states` in JavaScript, and a test holds the two equal.
+The figure reimplements `flops.memory.states` in JavaScript; a test compares the two.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from mlsys_lab.widgets.page import table
 
 MODELS = ("gpt2-xl", "llama2-7b", "llama3-8b", "llama2-13b", "qwen2.5-32b", "llama3-70b", "gpt3-175b", "llama3-405b")
 GPUS = ("RTX 4090", "A100 80GB", "H100", "H200", "B200")
-MOST_RANKS = 2**13
+MAX_RANKS = 2**13
 _TABLE_RANKS = (8, 64, 512)
 
 
 def zero_stages_data(
     model: str = "llama3-8b", *, ranks: int = 8, recipe: str = "mixed16", gpu: str = "H100"
 ) -> dict[str, Any]:
-    """The data of the figure, opened on one of `MODELS`, `RECIPES` and `GPUS`; ranks are a power of two.
+    """Data of the figure, which initially shows one of `MODELS`, `RECIPES` and `GPUS`; ranks are a power of two.
 
-    Raises `InputError` for a name or a number of ranks that the figure does not have.
+    InputError for an unknown name or an unsupported number of ranks.
     """
     for name, known in ((model, MODELS), (recipe, tuple(RECIPES)), (gpu, GPUS)):
         if name not in known:
             raise InputError("not in the figure", got=name, expected=", ".join(known), help=did_you_mean(name, known))
-    if ranks not in [2**k for k in range(MOST_RANKS.bit_length())]:
-        raise InputError("the figure does not draw this", got=ranks, expected=f"a power of two up to {MOST_RANKS}")
+    if ranks not in [2**k for k in range(MAX_RANKS.bit_length())]:
+        raise InputError("not supported by the figure", got=ranks, expected=f"a power of two up to {MAX_RANKS}")
     return {
         "models": [{"name": name, "parameters": parameters(preset(name)).total} for name in MODELS],
         "recipes": [asdict(one) for one in RECIPES.values()],
@@ -50,18 +50,18 @@ def zero_stages_data(
 
 
 def zero_states(data: Mapping[str, Any], stage: int, ranks: int | None = None) -> States:
-    """What the figure shows of its data for a stage, worked out by the package; `ranks` take the place of its own."""
+    """Training states of the figure's data at a ZeRO stage, computed by the package; `ranks` overrides the data's."""
     count = parameters(preset(data["preset"])).total
     return states(count, RECIPES[data["recipe"]], data=ranks or data["ranks"], zero_stage=stage)
 
 
 def zero_stages_table(data: Mapping[str, Any]) -> str:
-    """GB of training states on a device by stage, for a few numbers of ranks: a table for where no script runs."""
+    """HTML table of GB of training states on a device by stage and number of ranks."""
     rows = (
         (ranks, *(f"{zero_states(data, stage, ranks).total / 1e9:,.1f}" for stage in ZERO_STAGES))
         for ranks in _TABLE_RANKS
     )
-    head = ("GB a device, on ranks", "whole", *(f"stage {stage}" for stage in ZERO_STAGES[1:]))
+    head = ("GB per device, on ranks", "stage 0", *(f"stage {stage}" for stage in ZERO_STAGES[1:]))
     return table(head, rows)
 
 
@@ -79,5 +79,5 @@ class ZeroStages(anywidget.AnyWidget):
 
     @classmethod
     def of(cls, model: str = "llama3-8b", **options: Any) -> Self:
-        """Figure opened on a model; `options` are keyword arguments of `zero_stages_data`."""
+        """Figure that initially shows a model; `options` are keyword arguments of `zero_stages_data`."""
         return cls(**zero_stages_data(model, **options))

@@ -27,7 +27,7 @@ def test_both_arrangements_are_shown_at_each_rate(call: Call, tmp_path: Path) ->
         for name in ("ttft_s", "tpot_s", "itl_s"):
             assert "/".join(f"{1e3 * one[name][percent]:.3g}" for percent in ("50", "95", "99")) in row
     page = (tmp_path / "page.html").read_text()
-    assert "first token, 1 + 1" in page and '<script src="http' not in page
+    assert "TTFT, 1 + 1" in page and '<script src="http' not in page
 
 
 def test_a_trace_and_bursts_are_served(call: Call, tmp_path: Path) -> None:
@@ -50,8 +50,11 @@ def test_mistakes_are_one_line(call: Call) -> None:
         (("--rate", "inf"), "rate must be finite: got inf"),
         (("--rate", "nan"), "rate must be positive: got nan"),
         (("--rate", "5", "--prompt", "1e9"), "requests longer than the context: got 1e+09 + 8 tokens"),
-        (("--rate", "5", "--requests", "1000000000"), "the run cannot be so long: got 1000000000 requests"),
-        (("--rate", "5", "--burst", "1000000000"), "the run cannot be so long: got 60 requests, 1000000000 at once"),
+        (("--rate", "5", "--requests", "1000000000"), "length of the run out of range: got 1000000000 requests"),
+        (
+            ("--rate", "5", "--burst", "1000000000"),
+            "length of the run out of range: got 60 requests, 1000000000 at once",
+        ),
         (("--rate", "5", "--weights", "fp32", "--device", "T4"), "llama3-8b fits on no replica: got 1 devices of"),
         (("--rate", "5", "--replicas", "0"), "--replicas out of range: got 0, expected 1 to 4096"),
         (("--rate", "5", "--replicas", "1000000000"), "--replicas out of range: got 1000000000"),

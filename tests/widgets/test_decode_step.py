@@ -113,7 +113,7 @@ def test_the_notebook_s_widget_carries_the_site_s_module_and_data() -> None:
 
 def rates(batch: int, **options) -> str:
     time_s = decode_step(decode_step_data(**options), batch).bounds["decode"].time_s
-    return f"{1 / time_s:,.0f} tokens/s for each, {batch / time_s:,.0f} together"
+    return f"{1 / time_s:,.0f} tokens/s per sequence, {batch / time_s:,.0f} in total"
 
 
 def test_the_verdict_follows_the_keyboard_and_the_menus(open_page) -> None:
@@ -124,13 +124,13 @@ def test_the_verdict_follows_the_keyboard_and_the_menus(open_page) -> None:
     for _ in range(7):
         page.keyboard.press("ArrowRight")
     assert verdict.inner_text().endswith(rates(16))
-    page.get_by_role("combobox", name="Key/value heads").select_option("32")
+    page.get_by_role("combobox", name="KV heads").select_option("32")
     assert verdict.inner_text().endswith(rates(16, kv_heads=32))
     page.get_by_role("combobox", name="Weights").select_option("0.5")
     page.get_by_role("combobox", name="GPU").select_option("L4")
     assert verdict.inner_text().endswith(rates(16, kv_heads=32, weight_bytes=0.5, gpu="L4"))
     page.get_by_role("combobox", name="Model").select_option("llama2-13b")
-    assert page.get_by_role("combobox", name="Key/value heads").input_value() == "40"
+    assert page.get_by_role("combobox", name="KV heads").input_value() == "40"
     room = device("L4").memory_bytes - parameters(preset("llama2-13b")).total / 2
     fitting = int(room // cache.cache_bytes(preset("llama2-13b"), 2048))
     assert (

@@ -79,7 +79,7 @@ def test_a_slider_reaches_the_kernel_and_back(open_page) -> None:
     ("name", "widget", "label", "key", "state", "saved", "back"),
     [
         ("attention_share", AttentionShare.of("gpt2"), "Tokens of a sequence", "Home", "tokens", 128, 4096),
-        ("all_reduce", AllReduce.of("PCIe tree"), "Bytes of the array", "End", "size", 2**33, 2**10),
+        ("all_reduce", AllReduce.of("PCIe tree"), "Array size in bytes", "End", "size_bytes", 2**33, 2**10),
         ("isoflop", IsoFlop.of("Kaplan"), "Budget", "End", "budget", 1e26, 1e18),
         ("estimator", Estimator.of("gpt2", tokens=1024), "tokens of each", "ArrowDown", "tokens", 1023, 512),
         ("planner", Planner.of("gpt2", devices=4, batch=8, tokens=1024), "sequences", "ArrowUp", "batch", 9, 16),

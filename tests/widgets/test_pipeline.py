@@ -14,7 +14,7 @@ from mlsys_lab.widgets.pipeline import (
     make_schedule,
     pipeline_data,
     pipeline_table,
-    play,
+    simulate_schedule,
 )
 from tests.pages import assert_readable
 
@@ -28,20 +28,20 @@ def figure(schedule: str = "1F1B", **options) -> str:
 
 def test_the_figure_and_python_schedule_and_play_alike(open_module) -> None:
     cases = [[name, p, m] for name in SCHEDULES for p in (1, 2, 3, 4, 8) for m in (1, 2, 5, 8, 12)]
-    page = open_module("pipeline", "makeSchedule", "playSchedule", "maxInFlight")
+    page = open_module("pipeline", "makeSchedule", "simulateSchedule", "maxInFlight")
     got = page.evaluate(
         """(cases) => cases.map(([name, p, m]) => {
           const schedule = makeSchedule(name, p, m);
           const orders = schedule.map((order) =>
             order.map((a) => [a.kind, a.microBatch, a.chunk]));
-          return [orders, Math.max(...playSchedule(schedule).map((bar) => bar.end)), schedule.map(maxInFlight)];
+          return [orders, Math.max(...simulateSchedule(schedule).map((bar) => bar.end)), schedule.map(maxInFlight)];
         })""",
         cases,
     )
     for case, (orders, end_s, kept) in zip(cases, got, strict=True):
         schedule = make_schedule(*case)
         assert orders == [[list(action) for action in order] for order in schedule], case
-        assert end_s == pytest.approx(play(schedule).end_s, rel=1e-12), case
+        assert end_s == pytest.approx(simulate_schedule(schedule).end_s, rel=1e-12), case
         assert kept == list(map(max_in_flight, schedule)), case
 
 
@@ -55,8 +55,8 @@ def test_the_table_tells_idle_time_and_what_is_kept() -> None:
     ("options", "complaint"),
     [
         ({"schedule": "1F2B"}, "no such schedule: got 1F2B"),
-        ({"ranks": 9}, "does not draw this: got 9 ranks, 8 micro-batches, expected 1 to 8, 1 to 32"),
-        ({"micro_batches": 0}, "does not draw this"),
+        ({"ranks": 9}, "not supported by the figure: got 9 ranks, 8 micro-batches, expected 1 to 8, 1 to 32"),
+        ({"micro_batches": 0}, "not supported by the figure"),
     ],
 )
 def test_what_cannot_be_drawn_is_said_in_a_line(options, complaint) -> None:

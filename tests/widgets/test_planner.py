@@ -31,7 +31,7 @@ def test_the_table_holds_the_fastest_layouts(capsys) -> None:
     best = plans_of(
         capsys, "llama3-8b", "--devices", "16", "--batch", "32", "--sequence", "4096",
     )[0]  # fmt: skip
-    text = planner_table(data, most=3)
+    text = planner_table(data, max_rows=3)
     degrees = "".join(f"<td>{best['layout'][name]}</td>" for name in ("data", "tensor", "pipeline", "context"))
     assert degrees in text and f"<td>{best['time_s']:.3g}</td>" in text
     assert text.count("<tr>") == 4

@@ -49,7 +49,7 @@ def test_the_table_has_a_row_for_each_number_of_ranks() -> None:
         ({"model": "llama3-8"}, r"not in the figure: got llama3-8, .*help: did you mean"),
         ({"recipe": "fp64"}, "not in the figure: got fp64"),
         ({"gpu": "H1"}, "not in the figure: got H1"),
-        ({"ranks": 12}, "does not draw this: got 12, expected a power of two up to 8192"),
+        ({"ranks": 12}, "not supported by the figure: got 12, expected a power of two up to 8192"),
     ],
 )
 def test_what_cannot_be_drawn_is_said_in_a_line(options, complaint) -> None:
@@ -76,7 +76,7 @@ def test_the_verdict_follows_menus_and_the_keyboard(open_page) -> None:
     fits = next(stage for stage in ZERO_STAGES if zero_states(data, stage).total <= data["gpus"][2]["memory_bytes"])
     assert verdict.inner_text().startswith(f"Stage {fits} is the first that fits")
     page.get_by_label("Model").select_option(MODELS[0])
-    assert verdict.inner_text().startswith("Everything fits whole")
+    assert verdict.inner_text().startswith("Fits without ZeRO")
     widths = page.locator(f"{NAME} rect[data-stage='3']").evaluate_all(
         "(bars) => bars.map((bar) => Number(bar.getAttribute('width')))"
     )

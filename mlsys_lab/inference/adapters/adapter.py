@@ -78,9 +78,9 @@ class Adapter:
 
 
 def find_layers(model: Transformer) -> dict[str, nn.Linear]:
-    """Linear layers of a model that can have an adapter, by name: those that every token of a pass goes through.
+    """Linear layers of a model that can have an adapter, by name: those of attention and dense MLPs.
 
-    They are attention's and those of dense MLPs; experts and latent attention see other rows, or no rows, of a batch.
+    Experts and latent attention are excluded, because their inputs are not the rows of the batch.
     """
     kinds = [module for module in model.named_modules() if isinstance(module[1], SelfAttention | MLP)]
     routed = [name for name, _ in model.named_modules() if ".experts." in name or ".shared." in name]
@@ -118,7 +118,7 @@ def new_adapter(
 
 @torch.no_grad()
 def merge(model: Transformer, adapter: Adapter) -> Transformer:
-    """A copy of the model with W + (α/r) B A in place of every W, computed in float64 and rounded once."""
+    """Copy of the model with every W replaced by W + (α/r) B A, computed in float64 and rounded once."""
     adapter.check(model)
     merged = copy.deepcopy(model)
     for name, (a, b) in adapter.matrices.items():

@@ -1,7 +1,7 @@
-"""One forward pass, each token under an adapter of its own: weights are read once for all, adapters once for each.
+"""Batched LoRA: one forward pass in which each token has its own adapter.
 
-Dimension letters: n adapters, r largest rank, I inputs and O outputs of a layer, Q tokens of a pass, S adapters among
-them, T most tokens of one adapter, P tokens that have an adapter.
+Dimension letters: n adapters, r largest rank, I inputs and O outputs of a layer, Q tokens of a pass, S adapters in use,
+T largest number of tokens of an adapter, P tokens with an adapter.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from mlsys_lab.models import Transformer
 
 
 class AdapterBank:
-    """Adapters of one model, stacked, so that a pass can gather those of its tokens (Punica, arXiv:2310.18547, §4).
+    """Stacked adapters of one model, from which a pass gathers those of its tokens (Punica, arXiv:2310.18547, §4).
 
-    Lower ranks are padded with zeros up to the largest, and so are layers without the adapter; α/r is multiplied into
-    B. All of it stays in memory: `size_bytes`. InputError for an adapter that does not fit the model.
+    Lower ranks and layers without an adapter are padded with zeros; α/r is multiplied into B. All adapters stay in
+    memory: `size_bytes`. InputError for an adapter that does not fit the model.
     """
 
     def __init__(self, model: Transformer, adapters: Mapping[str, Adapter]) -> None:

@@ -19,7 +19,7 @@ from mlsys_lab.models.layouts import LLAMA, locate
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX, A, B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
-PLAIN: Mapping[str, tuple[object, ...]] = {
+SUPPORTED_VALUES: Mapping[str, tuple[object, ...]] = {
     "alora_invocation_tokens": (None,),
     "alpha_pattern": ({}, None),
     "bias": ("none",),
@@ -35,14 +35,14 @@ PLAIN: Mapping[str, tuple[object, ...]] = {
     "use_qalora": (False,),
     "use_rslora": (False,),
 }
-"""Fields of the configuration that change what an adapter computes, with the values under which it is W + (α/r) B A."""
+"""Fields that change what an adapter computes, with the values for which it is W + (α/r) B A."""
 
 
 def load_adapter(folder: str | Path, model: Transformer) -> Adapter:
     """Read an adapter for a model, in the model's dtype, from a folder that PEFT or `save_adapter` wrote.
 
-    Tensors have LLaMA's names of layers. InputError, in one line, for a folder without these files, damaged ones, a
-    configuration that asks for more than W + (α/r) B A, layers that the model has not, and shapes other than its own.
+    Tensors have LLaMA's names of layers. InputError if a file is missing or damaged, the configuration needs more than
+    W + (α/r) B A, or layers or shapes are not those of the model.
     """
     folder = Path(folder)
     rank, alpha = _read_config(folder / CONFIG)
@@ -57,17 +57,17 @@ def load_adapter(folder: str | Path, model: Transformer) -> Adapter:
         stored, half = (name.removesuffix(A), A) if name.endswith(A) else (name.removesuffix(B), B)
         if not name.endswith((A, B)) or stored not in layers:
             expected = f"A and B of LLaMA's layers, {PREFIX}model.layers.0.self_attn.q_proj{A}"
-            what = f"{path} has a tensor that is beside no layer of the model"
+            what = f"{path} has a tensor for an unknown layer"
             raise InputError(what, got=name, expected=expected, help=OTHER_MODEL)
         if not tensor.is_floating_point():
-            raise InputError(f"{name} in {path} is quantised", got=tensor.dtype, expected="16 to 64 bits")
+            raise InputError(f"{name} in {path} is quantized", got=tensor.dtype, expected="16 to 64 bits")
         if not tensor.isfinite().all():
-            raise InputError(f"{name} in {path} holds numbers that are none", help="the file may be damaged")
+            raise InputError(f"{name} in {path} has values that are not finite", help="the file may be damaged")
         halves.setdefault(layers[stored], {})[half] = tensor.to(model.embedding.weight)
     for layer, found in halves.items():
         for half in (A, B):
             if half not in found:
-                raise InputError(f"{path} lacks {_name(layer)}{half}", help="the file may be damaged")
+                raise InputError(f"{path} has no {_name(layer)}{half}", help="the file may be damaged")
     try:
         adapter = Adapter(rank, alpha, {layer: (found[A], found[B]) for layer, found in halves.items()})
         adapter.check(model)
@@ -77,7 +77,7 @@ def load_adapter(folder: str | Path, model: Transformer) -> Adapter:
 
 
 def save_adapter(adapter: Adapter, folder: str | Path) -> None:
-    """Write an adapter in PEFT's format to a folder that is made if need be, under LLaMA's names of layers."""
+    """Write an adapter in PEFT's format, with LLaMA's names of layers, to a folder, which is created if needed."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     targets = sorted({_name(layer).rpartition(".")[2] for layer in adapter.matrices})
@@ -92,7 +92,7 @@ def save_adapter(adapter: Adapter, folder: str | Path) -> None:
 
 
 def _name(layer: str) -> str:
-    """PEFT's name of a layer of ours."""
+    """PEFT's name of one of our layers."""
     return PREFIX + locate(f"{layer}.weight", LLAMA).name.removesuffix(".weight")
 
 
@@ -101,13 +101,13 @@ def _read_config(path: Path) -> tuple[int, float]:
     try:
         fields: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as problem:
-        raise InputError(f"{path} is no configuration of an adapter", got=_line(problem)) from None
+        raise InputError(f"{path} is not an adapter configuration", got=_line(problem)) from None
     if not isinstance(fields, dict) or fields.get("peft_type") != "LORA":
         got = fields.get("peft_type") if isinstance(fields, dict) else type(fields).__name__
-        raise InputError(f"{path} is no low-rank adapter", got=got, expected='an object with "peft_type": "LORA"')
-    for name, values in PLAIN.items():
+        raise InputError(f"{path} is not a LoRA adapter", got=got, expected='an object with "peft_type": "LORA"')
+    for name, values in SUPPORTED_VALUES.items():
         if name in fields and fields[name] not in values:
-            raise InputError(f"{path}: {name} is not computed here", got=fields[name], expected=json.dumps(values[0]))
+            raise InputError(f"{path}: {name} is not supported", got=fields[name], expected=json.dumps(values[0]))
     rank, alpha = fields.get("r"), fields.get("lora_alpha")
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
         raise InputError(f"{path}: r", got=json.dumps(rank), expected="a whole number, at least 1")

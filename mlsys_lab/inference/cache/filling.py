@@ -1,4 +1,4 @@
-"""What each slot of a cache holds while sequences arrive, grow and finish: the states of a run, for figures.
+"""Contents of a cache's slots while sequences arrive, grow and finish, for figures.
 
 The caches allocate the slots; no model runs, because the slots do not depend on the keys and values.
 """
@@ -33,29 +33,28 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Slot:
-    """A slot after a step: position of its token (None for an empty slot), its holders, and whether it is read next.
+    """A slot after a step: position of its token (None if empty), and whether the next query reads it.
 
-    `holders` are the names of the sequences that the slot is allocated to, more than one if they share it; `is_visible`
-    says whether a next query reads it.
+    `owners` are the names of the sequences that the slot is allocated to, more than one if they share it.
     """
 
     position: int | None
-    holders: tuple[str, ...]
+    owners: tuple[str, ...]
     is_visible: bool
 
 
 @dataclass(frozen=True)
 class Filling:
-    """A cache after a step: its slots, how many are held and wasted, and each sequence's new tokens as (first, end).
+    """A cache after a step: its slots, and each sequence's new tokens as positions (first, end).
 
-    `cached` counts the prompt tokens of newly arrived sequences that were found in the cache.
+    `num_cached_tokens` are the prompt tokens of newly arrived sequences that were found in the cache.
     """
 
     slots: tuple[Slot, ...]
-    held: int
-    wasted: int
-    new: dict[str, tuple[int, int]]
-    cached: dict[str, int]
+    num_allocated: int
+    num_wasted: int
+    new_tokens: dict[str, tuple[int, int]]
+    num_cached_tokens: dict[str, int]
 
 
 def fillings(
@@ -99,19 +98,19 @@ def _state(
     new: dict[str, tuple[int, int]],
     cached: dict[str, int],
 ) -> Filling:
-    holders: list[tuple[str, ...]] = [()] * num_slots
+    owners: list[tuple[str, ...]] = [()] * num_slots
     filled: list[int | None] = [None] * num_slots
     visible: set[int] = set()
     for name, number in running.items():
         allocated, length = _allocated_slots(cache, number), cache.length(number)
         for slot in allocated:
-            holders[slot] = (*holders[slot], name)
+            owners[slot] = (*owners[slot], name)
         for slot in cache.find_slots(number, max(0, length - len(allocated)), length).tolist():
             filled[slot] = positions[slot]
         visible |= set(cache.find_slots(number, cache.model.oldest_visible(length), length).tolist())
     slots = tuple(
         Slot(position, names, slot in visible)
-        for slot, (position, names) in enumerate(zip(filled, holders, strict=True))
+        for slot, (position, names) in enumerate(zip(filled, owners, strict=True))
     )
     slot_bytes = cache.kv_cache.slot_bytes
     return Filling(slots, cache.bytes_held // slot_bytes, cache.bytes_wasted // slot_bytes, new, cached)

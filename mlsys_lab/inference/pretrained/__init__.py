@@ -1,9 +1,9 @@
-"""Two small language models that have read this book: a target, and a draft that guesses what the target will write.
+"""Two small language models trained on this book: a target model and a draft model.
 
-Both are built like LLaMA, share one tokenizer and a context of 512 tokens, and come with the package: on random weights
-acceptance rates, perplexities and texts would mean nothing. `book/pretrain.py` made them, and measured them on a tenth
-of the book's sections that it kept from them: `read_text("held-out")`. `read_text("calibration")` is a part of what
-they were trained on, for quantisation that looks at activations.
+Both have LLaMA's architecture, one tokenizer and a context of 512 tokens, and come with the package, because acceptance
+rates, perplexities and texts of random weights would mean nothing. `book/pretrain.py` trained them, and evaluated them
+on a tenth of the book's sections, `read_text("held-out")`. `read_text("calibration")` is a part of the training data,
+for quantization schemes that need activations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOKENIZER, TARGET, DRAFT = "tokenizer.json", "target", "draft"
 
 
 class Pair(NamedTuple):
-    """A tokenizer and two models that share it: the draft writes worse than the target, and in a fraction of the work.
+    """A tokenizer and two models that share it: the draft model is worse than the target, at a fraction of its cost.
 
     Sizes are in `target.config` and `draft.config`.
     """
@@ -33,9 +33,9 @@ class Pair(NamedTuple):
 
 
 def load_pair(*, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu") -> Pair:
-    """The tokenizer, target and draft that come with the package; stored in bf16, on a CPU fastest in fp32.
+    """Load the tokenizer, target and draft model of the package; stored in bf16, on a CPU fastest in fp32.
 
-    MissingToolError where a file is missing, InputError where one is damaged, each in one line.
+    MissingToolError if a file is missing, InputError if one is damaged.
     """
     for name in (TOKENIZER, TARGET, DRAFT):
         _require(FOLDER / name)

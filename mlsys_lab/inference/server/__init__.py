@@ -1,24 +1,28 @@
-"""A server of the shipped model over HTTP, in the form of OpenAI's API; needs the extra `serve`.
+"""HTTP server of the bundled model with an OpenAI-compatible API; needs the extra `serve`.
 
-Two processes: one speaks HTTP and never imports torch, the other runs `engine`. They exchange lines of JSON over pipes.
+Two processes: one serves HTTP and never imports torch, the other runs `engine`. They exchange lines of JSON over pipes.
 
-errors          ApiError: what a client is told, with its status
-messages        what the two processes say to each other
-worker          the engine's process: messages in, a step, messages out
-engine_process  EngineProcess: starts the worker, sends requests, brings answers, begins anew where it crashed
-protocol        read_completion, read_chat: a body, checked, as what is asked of the engine
-body            a request's bytes, bounded in size and time, as JSON
-objects         completions, chats and their chunks in OpenAI's form
-events          server-sent events, and what is given up when a client has gone
-reply           an answer sent whole or as events
-view            Recorder: what the engine tells of its sequences, steps and blocks while somebody watches
-watchers        who watches: views as events, up to ten a second (GET /watch)
-page            the page at /, where one chats and watches; its files lie in the folder `site`
-metrics         counts and times in Prometheus' format
-app             routes, keys, errors
-connection      a connection of a client that may stop in the middle of anything
-prefix          which replica a request goes to first, by its beginning
-prefix_router   PrefixRouter: Ray Serve's choice of a replica, by prefix
-ray_engine      RayEngine: replicas of the engine as a deployment of Ray Serve, with the face of EngineProcess
-serve           serve(settings): both processes, until a signal and the last answer
+A request's way:
+
+app               routes, API key, Host check; Starlette
+connection        uvicorn's HTTP/1.1 protocol with time limits for clients
+body              JSON bodies, limited in size and time
+protocol          CompletionRequest, ChatCompletionRequest: validation; msgspec
+engine_process    EngineProcess: submits requests to the worker, dispatches its outputs, restarts it after a crash
+messages          what the two processes send each other; msgspec
+worker            the engine's process: commands in, one step, events out
+response          a response whole or as server-sent events; sse-starlette
+response_objects  completions, chats and chunks in OpenAI's format
+errors            ApiError: an HTTP status and its error object
+
+Next to it:
+
+metrics           metrics for Prometheus, named as in vLLM; prometheus_client
+snapshot          SnapshotRecorder: sequences, steps and blocks of a watched engine
+watchers          streams of snapshots to watchers (GET /watch)
+page              the page at /, with a chat and a view of the engine; its files are in `site`
+lab_scheduler     LabScheduler: a lab's scheduler in the engine
+ray_engine        RayEngine: replicas of the engine as a Ray Serve deployment
+prefix_router     PrefixRouter: Ray Serve's router, by `prefix`
+serve             serve(config): both processes, until a signal and the last response
 """

@@ -1,18 +1,19 @@
-"""The routes: OpenAI's three, those for who watches the server, and the page."""
+"""The ASGI application: OpenAI's routes, those for monitoring, and the page."""
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -20,85 +21,94 @@ from mlsys_lab.inference.server.body import read_json
 from mlsys_lab.inference.server.engine_process import EngineProcess
 from mlsys_lab.inference.server.errors import ApiError
 from mlsys_lab.inference.server.metrics import Metrics
-from mlsys_lab.inference.server.objects import Shape
 from mlsys_lab.inference.server.page import Page
-from mlsys_lab.inference.server.protocol import MODEL, Wanted, no_model, read_chat, read_completion, shorten
-from mlsys_lab.inference.server.reply import JSON, Reply, show_error
-from mlsys_lab.inference.server.watchers import Watching
+from mlsys_lab.inference.server.protocol import (
+    MODEL,
+    ApiRequest,
+    ChatCompletionRequest,
+    CompletionRequest,
+    model_not_found,
+    parse_request,
+    shorten,
+)
+from mlsys_lab.inference.server.response import GenerationResponse, JSONResponse, error_response, event_stream
+from mlsys_lab.inference.server.response_objects import ResponseBuilder
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """What a client may take: bytes of a body, seconds for it and for an answer; `api_key` None asks for no key.
+class AccessConfig:
+    """Limits for clients, in bytes and seconds, the API key (None: no key needed) and allowed Host headers.
 
-    `hosts` are the names that requests may give the server, apart from those of loopback.
+    Loopback names and the address of the connection are always allowed hosts.
     """
 
-    body_bytes: int
-    body_s: float
-    answer_s: float
+    max_body_bytes: int
+    body_timeout_s: float
+    request_timeout_s: float
     api_key: str | None
-    hosts: frozenset[str] = frozenset()
+    allowed_hosts: frozenset[str] = frozenset()
 
 
-class Routes:
-    """Handlers of the routes, on one engine."""
+class Handlers:
+    """Handlers of the routes."""
 
-    def __init__(self, engine: EngineProcess, bounds: Bounds) -> None:
-        self.engine, self.bounds, self.adapters = engine, bounds, engine.start_message.adapters
+    def __init__(self, engine: EngineProcess, access: AccessConfig) -> None:
+        self.engine, self.access, self.adapters = engine, access, engine.engine_args.adapters
 
-    async def complete(self, request: Request) -> ASGIApp:
-        """Handle /v1/completions: continue a prompt, whole or as a stream."""
-        return await self._answer(request, read_completion)
+    async def create_completion(self, request: Request) -> ASGIApp:
+        """Continue a prompt."""
+        return await self._generate(request, CompletionRequest)
 
-    async def chat(self, request: Request) -> ASGIApp:
-        """Handle /v1/chat/completions: answer a conversation, whole or as a stream."""
-        return await self._answer(request, read_chat)
+    async def create_chat_completion(self, request: Request) -> ASGIApp:
+        """Answer a conversation."""
+        return await self._generate(request, ChatCompletionRequest)
 
-    async def models(self, request: Request) -> Response:
-        """List the model, and its adapters as further ones."""
+    async def list_models(self, request: Request) -> Response:
+        """List the model and its adapters."""
         self._require_key(request)
-        return JSON({"object": "list", "data": [_describe(name) for name in (MODEL, *self.adapters)]})
+        return JSONResponse({"object": "list", "data": [_model_object(name) for name in (MODEL, *self.adapters)]})
 
-    async def model(self, request: Request) -> Response:
-        """Describe the model or an adapter; 404 for another."""
+    async def retrieve_model(self, request: Request) -> Response:
+        """Describe the model or an adapter."""
         self._require_key(request)
         name = request.path_params["name"]
         if name != MODEL and name not in self.adapters:
-            raise no_model(name, self.adapters)
-        return JSON(_describe(name))
+            raise model_not_found(name, self.adapters)
+        return JSONResponse(_model_object(name))
 
     async def health(self, request: Request) -> Response:
-        """Say whether requests are accepted: 200 or 503."""
+        """Report the status: 200 if requests are accepted, else 503."""
         self._require_key(request)
         status = self.engine.status
-        return JSON({"status": status}, HTTPStatus.OK if status == "ready" else HTTPStatus.SERVICE_UNAVAILABLE)
+        return JSONResponse({"status": status}, HTTPStatus.OK if status == "ready" else HTTPStatus.SERVICE_UNAVAILABLE)
 
     async def metrics(self, request: Request) -> Response:
-        """Show all metrics in Prometheus' format."""
+        """Export all metrics in Prometheus' format."""
         self._require_key(request)
-        return PlainTextResponse(self.engine.metrics.render(), media_type="text/plain; version=0.0.4")
+        return Response(self.engine.metrics.render(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     async def watch(self, request: Request) -> ASGIApp:
-        """Show what the engine does, as it happens."""
+        """Stream snapshots of the engine."""
         self._require_key(request)
         self.engine.require_watchable()
-        return Watching(self.engine.watchers)
+        return event_stream(self.engine.watchers.events())
 
-    async def _answer(self, request: Request, read: Callable[[object, Collection[str]], Wanted]) -> ASGIApp:
+    async def _generate(self, request: Request, request_type: type[ApiRequest]) -> ASGIApp:
         self._require_key(request)
-        body = await read_json(request, most_bytes=self.bounds.body_bytes, timeout_s=self.bounds.body_s)
-        wanted = read(body, self.adapters)
-        return Reply(self.engine.open(wanted.ask), Shape(wanted), self.bounds.answer_s)
+        access = self.access
+        body = await read_json(request, max_bytes=access.max_body_bytes, timeout_s=access.body_timeout_s)
+        parsed = parse_request(body, request_type, self.adapters)
+        stream = self.engine.submit(parsed.to_engine())
+        return GenerationResponse(stream, ResponseBuilder(parsed), access.request_timeout_s)
 
     def _require_key(self, request: Request) -> None:
-        if self.bounds.api_key is None:
+        if self.access.api_key is None:
             return
         given = request.headers.get("authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {self.bounds.api_key}".encode()):
-            text = "no valid key: expected the header 'Authorization: Bearer KEY'"
+        if not hmac.compare_digest(given.encode(), f"Bearer {self.access.api_key}".encode()):
+            text = "invalid API key: expected the header 'Authorization: Bearer KEY'"
             raise ApiError(HTTPStatus.UNAUTHORIZED, text, code="invalid_api_key")
 
 
@@ -109,86 +119,80 @@ class CountResponses:
         self.app, self.metrics, self.routes = app, metrics, routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and count what is answered."""
+        """Count the response to a request."""
 
         async def count(message: Message) -> None:
             if message["type"] == "http.response.start":
                 path = scope["path"] if scope["path"] in self.routes else "other"
-                self.metrics.responses[path, int(message["status"])] += 1
+                self.metrics.http_requests.labels(path, message["status"]).inc()
             await send(message)
 
         await self.app(scope, receive, count)
 
 
 class RequireHost:
-    """ASGI middleware that refuses requests whose Host header names another server (421).
+    """ASGI middleware that rejects requests whose Host header names another server (421).
 
-    A page on another site can point its own name at this address (DNS rebinding). To the browser the two are then one
-    site, but the Host header still holds the page's name. Accepted are `names` and the address that the connection
-    came in at.
+    A page on another site can point its own name at this address (DNS rebinding). The browser then takes both for the
+    same site, but the Host header still holds the page's name. Allowed are `hosts` and the address of the connection.
     """
 
-    def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
-        self.app, self.names = app, frozenset(name.lower() for name in names)
+    def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
+        self.app, self.hosts = app, frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
+        """Pass a request on, or reject it."""
         header = Headers(scope=scope).get("host", "")
-        address = scope["server"][0].removeprefix("::ffff:")  # how a socket for IPv6 writes an address of IPv4
+        address = scope["server"][0].removeprefix("::ffff:")  # an IPv6 socket's notation of an IPv4 address
         app = self.app
-        if _host_of(header) not in self.names | {address}:
-            text = f"Host: got {shorten(header)}, which is no name of this server; --allow-host NAME adds one"
-            app = show_error(ApiError(HTTPStatus.MISDIRECTED_REQUEST, text))
+        if _host_of(header) not in self.hosts | {address}:
+            text = f"Host: got {shorten(header)}, which is not a name of this server; help: --allow-host NAME adds one"
+            app = error_response(ApiError(HTTPStatus.MISDIRECTED_REQUEST, text))
         await app(scope, receive, send)
 
 
 def _host_of(header: str) -> str:
-    """The host in a Host header, without its port; "" where there is none."""
+    """Host in a Host header, without its port; "" if there is none."""
     try:
         return urlsplit(f"//{header}").hostname or ""
     except ValueError:
         return ""
 
 
-def build_app(engine: EngineProcess, bounds: Bounds) -> ASGIApp:
-    """ASGI application of a server; every error, also of routes that do not exist, is in OpenAI's form."""
-    routes, page = Routes(engine, bounds), Page()
-    listed = [
-        Route("/v1/completions", routes.complete, methods=["POST"]),
-        Route("/v1/chat/completions", routes.chat, methods=["POST"]),
-        Route("/v1/models", routes.models),
-        Route("/v1/models/{name}", routes.model),
-        Route("/health", routes.health),
-        Route("/metrics", routes.metrics),
-        Route("/watch", routes.watch),
-        Route("/", page.show),
-        Route("/page/{name}", page.show),
+def build_app(engine: EngineProcess, access: AccessConfig) -> ASGIApp:
+    """Build the ASGI application; every error, also for unknown routes, is in OpenAI's format."""
+    handlers, page = Handlers(engine, access), Page()
+    routes = [
+        Route("/v1/completions", handlers.create_completion, methods=["POST"]),
+        Route("/v1/chat/completions", handlers.create_chat_completion, methods=["POST"]),
+        Route("/v1/models", handlers.list_models),
+        Route("/v1/models/{name}", handlers.retrieve_model),
+        Route("/health", handlers.health),
+        Route("/metrics", handlers.metrics),
+        Route("/watch", handlers.watch),
+        Route("/", page.send_file),
+        Route("/page/{name}", page.send_file),
     ]
-    handlers = {ApiError: _tell, HTTPException: _tell_http, ClientDisconnect: _tell_nobody, Exception: _tell_nothing}
-    app = Starlette(routes=listed, exception_handlers=handlers)  # type: ignore[arg-type]
+    kinds = (ApiError, HTTPException, ClientDisconnect, Exception)
+    app = Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _handle_error))
     app.router.redirect_slashes = False
-    guarded = RequireHost(app, bounds.hosts.union(LOOPBACK))
-    return CountResponses(guarded, engine.metrics, frozenset(route.path for route in listed))
+    guarded = RequireHost(app, access.allowed_hosts.union(LOOPBACK_HOSTS))
+    return CountResponses(guarded, engine.metrics, frozenset(route.path for route in routes))
 
 
-async def _tell(request: Request, error: ApiError) -> Response:
-    return show_error(error)
+async def _handle_error(request: Request, error: Exception) -> Response:
+    match error:
+        case ApiError():
+            return error_response(error)
+        case HTTPException():
+            headers = dict(error.headers) if error.headers else None
+            return error_response(ApiError(HTTPStatus(error.status_code), error.detail, headers=headers))
+        case ClientDisconnect():
+            return Response(status_code=HTTPStatus.BAD_REQUEST)  # which the client does not receive
+    return error_response(ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal server error"))
 
 
-async def _tell_http(request: Request, error: HTTPException) -> Response:
-    headers = dict(error.headers) if error.headers else None
-    return show_error(ApiError(HTTPStatus(error.status_code), error.detail, headers=headers))
-
-
-async def _tell_nobody(request: Request, error: ClientDisconnect) -> Response:
-    return Response(status_code=HTTPStatus.BAD_REQUEST)
-
-
-async def _tell_nothing(request: Request, error: Exception) -> Response:
-    return show_error(ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "the server made a mistake"))
-
-
-def _describe(name: str) -> dict[str, object]:
-    """Object of a model; an adapter's says of which model it is one, as vLLM has it."""
+def _model_object(name: str) -> dict[str, object]:
+    """Object of a model; an adapter's names its base model as `parent`, as in vLLM."""
     parent = {} if name == MODEL else {"parent": MODEL}
     return {"id": name, "object": "model", "created": 0, "owned_by": "mlsys-lab"} | parent

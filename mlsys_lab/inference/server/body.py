@@ -1,43 +1,43 @@
-"""A request's body as JSON: no larger than allowed, no slower than allowed, and said to be JSON."""
+"""Request bodies: JSON, limited in size and time."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from http import HTTPStatus
 
+import msgspec
 from starlette.requests import Request
 
 from mlsys_lab.inference.server.errors import ApiError, bad_request
 
 
-async def read_json(request: Request, *, most_bytes: int, timeout_s: float) -> object:
-    """Read the body; ApiError for another type (415), one too large (413), one too slow (408), and for no JSON (400).
+async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> object:
+    """Read and decode the body; ApiError if it is not JSON (415, 400), too large (413) or too slow (408).
 
-    A page of another site can send JSON only where it is allowed to, which it is not; other types it may send.
+    Requiring the content type keeps pages of other sites out: a browser sends JSON across sites only with permission.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        text = f"Content-Type: got {kind!a}, expected 'application/json'"
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":
+        text = f"Content-Type: got {content_type!a}, expected 'application/json'"
         raise ApiError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
     length = request.headers.get("content-length", "")
-    if length.isascii() and length.isdigit() and int(length) > most_bytes:
-        raise _too_large(most_bytes)
+    if length.isascii() and length.isdigit() and int(length) > max_bytes:
+        raise _too_large(max_bytes)
     data = bytearray()
     try:
         async with asyncio.timeout(timeout_s):
             async for chunk in request.stream():
                 data += chunk
-                if len(data) > most_bytes:
-                    raise _too_large(most_bytes)
+                if len(data) > max_bytes:
+                    raise _too_large(max_bytes)
     except TimeoutError:
-        raise ApiError(HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {timeout_s:g} s") from None
+        raise ApiError(HTTPStatus.REQUEST_TIMEOUT, f"the body did not arrive within {timeout_s:g} s") from None
     try:
-        return json.loads(bytes(data))
-    except (ValueError, RecursionError) as error:
-        raise bad_request(f"the body is no JSON: {' '.join(ascii(str(error))[1:-1].split())}") from None
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise bad_request(f"the body is not valid JSON: {error}") from None
 
 
-def _too_large(most_bytes: int) -> ApiError:
-    text = f"the body is too large, expected up to {most_bytes} bytes"
+def _too_large(max_bytes: int) -> ApiError:
+    text = f"the body is too large, expected up to {max_bytes} bytes"
     return ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text, headers={"Connection": "close"})

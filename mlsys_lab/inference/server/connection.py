@@ -1,4 +1,4 @@
-"""A connection that does not wait for ever: for a request's head, for the next request, or for a client to read on."""
+"""A connection with time limits: for a request's head, for the next request, and for a client that stops reading."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 METHOD = re.compile(rb"[A-Z]{1,16}(?: |$)")
-"""How a request begins: with its method, as far as it has come."""
+"""The start of a request: its method, or the part of it that has arrived."""
 PROBE_S = 1.0
-"""Seconds between two looks whether a client that says no more still reads."""
-DISCARDED_BYTES = 64 * 1024
-"""What a client may still send of a body that nobody reads, once its request is answered."""
+"""Seconds between two probes of a client that has closed its sending side."""
+MAX_DISCARDED_BYTES = 64 * 1024
+"""Bytes of a body that a client may still send after its request was rejected."""
 
 
 class Connection(H11Protocol):
-    """uvicorn's HTTP/1.1 for clients that may stop in the middle of anything.
+    """uvicorn's HTTP/1.1 protocol, for clients that may stop at any point.
 
-    Whoever has not sent a whole head, or has not read on, for `timeout_keep_alive` seconds loses the connection; what
-    it waited for is then given up like that of any client that went away. A client that sends what is no request, or
-    goes on with the body of a request that was refused, is not read on.
+    The connection is closed if the client does not complete a request's head, or does not read the response, for
+    `timeout_keep_alive` seconds; its request is then aborted as after any disconnect. It is also closed if the client
+    sends something other than a request, or keeps sending the body of a rejected one.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the clock by which a client has to send the head of its first request."""
+        """Start the timeout for the head of the first request."""
         super().connection_made(transport)
-        self._head, self._unread = _Limit(self), _Limit(self)
+        self._head_timeout, self._write_timeout = _Timeout(self), _Timeout(self)
         self._discarded_bytes = 0
-        self._head.start()
+        self._head_timeout.start()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes of a client; a part of a head puts nothing off."""
+        """Parse bytes of a client; a part of a head does not extend its timeout."""
         super().data_received(data)
         if self.cycle is None or self.cycle.response_complete:
-            self._head.start()
+            self._head_timeout.start()
         else:
-            self._head.stop()
+            self._head_timeout.stop()
         is_refused = self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE
         self._discarded_bytes = self._discarded_bytes + len(data) if is_refused else 0
-        if self._discarded_bytes > DISCARDED_BYTES:
+        if self._discarded_bytes > MAX_DISCARDED_BYTES:
             self.transport.abort()
 
     def handle_events(self) -> None:
-        """Handle what has come, and refuse what cannot become a request, before it has a line's end."""
+        """Handle requests, and reject bytes that cannot become one before their line ends."""
         super().handle_events()
         head, _ = self.conn.trailing_data
         if self.conn.their_state is h11.IDLE and head and not METHOD.match(head):
             self.send_400_response("Invalid HTTP request received.")
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Keep the connection for the answer to a whole request, which is the last; let go of any other client."""
+        """Keep the connection until the response to a complete request is sent; close any other."""
         if self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
             self.transport.abort()
             return False
@@ -60,35 +60,35 @@ class Connection(H11Protocol):
         return True
 
     def _probe(self) -> None:
-        """Find out, as long as nothing of the answer is sent, whether the client reads on or has gone.
+        """Detect, until the response starts, whether the client has disconnected or only closed its sending side.
 
-        Both look alike until something is sent. A client that has gone resets the connection then, and the next write
-        fails; one that only says no more passes over an interim answer, as HTTP/1.1 has it.
+        Both look the same until something is sent. A disconnected client then resets the connection, and the next write
+        fails; the other ignores an interim response, as HTTP/1.1 requires.
         """
-        waits = not self.cycle.response_started and self.cycle.scope["http_version"] == "1.1"
-        if waits and not self.transport.is_closing():
+        is_waiting = not self.cycle.response_started and self.cycle.scope["http_version"] == "1.1"
+        if is_waiting and not self.transport.is_closing():
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.loop.call_later(PROBE_S, self._probe)
 
     def pause_writing(self) -> None:
-        """Begin to wait for a client that reads more slowly than it is written to."""
+        """Start the timeout for a client that reads too slowly."""
         super().pause_writing()
-        self._unread.start()
+        self._write_timeout.start()
 
     def resume_writing(self) -> None:
-        """Go on, as the client has read on."""
+        """Stop the timeout: the client has read on."""
         super().resume_writing()
-        self._unread.stop()
+        self._write_timeout.stop()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop whatever waits for this connection, which is closed."""
-        self._head.stop()
-        self._unread.stop()
+        """Stop the timeouts of the closed connection."""
+        self._head_timeout.stop()
+        self._write_timeout.stop()
         super().connection_lost(exc)
 
 
-class _Limit:
-    """Time after which a connection is cut, from `start` on, unless `stop` comes first."""
+class _Timeout:
+    """Aborts a connection `timeout_keep_alive` seconds after `start`, unless stopped."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection

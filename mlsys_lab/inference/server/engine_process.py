@@ -8,102 +8,104 @@ import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from http import HTTPStatus
 
+from msgspec import structs
+
 from mlsys_lab.errors import CourseError
-from mlsys_lab.inference.server.errors import RETRY, ApiError, bad_request, unavailable
+from mlsys_lab.inference.server.errors import RETRY_AFTER, ApiError, bad_request, unavailable
 from mlsys_lab.inference.server.messages import (
     Abort,
     Accepted,
+    Command,
+    EngineArgs,
+    EngineSnapshot,
     EngineState,
-    Failed,
+    Event,
     GenerateRequest,
-    Lines,
-    Message,
     OutputDelta,
     Ready,
     Rejected,
-    Start,
-    View,
+    StartupFailed,
     Watch,
+    decode_event,
+    encode,
 )
 from mlsys_lab.inference.server.metrics import Metrics
 from mlsys_lab.inference.server.watchers import Watchers
 
-WORKER = (sys.executable, "-P", "-m", "mlsys_lab.inference.server.worker")
-LINE_BYTES = 2**24
-"""Longest message: a view of very many blocks has some hundred thousand bytes."""
+WORKER_COMMAND = (sys.executable, "-P", "-m", "mlsys_lab.inference.server.worker")
+MAX_LINE_BYTES = 2**24
+"""Longest message: a snapshot of a large block pool takes some hundred thousand bytes."""
 RESTART_PAUSE_S = 1.0
-"""Pause before the engine is started again after it ended without having become ready."""
+"""Pause before another start of an engine that ended before it was ready."""
 
 
-class Answer:
+class OutputStream:
     """The outputs of one request; closed early, the request is aborted within a step."""
 
-    def __init__(self, engine: EngineProcess, ask: GenerateRequest) -> None:
-        self.engine, self.ask = engine, ask
-        self.inbox: asyncio.Queue[Accepted | Rejected | OutputDelta | None] = (
-            asyncio.Queue()
-        )  # None: the engine crashed
-        self._left = ask.n
-        self._last_s: list[float | None] = [None] * ask.n
-        self._asked_s = time.monotonic()
+    def __init__(self, engine: EngineProcess, request: GenerateRequest) -> None:
+        self.engine, self.request = engine, request
+        self.queue: asyncio.Queue[Accepted | Rejected | OutputDelta | None] = asyncio.Queue()  # None: engine crashed
+        self._num_unfinished = request.n
+        self._submitted_s = time.monotonic()
+        self._last_output_s: list[float | None] = [None] * request.n
 
-    async def begin(self) -> int:
+    async def accepted(self) -> int:
         """Wait until the request is accepted; returns its number of prompt tokens. ApiError if it is rejected."""
         message = await self._receive()
         assert isinstance(message, Accepted)
-        self.engine.metrics.prompt_tokens += message.num_prompt_tokens
+        self.engine.metrics.prompt_tokens.inc(message.num_prompt_tokens)
         return message.num_prompt_tokens
 
     async def deltas(self) -> AsyncIterator[OutputDelta]:
         """Yield outputs of all sequences until each has finished; ApiError if the engine crashes meanwhile."""
-        while self._left:
+        while self._num_unfinished:
             delta = await self._receive()
             assert isinstance(delta, OutputDelta)
             self._measure(delta)
-            self._left -= delta.finish_reason is not None
+            self._num_unfinished -= delta.finish_reason is not None
             yield delta
 
     def close(self) -> None:
-        """Let go of the request, answered or not."""
-        self.engine.forget(self, under_way=self._left > 0)
+        """Release the request, finished or not."""
+        self.engine.release(self, is_unfinished=self._num_unfinished > 0)
 
     async def _receive(self) -> Accepted | OutputDelta:
-        message = await self.inbox.get()
+        message = await self.queue.get()
         if message is None:
-            text = "the engine crashed while it worked on this request, and is started again"
+            text = "the engine crashed while it worked on this request, and is restarting"
             raise ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, text, code="engine_crashed")
         if isinstance(message, Rejected):
-            self._left = 0
+            self._num_unfinished = 0
             raise bad_request(message.reason)
         return message
 
     def _measure(self, delta: OutputDelta) -> None:
-        now, last, metrics = time.monotonic(), self._last_s[delta.index], self.engine.metrics
-        if last is None:
-            metrics.first_token.observe(now - self._asked_s)
+        now_s, last_s, metrics = time.monotonic(), self._last_output_s[delta.index], self.engine.metrics
+        if last_s is None:
+            metrics.time_to_first_token.observe(now_s - self._submitted_s)
         else:
-            metrics.between_tokens.observe(now - last)
-        self._last_s[delta.index] = now
-        metrics.generated_tokens += delta.num_tokens
+            metrics.inter_token_latency.observe(now_s - last_s)
+        self._last_output_s[delta.index] = now_s
+        metrics.generation_tokens.inc(delta.num_tokens)
 
 
 class EngineProcess:
-    """A worker in a process of its own, with up to `room` texts open at a time; whoever comes then gets a 429.
+    """A worker in a process of its own, with at most `max_open_seqs` sequences open at a time.
 
-    A single request is taken whatever its size while no other is open. Where the worker crashes, every open request
-    gets an error, and another worker is started.
+    A request of any size is accepted while no other is open. When the worker crashes, every open request gets an error,
+    and another worker is started.
     """
 
-    def __init__(self, start: Start, room: int, metrics: Metrics) -> None:
-        self.start_message, self.room, self.metrics = start, room, metrics
-        self.ready, self.draining = asyncio.Event(), False
+    def __init__(self, engine_args: EngineArgs, max_open_seqs: int, metrics: Metrics) -> None:
+        self.engine_args, self.max_open_seqs, self.metrics = engine_args, max_open_seqs, metrics
+        self.ready, self.is_draining = asyncio.Event(), False
+        self.num_open_seqs = self.num_restarts = 0
         self.process: Process | None = None
-        self.watchers = Watchers(self._watch_engine)
-        self._answers: dict[int, Answer] = {}
-        self._numbers = itertools.count()
+        self.watchers = Watchers(self._enable_snapshots)
+        self._streams: dict[int, OutputStream] = {}
+        self._request_ids = itertools.count()
         self._supervision: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -111,16 +113,16 @@ class EngineProcess:
     @property
     def status(self) -> str:
         """One word: "ready", "starting" or "draining"."""
-        return "draining" if self.draining else "ready" if self.ready.is_set() else "starting"
+        return "draining" if self.is_draining else "ready" if self.ready.is_set() else "starting"
 
     def require_watchable(self) -> None:
-        """Raise ApiError where nobody may watch now: the engine is not ready (503), or enough watch (429)."""
+        """Raise ApiError if the engine is not ready (503) or has too many watchers (429)."""
         self.require_ready()
-        self.watchers.require_room()
+        self.watchers.require_capacity()
 
     async def start(self) -> None:
-        """Start the worker, and wait until it has loaded the model; CourseError, with its reason, where it cannot."""
-        await self._begin()
+        """Start the worker and wait until it has loaded the model; CourseError, with the reason, if it cannot."""
+        await self._start_worker()
         self._supervision = asyncio.create_task(self._supervise())
 
     async def stop(self) -> None:
@@ -132,95 +134,104 @@ class EngineProcess:
             await self.process.wait()
 
     async def drain(self) -> None:
-        """Refuse requests from now on, wait until those that are open have been answered, and let watchers go."""
-        self.draining = True
+        """Reject new requests, wait until the open ones have been answered, and end the watchers' streams."""
+        self.is_draining = True
         await self._idle.wait()
-        self.watchers.end()
+        self.watchers.close()
 
     def require_ready(self) -> None:
-        """Raise ApiError (503) where the server is shutting down, or its engine is being started."""
-        if self.draining:
+        """Raise ApiError (503) if the server is shutting down or its engine is starting."""
+        if self.is_draining:
             raise unavailable("the server is shutting down", code="draining")
         if not self.ready.is_set():
             raise unavailable("the engine is starting", code="engine_starting")
 
-    def open(self, ask: GenerateRequest) -> Answer:
-        """Pass a request on, under a number of our own; ApiError where the server is full or has no engine."""
+    def submit(self, request: GenerateRequest) -> OutputStream:
+        """Send a request to the worker under a new id; ApiError if the queue is full or there is no engine."""
         self.require_ready()
-        if self._answers and self.metrics.open_sequences + ask.n > self.room:
-            text = f"the queue is full: {self.metrics.open_sequences} texts are under way, up to {self.room} may be"
-            raise ApiError(HTTPStatus.TOO_MANY_REQUESTS, text, code="queue_full", headers=RETRY)
-        ask = replace(ask, request_id=next(self._numbers))
-        answer = self._answers[ask.request_id] = Answer(self, ask)
-        self.metrics.open_sequences += ask.n
+        if self._streams and self.num_open_seqs + request.n > self.max_open_seqs:
+            text = f"the queue is full: got {self.num_open_seqs} open sequences, expected at most {self.max_open_seqs}"
+            raise ApiError(HTTPStatus.TOO_MANY_REQUESTS, text, code="queue_full", headers=RETRY_AFTER)
+        request = structs.replace(request, request_id=next(self._request_ids))
+        stream = self._streams[request.request_id] = OutputStream(self, request)
+        self._count_open(request.n)
         self._idle.clear()
-        self._send(ask)
-        return answer
+        self._send(request)
+        return stream
 
-    def forget(self, answer: Answer, *, under_way: bool) -> None:
-        """Take an answer off the list of those open, and its request from the engine if it is still at it."""
-        if self._answers.pop(answer.ask.request_id, None) is None:
+    def release(self, stream: OutputStream, *, is_unfinished: bool) -> None:
+        """Remove a stream from the open ones, and abort its request if it is unfinished."""
+        request = stream.request
+        if self._streams.pop(request.request_id, None) is None:
             return
-        self.metrics.open_sequences -= answer.ask.n
-        if under_way and self.ready.is_set():
-            self._send(Abort(answer.ask.request_id))
-        if not self._answers:
+        self._count_open(-request.n)
+        if is_unfinished and self.ready.is_set():
+            self._send(Abort(request.request_id))
+        if not self._streams:
             self._idle.set()
 
-    def _watch_engine(self, on: bool) -> None:
+    def _count_open(self, added: int) -> None:
+        self.num_open_seqs += added
+        self.metrics.num_requests_open.set(self.num_open_seqs)
+
+    def _count_restart(self) -> None:
+        self.num_restarts += 1
+        self.metrics.engine_restarts.inc()
+
+    def _enable_snapshots(self, is_enabled: bool) -> None:
         if self.ready.is_set():
-            self._send(Watch(on))
+            self._send(Watch(is_enabled))
 
-    def _send(self, message: Message) -> None:
+    def _send(self, command: Command) -> None:
         assert self.process and self.process.stdin
-        self.process.stdin.write(Lines.encode(message))
+        self.process.stdin.write(encode(command))
 
-    async def _begin(self) -> None:
-        """Start a worker, and wait for its first message; CourseError where it ends instead."""
-        # A session of its own: Ctrl-C in a terminal goes to all processes of one.
+    async def _start_worker(self) -> None:
+        """Start a worker and wait for its first event; CourseError if that is not `Ready`."""
+        # In a session of its own, because Ctrl-C in a terminal goes to all processes of one.
         self.process = await asyncio.create_subprocess_exec(
-            *WORKER, stdin=PIPE, stdout=PIPE, start_new_session=True, limit=LINE_BYTES
+            *WORKER_COMMAND, stdin=PIPE, stdout=PIPE, start_new_session=True, limit=MAX_LINE_BYTES
         )
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(Lines.encode(self.start_message))
+        assert self.process.stdout
+        self._send(self.engine_args)
         line = await self.process.stdout.readline()
-        first = Lines.decode(line) if line.endswith(b"\n") else None
+        first = decode_event(line) if line.endswith(b"\n") else None
         if not isinstance(first, Ready):
             code = await self.process.wait()
-            if isinstance(first, Failed):
+            if isinstance(first, StartupFailed):
                 raise CourseError(first.reason)
             raise CourseError("the engine did not start", got=f"exit code {code}")
-        self.metrics.adapter_bytes = first.adapter_bytes
+        self.metrics.adapter_bytes.set(first.adapter_bytes)
         self.ready.set()
 
     async def _supervise(self) -> None:
-        """Deliver messages as long as the worker lives, then start another, again and again."""
+        """Dispatch events as long as the worker lives, then restart it, forever."""
         while True:
             assert self.process and self.process.stdout
             while line := await self.process.stdout.readline():
-                if line.endswith(b"\n"):  # else it was cut short by a crash
-                    self._deliver(Lines.decode(line))
-            self._lose()
+                if line.endswith(b"\n"):  # else a crash cut it short
+                    self._dispatch(decode_event(line))
+            self._fail_open_requests()
             await self.process.wait()
             while not self.ready.is_set():
                 try:
-                    await self._begin()
+                    await self._start_worker()
                 except CourseError as error:
                     print(f"mlsys-lab: {error}", file=sys.stderr)
                     await asyncio.sleep(RESTART_PAUSE_S)
             self.watchers.resume()
 
-    def _deliver(self, message: Message) -> None:
-        if isinstance(message, EngineState):
-            self.metrics.state = message
-        elif isinstance(message, View):
-            self.watchers.deliver(message)
-        elif isinstance(message, Accepted | Rejected | OutputDelta) and message.request_id in self._answers:
-            self._answers[message.request_id].inbox.put_nowait(message)
+    def _dispatch(self, event: Event) -> None:
+        if isinstance(event, EngineState):
+            self.metrics.record(event)
+        elif isinstance(event, EngineSnapshot):
+            self.watchers.publish(event)
+        elif isinstance(event, Accepted | Rejected | OutputDelta) and event.request_id in self._streams:
+            self._streams[event.request_id].queue.put_nowait(event)
 
-    def _lose(self) -> None:
+    def _fail_open_requests(self) -> None:
         self.ready.clear()
-        self.metrics.restarts += 1
-        self.metrics.state = EngineState(0, 0, 0, 0, 0)
-        for answer in self._answers.values():
-            answer.inbox.put_nowait(None)
+        self._count_restart()
+        self.metrics.record(EngineState(0, 0, 0, 0, 0))
+        for stream in self._streams.values():
+            stream.queue.put_nowait(None)

@@ -1,23 +1,23 @@
-"""What a client is told when something is wrong: a status, and an object in OpenAI's form."""
+"""Errors of the API: an HTTP status, and an object in OpenAI's format."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
 
-RETRY = {"Retry-After": "1"}
-"""Header of answers to requests that may succeed in a second."""
-KINDS = {
+RETRY_AFTER = {"Retry-After": "1"}
+"""Header of errors that may be gone in a second."""
+ERROR_TYPES = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
     HTTPStatus.INTERNAL_SERVER_ERROR: "server_error",
     HTTPStatus.SERVICE_UNAVAILABLE: "server_error",
     HTTPStatus.GATEWAY_TIMEOUT: "timeout_error",
 }
-"""Type of error by status; all others are "invalid_request_error"."""
+"""Error type by status; every other status is an "invalid_request_error"."""
 
 
 class ApiError(Exception):
-    """An HTTP status with a message; `param` names the field at fault, `code` the case for programs."""
+    """An HTTP status with a message; `param` names the invalid field, `code` identifies the error for programs."""
 
     def __init__(
         self,
@@ -33,16 +33,16 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, object]:
-        """Object that is sent, as JSON can hold it."""
-        kind = KINDS.get(self.status, "invalid_request_error")
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        """Body of the response."""
+        error_type = ERROR_TYPES.get(self.status, "invalid_request_error")
+        return {"error": {"message": self.message, "type": error_type, "param": self.param, "code": self.code}}
 
 
 def bad_request(message: str, param: str | None = None) -> ApiError:
-    """Error 400 of a request that is not understood, or asks for what is not offered."""
+    """Error 400: a request that is invalid, or asks for something unsupported."""
     return ApiError(HTTPStatus.BAD_REQUEST, message, param=param)
 
 
 def unavailable(message: str, code: str) -> ApiError:
-    """Error 503 of a server that cannot answer now."""
-    return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, message, code=code, headers=RETRY)
+    """Error 503: the server cannot answer now."""
+    return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, message, code=code, headers=RETRY_AFTER)

@@ -1,18 +1,20 @@
-"""Messages between the process that speaks HTTP and the engine's, each a line of JSON: its name, then its fields."""
+"""Messages between the HTTP process and the engine's process: structs, each sent as one line of JSON with its type."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+import msgspec
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True)
-class Start:
-    """To the engine, once: blocks of its KV cache, sequences of a step, and a Python file that makes its scheduler.
+class Message(Struct, tag=True):
+    """Base of all messages."""
 
-    The file defines `build(pages, page, limits)`; None takes the package's own scheduler. `adapters` are folders by the
-    names of the LoRA adapters.
+
+class EngineArgs(Message):
+    """First command: how to build the engine.
+
+    `scheduler` is a Python file that defines `build(pages, page, limits)`; None takes the package's own scheduler.
+    `adapters` are folders by the names of the LoRA adapters.
     """
 
     num_blocks: int
@@ -21,13 +23,12 @@ class Start:
     adapters: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class GenerateRequest:
-    """To the engine: continue a `prompt`, text or token ids, or answer chat `messages`, pairs of role and content.
+class GenerateRequest(Message):
+    """Command: continue a `prompt`, text or token ids, or answer chat `messages`, pairs of role and content.
 
-    One of the two is set. `adapter` None is the model itself. `max_tokens` None generates up to the end of the context;
-    with `logprobs`, tokens are sent next to their text. The other fields are those of `engine.Request` and
-    `engine.SamplingParams`.
+    Exactly one of the two is set. `adapter` None is the model itself. `max_tokens` None generates up to the end of the
+    context. With `logprobs`, outputs carry each token's bytes and log-probability. The other fields are those of
+    `engine.Request` and `engine.SamplingParams`.
     """
 
     request_id: int
@@ -43,72 +44,64 @@ class GenerateRequest:
     adapter: str | None = None
 
 
-@dataclass(frozen=True)
-class Abort:
-    """To the engine: abort a request if it has not finished."""
+class Abort(Message):
+    """Command: abort a request unless it has finished."""
 
     request_id: int
 
 
-@dataclass(frozen=True)
-class Watch:
-    """To the engine: send a view now and then as steps are run, or stop to do so."""
+class Watch(Message):
+    """Command: start or stop sending snapshots."""
 
-    on: bool
+    is_enabled: bool
 
 
-@dataclass(frozen=True)
-class Ready:
-    """From the engine, once it has loaded the model and its adapters."""
+class Ready(Message):
+    """First event: the model and its adapters are loaded."""
 
     adapter_bytes: int
 
 
-@dataclass(frozen=True)
-class Failed:
-    """From the engine in place of `Ready`, and its last word: why it cannot start, in one line."""
+class StartupFailed(Message):
+    """First and last event of an engine that cannot start, with the reason in one line."""
 
     reason: str
 
 
-@dataclass(frozen=True)
-class Accepted:
-    """From the engine: a request was accepted."""
+class Accepted(Message):
+    """Event: a request was accepted."""
 
     request_id: int
     num_prompt_tokens: int
 
 
-@dataclass(frozen=True)
-class Rejected:
-    """From the engine: a request was rejected, and why."""
+class Rejected(Message):
+    """Event: a request was rejected."""
 
     request_id: int
     reason: str
 
 
-@dataclass(frozen=True)
-class OutputDelta:
-    """From the engine: what a step generated for sequence `index` of a request.
+class OutputDelta(Message):
+    """Event: what a step generated for sequence `index` of a request.
 
-    `num_tokens` is the number of new tokens, `text` the newly certain text. If logprobs are asked for, `token_bytes`
-    are the bytes of each new token. When the sequence has finished, `finish_reason` is set, and `num_kept_tokens` is
-    its number of tokens.
+    `num_tokens` is the number of new tokens and `text` the text that has become final. If logprobs are requested,
+    `token_bytes` and `logprobs` have an entry for each new token. When the sequence has finished, `finish_reason` is
+    set, and `num_output_tokens` is its number of tokens without the stop sequence.
     """
 
     request_id: int
     index: int
     num_tokens: int
     text: str
-    token_bytes: list[list[int]]
+    token_bytes: list[bytes]
     logprobs: list[float]
     finish_reason: str | None
-    num_kept_tokens: int
+    num_output_tokens: int
 
 
-@dataclass(frozen=True)
-class EngineState:
-    """From the engine after each step: numbers of sequences, of the step's tokens, of used blocks and of steps."""
+class EngineState(Message):
+    """Event after each step: numbers of sequences, of the step's tokens, of used blocks and of steps."""
 
     num_waiting: int
     num_running: int
@@ -117,59 +110,49 @@ class EngineState:
     num_steps: int
 
 
-@dataclass(frozen=True)
-class View:
-    """From the engine while it is watched: where it stands, and which steps it ran since the view before.
+class SequenceState(Struct, frozen=True):
+    """A sequence's numbers of tokens and its block table, as in `engine.Sequence`."""
 
-    Limits: a step has up to `slots` sequences and `budget` tokens, the cache `blocks`. Sequences that run and wait,
-    in the order in which they are served: `name` a number, tokens of the `prompt` and `written`, `hits` found in the
-    cache; of those that run also tokens in the cache (`read`) and their `blocks`. `kept` are blocks that nobody holds
-    and that can still be found by a prompt. Steps: their number `step`, the time of their end, how many tokens they
-    `wrote`, and what they `fed`, each [name, tokens, whether the sequence was writing, else it was read].
+    seq_id: int
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_computed_tokens: int
+    num_cached_tokens: int
+    block_table: list[int]
+
+
+class StepRecord(Struct, frozen=True):
+    """A step: its number, when it ended, tokens sampled, and what was scheduled: (seq_id, tokens, is_decode) each."""
+
+    step: int
+    time_s: float
+    num_sampled: int
+    scheduled: list[tuple[int, int, bool]]
+
+
+class EngineSnapshot(Message):
+    """Event while the engine is watched: its state, and the steps since the last snapshot; no text, no token ids.
+
+    Running and waiting sequences are in scheduling order. `evictable_blocks` are unused blocks in the prefix cache.
     """
 
     time_s: float
-    slots: int
-    budget: int
-    blocks: int
-    running: list[dict[str, Any]]
-    waiting: list[dict[str, Any]]
-    kept: list[int]
-    steps: list[dict[str, Any]]
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    num_blocks: int
+    running: list[SequenceState]
+    waiting: list[SequenceState]
+    evictable_blocks: list[int]
+    steps: list[StepRecord]
 
 
-Message = (
-    Start | GenerateRequest | Abort | Watch | Ready | Failed | Accepted | Rejected | OutputDelta | EngineState | View
-)
+Command = EngineArgs | GenerateRequest | Abort | Watch
+Event = Ready | StartupFailed | Accepted | Rejected | OutputDelta | EngineState | EngineSnapshot
+
+decode_command = msgspec.json.Decoder(Command).decode
+decode_event = msgspec.json.Decoder(Event).decode
 
 
-class Lines:
-    """Messages as lines of bytes, and back."""
-
-    KINDS: ClassVar[dict[str, type[Message]]] = {
-        kind.__name__: kind
-        for kind in (
-            Start,
-            GenerateRequest,
-            Abort,
-            Watch,
-            Ready,
-            Failed,
-            Accepted,
-            Rejected,
-            OutputDelta,
-            EngineState,
-            View,
-        )
-    }
-
-    @staticmethod
-    def encode(message: Message) -> bytes:
-        """Line of a message; half a character (a lone surrogate) is kept as it is."""
-        return json.dumps([type(message).__name__, vars(message)]).encode() + b"\n"
-
-    @classmethod
-    def decode(cls, line: bytes) -> Message:
-        """Message of a line that `encode` wrote."""
-        name, fields = json.loads(line)
-        return cls.KINDS[name](**fields)
+def encode(message: Message) -> bytes:
+    """Encode a message as a line of JSON."""
+    return msgspec.json.encode(message) + b"\n"

@@ -1,4 +1,4 @@
-"""The page at `/`: files of this package, sent with headers that let a browser ask nobody but this server."""
+"""The page at `/`: static files, with headers that restrict the browser to this server."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from mlsys_lab.inference.server.errors import ApiError
 
-KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
-POLICY = {
+MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+CONTENT_SECURITY_POLICY = {
     "default-src": "'none'",
     "script-src": "'self'",
     "style-src": "'self'",
@@ -22,7 +22,7 @@ POLICY = {
     "frame-ancestors": "'none'",
 }
 HEADERS = {
-    "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in POLICY.items()),
+    "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in CONTENT_SECURITY_POLICY.items()),
     "Cache-Control": "no-cache",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
@@ -30,15 +30,15 @@ HEADERS = {
 
 
 class Page:
-    """The page and its style sheet and modules, read once."""
+    """The page, its style sheet and its modules, read once."""
 
     def __init__(self) -> None:
         folder = files("mlsys_lab.inference.server").joinpath("site")
         self.files = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
 
-    async def show(self, request: Request) -> Response:
-        """Send a file of the page, or the page itself; ApiError (404) for another name."""
+    async def send_file(self, request: Request) -> Response:
+        """Send the page, or one of its files by name; ApiError (404) if there is none."""
         name = request.path_params.get("name", "index.html")
         if name not in self.files:
             raise ApiError(HTTPStatus.NOT_FOUND, "no such file of the page")
-        return Response(self.files[name], media_type=KINDS[name.rpartition(".")[2]], headers=HEADERS)
+        return Response(self.files[name], media_type=MEDIA_TYPES[name.rpartition(".")[2]], headers=HEADERS)

@@ -1,4 +1,4 @@
-"""Which of several replicas a request goes to first: one that may have the keys and values of its beginning."""
+"""Prefix-aware routing: which of several replicas probably has a request's prefix in its cache."""
 
 from __future__ import annotations
 
@@ -7,25 +7,22 @@ from collections.abc import Iterable
 
 from mlsys_lab.inference.server.messages import GenerateRequest
 
-CHARACTERS, TOKENS = 128, 32
-"""Beginning of a prompt that decides: long enough to tell system prompts apart, short enough to be shared whole."""
+NUM_CHARACTERS, NUM_TOKENS = 128, 32
+"""Length of the prefix that decides: long enough to tell system prompts apart, and shorter than most of them."""
 
 
-def read_prefix(ask: GenerateRequest) -> bytes:
-    """Beginning of what a request asks for, as bytes: its adapter's name, then of a conversation also who speaks.
-
-    Keys and values under one adapter are no use under another.
-    """
-    under = f"{ask.adapter}\0".encode() if ask.adapter else b""
-    if isinstance(ask.prompt, list):
-        return under + repr(ask.prompt[:TOKENS]).encode()
-    text = ask.prompt or "".join(f"{role}\n{content}\n" for role, content in ask.messages or [])
-    return under + text[:CHARACTERS].encode(errors="surrogatepass")
+def routing_prefix(request: GenerateRequest) -> bytes:
+    """Start of a request's prompt or conversation as bytes, after its adapter's name: adapters share no KV cache."""
+    adapter = f"{request.adapter}\0".encode() if request.adapter else b""
+    if isinstance(request.prompt, list):
+        return adapter + repr(request.prompt[:NUM_TOKENS]).encode()
+    text = request.prompt or "".join(f"{role}\n{content}\n" for role, content in request.messages or [])
+    return adapter + text[:NUM_CHARACTERS].encode()
 
 
 def rank_replicas(prefix: bytes, replicas: Iterable[str]) -> list[str]:
     """Names of replicas, first choice first, by rendezvous hashing (Thaler and Ravishankar, 1998).
 
-    Prefixes spread evenly over the first choices; where a replica goes, its prefixes move and no other does.
+    Prefixes spread evenly over the first choices. When a replica disappears, only its own prefixes move.
     """
     return sorted(replicas, key=lambda name: hashlib.blake2b(prefix + b"\0" + name.encode()).digest())

@@ -1,25 +1,24 @@
-"""Requests in OpenAI's form, checked field by field: what is asked of the engine, and how it is to be sent.
+"""Requests in OpenAI's format, validated field by field.
 
-A field that would change the answer and is not offered is an error, never ignored. `null` is as good as absent.
+A field that would change the answer and is not supported is an error, never ignored. `null` counts as absent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+
+from msgspec import Meta, Struct, ValidationError, convert, field, structs
 
 from mlsys_lab.inference.server.errors import ApiError, bad_request
 from mlsys_lab.inference.server.messages import GenerateRequest
 
 MODEL = "mlsys-lab-target"
 """Name of the model that is served."""
-MOST_TEXTS, MOST_STOPS, MOST_STOP_CHARACTERS, MOST_SHOWN = 8, 4, 100, 40
-MOST_TOKENS = 2**31 - 1
-"""Largest number of tokens, and largest token id, that is looked at: more digits than its are never echoed."""
-COMPLETION_TOKENS = 16
-"""Tokens of a completion that names no number, as OpenAI has it; a chat takes what room there is."""
+MAX_N, MAX_STOPS, MAX_STOP_CHARACTERS, MAX_ECHOED_CHARACTERS = 8, 4, 100, 40
+MAX_TOKENS = 2**31 - 1
+"""Largest `max_tokens`, and largest token id."""
 NEUTRAL: dict[str, object] = {
     "best_of": 1,
     "echo": False,
@@ -30,148 +29,137 @@ NEUTRAL: dict[str, object] = {
     "suffix": "",
     "tools": [],
 }
-"""Fields that are not offered, with the one value that asks for nothing."""
-SILENT = ("metadata", "store", "user")
+"""Unsupported fields, each with the one value that changes nothing."""
+IGNORED = ("metadata", "store", "user")
 """Fields that change no answer."""
 
-
-@dataclass(frozen=True)
-class Wanted:
-    """A request: what to ask the engine, whether a chat, as a stream or whole, a stream with or without usage."""
-
-    ask: GenerateRequest
-    chat: bool
-    stream: bool
-    include_usage: bool
-
-
-class Fields:
-    """Fields of a JSON object that have not been read yet; ApiError where the body is none."""
-
-    def __init__(self, body: object) -> None:
-        if not isinstance(body, dict):
-            raise bad_request("the body is no JSON object")
-        self.left = {name: value for name, value in body.items() if value is not None}
-
-    def take(self, name: str, check: Callable[[Any], bool], expected: str) -> Any:
-        """Value of a field, None where it is absent; ApiError where the check says no."""
-        value = self.left.pop(name, None)
-        if value is not None and not check(value):
-            raise bad_request(f"{name}: got {shorten(value)}, expected {expected}", name)
-        return value
-
-    def need(self, name: str, check: Callable[[Any], bool], expected: str) -> Any:
-        """Value of a field that must be there."""
-        value = self.take(name, check, expected)
-        if value is None:
-            raise bad_request(f"{name} is missing, expected {expected}", name)
-        return value
-
-    def end(self) -> None:
-        """Raise ApiError for a field that nobody has read, unless it asks for nothing."""
-        for name, value in self.left.items():
-            if name in NEUTRAL and value != NEUTRAL[name]:
-                raise bad_request(f"{name} is not offered: got {shorten(value)}", name)
-            if name not in NEUTRAL and name not in SILENT:
-                raise bad_request(f"unknown field: got {shorten(name)}")
+Flag = Annotated[bool, Meta(description="true or false")]
+NoAlternatives = Annotated[int, Meta(ge=0, le=0, description="0: no alternative tokens")] | None
+TokenCount = Annotated[int, Meta(ge=1, le=MAX_TOKENS, description=f"a whole number, 1 to {MAX_TOKENS}")] | None
+TokenIds = Annotated[list[Annotated[int, Meta(ge=0, le=MAX_TOKENS)]], Meta(min_length=1)]
+StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+StopStrings = Annotated[
+    StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)],
+    Meta(description=f"a string or up to {MAX_STOPS}, of 1 to {MAX_STOP_CHARACTERS} characters each"),
+]
 
 
-def read_completion(body: object, adapters: Collection[str] = ()) -> Wanted:
-    """Request of `/v1/completions` where these adapters are served too; ApiError for a body that is none."""
-    fields = Fields(body)
-    prompt = fields.need("prompt", _is_prompt, "one prompt: text, or a list of token ids")
-    logprobs = fields.take("logprobs", _whole(0, 0), "0: of the tokens written, of no others")
-    most = fields.take("max_tokens", *_AT_LEAST_ONE)
-    ask = GenerateRequest(0, prompt=prompt, max_tokens=most or COMPLETION_TOKENS, logprobs=logprobs is not None)
-    return _read_common(fields, ask, adapters, chat=False)
+class ChatMessage(Struct, frozen=True, forbid_unknown_fields=True):
+    """A message of a conversation."""
+
+    role: str
+    content: str
+    name: Any = None
 
 
-def read_chat(body: object, adapters: Collection[str] = ()) -> Wanted:
-    """Request of `/v1/chat/completions` where these adapters are served too; ApiError for a body that is none."""
-    fields = Fields(body)
-    messages = fields.need("messages", _is_conversation, "a list of objects with role and content, both text")
-    logprobs = fields.take("logprobs", _is_flag, "true or false")
-    fields.take("top_logprobs", _whole(0, 0), "0: of the tokens written, of no others")
-    older, newer = (fields.take(name, *_AT_LEAST_ONE) for name in ("max_tokens", "max_completion_tokens"))
-    turns = [(message["role"], message["content"]) for message in messages]
-    ask = GenerateRequest(0, messages=turns, max_tokens=older if newer is None else newer, logprobs=bool(logprobs))
-    return _read_common(fields, ask, adapters, chat=True)
+class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """Options of a stream."""
+
+    include_usage: bool = False
 
 
-def no_model(model: str, adapters: Collection[str]) -> ApiError:
-    """Error 404 of a model that is neither the one that is served nor one of its adapters."""
+class ApiRequest(Struct, frozen=True, kw_only=True):
+    """Fields of completions and chats; a field's description is what its error message says was expected."""
+
+    model: Annotated[str, Meta(description=f"{MODEL!r}")]
+    n: Annotated[int, Meta(ge=1, le=MAX_N, description=f"1 to {MAX_N}")] = 1
+    temperature: Annotated[float, Meta(ge=0, le=2, description="0 to 2")] = 1.0
+    top_p: Annotated[float, Meta(gt=0, le=1, description="above 0, at most 1")] | None = None
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1, description="a whole number from 0, of 63 bits")] | None = None
+    stop: StopStrings = field(default_factory=list)
+    stream: Flag = False
+    stream_options: Annotated[StreamOptions, Meta(description="an object with include_usage, true or false")] = (
+        StreamOptions()
+    )
+
+    def to_engine(self) -> GenerateRequest:
+        """Request for the engine, which gives it its id."""
+        raise NotImplementedError
+
+    def _sampling(self) -> dict[str, Any]:
+        return {
+            "n": self.n,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "seed": self.seed,
+            "stop": [self.stop] if isinstance(self.stop, str) else self.stop,
+            "adapter": None if self.model == MODEL else self.model,
+        }
+
+
+class CompletionRequest(ApiRequest, frozen=True, kw_only=True):
+    """Body of `/v1/completions`."""
+
+    prompt: Annotated[str | TokenIds, Meta(description="one prompt: text, or a list of token ids")]
+    max_tokens: TokenCount = 16
+    logprobs: NoAlternatives = None
+
+    def to_engine(self) -> GenerateRequest:
+        """Request for the engine, which gives it its id."""
+        has_logprobs = self.logprobs is not None
+        return GenerateRequest(0, self.prompt, None, self.max_tokens, logprobs=has_logprobs, **self._sampling())
+
+
+class ChatCompletionRequest(ApiRequest, frozen=True, kw_only=True):
+    """Body of `/v1/chat/completions`; `max_completion_tokens` is the newer name of `max_tokens`."""
+
+    messages: Annotated[list[ChatMessage], Meta(description="a list of objects with role and content, both text")]
+    max_tokens: TokenCount = None
+    max_completion_tokens: TokenCount = None
+    logprobs: Flag = False
+    top_logprobs: NoAlternatives = None
+
+    def to_engine(self) -> GenerateRequest:
+        """Request for the engine, which gives it its id."""
+        messages = [(message.role, message.content) for message in self.messages]
+        max_tokens = self.max_completion_tokens or self.max_tokens
+        return GenerateRequest(0, None, messages, max_tokens, logprobs=self.logprobs, **self._sampling())
+
+
+R = TypeVar("R", bound=ApiRequest)
+
+
+def parse_request(body: object, request_type: type[R], adapters: Collection[str] = ()) -> R:
+    """Validate a body; ApiError that names the first invalid field, or a model that is not served."""
+    if not isinstance(body, dict):
+        raise bad_request("the body is not a JSON object")
+    fields = {name: value for name, value in body.items() if value is not None}
+    hints = get_type_hints(request_type, include_extras=True)
+    for name, value in fields.items():
+        if name in hints:
+            try:
+                convert(value, hints[name])
+            except ValidationError:
+                message = f"{name}: got {shorten(value)}, expected {_expected(hints[name])}"
+                raise bad_request(message, name) from None
+        elif name in NEUTRAL:
+            if value != NEUTRAL[name]:
+                raise bad_request(f"{name} is not supported: got {shorten(value)}", name)
+        elif name not in IGNORED:
+            raise bad_request(f"unknown field: got {shorten(name)}")
+    for info in structs.fields(request_type):
+        if info.required and info.name not in fields:
+            raise bad_request(f"{info.name} is missing, expected {_expected(hints[info.name])}", info.name)
+    request = convert(fields, request_type)
+    if request.model != MODEL and request.model not in adapters:
+        raise model_not_found(request.model, adapters)
+    return request
+
+
+def _expected(hint: Any) -> str:
+    """Description of an annotated type, which may be optional."""
+    annotated = hint if hasattr(hint, "__metadata__") else get_args(hint)[0]
+    return str(annotated.__metadata__[0].description)
+
+
+def model_not_found(model: str, adapters: Collection[str]) -> ApiError:
+    """Error 404: neither the model that is served nor one of its adapters."""
     expected = ", ".join(ascii(name) for name in (MODEL, *adapters))
     text = f"no such model: got {shorten(model)}, expected {'one of ' if adapters else ''}{expected}"
     return ApiError(HTTPStatus.NOT_FOUND, text, param="model", code="model_not_found")
 
 
-def _read_common(fields: Fields, ask: GenerateRequest, adapters: Collection[str], *, chat: bool) -> Wanted:
-    model = fields.need("model", lambda value: isinstance(value, str), f"{MODEL!r}")
-    if model != MODEL and model not in adapters:
-        raise no_model(model, adapters)
-    temperature = fields.take("temperature", lambda value: _is_number(value) and 0 <= value <= 2, "0 to 2")
-    stop = fields.take(
-        "stop", _is_stop, f"a string or up to {MOST_STOPS} of 1 to {MOST_STOP_CHARACTERS} characters each"
-    )
-    stream = fields.take("stream", _is_flag, "true or false")
-    options = fields.take("stream_options", _is_stream_options, "an object with include_usage, true or false")
-    ask = replace(
-        ask,
-        adapter=None if model == MODEL else model,
-        n=fields.take("n", _whole(1, MOST_TEXTS), f"1 to {MOST_TEXTS}") or 1,
-        temperature=1.0 if temperature is None else float(temperature),
-        top_p=fields.take("top_p", lambda value: _is_number(value) and 0 < value <= 1, "above 0, at most 1"),
-        seed=fields.take("seed", _whole(0, 2**63 - 1), "a whole number from 0, of 63 bits"),
-        stop=[stop] if isinstance(stop, str) else stop or [],
-    )
-    fields.end()
-    return Wanted(ask, chat, bool(stream), bool((options or {}).get("include_usage")))
-
-
-def _whole(least: int, most: int) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-_AT_LEAST_ONE = (_whole(1, MOST_TOKENS), f"a whole number, 1 to {MOST_TOKENS}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_prompt(value: object) -> bool:
-    return isinstance(value, str) or (
-        isinstance(value, list) and bool(value) and all(map(_whole(0, MOST_TOKENS), value))
-    )
-
-
-def _is_conversation(value: object) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(message, dict)
-        and message.keys() <= {"role", "content", "name"}
-        and all(isinstance(message.get(key), str) for key in ("role", "content"))
-        for message in value
-    )
-
-
-def _is_stop(value: object) -> bool:
-    stops = [value] if isinstance(value, str) else value
-    return (
-        isinstance(stops, list)
-        and len(stops) <= MOST_STOPS
-        and all(isinstance(stop, str) and 1 <= len(stop) <= MOST_STOP_CHARACTERS for stop in stops)
-    )
-
-
-def _is_stream_options(value: object) -> bool:
-    return isinstance(value, dict) and value.keys() <= {"include_usage"} and all(map(_is_flag, value.values()))
-
-
 def shorten(value: object) -> str:
-    """What a client sent, as Python writes it, on one line and not for long."""
+    """Representation of a value that a client sent: ASCII, on one line, cut to `MAX_ECHOED_CHARACTERS`."""
     text = ascii(value)
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
+    return text if len(text) <= MAX_ECHOED_CHARACTERS else f"{text[:MAX_ECHOED_CHARACTERS]}…"

@@ -1,7 +1,7 @@
-"""Replicas of the engine as a deployment of Ray Serve, with the face of an `EngineProcess`.
+"""Replicas of the engine as a deployment of Ray Serve, with the interface of `EngineProcess`.
 
-HTTP stays with our own server, which knows OpenAI's form, keys and bounds; Ray Serve starts replicas, keeps their
-number, routes by prefix, and streams what they write. Needs the extra `replicas`.
+Our own server keeps HTTP, with OpenAI's format, keys and limits; Ray Serve starts the replicas, keeps their number,
+routes by prefix, and streams their outputs. Needs the extra `replicas`.
 """
 
 from __future__ import annotations
@@ -10,87 +10,96 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, NamedTuple
+
+from msgspec import structs
 
 from mlsys_lab.errors import MissingToolError
 from mlsys_lab.inference.server.engine_process import EngineProcess
 from mlsys_lab.inference.server.errors import ApiError
-from mlsys_lab.inference.server.messages import Abort, Accepted, GenerateRequest, Message, OutputDelta, Rejected, Start
+from mlsys_lab.inference.server.messages import (
+    Abort,
+    Accepted,
+    Command,
+    EngineArgs,
+    GenerateRequest,
+    OutputDelta,
+    Rejected,
+)
 from mlsys_lab.inference.server.metrics import Metrics
 from mlsys_lab.local_ray import import_ray, start_ray
 
 
 class ServedBy(NamedTuple):
-    """The replica that serves a request, by name, and how often its engine had crashed before."""
+    """The replica that serves a request, and how often its engine had crashed before."""
 
     replica: str
-    crashes: int
+    num_restarts: int
 
 
 class EngineReplica:
-    """One replica: an engine in a process of its own, which is started again where it crashes."""
+    """One replica: an engine in a process of its own, which restarts when it crashes."""
 
-    def __init__(self, start: Start, room: int) -> None:
-        self.engine = EngineProcess(start, room, Metrics(start.num_blocks))
+    def __init__(self, engine_args: EngineArgs, max_open_seqs: int) -> None:
+        self.engine = EngineProcess(engine_args, max_open_seqs, Metrics(engine_args.num_blocks))
         self.name = _import_ray()[1].get_replica_context().replica_id.unique_id
         self._starting = asyncio.Lock()
 
-    async def answer(self, ask: GenerateRequest) -> AsyncIterator[ServedBy | Message]:
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[ServedBy | Accepted | Rejected | OutputDelta]:
         """Yield the replica that serves a request, then its outputs; ApiError if the engine crashes.
 
-        It waits for an engine that is being started. Closed early, the request is aborted.
+        Waits while the engine starts. Closed early, the request is aborted.
         """
         await self.check_health()
         await self.engine.ready.wait()
-        answer = self.engine.open(ask)
+        stream = self.engine.submit(request)
         try:
-            yield ServedBy(self.name, self.engine.metrics.restarts)
-            yield Accepted(ask.request_id, await answer.begin())
-            async for delta in answer.deltas():
-                yield replace(delta, request_id=ask.request_id)
+            yield ServedBy(self.name, self.engine.num_restarts)
+            yield Accepted(request.request_id, await stream.accepted())
+            async for delta in stream.deltas():
+                yield structs.replace(delta, request_id=request.request_id)
         except ApiError as error:
             if error.status != HTTPStatus.BAD_REQUEST:
                 raise
-            yield Rejected(ask.request_id, error.message)
+            yield Rejected(request.request_id, error.message)
         finally:
-            answer.close()
+            stream.close()
 
     async def check_health(self) -> None:
-        """Start the engine the first time that Ray Serve asks."""
+        """Start the engine when Ray Serve calls this for the first time."""
         async with self._starting:
             if self.engine.process is None:
                 await self.engine.start()
 
 
 class RayEngine(EngineProcess):
-    """Engine of several replicas on a Ray of this machine's own, with up to `room` texts open at a time in all.
+    """Several replicas of the engine on a local Ray, with at most `max_open_seqs` sequences open in total.
 
-    A replica that has `sequences` requests under way is passed over. Where a replica dies, its requests get an error,
-    and Ray Serve starts another; `metrics.restarts` counts crashes that cost a request, of a replica or its engine.
-    `metrics.state` stays as it is: steps and blocks are the replicas' own.
+    A replica with `max_num_seqs` requests is skipped. When a replica dies, its requests get an error, and Ray Serve
+    starts another; `num_restarts` counts the crashes, of replicas or their engines, that failed a request. The engine's
+    gauges stay 0: steps and blocks are the replicas' own.
     """
 
-    def __init__(self, start: Start, room: int, metrics: Metrics, replicas: int) -> None:
-        super().__init__(start, room, metrics)
-        self.replicas = replicas
-        self.answered: Counter[str] = Counter()  # requests, by the name of the replica that took them
-        self._streams: dict[int, asyncio.Task[None]] = {}
+    def __init__(self, engine_args: EngineArgs, max_open_seqs: int, metrics: Metrics, num_replicas: int) -> None:
+        super().__init__(engine_args, max_open_seqs, metrics)
+        self.num_replicas = num_replicas
+        self.num_served: Counter[str] = Counter()  # requests, by replica
+        self._relays: dict[int, asyncio.Task[None]] = {}
         self._crashed: set[ServedBy] = set()
         self._handle: Any = None
 
     def require_watchable(self) -> None:
-        """Raise ApiError (501): what the page shows are one engine's steps and blocks."""
-        text = "steps and blocks are the replicas' own; without --engine ray they can be watched"
+        """Raise ApiError (501): the page shows the steps and blocks of one engine."""
+        text = "replicas cannot be watched; help: serve without --engine ray"
         raise ApiError(HTTPStatus.NOT_IMPLEMENTED, text, code="not_watchable")
 
     async def start(self) -> None:
-        """Start Ray and all replicas; MissingToolError where it is not installed, CourseError where it fails.
+        """Start Ray and all replicas; MissingToolError if Ray is not installed, CourseError if an engine cannot start.
 
-        One engine is started and ended before: why it cannot start it tells in one line, Ray in pages.
+        A trial engine is started and stopped first, because its error is one line, and Ray's is pages.
         """
-        trial = EngineProcess(self.start_message, self.room, self.metrics)
+        trial = EngineProcess(self.engine_args, self.max_open_seqs, self.metrics)
         try:
             await trial.start()
         finally:
@@ -100,13 +109,13 @@ class RayEngine(EngineProcess):
 
     async def stop(self) -> None:
         """End the replicas and Ray; requests that are still open get no answer."""
-        for stream in self._streams.values():
-            stream.cancel()
+        for relay in self._relays.values():
+            relay.cancel()
         await asyncio.to_thread(_shut_down)
 
     def _deploy(self) -> None:
         ray, serve = _import_ray()
-        start_ray(ray, self.replicas, gpus=0, help="serve without --engine ray")
+        start_ray(ray, self.num_replicas, gpus=0, help="serve without --engine ray")
         from ray.serve.config import RequestRouterConfig
 
         from mlsys_lab.inference.server.prefix_router import PrefixRouter
@@ -114,39 +123,37 @@ class RayEngine(EngineProcess):
         serve.start(http_options={"location": "NoServer"}, logging_config={"log_level": "ERROR"})
         deployment = serve.deployment(
             EngineReplica,
-            num_replicas=self.replicas,
-            max_ongoing_requests=self.start_message.max_num_seqs,
+            num_replicas=self.num_replicas,
+            max_ongoing_requests=self.engine_args.max_num_seqs,
             request_router_config=RequestRouterConfig(request_router_class=PrefixRouter),  # type: ignore[arg-type]
         )
-        application = deployment.bind(self.start_message, self.room)
+        application = deployment.bind(self.engine_args, self.max_open_seqs)
         self._handle = serve.run(application, name="engine", route_prefix=None).options(stream=True)
 
-    def _send(self, message: Message) -> None:
-        if isinstance(message, GenerateRequest):
-            stream = asyncio.create_task(self._relay(message))
-            self._streams[message.request_id] = stream
-            stream.add_done_callback(lambda _: self._streams.pop(message.request_id))
-        elif isinstance(message, Abort) and message.request_id in self._streams:
-            self._streams[message.request_id].cancel()
+    def _send(self, command: Command) -> None:
+        if isinstance(command, GenerateRequest):
+            relay = self._relays[command.request_id] = asyncio.create_task(self._relay(command))
+            relay.add_done_callback(lambda _: self._relays.pop(command.request_id))
+        elif isinstance(command, Abort) and command.request_id in self._relays:
+            self._relays[command.request_id].cancel()
 
-    async def _relay(self, ask: GenerateRequest) -> None:
-        """Deliver what a replica writes, until its last word or a cancel."""
-        answers, served_by = self._handle.answer.remote(ask), None
+    async def _relay(self, request: GenerateRequest) -> None:
+        """Dispatch a replica's outputs of a request until it has finished or is aborted."""
+        outputs, served_by = self._handle.generate.remote(request), None
         try:
-            served_by = await anext(answers)
-            self.answered[served_by.replica] += 1
-            async for message in answers:
-                assert isinstance(message, Accepted | Rejected | OutputDelta)
-                self._deliver(message)
+            served_by = await anext(outputs)
+            self.num_served[served_by.replica] += 1
+            async for event in outputs:
+                self._dispatch(event)
         except asyncio.CancelledError:
-            answers.cancel()
+            outputs.cancel()
             raise
         except Exception:  # whatever Ray wraps: the replica died, or its engine did
-            if served_by is not None:
+            if served_by is not None and served_by not in self._crashed:
                 self._crashed.add(served_by)
-                self.metrics.restarts = len(self._crashed)
-            if ask.request_id in self._answers:
-                self._answers[ask.request_id].inbox.put_nowait(None)
+                self._count_restart()
+            if request.request_id in self._streams:
+                self._streams[request.request_id].queue.put_nowait(None)
 
 
 def _import_ray() -> tuple[Any, Any]:
@@ -156,7 +163,7 @@ def _import_ray() -> tuple[Any, Any]:
         from ray import serve
     except ModuleNotFoundError as error:
         raise MissingToolError(f"{error.name} is not installed", help="pip install 'mlsys-lab[replicas]'") from None
-    logging.getLogger("ray.serve").setLevel("ERROR")  # of replicas that come and go, /metrics tells
+    logging.getLogger("ray.serve").setLevel("ERROR")  # /metrics counts restarts
     return ray, serve
 
 

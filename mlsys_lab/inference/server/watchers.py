@@ -1,113 +1,98 @@
-"""Who watches the engine: `GET /watch` sends views of it as server-sent events, up to ten a second.
+"""Watchers of the engine: `GET /watch` streams its snapshots as server-sent events, up to ten a second.
 
-Each event is the JSON object of a `messages.View`: sequences by number and length, blocks, and the steps since the
-event before; no text, no token. While nobody watches, the engine makes no views.
+The engine takes snapshots only while there is a watcher.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 
-from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope, Send
+import msgspec
+from msgspec import structs
 
-from mlsys_lab.inference.server.errors import RETRY, ApiError
-from mlsys_lab.inference.server.events import START, event, unless_gone
-from mlsys_lab.inference.server.messages import View
+from mlsys_lab.inference.server.errors import RETRY_AFTER, ApiError
+from mlsys_lab.inference.server.messages import EngineSnapshot
 
-MOST, MOST_STEPS = 32, 200
-"""Watchers at a time, and steps that one event tells of: of a watcher that reads slowly the older ones are left out."""
+MAX_WATCHERS = 32
+MAX_STEPS = 200
+"""Steps of one event: a watcher that reads slowly misses the oldest ones."""
 PAUSE_S = 0.1
 
 
-class Inbox:
-    """Views for one watcher, joined to one until it takes it."""
+class Subscription:
+    """Snapshots for one watcher, merged into one until the watcher takes it."""
 
     def __init__(self) -> None:
-        self._view: View | None = None
-        self._news = asyncio.Event()
-        self._ended = False
+        self._snapshot: EngineSnapshot | None = None
+        self._has_changed = asyncio.Event()
+        self._is_closed = False
 
-    def put(self, view: View) -> None:
-        """Add a view: it takes the place of the one before, with the steps of both."""
-        before = self._view.steps if self._view else []
-        self._view = replace(view, steps=(before + view.steps)[-MOST_STEPS:])
-        self._news.set()
+    def publish(self, snapshot: EngineSnapshot) -> None:
+        """Replace the snapshot that was not taken yet, keeping its steps."""
+        earlier_steps = self._snapshot.steps if self._snapshot else []
+        self._snapshot = structs.replace(snapshot, steps=(earlier_steps + snapshot.steps)[-MAX_STEPS:])
+        self._has_changed.set()
 
-    def end(self) -> None:
-        """Say that no view will come any more."""
-        self._ended = True
-        self._news.set()
+    def close(self) -> None:
+        """Let `next` return None from now on."""
+        self._is_closed = True
+        self._has_changed.set()
 
-    async def take(self) -> View | None:
-        """Wait for a view; None where none will come."""
-        await self._news.wait()
-        self._news.clear()
-        view, self._view = self._view, None
-        return None if self._ended else view
+    async def next(self) -> EngineSnapshot | None:
+        """Wait for a snapshot; None once closed."""
+        await self._has_changed.wait()
+        self._has_changed.clear()
+        snapshot, self._snapshot = self._snapshot, None
+        return None if self._is_closed else snapshot
 
 
 class Watchers:
-    """All who watch; `ask` tells the engine that somebody wants a view, or that nobody does any more."""
+    """Subscriptions of all watchers; `enable_snapshots` starts and stops the engine's snapshots."""
 
-    def __init__(self, ask: Callable[[bool], None]) -> None:
-        self.ask = ask
-        self._inboxes: set[Inbox] = set()
+    def __init__(self, enable_snapshots: Callable[[bool], None]) -> None:
+        self.enable_snapshots = enable_snapshots
+        self._subscriptions: set[Subscription] = set()
 
     @contextmanager
-    def join(self) -> Iterator[Inbox]:
-        """Watch for the body of a `with`."""
-        inbox = Inbox()
-        self._inboxes.add(inbox)
-        self.ask(True)
+    def subscribe(self) -> Iterator[Subscription]:
+        """Add a watcher for the body of a `with`."""
+        subscription = Subscription()
+        self._subscriptions.add(subscription)
+        self.enable_snapshots(True)
         try:
-            yield inbox
+            yield subscription
         finally:
-            self._inboxes.discard(inbox)
-            if not self._inboxes:
-                self.ask(False)
+            self._subscriptions.discard(subscription)
+            if not self._subscriptions:
+                self.enable_snapshots(False)
 
-    def require_room(self) -> None:
-        """Raise ApiError (429) where as many watch as may."""
-        if len(self._inboxes) >= MOST:
-            text = f"{MOST} watch already, no more may"
-            raise ApiError(HTTPStatus.TOO_MANY_REQUESTS, text, code="too_many_watchers", headers=RETRY)
+    async def events(self) -> AsyncIterator[str]:
+        """Add a watcher, and yield its snapshots as JSON."""
+        with self.subscribe() as subscription:
+            while snapshot := await subscription.next():
+                yield msgspec.json.encode(structs.asdict(snapshot)).decode()  # without the type
+                await asyncio.sleep(PAUSE_S)
+
+    def require_capacity(self) -> None:
+        """Raise ApiError (429) if there are as many watchers as allowed."""
+        if len(self._subscriptions) >= MAX_WATCHERS:
+            text = f"too many watchers: got {MAX_WATCHERS} already"
+            raise ApiError(HTTPStatus.TOO_MANY_REQUESTS, text, code="too_many_watchers", headers=RETRY_AFTER)
 
     def resume(self) -> None:
-        """GenerateRequest an engine that has just been started for views, if somebody watches."""
-        if self._inboxes:
-            self.ask(True)
+        """Enable the snapshots of a restarted engine if there are watchers."""
+        if self._subscriptions:
+            self.enable_snapshots(True)
 
-    def deliver(self, view: View) -> None:
-        """Give a view of the engine to every watcher."""
-        for inbox in self._inboxes:
-            inbox.put(view)
+    def publish(self, snapshot: EngineSnapshot) -> None:
+        """Pass a snapshot to every watcher."""
+        for subscription in self._subscriptions:
+            subscription.publish(snapshot)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """End the stream of every watcher."""
-        for inbox in self._inboxes:
-            inbox.end()
-
-
-class Watching:
-    """ASGI application that shows one watcher what happens, until it goes away or the server ends."""
-
-    def __init__(self, watchers: Watchers) -> None:
-        self.watchers = watchers
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send views as they come."""
-        with suppress(ClientDisconnect):
-            await unless_gone(receive, self._stream(send))
-
-    async def _stream(self, send: Send) -> None:
-        with self.watchers.join() as inbox:
-            await send(START)
-            while view := await inbox.take():
-                await send(event(vars(view)))
-                await asyncio.sleep(PAUSE_S)
-            await send({"type": "http.response.body", "body": b""})
+        for subscription in self._subscriptions:
+            subscription.close()

@@ -1,7 +1,7 @@
-"""The engine's process: lines of `messages` come in by standard input and go out by standard output.
+"""The engine's process: commands arrive on standard input, events leave on standard output.
 
-It ends when its input does, so it never outlives the process that started it, and a Ctrl-C is not for it: that process
-decides when to end. What anything prints goes to standard error.
+It ends when its input does, so it never outlives the process that started it. That process also decides what a Ctrl-C
+means. Anything printed goes to standard error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from mlsys_lab.errors import CourseError, InputError
@@ -22,105 +23,115 @@ from mlsys_lab.inference.server.lab_scheduler import Build, LabScheduler
 from mlsys_lab.inference.server.messages import (
     Abort,
     Accepted,
+    Command,
+    EngineArgs,
     EngineState,
-    Failed,
+    Event,
     GenerateRequest,
-    Lines,
-    Message,
     OutputDelta,
     Ready,
     Rejected,
-    Start,
+    StartupFailed,
     Watch,
+    decode_command,
+    encode,
 )
-from mlsys_lab.inference.server.view import Recorder
-from mlsys_lab.inference.text import Detokenizer, Stream, encode_chat
-from mlsys_lab.inference.text import Message as Turn
+from mlsys_lab.inference.server.snapshot import SnapshotRecorder
+from mlsys_lab.inference.text import Detokenizer, Message, Stream, encode_chat
 from mlsys_lab.inference.text.chat import END
 from mlsys_lab.models.training import one_thread
 
-Inbox = queue.SimpleQueue[Message | None]
+CommandQueue = queue.SimpleQueue[Command | None]
 BLOCK_SIZE = 16
 
 
-class Worker:
-    """An engine of the shipped model that is told by messages what to do, and tells by messages what came of it."""
+@dataclass
+class OpenRequest:
+    """A request that has not finished, with the number of tokens sent of each of its sequences."""
 
-    def __init__(self, start: Start) -> None:
+    request: GenerateRequest
+    num_sent: list[int]
+    num_unfinished: int
+
+
+class Worker:
+    """An engine of the bundled model, driven by commands and reporting by events."""
+
+    def __init__(self, args: EngineArgs) -> None:
         pair = load_pair()
-        self.tokenizer, self.end = pair.tokenizer, pair.tokenizer.special_id(END)
-        adapters = {name: load_adapter(folder, pair.target) for name, folder in start.adapters.items()}
-        config = SchedulerConfig(max_num_seqs=start.max_num_seqs)
-        options: dict[str, Any] = {"num_blocks": start.num_blocks, "block_size": BLOCK_SIZE, "config": config}
-        if start.scheduler:
-            options["scheduler"] = LabScheduler(load_build(start.scheduler), start.num_blocks, BLOCK_SIZE, config)
+        self.tokenizer, self.end_token_id = pair.tokenizer, pair.tokenizer.special_id(END)
+        adapters = {name: load_adapter(folder, pair.target) for name, folder in args.adapters.items()}
+        config = SchedulerConfig(max_num_seqs=args.max_num_seqs)
+        options: dict[str, Any] = {"num_blocks": args.num_blocks, "block_size": BLOCK_SIZE, "config": config}
+        if args.scheduler:
+            options["scheduler"] = LabScheduler(load_build(args.scheduler), args.num_blocks, BLOCK_SIZE, config)
         self.engine = (
             LoRAEngine(pair.target, adapters=adapters, **options) if adapters else Engine(pair.target, **options)
         )
-        self.recorder = Recorder(self.engine.scheduler)
-        self.room = min(pair.target.config.context, start.num_blocks * BLOCK_SIZE + 1)
-        self.asked: dict[int, GenerateRequest] = {}  # by the engine's number of the request
-        self.sent: dict[int, list[int]] = {}  # tokens of each text of a request
-        self.left: dict[int, int] = {}  # texts that have not ended
+        self.recorder = SnapshotRecorder(self.engine.scheduler)
+        self.max_model_len = min(pair.target.config.context, args.num_blocks * BLOCK_SIZE + 1)
+        self.open: dict[int, OpenRequest] = {}  # by the engine's request id
 
-    def take(self, message: Message) -> Iterator[Message]:
-        """Begin or forget a request, or show a watcher where the engine stands."""
-        if isinstance(message, GenerateRequest):
+    def handle(self, command: Command) -> Iterator[Event]:
+        """Add or abort a request, or enable snapshots."""
+        if isinstance(command, GenerateRequest):
             try:
-                request = self._request(message)
-                number = self._add(request, message.adapter)
+                request = self._build_request(command)
+                engine_id = self._add(request, command.adapter)
             except InputError as error:
-                yield Rejected(message.request_id, str(error))
+                yield Rejected(command.request_id, str(error))
                 return
-            self.asked[number], self.left[number], self.sent[number] = message, message.n, [0] * message.n
-            yield Accepted(message.request_id, len(request.prompt_token_ids))
-        elif isinstance(message, Abort):
-            for number in [one for one, ask in self.asked.items() if ask.request_id == message.request_id]:
-                self.engine.abort_request(number)
-                self._forget(number)
-        elif isinstance(message, Watch):
-            self.recorder.watch(message.on)
-            if message.on:
-                yield self.recorder.show()
+            self.open[engine_id] = OpenRequest(command, [0] * command.n, command.n)
+            yield Accepted(command.request_id, len(request.prompt_token_ids))
+        elif isinstance(command, Abort):
+            for engine_id, one in list(self.open.items()):
+                if one.request.request_id == command.request_id:
+                    self.engine.abort_request(engine_id)
+                    del self.open[engine_id]
+        elif isinstance(command, Watch):
+            self.recorder.enable(command.is_enabled)
+            if command.is_enabled:
+                yield self.recorder.take()
 
-    def step(self) -> Iterator[Message]:
-        """Run the engine's next step, if there is one; its deltas, where it stands, and what watchers see."""
-        idle = self.engine.is_idle
+    def step(self) -> Iterator[Event]:
+        """Run the engine's next step, if there is one; yield outputs, state, and a snapshot if due."""
+        was_idle = self.engine.is_idle
         for output in self.engine.step():
             yield self._delta(output)
             if output.completion:
-                self.left[output.request_id] -= 1
-                if not self.left[output.request_id]:
-                    self._forget(output.request_id)
+                self.open[output.request_id].num_unfinished -= 1
+                if not self.open[output.request_id].num_unfinished:
+                    del self.open[output.request_id]
         scheduler, last = self.engine.scheduler, self.engine.last_output
-        tokens = 0 if idle or last is None else last.total_num_scheduled_tokens
-        waiting, running = len(scheduler.waiting), len(scheduler.running)
-        yield EngineState(waiting, running, tokens, scheduler.block_manager.pool.num_used_blocks, scheduler.num_steps)
-        if self.recorder.watched:
-            if last and not idle:
-                self.recorder.note(last)
-            if self.recorder.due:
-                yield self.recorder.show()
+        num_tokens = 0 if was_idle or last is None else last.total_num_scheduled_tokens
+        num_used_blocks = scheduler.block_manager.pool.num_used_blocks
+        yield EngineState(
+            len(scheduler.waiting), len(scheduler.running), num_tokens, num_used_blocks, scheduler.num_steps
+        )
+        if self.recorder.is_enabled:
+            if last and not was_idle:
+                self.recorder.record(last)
+            if self.recorder.is_due:
+                yield self.recorder.take()
 
-    def _request(self, ask: GenerateRequest) -> Request:
-        if ask.messages is not None:
-            prompt = encode_chat(self.tokenizer, [Turn(role, content) for role, content in ask.messages])
-        elif isinstance(ask.prompt, str):
-            # A text begins where another one ended: so it was in training.
-            prompt = [self.end, *self.tokenizer.encode(ask.prompt)]
+    def _build_request(self, request: GenerateRequest) -> Request:
+        if request.messages is not None:
+            prompt = encode_chat(self.tokenizer, [Message(role, content) for role, content in request.messages])
+        elif isinstance(request.prompt, str):
+            # In training, every text follows the end token of another.
+            prompt = [self.end_token_id, *self.tokenizer.encode(request.prompt)]
         else:
-            prompt = ask.prompt or []
-        most = max(1, self.room - len(prompt)) if ask.max_tokens is None else ask.max_tokens
-        greedy = ask.temperature == 0  # draws nothing, so that there is nothing to leave out or to seed
-        top_p, seed = (None, None) if greedy else (ask.top_p, ask.seed)
-        sampling_params = SamplingParams(temperature=ask.temperature, top_p=top_p, seed=seed)
+            prompt = request.prompt or []
+        max_tokens = max(1, self.max_model_len - len(prompt)) if request.max_tokens is None else request.max_tokens
+        # Greedy sampling draws nothing: a seed and top_p would have no effect.
+        top_p, seed = (None, None) if request.temperature == 0 else (request.top_p, request.seed)
         return Request(
             prompt,
-            most,
-            sampling_params,
-            stop=[[self.end]],
-            n=ask.n,
-            detokenizer=lambda: Detokenizer(Stream(self.tokenizer), ask.stop),
+            max_tokens,
+            SamplingParams(temperature=request.temperature, top_p=top_p, seed=seed),
+            stop=[[self.end_token_id]],
+            n=request.n,
+            detokenizer=lambda: Detokenizer(Stream(self.tokenizer), request.stop),
         )
 
     def _add(self, request: Request, adapter: str | None) -> int:
@@ -131,84 +142,81 @@ class Worker:
         return self.engine.add_request(request)
 
     def _delta(self, output: RequestOutput) -> OutputDelta:
-        ask, completion = self.asked[output.request_id], output.completion
-        sent = self.sent[output.request_id]
-        # The stop sequence is not part of the output.
-        new = max(0, len(completion.token_ids) - sent[output.index]) if completion else len(output.token_ids)
-        sent[output.index] += len(output.token_ids)
-        shown = new if ask.logprobs else 0
+        one, completion = self.open[output.request_id], output.completion
+        num_new = len(output.token_ids)
+        if completion:  # which does not contain the stop sequence
+            num_new = max(0, len(completion.token_ids) - one.num_sent[output.index])
+        one.num_sent[output.index] += len(output.token_ids)
+        num_logprobs = num_new if one.request.logprobs else 0
         return OutputDelta(
-            ask.request_id,
+            one.request.request_id,
             output.index,
             len(output.token_ids),
             output.text or "",
-            [list(self.tokenizer.token_bytes(token)) for token in output.token_ids[:shown]],
-            list(output.logprobs[:shown]),
+            [self.tokenizer.token_bytes(token_id) for token_id in output.token_ids[:num_logprobs]],
+            list(output.logprobs[:num_logprobs]),
             completion.finish_reason if completion else None,
             len(completion.token_ids) if completion else 0,
         )
 
-    def _forget(self, number: int) -> None:
-        del self.asked[number], self.left[number], self.sent[number]
-
 
 def load_build(path: str) -> Build:
-    """Run a Python file: the `build` that it defines; InputError where it does not."""
+    """Run a Python file and return the function `build` that it defines; InputError if it defines none."""
     spec = importlib.util.spec_from_file_location("scheduler", path)
     if spec is None or spec.loader is None:
-        raise InputError("no Python file", got=path, help="name one that ends in .py")
+        raise InputError("not a Python file", got=path, help="name one that ends in .py")
     module = sys.modules["scheduler"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not callable(build := getattr(module, "build", None)):
-        raise InputError(f"{path} makes no scheduler", expected="a function build(pages, page, limits)")
-    made: Build = build
-    return made
+        raise InputError(f"{path} defines no scheduler", expected="a function build(pages, page, limits)")
+    checked: Build = build
+    return checked
 
 
 def main() -> None:
-    """Serve messages until standard input ends."""
+    """Handle commands until standard input ends."""
     with os.fdopen(os.dup(1), "wb") as out:
         os.dup2(sys.stderr.fileno(), 1)
-        inbox: Inbox = queue.SimpleQueue()
-        threading.Thread(target=_read, args=(inbox,), daemon=True).start()
+        commands: CommandQueue = queue.SimpleQueue()
+        threading.Thread(target=_read, args=(commands,), daemon=True).start()
         try:
             with one_thread():
-                _serve(inbox, out)
+                _run(commands, out)
         except BrokenPipeError:
-            os._exit(0)  # nobody listens any more, and what was not written never can be
+            os._exit(0)  # the other process has gone; do not flush `out`
 
 
-def _serve(inbox: Inbox, out: BinaryIO) -> None:
-    start = inbox.get()
-    if not isinstance(start, Start):
+def _run(commands: CommandQueue, out: BinaryIO) -> None:
+    args = commands.get()
+    if not isinstance(args, EngineArgs):
         return
     try:
-        worker = Worker(start)
+        worker = Worker(args)
     except CourseError as error:
-        _send(out, [Failed(str(error))])
+        _send(out, [StartupFailed(str(error))])
         return
     engine = worker.engine
     _send(out, [Ready(engine.adapters.size_bytes if isinstance(engine, LoRAEngine) else 0)])
     while True:
-        messages = [inbox.get()] if engine.is_idle else []
-        while not inbox.empty():
-            messages.append(inbox.get())
-        for message in messages:
-            if message is None:
+        batch = [commands.get()] if engine.is_idle else []
+        while not commands.empty():
+            batch.append(commands.get())
+        for command in batch:
+            if command is None:
                 return
-            _send(out, worker.take(message))
+            _send(out, worker.handle(command))
         _send(out, worker.step())
 
 
-def _read(inbox: Inbox) -> None:
+def _read(commands: CommandQueue) -> None:
     with open(0, "rb", closefd=False) as lines:
         for line in lines:
-            inbox.put(Lines.decode(line))
-    inbox.put(None)
+            commands.put(decode_command(line))
+    commands.put(None)
 
 
-def _send(out: BinaryIO, messages: Iterator[Message] | list[Message]) -> None:
-    out.writelines(map(Lines.encode, messages))
+def _send(out: BinaryIO, events: Iterable[Event]) -> None:
+    out.writelines(map(encode, events))
     out.flush()
 
 

@@ -1,4 +1,4 @@
-"""Seconds that a step takes: by the FLOPs and bytes of a model on a machine, or along a line that was fitted."""
+"""Duration of a step: a bound from FLOPs and bytes of a model on a machine, or a line fitted to measurements."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Protocol
 
 from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.flops import communication, step
-from mlsys_lab.flops.bounds import LeastTime, Machine, Traffic, Work, least_time, node_copies
+from mlsys_lab.flops.bounds import Machine, TimeBound, Traffic, Work, least_time, node_copies
 from mlsys_lab.flops.cache import bytes_per_token, copies, elements_per_token
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.step import Part
 
 HOST_BYTES_PER_S = 63e9
-"""Between a device and its host, one direction: PCIe 5.0 with 16 lanes, before packets' overhead."""
+"""Bandwidth between a device and its host in one direction: PCIe 5.0 with 16 lanes, without packet overhead."""
 
 
 class Clock(Protocol):
-    """Interface of what says how many seconds a step of the engine takes."""
+    """Interface of a model of the engine's step time."""
 
     def __call__(self, parts: Sequence[Part], moved: int) -> float:
-        """Seconds of a step that gives sequences new tokens after cached ones, and moves `moved` tokens' cache."""
+        """Seconds of a step over (new, cached) tokens of each sequence, which swaps the KV cache of `moved` tokens."""
         ...
 
 
 @dataclass(frozen=True)
 class LineClock:
-    """Seconds along a line: of a step, of each new token, of each cached place, of each sequence.
+    """Linear step time: seconds per step, per new token, per cached token and per sequence.
 
-    Cached places are counted as the engine's attention lays them out: rows as long as the longest one.
+    Cached tokens are counted with the padding of the engine's attention, whose rows are as long as the longest one.
     """
 
     step_s: float
@@ -41,23 +41,23 @@ class LineClock:
 
     def __call__(self, parts: Sequence[Part], moved: int) -> float:
         """Seconds of a step."""
-        new, places = sum(new for new, _ in parts), self.places(parts)
-        return self.step_s + self.token_s * new + self.cached_s * (places + moved) + self.sequence_s * len(parts)
+        new, cached = sum(new for new, _ in parts), self.num_padded_cached_tokens(parts)
+        return self.step_s + self.token_s * new + self.cached_s * (cached + moved) + self.sequence_s * len(parts)
 
     @staticmethod
-    def places(parts: Sequence[Part]) -> int:
-        """Cached places that a step reads: its sequences times the longest past."""
+    def num_padded_cached_tokens(parts: Sequence[Part]) -> int:
+        """Number of sequences times the longest number of cached tokens."""
         return len(parts) * max((past for _, past in parts), default=0)
 
 
 class BoundClock:
-    """Least seconds of a step of a replica, over the `efficiency` with which the machine is used.
+    """Lower bound of a replica's step time, divided by the fraction of peak that the machine reaches (`efficiency`).
 
-    A replica has `tensor` · `expert` devices: matrices are divided among `tensor` of them, experts among `expert` ranks
-    of so many, each of which has sequences of its own. The fullest rank counts, with ⌈S/expert⌉ of the step's S
-    sequences and as large a share of its tokens; experts are taken as chosen evenly. Compute, memory and links overlap:
-    the longest counts, and `spent_s` says how long each was the longest. Caches that are swapped go over the host's
-    link by themselves.
+    A replica has `expert` data-parallel ranks of `tensor` devices each: matrices are sharded over `tensor` devices,
+    experts over the ranks, and every rank has sequences of its own. The bound is that of the rank with the most
+    sequences, ⌈S/expert⌉ of the step's S, and the same fraction of its tokens; expert loads are assumed equal. Compute,
+    memory and links overlap: the longest counts, and `spent_s` sums the time for which each was the longest. Swapping
+    does not overlap.
     """
 
     def __init__(
@@ -87,21 +87,20 @@ class BoundClock:
     def __call__(self, parts: Sequence[Part], moved: int) -> float:
         """Seconds of a step."""
         t, tokens = self.tensor, sum(new for new, _ in parts)
-        share = math.ceil(len(parts) / self.expert) / len(parts)
+        fraction = math.ceil(len(parts) / self.expert) / len(parts)  # of the sequences, on the fullest rank
         read = sum(step.cached_layers(self.config, past) for _, past in parts) + tokens * self.config.n_layers
-        memory = self.weight_bytes * self._weights(tokens) + self.element_bytes * share * read / t
-        inside, beyond = zip(*(one.split(self.machine.node) for one in self._traffic(share * tokens)), strict=True)
-        flops = share * sum(map(self._part_flops, parts))
-        bound = least_time(Work(flops / t, memory, sum(inside), sum(beyond)), self.machine)
+        memory = self.weight_bytes * self._weights(tokens) + self.element_bytes * fraction * read / t
+        within, between = zip(*(one.split(self.machine.node) for one in self._traffic(fraction * tokens)), strict=True)
+        flops = fraction * sum(map(self._part_flops, parts))
+        bound = least_time(Work(flops / t, memory, sum(within), sum(between)), self.machine)
         self.spent_s[bound.binds] += bound.time_s / self.efficiency
         swap_s = moved * self.token_bytes / (t * self.expert) / HOST_BYTES_PER_S
         return bound.time_s / self.efficiency + swap_s
 
-    def demand(self, num_prompt_tokens: int, num_output_tokens: int, *, sequences: float, tokens: float) -> LeastTime:
-        """Least seconds of the replica that one request takes, of each resource, over the efficiency.
+    def demand(self, num_prompt_tokens: int, num_output_tokens: int, *, sequences: float, tokens: float) -> TimeBound:
+        """Time of each of the replica's resources that one request takes at least, divided by the efficiency.
 
-        A request is in as few steps as `tokens` tokens a step allow, and as `sequences` sequences that each get a token
-        in every step; the weights that a step reads count once for all of them.
+        Steps have `tokens` tokens and `sequences` sequences, which share the weights that a step reads.
         """
         devices, new = self.tensor * self.expert, num_prompt_tokens + num_output_tokens - 1
         past = num_prompt_tokens + (num_output_tokens - 1) // 2
@@ -109,17 +108,17 @@ class BoundClock:
         read = (num_output_tokens - 1) * step.cached_layers(self.config, past) + new * self.config.n_layers
         steps = max(num_output_tokens / sequences, new / tokens)
         memory = steps * self.weight_bytes * self._weights(sequences) + self.element_bytes * read / devices
-        inside, beyond = zip(*(one.split(self.machine.node) for one in self._traffic(new / self.expert)), strict=True)
-        bound = least_time(Work(flops / devices, memory, sum(inside), sum(beyond)), self.machine)
-        return LeastTime(*(time_s / self.efficiency for time_s in astuple(bound)))
+        within, between = zip(*(one.split(self.machine.node) for one in self._traffic(new / self.expert)), strict=True)
+        bound = least_time(Work(flops / devices, memory, sum(within), sum(between)), self.machine)
+        return TimeBound(*(time_s / self.efficiency for time_s in astuple(bound)))
 
     def _weights(self, tokens: float) -> float:
-        """Parameters that one device reads in a step: all of its layers', of experts those in use, and of the head."""
+        """Parameters that one device reads in a step: its layers' (of experts, only those in use) and the LM head's."""
         head = self.config.vocab_size * self.config.d_model / self.tensor
         return self._held.dense + step.experts_used(self.config, tokens) * self._held.experts + head
 
     def _traffic(self, rows: float) -> list[Traffic]:
-        """Bytes that a device sends for the tokens of its rank: sums of divided products, and tokens to experts."""
+        """Bytes that a device sends for the tokens of its rank: tensor-parallel all-reduces and expert dispatch."""
         config, t, e = self.config, self.tensor, self.expert
         sums = communication.tensor_parallel_bytes(config, rows, t, layers=config.n_layers, training=False)
         routed_layers = config.n_layers - config.experts.dense_layers if config.experts else 0

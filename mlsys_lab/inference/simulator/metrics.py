@@ -31,7 +31,7 @@ class Served:
 
     @property
     def tpot_s(self) -> float | None:
-        """Time per output token: the mean of the gaps, None where there is one token only."""
+        """Time per output token: the mean of the gaps, None if there is only one token."""
         gaps = self.gaps_s
         return sum(gaps) / len(gaps) if gaps else None
 
@@ -47,14 +47,14 @@ class Objective:
         require_positive(ttft_s=self.ttft_s, tpot_s=self.tpot_s)
 
     def missed(self, one: Served) -> list[str]:
-        """What a request misses: "ttft", "tpot", both or nothing."""
+        """Which limits a request exceeds: "ttft", "tpot", both or none."""
         late = {"ttft": one.ttft_s > self.ttft_s, "tpot": (one.tpot_s or 0.0) > self.tpot_s}
         return [name for name, missed in late.items() if missed]
 
 
 @dataclass(frozen=True)
 class Report:
-    """Metrics of a run. Percentiles are by number, as in `ttft_s[95]`; times in seconds.
+    """Metrics of a run, in seconds; percentiles are keyed by number, as in `ttft_s[95]`.
 
     `slo_attainment` is the fraction of the requests that meet the objective, `goodput` how many do so per second
     (DistServe, arXiv:2401.09670).
@@ -93,16 +93,15 @@ def report(served: Sequence[Served], objective: Objective | None = None, *, time
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Value below which so many percent lie, between neighbours along a line, as numpy's default.
+    """Percentile with linear interpolation, as numpy's default.
 
     >>> percentile([4.0, 1.0, 3.0, 2.0], 50)
     2.5
     """
     ordered = sorted(values)
-    place = (len(ordered) - 1) * percent / 100
-    below = ordered[int(place)]
-    above = ordered[min(int(place) + 1, len(ordered) - 1)]
-    return below + (above - below) * (place - int(place))
+    index, fraction = divmod((len(ordered) - 1) * percent / 100, 1)
+    below, above = ordered[int(index)], ordered[min(int(index) + 1, len(ordered) - 1)]
+    return below + (above - below) * fraction
 
 
 def _percentiles(values: Sequence[float]) -> dict[int, float]:

@@ -1,8 +1,8 @@
-"""How many devices a load needs: for each degree of tensor parallelism the fewest replicas that keep an objective.
+"""Capacity planning: for each degree of tensor parallelism, the fewest replicas that meet an objective (SLO).
 
-First comes arithmetic: what the load asks of compute, memory and links at the stated efficiency is the least number of
-replicas. From there on, replicas that share the load evenly are simulated in steady state, each with the engine's
-scheduler and the bounds of `mlsys_lab.flops`; what those leave out, the `efficiency` of the load's clock stands for.
+The load's demand of compute, memory and links at the stated efficiency gives a lower bound of the number of replicas.
+From there on, replicas with equal loads are simulated in steady state, each with the engine's scheduler and the bounds
+of `mlsys_lab.flops`; `efficiency` accounts for what the bounds leave out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from random import Random
 
 from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.bounds import LeastTime, Machine
+from mlsys_lab.flops.bounds import Machine, TimeBound
 from mlsys_lab.flops.cache import bytes_per_token, copies
 from mlsys_lab.flops.defaults import SERVING_EFFICIENCY, SERVING_MEMORY
 from mlsys_lab.flops.estimate import serving_memory
@@ -26,25 +26,25 @@ from mlsys_lab.inference.simulator.load import Arrival, Lengths, poisson
 from mlsys_lab.inference.simulator.metrics import Objective, Report, Served, report
 from mlsys_lab.inference.simulator.pools import Pool
 from mlsys_lab.inference.simulator.simulate import Simulation, simulate
-from mlsys_lab.inference.simulator.steady import REQUESTS, measure_steady_state
+from mlsys_lab.inference.simulator.steady import DEFAULT_REQUESTS, measure_steady_state
 from mlsys_lab.validation import require_positive
 
 BLOCK_SIZE = 16
-DRAWS = 1000
+NUM_SAMPLES = 1000
 """Requests over which the demand of a load is averaged."""
 MIN_SLO_ATTAINMENT = 0.95
 """Fraction of the requests that must meet the objective."""
-MOST_REPLICAS = 4096
-ALONE = 20
-"""Requests of a simulation that asks whether a replica with next to no load keeps the objective."""
+MAX_REPLICAS = 4096
+NUM_UNLOADED_REQUESTS = 20
+"""Requests of a simulation that checks whether an almost idle replica meets the objective."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """What is to be served: requests a second, their lengths, the objective, and how the machine is used.
+    """A load (requests per second and their lengths), its objective, and how the machine is used.
 
-    `memory` is the fraction of a device's memory that may be used, `efficiency` the fraction of its peaks that steps
-    reach. Raises InputError for a rate that is not a positive finite number.
+    `memory` is the fraction of a device's memory that may be used, `efficiency` the fraction of peak that steps reach.
+    InputError for a value out of range.
     """
 
     rate: float
@@ -58,7 +58,7 @@ class Service:
     def __post_init__(self) -> None:
         require_positive(rate=self.rate, weight_bytes=self.weight_bytes, cache_bytes=self.cache_bytes)
         if self.rate == math.inf:
-            raise InputError("rate must be finite", got=self.rate, expected="requests a second")
+            raise InputError("rate must be finite", got=self.rate, expected="requests per second")
         for name in ("memory", "efficiency"):
             if not 0 < getattr(self, name) <= 1:
                 raise InputError(f"{name} out of range", got=getattr(self, name), expected="above 0, at most 1")
@@ -66,14 +66,14 @@ class Service:
 
 @dataclass(frozen=True)
 class ServingPlan:
-    """Replicas of a layout, what one of them does, and what would go wrong with one replica less.
+    """Replicas of a layout, the simulation of one of them, and why one replica fewer would not be enough.
 
-    `num_blocks` are those of a replica's cache, of `BLOCK_SIZE` tokens each; `report` is of the steady state.
-    `utilisation` is the fraction that the load takes of what each resource of the replicas can do at the stated
-    efficiency: "compute", "memory" (bandwidth), "link", "network", and of the "cache"'s blocks. `binds` takes most of
-    the steps' time: one of the first four. `short` is what one replica less misses: "ttft", "tpot", a resource of which
-    the load takes more than there is, or "" if there is only one replica. `replicas` is None if no number of replicas
-    keeps the objective; `short` then is what is missed at any rate.
+    `num_blocks` are the KV cache blocks of a replica, of `BLOCK_SIZE` tokens each; `report` is of the steady state.
+    `utilisation` is the fraction used of each resource at the stated efficiency: "compute", "memory" (bandwidth),
+    "link", "network", and "cache" (blocks). `binds` is the one of the first four that bounds steps for the longest
+    time. With one replica fewer, `shortage` is what the load would exceed: "ttft", "tpot" or a resource; it is "" if
+    there is only one replica. `replicas` is None if no number of them meets the objective; `shortage` then holds at any
+    rate.
     """
 
     layout: Layout
@@ -83,7 +83,7 @@ class ServingPlan:
     report: Report
     utilisation: dict[str, float]
     binds: str
-    short: str
+    shortage: str
 
     @property
     def devices(self) -> int | None:
@@ -91,11 +91,11 @@ class ServingPlan:
         return None if self.replicas is None else self.replicas * self.layout.devices
 
     def cost_per_million_tokens(self, price_per_hour: float, rate: float) -> float | None:
-        """Cost of a million written tokens at a price an hour and device, while `rate` requests a second come."""
+        """Cost of a million output tokens, at a price per device and hour, for `rate` requests per second."""
         if self.devices is None:
             return None
-        written = sum(len(one.tokens_s) for one in self.simulation.served) / len(self.simulation.served)
-        return self.devices * price_per_hour / 3600 / (rate * written) * 1e6
+        num_output_tokens = sum(len(one.tokens_s) for one in self.simulation.served) / len(self.simulation.served)
+        return self.devices * price_per_hour / 3600 / (rate * num_output_tokens) * 1e6
 
 
 def build_pool(
@@ -107,10 +107,10 @@ def build_pool(
     *,
     count: int = 1,
 ) -> Pool:
-    """Pool of `count` replicas of a layout, whose blocks fill what weights and activations leave; 0 if none fit.
+    """Pool of `count` replicas of a layout, with as many blocks as fit next to weights and activations (maybe 0).
 
-    `scheduler_config` is that of each of the layout's expert-parallel ranks. InputError if the model cannot be divided
-    like this.
+    `scheduler_config` is that of each of the layout's expert-parallel ranks. InputError if the layout does not
+    divide the model.
     """
     ranks = layout.expert
     clock = BoundClock(
@@ -144,24 +144,24 @@ def num_cache_blocks(
         weight_bytes=service.weight_bytes,
         cache_bytes=service.cache_bytes,
     )
-    room = service.memory * machine.memory_bytes - held.weights - held.activations
+    free_bytes = service.memory * machine.memory_bytes - held.weights - held.activations
     token_bytes = bytes_per_token(config, service.cache_bytes) * copies(config, layout.tensor) / layout.tensor
-    return max(0, math.floor(room / (BLOCK_SIZE * token_bytes)))
+    return max(0, math.floor(free_bytes / (BLOCK_SIZE * token_bytes)))
 
 
-def mean_demand(pool: Pool, service: Service, *, seed: int = 0) -> LeastTime:
-    """Least seconds of a replica that one request takes, of each resource, on average over the load's lengths.
+def mean_demand(pool: Pool, service: Service, *, seed: int = 0) -> TimeBound:
+    """Time of each of a replica's resources that one request takes at least, on average over the load's lengths.
 
-    No more sequences are in a step than its limits and the blocks of the cache allow.
+    Steps have as many sequences as the scheduler's limits and the KV cache allow.
     """
     assert isinstance(pool.clock, BoundClock)
     random = Random(seed)
-    drawn = [service.lengths(random) for _ in range(DRAWS)]
-    held = sum(num_prompt + num_output / 2 for num_prompt, num_output in drawn) / DRAWS
+    drawn = [service.lengths(random) for _ in range(NUM_SAMPLES)]
+    held = sum(num_prompt + num_output / 2 for num_prompt, num_output in drawn) / NUM_SAMPLES
     sequences = max(1.0, min(pool.scheduler_config.max_num_seqs, pool.num_blocks * pool.block_size / held))
     tokens = pool.scheduler_config.max_num_batched_tokens
     each = [pool.clock.demand(*lengths, sequences=sequences, tokens=tokens) for lengths in drawn]
-    return LeastTime(*(sum(times_s) / DRAWS for times_s in zip(*map(astuple, each), strict=True)))
+    return TimeBound(*(sum(times_s) / NUM_SAMPLES for times_s in zip(*map(astuple, each), strict=True)))
 
 
 def plan_serving(
@@ -175,10 +175,10 @@ def plan_serving(
 ) -> list[ServingPlan]:
     """Plans for every degree of tensor parallelism within a node that the model fits on: fewest devices first.
 
-    Experts are divided among `expert` ranks, each with as many tensor-parallel devices; `scheduler_config` is that
+    Experts are sharded over `expert` ranks, each with as many tensor-parallel devices; `scheduler_config` is that
     of a rank.
-    Plans that cannot keep the objective come last. InputError where the model fits on no degree, and where more than
-    `MOST_REPLICAS` replicas are needed.
+    Plans that cannot meet the objective come last. InputError if the model fits at no degree, and if more than
+    `MAX_REPLICAS` replicas are needed.
     """
     if expert > 1:
         Layout(data=expert, expert=expert).check(config)
@@ -194,23 +194,23 @@ def plan_serving(
             continue
         demand = mean_demand(pool, service, seed=seed)
         capacities.append(1 / demand.time_s)
-        if service.rate * demand.time_s <= MOST_REPLICAS:
+        if service.rate * demand.time_s <= MAX_REPLICAS:
             plans.append(_plan(pool, service, layout, demand, seed=seed))
     if not capacities:
         raise InputError(
             f"{config.name} and the longest request fit on no replica",
             got=f"up to {expert * machine.node} devices of {machine.memory_bytes / 1e9:.0f} GB",
-            help="take a larger device, narrower weights (--weights) or shorter texts",
+            help="take a larger device, narrower weights (--weights) or shorter requests",
         )
     if not plans:
-        expected = f"at most {MOST_REPLICAS * max(capacities):,.0f}: {MOST_REPLICAS} replicas at full load"
+        expected = f"at most {MAX_REPLICAS * max(capacities):,.0f}: {MAX_REPLICAS} replicas at full load"
         raise InputError("the load is too large", got=f"{service.rate:g} requests/s", expected=expected)
     return sorted(plans, key=lambda one: (one.devices is None, one.devices or 0, one.layout.tensor))
 
 
-def _plan(pool: Pool, service: Service, layout: Layout, demand: LeastTime, *, seed: int) -> ServingPlan:
-    """The fewest replicas that keep the objective, sought from the least number that the demand allows."""
-    least = math.ceil(service.rate * demand.time_s)
+def _plan(pool: Pool, service: Service, layout: Layout, demand: TimeBound, *, seed: int) -> ServingPlan:
+    """Search the fewest replicas that meet the objective, from the lower bound given by the demand."""
+    lower_bound = math.ceil(service.rate * demand.time_s)
     clock = pool.clock
     assert isinstance(clock, BoundClock)
 
@@ -220,24 +220,26 @@ def _plan(pool: Pool, service: Service, layout: Layout, demand: LeastTime, *, se
             arrivals, clock, num_blocks=pool.num_blocks, block_size=BLOCK_SIZE, config=pool.scheduler_config
         )
 
-    def describe(replicas: int, done: Simulation, figures: Report, measured: Sequence[Served]) -> ServingPlan:
-        """The plan of these replicas; what they miss themselves is its `short`, "" where they keep the objective."""
+    def describe(replicas: int, simulation: Simulation, result: Report, measured: Sequence[Served]) -> ServingPlan:
+        """Plan of these replicas, whose `shortage` is what they themselves exceed, "" if they meet the objective."""
         missed = Counter(name for one in measured for name in service.objective.missed(one))
-        shares = {name.removesuffix("_s"): service.rate / replicas * time_s for name, time_s in asdict(demand).items()}
+        utilisation = {
+            name.removesuffix("_s"): service.rate / replicas * time_s for name, time_s in asdict(demand).items()
+        }
         return ServingPlan(
             layout,
             replicas,
             pool.num_blocks,
-            done,
-            figures,
-            shares | {"cache": done.mean_cache},
+            simulation,
+            result,
+            utilisation | {"cache": simulation.mean_cache},
             max(clock.spent_s, key=clock.spent_s.__getitem__),
             ""
-            if figures.slo_attainment and figures.slo_attainment >= MIN_SLO_ATTAINMENT
+            if result.slo_attainment and result.slo_attainment >= MIN_SLO_ATTAINMENT
             else (missed or Counter(["ttft"])).most_common(1)[0][0],
         )
 
-    runs = [serve(poisson(service.rate / MOST_REPLICAS, ALONE, service.lengths, seed=seed))]
+    runs = [serve(poisson(service.rate / MAX_REPLICAS, NUM_UNLOADED_REQUESTS, service.lengths, seed=seed))]
 
     def run(replicas: int) -> ServingPlan:
         def record(arrivals: Sequence[Arrival]) -> Sequence[Served]:
@@ -249,36 +251,36 @@ def _plan(pool: Pool, service: Service, layout: Layout, demand: LeastTime, *, se
             service.rate / replicas,
             service.lengths,
             service.objective,
-            slots=pool.scheduler_config.max_num_seqs,
-            requests=max(REQUESTS, len(runs[-1].served)),  # as many as the run before needed
+            max_num_seqs=pool.scheduler_config.max_num_seqs,
+            requests=max(DEFAULT_REQUESTS, len(runs[-1].served)),  # as many as the previous run needed
             seed=seed,
             capacity=1 / demand.time_s,
             min_slo_attainment=MIN_SLO_ATTAINMENT,
         )
         return describe(replicas, runs[-1], steady.report, steady.measured)
 
-    alone = describe(MOST_REPLICAS, runs[0], report(runs[0].served, service.objective), runs[0].served)
-    if alone.short:
-        return replace(alone, replicas=None)
-    too_few, short = least - 1, max(asdict(demand).items(), key=lambda one: one[1])[0].removesuffix("_s")
-    enough, found = least, run(least)
-    while found.short and enough < MOST_REPLICAS:
-        too_few, short = enough, found.short
-        enough = min(MOST_REPLICAS, math.ceil(1.1 * enough))
+    unloaded = describe(MAX_REPLICAS, runs[0], report(runs[0].served, service.objective), runs[0].served)
+    if unloaded.shortage:
+        return replace(unloaded, replicas=None)
+    too_few, shortage = lower_bound - 1, max(asdict(demand).items(), key=lambda one: one[1])[0].removesuffix("_s")
+    enough, found = lower_bound, run(lower_bound)
+    while found.shortage and enough < MAX_REPLICAS:
+        too_few, shortage = enough, found.shortage
+        enough = min(MAX_REPLICAS, math.ceil(1.1 * enough))
         found = run(enough)
-    if found.short:
+    if found.shortage:
         return replace(found, replicas=None)
     while enough - too_few > 1:
         middle = (enough + too_few) // 2
         tried = run(middle)
-        if tried.short:
-            too_few, short = middle, tried.short
+        if tried.shortage:
+            too_few, shortage = middle, tried.shortage
         else:
             enough, found = middle, tried
-    return replace(found, short=short if too_few else "")
+    return replace(found, shortage=shortage if too_few else "")
 
 
 def _largest_request(service: Service, seed: int) -> int:
     """Number of blocks of the longest of the load's requests."""
     random = Random(seed)
-    return max(-(-sum(service.lengths(random)) // BLOCK_SIZE) for _ in range(DRAWS))
+    return max(-(-sum(service.lengths(random)) // BLOCK_SIZE) for _ in range(NUM_SAMPLES))

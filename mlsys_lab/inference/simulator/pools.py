@@ -35,9 +35,9 @@ class Pool:
         """Serve a load; returns its requests in the same order. With `cached`, prompts come with their KV cache."""
         order = sorted(range(len(arrivals)), key=lambda number: arrivals[number].time_s)
         served: dict[int, Served] = {}
-        for dealt in (order[first :: self.count] for first in range(self.count)):
-            part = [arrivals[number] for number in dealt]
-            done = simulate(
+        for numbers in (order[first :: self.count] for first in range(self.count)):
+            part = [arrivals[number] for number in numbers]
+            result = simulate(
                 part,
                 self.clock,
                 num_blocks=self.num_blocks,
@@ -45,7 +45,7 @@ class Pool:
                 config=self.scheduler_config,
                 cached=cached,
             )
-            served |= zip(dealt, done.served, strict=True)
+            served |= zip(numbers, result.served, strict=True)
         return [served[number] for number in range(len(arrivals))]
 
 
@@ -68,25 +68,26 @@ class Disaggregated:
     sent_bytes: float
 
 
-def disaggregate(arrivals: Sequence[Arrival], prefill: Pool, decode: Pool, wire: KVTransferLink) -> Disaggregated:
+def disaggregate(arrivals: Sequence[Arrival], prefill: Pool, decode: Pool, link: KVTransferLink) -> Disaggregated:
     """Serve a load by a pool that computes prompts and one that generates all tokens but the first.
 
-    Each replica of `prefill` sends the KV cache of its prompts one after the other over its own `wire`, once a prompt
-    is complete; a request for one token sends nothing. The blocks of a prompt are free as soon as it is complete: what
-    waits to be sent is assumed to have memory of its own. A sequence that `decode` preempts is recomputed there.
+    Each replica of `prefill` sends the KV cache of its prompts one after the other over its own `link`, once a prompt
+    is complete; a request for one token sends nothing. The blocks of a prompt are free as soon as it is complete: a
+    KV cache that waits to be sent is assumed to have memory of its own. A sequence that `decode` preempts is
+    recomputed there.
     """
-    coming = sorted(arrivals, key=lambda one: one.time_s)
-    served = prefill.serve([one._replace(num_output_tokens=1) for one in coming])
-    going = [number for number, one in enumerate(coming) if one.num_output_tokens > 1]
+    requests = sorted(arrivals, key=lambda one: one.time_s)
+    served = prefill.serve([one._replace(num_output_tokens=1) for one in requests])
+    multi_token = [number for number, one in enumerate(requests) if one.num_output_tokens > 1]
     free_s = [0.0] * prefill.count
     sent: list[Arrival] = []
-    arrived: list[int] = []
-    for number in sorted(going, key=lambda number: served[number].tokens_s[0]):
-        one, sender = coming[number], number % prefill.count
+    numbers: list[int] = []
+    for number in sorted(multi_token, key=lambda number: served[number].tokens_s[0]):
+        one, sender = requests[number], number % prefill.count
         start_s = max(served[number].tokens_s[0], free_s[sender])
-        free_s[sender] = start_s + len(one.prompt) * wire.token_bytes / wire.bytes_per_s
+        free_s[sender] = start_s + len(one.prompt) * link.token_bytes / link.bytes_per_s
         sent.append(Arrival(free_s[sender], (*one.prompt, 0), one.num_output_tokens - 1))
-        arrived.append(number)
-    for number, rest in zip(arrived, decode.serve(sent, cached=True), strict=True):
-        served[number].tokens_s += rest.tokens_s
-    return Disaggregated(tuple(served), wire.token_bytes * sum(len(one.prompt) - 1 for one in sent))
+        numbers.append(number)
+    for number, decoded in zip(numbers, decode.serve(sent, cached=True), strict=True):
+        served[number].tokens_s += decoded.tokens_s
+    return Disaggregated(tuple(served), link.token_bytes * sum(len(one.prompt) - 1 for one in sent))

@@ -17,9 +17,9 @@ from mlsys_lab.inference.swap.scheduler import SwapOutput, SwappedSequence, Swap
 
 @dataclass(frozen=True)
 class Simulation:
-    """What came of a load: each request in the order of arrival, steps taken, means over them, and preemptions.
+    """Result of a load: its requests in order of arrival, number of steps, means per step, and preemptions.
 
-    `mean_cache` is the fraction of the cache's blocks that sequences held, on average over the busy time.
+    `mean_cache` is the fraction of KV cache blocks in use, averaged over the busy time.
     """
 
     served: tuple[Served, ...]
@@ -32,10 +32,10 @@ class Simulation:
 
 
 class Replica:
-    """One engine and the load that is still to come to it: requests are seen between steps, as the engine sees them.
+    """One simulated engine and its load; requests are added between steps, as by the engine.
 
-    A text always ends with the last token that it may write. With `cached`, prompts come with the keys and values of
-    all tokens but the last, as from devices that have read them.
+    A sequence always generates `num_output_tokens` tokens. With `cached`, prompts arrive with the KV cache of all
+    tokens but the last, as from a prefill pool.
     """
 
     def __init__(
@@ -50,39 +50,39 @@ class Replica:
     ) -> None:
         self.clock, self.cached = clock, cached
         self.scheduler = SwappingScheduler(BlockManager(num_blocks, block_size), config or SchedulerConfig())
-        self.coming = deque(sorted(arrivals, key=lambda one: one.time_s))
+        self.pending = deque(sorted(arrivals, key=lambda one: one.time_s))
         self.served: dict[EngineSequence, Served] = {}
-        self.busy_s, self.stepped_s = 0.0, 0.0
-        self.sequences, self.tokens, self.preemptions, self.held_s = 0, 0, 0, 0.0
+        self.busy_s, self.last_step_s = 0.0, 0.0
+        self.sequences, self.tokens, self.preemptions, self.block_s = 0, 0, 0, 0.0
 
     @property
-    def due_s(self) -> float | None:
-        """Moment from which there is something to do: 0 while requests are inside; None once all have ended."""
+    def ready_s(self) -> float | None:
+        """Time from which there is a step to run: 0 while there are open requests, None when all have finished."""
         if not self.scheduler.is_idle:
             return 0.0
-        return self.coming[0].time_s if self.coming else None
+        return self.pending[0].time_s if self.pending else None
 
     def step(self, now: float) -> float:
-        """Take in who has come by `now`, run the next step from then on, and return the moment at which it ends."""
-        while self.coming and self.coming[0].time_s <= now:
-            self._add(self.coming.popleft())
+        """Add the requests that have arrived by `now`, run a step, and return the time at which it ends."""
+        while self.pending and self.pending[0].time_s <= now:
+            self._add(self.pending.popleft())
         output, pool = self.scheduler.schedule(), self.scheduler.block_manager.pool
         parts = [(n, seq.num_computed_tokens) for seq, n in output.num_scheduled_tokens.items()]
-        took_s = self.clock(parts, _num_tokens_swapped(output))
-        self.stepped_s, self.busy_s = now + took_s, self.busy_s + took_s
+        duration_s = self.clock(parts, _num_tokens_swapped(output))
+        self.last_step_s, self.busy_s = now + duration_s, self.busy_s + duration_s
         self.sequences += len(parts)
         self.tokens += output.total_num_scheduled_tokens
         self.preemptions += len(output.preempted)
-        self.held_s += took_s * pool.num_used_blocks / pool.num_blocks
+        self.block_s += duration_s * pool.num_used_blocks / pool.num_blocks
         self.scheduler.update_from_output(output, [[0]] * len(output.sampled))
         for seq in output.sampled:
-            self.served[seq].tokens_s.append(self.stepped_s)
+            self.served[seq].tokens_s.append(self.last_step_s)
             if seq.num_output_tokens == seq.max_tokens:
                 self.scheduler.finish(seq)
-        return self.stepped_s
+        return self.last_step_s
 
     def result(self) -> Simulation:
-        """What has come of the load so far."""
+        """Result of the load so far."""
         steps = max(1, self.scheduler.num_steps)
         return Simulation(
             tuple(self.served.values()),
@@ -90,7 +90,7 @@ class Replica:
             self.busy_s,
             self.sequences / steps,
             self.tokens / steps,
-            self.held_s / self.busy_s if self.busy_s else 0.0,
+            self.block_s / self.busy_s if self.busy_s else 0.0,
             self.preemptions,
         )
 
@@ -112,18 +112,18 @@ def simulate(
 ) -> Simulation:
     """Serve a load on `num_blocks` blocks of `block_size` tokens; with `cached`, prompts come with their KV cache.
 
-    InputError for a request that outgrows all blocks.
+    InputError for a request that needs more blocks than there are.
     """
     replica = Replica(arrivals, clock, num_blocks=num_blocks, block_size=block_size, config=config, cached=cached)
     return take_turns([replica])[0]
 
 
 def take_turns(models: Sequence[Replica]) -> list[Simulation]:
-    """Serve several models on the same devices, a step of one at a time: next is who has not run for longest."""
+    """Serve several models on the same devices, one step at a time; the model that has waited longest is next."""
     now = 0.0
-    while due := [(one.due_s, one) for one in models if one.due_s is not None]:
-        now = max(now, min(due_s for due_s, _ in due))
-        now = min((one for due_s, one in due if due_s <= now), key=lambda one: one.stepped_s).step(now)
+    while ready := [(one.ready_s, one) for one in models if one.ready_s is not None]:
+        now = max(now, min(ready_s for ready_s, _ in ready))
+        now = min((one for ready_s, one in ready if ready_s <= now), key=lambda one: one.last_step_s).step(now)
     return [one.result() for one in models]
 
 

@@ -1,11 +1,11 @@
 """Speculative decoding: cheap draft tokens, several verified in one step, without a change to the outputs.
 
 acceptance   accept: how many draft tokens are accepted, and the token after them; accept_among: one of several
-drafters     PromptLookup: from the sequence itself; ModelDrafter: from a smaller model
+drafters     PromptLookup: n-grams of the sequence itself; ModelDrafter: a smaller model
 decoding     speculate(model, request, drafter) -> Speculation; speculate_all for many; verify
 engine       SpeculativeEngine, SpeculativeScheduler: drafts verified in the serving engine's batch
 trees        speculate_tree(model, request, drafter, branches=(2, 2, 1)): several candidates for each position
-gain         acceptance_rate of two distributions; tokens per step, speed-up, operations, best number of drafts
+gain         acceptance_rate of two distributions; tokens per step, speed-up, FLOPs, best number of draft tokens
 """
 
 from mlsys_lab.inference.speculative.acceptance import accept, accept_among

@@ -1,4 +1,4 @@
-"""Rejection sampling of draft tokens: outputs are distributed as if the model had sampled each token itself.
+"""Rejection sampling of draft tokens: the output distribution is that of the target model.
 
 Dimension letters: ... any leading axes, k draft tokens, c candidates for one position, V vocabulary.
 """

@@ -68,13 +68,13 @@ def speculate_all(
     if cache is None:
         longest = max((len(request.prompt_token_ids) + request.max_tokens for request in requests), default=1)
         cache = Contiguous(model, sequences=len(requests) or 1, capacity=longest)
-    most = min(num_speculative_tokens, (cache.chunk or num_speculative_tokens + 1) - 1)
+    max_drafts = min(num_speculative_tokens, (cache.chunk or num_speculative_tokens + 1) - 1)
     speculators = [Speculator(request, drafter) for request, drafter in zip(requests, drafters, strict=True)]
     with drop_new_sequences(cache):
         prefill(model, cache, speculators)
         unfinished = speculators
         while unfinished:
-            drafts = [one.propose(most) for one in unfinished]
+            drafts = [one.propose(max_drafts) for one in unfinished]
             new = {
                 one.sequence: [one.generation.token_ids[-1], *draft.token_ids]
                 for one, draft in zip(unfinished, drafts, strict=True)
@@ -110,8 +110,10 @@ def verify(generation: Generation, draft: Draft, logits: torch.Tensor) -> list[t
     )  # (k + 1, V)
     uniforms = torch.rand(len(logits), generator=generation.generator, dtype=torch.float64).to(wanted.device)
     drafted = torch.tensor(draft.token_ids, dtype=torch.int64, device=wanted.device)
-    num_accepted, following = (int(x) for x in accept(drafted, draft.probabilities.to(wanted.device), wanted, uniforms))
-    return with_logprobs([*draft.token_ids[:num_accepted], following], logits)
+    num_accepted, next_token = (
+        int(x) for x in accept(drafted, draft.probabilities.to(wanted.device), wanted, uniforms)
+    )
+    return with_logprobs([*draft.token_ids[:num_accepted], next_token], logits)
 
 
 def with_logprobs(token_ids: Sequence[int], logits: torch.Tensor) -> list[tuple[int, float]]:

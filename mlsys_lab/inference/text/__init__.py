@@ -1,13 +1,12 @@
-"""Text in and out of a language model: bytes merged in pairs, pieces that are whole characters, conversations.
+"""Tokenization: byte-pair encoding, incremental detokenization and a chat template.
 
-tokenizer    Tokenizer: encode text into token ids, decode ids into text; saved as JSON; learn(text, ...) makes one
-stream       Stream: text of tokens as they come, never half a character
+tokenizer    Tokenizer: text to token ids and back, saved as JSON; learn(text, ...) trains one
+stream       Stream: text of tokens one by one, in whole characters
 detokenizer  Detokenizer: text of a sequence while it is generated, up to a stop string
-chat         Message; encode_chat(tokenizer, messages): token ids of a conversation, up to where the model answers
+chat         Message; encode_chat(tokenizer, messages): token ids of a conversation, up to the model's turn
 
-A tokenizer of our own, in place of the library `tokenizers`: all that it needs beyond `scaling.text.learn_merges` is a
-page of code that a reader can follow, and nothing more has to be installed to run a model. The library, which is much
-faster on long texts, is what the tests hold it against.
+Our own tokenizer rather than the library `tokenizers`: beyond `scaling.text.learn_merges` it needs a page of code that
+a reader can follow, and no dependency. The tests compare it with the library, which is much faster on long texts.
 """
 
 from mlsys_lab.inference.text.chat import Message, encode_chat

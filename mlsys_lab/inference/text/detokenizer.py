@@ -1,4 +1,4 @@
-"""Incremental detokenization with stop strings, wherever tokens cut the text: also within a stop string."""
+"""Incremental detokenization with stop strings, which may span several tokens."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class TextStream(Protocol):
         ...
 
     def end(self) -> str:
-        """Text that is left once no token follows."""
+        """Text that remains after the last token."""
         ...
 
 
 class StopStrings:
-    """Search for the first of several strings in text that comes in pieces.
+    """Incremental search for the first of several strings.
 
-    The first is the one that is complete first, as if the text came character by character; of several that end at the
-    same character, the longest. So the result does not depend on where tokens cut the text. Text that may be the start
-    of a stop string is held back, so that no text is ever taken back.
+    The first is the one that ends first; of several that end at the same character, the longest. So the result does not
+    depend on token boundaries. Text that may be the start of a stop string is held back, because text that has been
+    returned cannot be revoked.
 
     >>> search = StopStrings(["###"])
     >>> search.add("one#"), search.add("#two"), search.add(" ##"), search.add("#three"), search.found
@@ -38,21 +38,21 @@ class StopStrings:
         self.stops, self.found, self._held = tuple(stops), False, ""
 
     def add(self, piece: str) -> str:
-        """Append a piece; returns the text that certainly comes before any stop string."""
+        """Append a piece; returns the text that is final, because it precedes any stop string."""
         self._held += piece
         found = [(start + len(stop), start) for stop in self.stops if (start := self._held.find(stop)) >= 0]
         self.found = bool(found)
-        certain = min(found)[1] if found else len(self._held) - self._num_possible()
-        text, self._held = self._held[:certain], "" if found else self._held[certain:]
+        final = min(found)[1] if found else len(self._held) - self._num_possible()
+        text, self._held = self._held[:final], "" if found else self._held[final:]
         return text
 
     def end(self) -> str:
-        """Text that was held back and is no stop string."""
+        """Text that was held back and is not a stop string."""
         text, self._held = self._held, ""
         return text
 
     def _num_possible(self) -> int:
-        """Characters at the end that may be the start of a stop string."""
+        """Number of characters at the end that may start a stop string."""
         longest = min(len(self._held), max(map(len, self.stops), default=1) - 1)
         return next(
             (n for n in range(longest, 0, -1) if any(stop.startswith(self._held[-n:]) for stop in self.stops)), 0
@@ -70,7 +70,7 @@ class Detokenizer:
     def add(self, token_id: int) -> int | None:
         """Append a token; if it completes a stop string, return how many of the tokens to keep, else None.
 
-        The token in which the stop string begins is kept if text precedes the stop string in it.
+        The token in which the stop string starts is kept if it also contains text before the stop string.
         """
         piece = self._stream.add(token_id)
         self._ends.append((self._ends[-1] if self._ends else 0) + len(piece))

@@ -1,4 +1,4 @@
-"""Text as it is written: a character whose bytes come in several tokens is held back until it is whole."""
+"""Incremental decoding: a character whose bytes are split over tokens is held back until it is complete."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from mlsys_lab.inference.text.tokenizer import Tokenizer
 
 
 class Stream:
-    """Text of tokens that come one by one: the pieces, joined, are what `Tokenizer.decode` makes of all of them."""
+    """Incremental decoder: its pieces, joined, equal `Tokenizer.decode` of all tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: int) -> str:
-        """Text that one token more completes, often "" where it ends within a character; InputError if unknown."""
+        """Text that one more token completes, "" if it ends within a character; InputError for an unknown token."""
         return self._decoder.decode(self.tokenizer.token_bytes(token))
 
     def end(self) -> str:
-        """Text of what is left once no token comes any more: "", or U+FFFD for a character that stayed incomplete."""
+        """Text that remains after the last token: "", or U+FFFD for an incomplete character."""
         return self._decoder.decode(b"", final=True)

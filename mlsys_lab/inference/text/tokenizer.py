@@ -1,7 +1,7 @@
-"""Byte pairs: every text is bytes, of which the pairs most frequent in a training text are merged into one token each.
+"""Byte-level byte-pair encoding (BPE): the most frequent pairs of tokens in a training text are merged.
 
 Sennrich et al. 2016 (arXiv:1508.07909); on bytes as in GPT-2 (Radford et al. 2019, §2.2). Ids 0 to 255 are the bytes,
-then come the merged pairs in the order in which they were learnt, and last the special tokens.
+followed by the merges in the order in which they were learnt, and the special tokens.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.scaling.text import Tokens, learn_merges, merge
 
 SPACE = r"\t-\r\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-"""White space as Unicode has it; Python's `\\s` has four control characters more."""
+"""Unicode white space; Python's `\\s` has four more control characters."""
 PIECES = (
     rf"'(?:[sdmt]|ll|ve|re)| ?[^\W\d_{{numbers}}]+| ?[\d{{numbers}}]+| ?(?:[^\w{SPACE}]|_)+"
     rf"|[{SPACE}]+(?![^{SPACE}])|[{SPACE}]+"
 )
-"""Pieces that no token spans, as GPT-2 cuts them: a word, a number, signs, each with a space before it; white space.
+"""GPT-2's pre-tokenization: a word, a number or punctuation, each with a preceding space; white space.
 
-`numbers` are those that Python's `\\d` leaves out and counts as letters, such as ² and Ⅷ.
+`numbers` are numerals such as ² and Ⅷ, which Python's regular expressions treat as letters.
 """
 BYTES = 256
 BOUNDARY = -1
@@ -39,8 +39,7 @@ BOUNDARY = -1
 class Tokenizer:
     """Text to token ids and back; `merges` are the learnt pairs of ids, `special` the names of special tokens.
 
-    Any text can be encoded, and decodes to itself. A special token stands for no text, and no text is ever encoded as
-    one: what a user writes cannot end a turn.
+    Any text can be encoded, and decodes to itself. Special tokens decode to no text, and text is never encoded as one.
     """
 
     merges: tuple[tuple[int, int], ...]
@@ -65,18 +64,18 @@ class Tokenizer:
         return BYTES + len(self.merges) + self.special.index(name)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text; InputError where it holds half a character (a lone surrogate), which has no bytes."""
+        """Token ids of a text; InputError if it contains a lone surrogate, which has no UTF-8 encoding."""
         ids = _split(text)
         for number, (left, right) in enumerate(self.merges, start=BYTES):
             ids = merge(ids, left, right, new=number)
         return [int(i) for i in ids[ids != BOUNDARY]]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of token ids; U+FFFD for bytes that make no character. InputError for an id outside the vocabulary."""
+        """Text of token ids; U+FFFD for bytes that are not UTF-8. InputError for an id outside the vocabulary."""
         return b"".join(map(self.token_bytes, ids)).decode("utf-8", errors="replace")
 
     def token_bytes(self, token: int) -> bytes:
-        """Bytes that a token stands for, none for a special one; InputError for an id outside the vocabulary."""
+        """Bytes of a token, none for a special one; InputError for an id outside the vocabulary."""
         if not 0 <= token < self.vocab_size:
             raise InputError("unknown token", got=token, expected=f"0 to {self.vocab_size - 1}")
         return self._bytes[token]
@@ -95,7 +94,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
-        """Read a tokenizer that `save` wrote; InputError, in one line, for a file that holds none."""
+        """Read a tokenizer that `save` wrote; InputError for any other file."""
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
             merges = tuple((int(left), int(right)) for left, right in document["merges"])
@@ -112,22 +111,22 @@ def learn(
     *,
     ties: Literal["lowest ids", "greatest bytes"] = "lowest ids",
 ) -> Tokenizer:
-    """Learn a tokenizer of up to `vocab_size` tokens from a text; fewer where no pair occurs twice.
+    """Train a tokenizer of up to `vocab_size` tokens on a text; fewer if no pair occurs twice.
 
-    Of pairs that occur equally often, the one of lowest ids is merged, as the library `tokenizers` does; or the one
-    whose two tokens have the greatest bytes, left token first, as some courses ask. InputError for a vocabulary without
-    room for the bytes and the special tokens.
+    Of equally frequent pairs, the one with the lowest ids is merged, as in the library `tokenizers`; or the one whose
+    tokens have the greatest bytes, as in Stanford CS336. InputError if `vocab_size` is below the number of bytes and
+    special tokens.
     """
-    least = BYTES + len(special)
-    if vocab_size < least:
-        raise InputError("vocabulary too small", got=vocab_size, expected=f"at least {least}")
+    minimum = BYTES + len(special)
+    if vocab_size < minimum:
+        raise InputError("vocabulary too small", got=vocab_size, expected=f"at least {minimum}")
     choose = _take_greatest_bytes() if ties == "greatest bytes" else min
     merges, _ = learn_merges(_split(text), BYTES, vocab_size - len(special), choose)
     return Tokenizer(tuple(merges), tuple(special))
 
 
 def _take_greatest_bytes() -> Callable[[list[tuple[int, int]]], tuple[int, int]]:
-    """Make a function that chooses, merge after merge, the pair of greatest bytes."""
+    """Make a function that chooses the pair with the greatest bytes at each merge."""
     table = [bytes([i]) for i in range(BYTES)]
 
     def choose(pairs: list[tuple[int, int]]) -> tuple[int, int]:
@@ -139,7 +138,7 @@ def _take_greatest_bytes() -> Callable[[list[tuple[int, int]]], tuple[int, int]]
 
 
 def cut(text: str) -> list[str]:
-    """Cut a text into the pieces that no token spans.
+    """Pre-tokenize a text: split it into pieces, which no token spans.
 
     >>> cut("It's 2x² at Ⅷ.")
     ['It', "'s", ' 2', 'x', '²', ' at', ' Ⅷ', '.']

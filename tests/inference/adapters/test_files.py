@@ -48,12 +48,12 @@ def test_names_and_fields_are_those_of_peft(folder):
 @pytest.mark.parametrize(
     "change, said",
     [
-        ({"peft_type": "IA3"}, "is no low-rank adapter: got IA3"),
+        ({"peft_type": "IA3"}, "is not a LoRA adapter: got IA3"),
         ({"r": 0}, "r: got 0, expected a whole number, at least 1"),
         ({"r": 3}, r"have other shapes: got \(2, "),
         ({"lora_alpha": None}, "lora_alpha: got null, expected a positive number"),
-        ({"use_dora": True}, "use_dora is not computed here: got True, expected false"),
-        ({"rank_pattern": {"q_proj": 1}}, "rank_pattern is not computed here"),
+        ({"use_dora": True}, "use_dora is not supported: got True, expected false"),
+        ({"rank_pattern": {"q_proj": 1}}, "rank_pattern is not supported"),
     ],
 )
 def test_a_configuration_that_asks_for_something_else_is_refused(folder, change, said):
@@ -65,12 +65,12 @@ def test_a_configuration_that_asks_for_something_else_is_refused(folder, change,
 @pytest.mark.parametrize(
     "change, said",
     [
-        (lambda tensors: tensors.pop(FIRST), "lacks base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"),
+        (lambda tensors: tensors.pop(FIRST), "has no base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"),
         (lambda tensors: tensors.update({FIRST: torch.ones(2, 17)}), r"have other shapes: got \(2, 17\)"),
-        (lambda tensors: tensors.update({FIRST: torch.full((2, 16), torch.nan)}), "holds numbers that are none"),
-        (lambda tensors: tensors.update({FIRST: torch.ones(2, 16, dtype=torch.int8)}), "is quantised: got torch.int8"),
-        (lambda tensors: tensors.update({FIRST.replace(".0.", ".9."): torch.ones(2, 16)}), "is beside no layer"),
-        (lambda tensors: tensors.update({"x.lora_B.weight": torch.ones(2, 16)}), "is beside no layer"),
+        (lambda tensors: tensors.update({FIRST: torch.full((2, 16), torch.nan)}), "has values that are not finite"),
+        (lambda tensors: tensors.update({FIRST: torch.ones(2, 16, dtype=torch.int8)}), "is quantized: got torch.int8"),
+        (lambda tensors: tensors.update({FIRST.replace(".0.", ".9."): torch.ones(2, 16)}), "for an unknown layer"),
+        (lambda tensors: tensors.update({"x.lora_B.weight": torch.ones(2, 16)}), "for an unknown layer"),
     ],
 )
 def test_tensors_that_do_not_fit_are_refused(folder, change, said):
@@ -86,9 +86,9 @@ def test_files_that_are_missing_or_damaged_are_refused(folder):
     (folder / WEIGHTS).unlink()
     refuse(folder, "is not safetensors: got FileNotFoundError")
     (folder / CONFIG).write_text("[]")
-    refuse(folder, "is no low-rank adapter: got list")
+    refuse(folder, "is not a LoRA adapter: got list")
     (folder / CONFIG).unlink()
-    refuse(folder, "is no configuration of an adapter: got FileNotFoundError")
+    refuse(folder, "is not an adapter configuration: got FileNotFoundError")
 
 
 def refuse(folder, said):

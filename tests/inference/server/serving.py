@@ -90,7 +90,7 @@ class Served:
 
     def wait_until_idle(self) -> dict[str, float]:
         """Metrics, once no text is open, in the engine or in a block of its cache."""
-        names = ("open_sequences", "waiting_sequences", "running_sequences", "blocks_used")
+        names = ("num_requests_open", "num_requests_waiting", "num_requests_running", "num_kv_cache_blocks_used")
         return self.wait(lambda found: not any(found[f"mlsys_{name}"] for name in names))
 
     def wait_until(self, status: str) -> None:

@@ -116,7 +116,7 @@ def test_a_stream_names_its_adapter_and_metrics_say_what_adapters_take(served, f
     # Two adapters, filled up to rank 4 beside every matrix that one of them is beside, in fp32.
     config = PAIR.target.config
     sides = {"query": 256, "key": 192, "value": 192, "out": 256, "up": 512, "down": 512}
-    assert served.metrics()["mlsys_adapter_bytes"] == 2 * 4 * 4 * config.n_layers * sum(sides.values())
+    assert served.metrics()["mlsys_lora_adapter_bytes"] == 2 * 4 * 4 * config.n_layers * sum(sides.values())
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_a_stream_names_its_adapter_and_metrics_say_what_adapters_take(served, f
         (["parrot"], "--adapter: got parrot, expected NAME=FOLDER, each name once"),
         (["a=.", "a=."], "--adapter: got a=., expected NAME=FOLDER, each name once"),
         (["a=nowhere"], "no such adapter: got nowhere, expected a folder in PEFT's format"),
-        ([f"{MODEL}=."], f"an adapter's name: got '{MODEL}', expected 1 to 64 letters"),
-        (["a/b=."], "an adapter's name: got 'a/b', expected 1 to 64 letters"),
+        ([f"{MODEL}=."], f"invalid adapter name: got '{MODEL}', expected 1 to 64 letters"),
+        (["a/b=."], "invalid adapter name: got 'a/b', expected 1 to 64 letters"),
     ],
 )
 def test_options_that_cannot_be_are_said_in_one_line(given, said, capsys):

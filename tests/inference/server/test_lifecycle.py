@@ -53,10 +53,10 @@ def test_a_key_is_asked_for_where_there_is_one_and_no_prompt_is_logged(strict):
 def test_the_page_asks_for_the_key(strict, browser):
     page = browser.new_page()
     page.goto(strict.address)
-    key = page.get_by_label("This server asks for its API key")
+    key = page.get_by_label("This server requires an API key")
     for given in ("wrong", "sesame"):
         key.fill(given)
-        page.get_by_role("button", name="Use it").click()
+        page.get_by_role("button", name="Use key").click()
         key.wait_for(state="hidden" if given == "sesame" else "visible")
     page.get_by_text("Connected", exact=True).wait_for()
     page.close()
@@ -100,7 +100,7 @@ def test_who_sends_half_of_something_or_nothing_is_not_waited_for(hasty):
     slow.sendall(whole[:-5])
     half.sendall(whole[:40])
     late = read_all(slow)
-    assert b" 408 " in late and b"the body did not come within 2 s" in late
+    assert b" 408 " in late and b"the body did not arrive within 2 s" in late
     assert read_all(half) == read_all(nothing) == b""
     for client in (slow, half, nothing):
         client.close()
@@ -108,7 +108,7 @@ def test_who_sends_half_of_something_or_nothing_is_not_waited_for(hasty):
 
 def test_who_stops_to_read_is_cut_off_and_keeps_no_block(hasty):
     with hasty.stream(LONG, receive_bytes=1024) as blocked:
-        hasty.wait(lambda found: found["mlsys_running_sequences"] == 8)
+        hasty.wait(lambda found: found["mlsys_num_requests_running"] == 8)
         assert [hasty.complete()[0] for _ in range(3)] == [200] * 3
         hasty.wait_until_idle()
         assert b"[DONE]" not in read_all(blocked)
@@ -138,7 +138,7 @@ def test_a_crash_of_the_engine_is_told_to_all_who_wait_and_mended(served):
     streams = [served.stream(LONG) for _ in range(3)]
     whole = served.connect()
     whole.sendall(post(json.dumps(LONG).encode(), *("Connection: close", f"Content-Length: {len(json.dumps(LONG))}")))
-    served.wait(lambda found: found["mlsys_open_sequences"] == 32)
+    served.wait(lambda found: found["mlsys_num_requests_open"] == 32)
     crashed = served.find_engine()
     os.kill(crashed, signal.SIGKILL)
     assert [events(stream)[-1]["error"]["code"] for stream in streams] == ["engine_crashed"] * 3
@@ -165,11 +165,11 @@ def test_a_port_that_is_taken_is_said_in_one_line():
 @pytest.mark.parametrize(
     "options, said",
     [
-        (["--blocks", "0"], "blocks must be at least 1: got 0"),
-        (["--queue", "-1"], "queue must not be negative: got -1"),
-        (["--client-timeout", "0"], "client_s must be at least 1: got 0"),
-        (["--timeout", "0"], "answer_s out of range: got 0.0, expected seconds above 0"),
-        (["--api-key", "ключ"], "the key is not one that a header can hold"),
+        (["--blocks", "0"], "num_blocks must be at least 1: got 0"),
+        (["--queue", "-1"], "max_queued_seqs must not be negative: got -1"),
+        (["--client-timeout", "0"], "client_timeout_s must be at least 1: got 0"),
+        (["--timeout", "0"], "request_timeout_s out of range: got 0.0, expected seconds above 0"),
+        (["--api-key", "ключ"], "the API key does not fit into a header"),
         (["--port", "70000"], "port out of range: got 70000, expected 0 to 65535"),
     ],
 )
@@ -213,7 +213,7 @@ def test_an_engine_that_cannot_start_again_is_tried_until_it_can(tmp_path):
         path.write_text(OWN, encoding="utf-8")
         served.wait_until("ready")
         assert served.complete()[0] == 200
-    assert said.startswith(f"mlsys-lab: {path} makes no scheduler: expected a function build")
+    assert said.startswith(f"mlsys-lab: {path} defines no scheduler: expected a function build")
 
 
 def test_a_file_without_a_scheduler_is_refused_in_one_line(tmp_path, capsys):
@@ -224,5 +224,5 @@ def test_a_file_without_a_scheduler_is_refused_in_one_line(tmp_path, capsys):
     done = subprocess.run(
         [COMMAND, "serve", "--port", "0", "--scheduler", str(path)], capture_output=True, text=True, check=False
     )
-    said = f"mlsys-lab: {path} makes no scheduler: expected a function build(pages, page, limits)\n"
+    said = f"mlsys-lab: {path} defines no scheduler: expected a function build(pages, page, limits)\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", said)

@@ -55,11 +55,11 @@ def test_one_chats_by_keyboard_and_the_model_hears_all_that_was_said(page, serve
     sent = []
     page.on("request", lambda request: sent.append(request.post_data_json) if "chat" in request.url else None)
     page.get_by_label("Temperature").fill("0")
-    page.get_by_label("Tokens at most").fill("30")
+    page.get_by_label("Max tokens").fill("30")
     for number, text in enumerate(("What is a cache?", "And a block?"), start=1):
         said.fill(text)
         said.press("Enter")
-        expect(log.locator(".assistant:not(.writing)")).to_have_count(number)
+        expect(log.locator(".assistant:not(.streaming)")).to_have_count(number)
     first = log.locator(".assistant").first.inner_text()
     roles = [(turn["role"], turn["content"]) for turn in sent[1]["messages"]]
     assert roles == [("user", "What is a cache?"), ("assistant", first), ("user", "And a block?")]
@@ -69,7 +69,7 @@ def test_one_chats_by_keyboard_and_the_model_hears_all_that_was_said(page, serve
     assert said.input_value() == "x" * 3000 and log.locator(".user").count() == 2
     page.get_by_role("button", name="New conversation").click()
     expect(log.locator("li")).to_have_count(0)
-    page.get_by_label("Tokens at most").fill("400")
+    page.get_by_label("Max tokens").fill("400")
     said.fill("Go on")
     with served.engine_stopped():
         said.press("Enter")
@@ -78,22 +78,30 @@ def test_one_chats_by_keyboard_and_the_model_hears_all_that_was_said(page, serve
     assert log.locator(".error").count() == 0
 
 
-def test_a_crowd_is_seen_in_scheduler_queue_and_blocks(page, served):
+def test_a_burst_is_visible_in_scheduler_queue_and_blocks(page, served):
     page.evaluate(NOTE)
     before = page.locator("#blocks").get_attribute("aria-label")
-    assert before.startswith("0 of 256 blocks held")
+    assert before.startswith("0 of 256 blocks in use")
     page.get_by_role("combobox").select_option("24")
     with served.engine_stopped():
-        page.get_by_role("button", name="Send a crowd").click()
-        served.wait(lambda found: found["mlsys_open_sequences"] == 24)
+        page.get_by_role("button", name="Send a burst").click()
+        served.wait(lambda found: found["mlsys_num_requests_open"] == 24)
     with served.engine_in_slow_motion():
-        expect(page.locator("#crowd-said")).to_have_text("24 texts written")
-    expect(page.locator("#held")).to_have_text("0 of 256")
+        expect(page.locator("#load-status")).to_have_text("24 sequences finished")
+    expect(page.locator("#used")).to_have_text("0 of 256")
     seen = page.evaluate("[...seen]")
     assert "running: 16 of 16" in seen and any(one.startswith("waiting: ") and one != "waiting: 0" for one in seen)
     drawn = set(" ".join(seen).split())
-    assert {"prefill", "decode", "wait", "shared", "kept", "free", *(f"tone-{tone}" for tone in range(8))} <= drawn
-    assert page.locator("#blocks .kept").count() > 5 and page.locator("#rate").inner_text() == "0"
+    assert {
+        "prefill",
+        "decode",
+        "waiting",
+        "shared",
+        "cached",
+        "free",
+        *(f"colour-{colour}" for colour in range(8)),
+    } <= drawn
+    assert page.locator("#blocks .cached").count() > 5 and page.locator("#rate").inner_text() == "0"
 
 
 def test_pause_costs_the_server_nothing(page, served):
@@ -133,7 +141,7 @@ def test_it_fits_every_screen_with_letters_that_can_be_read(page, scheme):
           };
           const grounds = ["ground", "surface", "raised"];
           const words = ["ink", "muted", "bad"].flatMap((text) => grounds.map((ground) => against(text, ground)));
-          const filled = ["value", "prompt", ...Array.from({ length: 8 }, (_, i) => `tone-${i}`)];
+          const filled = ["value", "prompt", ...Array.from({ length: 8 }, (_, i) => `colour-${i}`)];
           return [...words, against("ink", "soft"), ...filled.map((one) => against("surface", one))];
         }"""
     )

@@ -1,36 +1,38 @@
-"""One prefix, one first choice: even, the same everywhere, and moved only where its replica goes."""
+"""Routing by prefix: balanced, deterministic, and stable when a replica disappears."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from mlsys_lab.inference.server.messages import GenerateRequest
-from mlsys_lab.inference.server.prefix import CHARACTERS, TOKENS, rank_replicas, read_prefix
+from mlsys_lab.inference.server.prefix import NUM_CHARACTERS, NUM_TOKENS, rank_replicas, routing_prefix
 
 REPLICAS = ["a", "b", "c"]
 
 
-def test_requests_that_begin_alike_have_one_prefix():
+def test_requests_with_a_common_start_have_the_same_prefix():
     system = ("system", "Answer briefly. " * 20)
-    asks = [GenerateRequest(number, messages=[system, ("user", word)]) for number, word in enumerate(("one", "two"))]
-    assert read_prefix(asks[0]) == read_prefix(asks[1])
-    assert read_prefix(GenerateRequest(0, prompt="x" * CHARACTERS + "a")) == read_prefix(
-        GenerateRequest(0, prompt="x" * CHARACTERS + "b")
+    requests = [
+        GenerateRequest(number, messages=[system, ("user", word)]) for number, word in enumerate(("one", "two"))
+    ]
+    assert routing_prefix(requests[0]) == routing_prefix(requests[1])
+    assert routing_prefix(GenerateRequest(0, prompt="x" * NUM_CHARACTERS + "a")) == routing_prefix(
+        GenerateRequest(0, prompt="x" * NUM_CHARACTERS + "b")
     )
-    assert read_prefix(GenerateRequest(0, prompt=[1] * TOKENS + [2])) == read_prefix(
-        GenerateRequest(0, prompt=[1] * TOKENS)
+    assert routing_prefix(GenerateRequest(0, prompt=[1] * NUM_TOKENS + [2])) == routing_prefix(
+        GenerateRequest(0, prompt=[1] * NUM_TOKENS)
     )
     others = [
         GenerateRequest(0, prompt="a"),
         GenerateRequest(0, prompt="b"),
         GenerateRequest(0, prompt=[1]),
-        GenerateRequest(0, prompt="\ud800"),
+        GenerateRequest(0, prompt=""),
     ]
     others += [GenerateRequest(0, prompt="a", adapter="one"), GenerateRequest(0, prompt="a", adapter="other")]
-    assert len({read_prefix(ask) for ask in [*others, asks[0]]}) == 7
+    assert len({routing_prefix(request) for request in [*others, requests[0]]}) == 7
 
 
-def test_prefixes_spread_and_stay_where_they_are():
+def test_prefixes_spread_evenly_and_keep_their_replica():
     prefixes = [str(number).encode() for number in range(3000)]
     first = Counter(rank_replicas(prefix, REPLICAS)[0] for prefix in prefixes)
     assert all(900 < first[name] < 1100 for name in REPLICAS)

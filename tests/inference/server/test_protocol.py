@@ -1,4 +1,4 @@
-"""Bodies read into what is asked of the engine, field by field."""
+"""Bodies validated field by field, and translated for the engine."""
 
 from __future__ import annotations
 
@@ -6,27 +6,33 @@ import pytest
 
 from mlsys_lab.inference.server.errors import ApiError
 from mlsys_lab.inference.server.messages import GenerateRequest
-from mlsys_lab.inference.server.protocol import MODEL, Wanted, read_chat, read_completion
+from mlsys_lab.inference.server.protocol import MODEL, ChatCompletionRequest, CompletionRequest, parse_request
 
-TURN = {"role": "user", "content": "A"}
+USER = {"role": "user", "content": "A"}
 PLAIN = {"model": MODEL, "prompt": "A"}
-CHAT = {"model": MODEL, "messages": [TURN]}
+CHAT = {"model": MODEL, "messages": [USER]}
 
 
-def test_a_body_that_says_little_asks_for_what_openai_s_api_says():
-    assert read_completion(PLAIN) == Wanted(GenerateRequest(0, prompt="A", max_tokens=16), False, False, False)
-    assert read_chat(CHAT) == Wanted(GenerateRequest(0, messages=[("user", "A")], max_tokens=None), True, False, False)
+def test_defaults_are_openai_s():
+    completion, chat = parse_request(PLAIN, CompletionRequest), parse_request(CHAT, ChatCompletionRequest)
+    assert completion.to_engine() == GenerateRequest(0, prompt="A", max_tokens=16)
+    assert chat.to_engine() == GenerateRequest(0, messages=[("user", "A")], max_tokens=None)
+    assert not (completion.stream or chat.stream or chat.stream_options.include_usage)
 
 
-def test_every_field_arrives():
+def test_every_field_reaches_the_engine():
     body = {"max_tokens": 5, "n": 2, "temperature": 0.5, "top_p": 0.9, "seed": 3, "stop": ["a", "b"], "logprobs": 0}
-    wanted = read_completion(PLAIN | body | {"stream": True, "stream_options": {"include_usage": True}})
-    ask = GenerateRequest(0, "A", None, 5, n=2, temperature=0.5, top_p=0.9, seed=3, stop=["a", "b"], logprobs=True)
-    assert wanted == Wanted(ask, chat=False, stream=True, include_usage=True)
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    parsed = parse_request(PLAIN | body | options, CompletionRequest)
+    sampling = {"n": 2, "temperature": 0.5, "top_p": 0.9, "seed": 3, "stop": ["a", "b"]}
+    assert parsed.to_engine() == GenerateRequest(0, "A", None, 5, logprobs=True, **sampling)
+    assert parsed.stream and parsed.stream_options.include_usage
+    assert parse_request(CHAT | {"logprobs": True}, ChatCompletionRequest).to_engine().logprobs
+    assert not parse_request(PLAIN, CompletionRequest).to_engine().logprobs
 
 
 @pytest.mark.parametrize(
-    ("limits", "most"),
+    ("limits", "max_tokens"),
     [
         ({"max_tokens": 5}, 5),
         ({"max_completion_tokens": 6}, 6),
@@ -34,18 +40,19 @@ def test_every_field_arrives():
         ({"max_tokens": None}, None),
     ],
 )
-def test_of_two_names_for_the_most_tokens_of_a_chat_the_newer_counts(limits, most):
-    assert read_chat(CHAT | limits).ask.max_tokens == most
+def test_max_completion_tokens_takes_precedence(limits, max_tokens):
+    assert parse_request(CHAT | limits, ChatCompletionRequest).to_engine().max_tokens == max_tokens
 
 
 def test_null_is_absent_and_one_stop_string_is_a_list_of_one():
-    assert read_completion(PLAIN | dict.fromkeys(("n", "stop", "seed", "suffix", "unknown"))) == read_completion(PLAIN)
-    assert read_completion(PLAIN | {"stop": "end"}).ask.stop == ["end"]
-    assert read_completion(PLAIN | {"temperature": 0}).ask.temperature == 0.0
+    nulls = dict.fromkeys(("n", "stop", "seed", "suffix", "unknown"))
+    assert parse_request(PLAIN | nulls, CompletionRequest) == parse_request(PLAIN, CompletionRequest)
+    assert parse_request(PLAIN | {"stop": "end"}, CompletionRequest).to_engine().stop == ["end"]
+    assert parse_request(PLAIN | {"temperature": 0}, CompletionRequest).to_engine().temperature == 0.0
 
 
 @pytest.mark.parametrize(
-    ("change", "param", "said"),
+    ("change", "param", "message"),
     [
         ({"prompt": None}, "prompt", "prompt is missing, expected one prompt"),
         ({"prompt": True}, "prompt", "prompt: got True"),
@@ -58,24 +65,28 @@ def test_null_is_absent_and_one_stop_string_is_a_list_of_one():
         ({"seed": 2**63}, "seed", "seed: got 9223372036854775808"),
         ({"stop": ["x" * 101]}, "stop", "stop: got ['xxx"),
         ({"stream_options": {"usage": True}}, "stream_options", "stream_options: got {'usage': True}"),
-        ({"echo": True}, "echo", "echo is not offered: got True"),
-        ({"prompt": "y" * 99, "frequency_penalty": "z" * 99}, "frequency_penalty", "frequency_penalty is not offered"),
+        ({"echo": True}, "echo", "echo is not supported: got True"),
+        (
+            {"prompt": "y" * 99, "frequency_penalty": "z" * 99},
+            "frequency_penalty",
+            "frequency_penalty is not supported",
+        ),
     ],
 )
-def test_what_is_wrong_is_named(change, param, said):
+def test_errors_name_the_field(change, param, message):
     with pytest.raises(ApiError) as caught:
-        read_completion(PLAIN | change)
-    assert caught.value.message.startswith(said) and len(caught.value.message) < 200
+        parse_request(PLAIN | change, CompletionRequest)
+    assert caught.value.message.startswith(message) and len(caught.value.message) < 200
     assert (caught.value.status, caught.value.param) == (400, param)
 
 
 @pytest.mark.parametrize("body", [None, [], "x", 3])
-def test_what_is_no_object_is_refused(body):
-    with pytest.raises(ApiError, match="the body is no JSON object"):
-        read_chat(body)
+def test_a_body_that_is_not_an_object_is_rejected(body):
+    with pytest.raises(ApiError, match="the body is not a JSON object"):
+        parse_request(body, ChatCompletionRequest)
 
 
-@pytest.mark.parametrize("messages", [{}, ["A"], [{"role": "user"}], [TURN | {"content": [TURN]}], [TURN | {"x": 1}]])
-def test_a_conversation_has_turns_of_text_and_nothing_else(messages):
+@pytest.mark.parametrize("messages", [{}, ["A"], [{"role": "user"}], [USER | {"content": [USER]}], [USER | {"x": 1}]])
+def test_messages_have_a_role_and_text(messages):
     with pytest.raises(ApiError, match="messages: got"):
-        read_chat(CHAT | {"messages": messages})
+        parse_request(CHAT | {"messages": messages}, ChatCompletionRequest)

@@ -8,20 +8,19 @@ import signal
 import subprocess
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
-from mlsys_lab.inference.server.engine_process import Answer
+from mlsys_lab.inference.server.engine_process import OutputStream
 from mlsys_lab.inference.server.errors import ApiError
-from mlsys_lab.inference.server.messages import GenerateRequest, Start
+from mlsys_lab.inference.server.messages import EngineArgs, GenerateRequest
 from mlsys_lab.inference.server.metrics import Metrics
-from mlsys_lab.inference.server.prefix import rank_replicas, read_prefix
+from mlsys_lab.inference.server.prefix import rank_replicas, routing_prefix
 from mlsys_lab.inference.server.ray_engine import RayEngine
 from tests.inference.server.serving import serving
 
-PLACES = 3
-"""Requests that a replica takes at a time, and texts of a step."""
+MAX_NUM_SEQS = 3
 SHORT = GenerateRequest(0, prompt="The memory of a GPU", max_tokens=4, temperature=0.0)
 LONG = replace(SHORT, max_tokens=480, stop=["never written"])
 LONGEST = replace(LONG, n=8, temperature=2.0, seed=4)
@@ -51,45 +50,46 @@ def run():
 @pytest.fixture(scope="module")
 def engine(run):
     """Two replicas, which all requests have left at the end."""
-    made = RayEngine(Start(num_blocks=128, max_num_seqs=PLACES), room=32, metrics=Metrics(128), replicas=2)
+    args = EngineArgs(num_blocks=128, max_num_seqs=MAX_NUM_SEQS)
+    made = RayEngine(args, max_open_seqs=32, metrics=Metrics(128), num_replicas=2)
     try:
         run(made.start())
         yield made
-        assert made.metrics.open_sequences == 0, "a test has left a request open, for which a server would wait"
+        assert made.num_open_seqs == 0, "a test has left a request open"
         run(made.drain())
     finally:
         run(made.stop())
 
 
-async def read(answer: Answer) -> str:
+async def read(stream: OutputStream) -> str:
     try:
-        await answer.begin()
-        return "".join([delta.text async for delta in answer.deltas()])
+        await stream.accepted()
+        return "".join([delta.text async for delta in stream.deltas()])
     finally:
-        answer.close()
+        stream.close()
 
 
 async def fill_a_replica(engine: RayEngine) -> None:
     await meet(engine, 2)  # whoever routes has heard of both
-    before = Counter(engine.answered)
+    before = Counter(engine.num_served)
 
     def took() -> list[int]:
-        return sorted((engine.answered - before).values())
+        return sorted((engine.num_served - before).values())
 
-    texts = [await read(engine.open(SHORT)) for _ in range(4)]
+    texts = [await read(engine.submit(SHORT)) for _ in range(4)]
     assert len(set(texts)) == 1 and took() == [4]
-    full = [engine.open(LONG) for _ in range(PLACES)]
-    for answer in full:
-        await answer.begin()  # all places of the prefix's replica are taken
-    assert await read(engine.open(SHORT)) == texts[0]
-    assert took() == [1, 4 + PLACES]
-    for answer in full:
-        answer.close()  # given up: their replica is free again, long before 480 tokens
-    while (await read(engine.open(SHORT))) and took()[1] == 4 + PLACES:
+    full = [engine.submit(LONG) for _ in range(MAX_NUM_SEQS)]
+    for stream in full:
+        await stream.accepted()  # all places of the prefix's replica are taken
+    assert await read(engine.submit(SHORT)) == texts[0]
+    assert took() == [1, 4 + MAX_NUM_SEQS]
+    for stream in full:
+        stream.close()  # given up: their replica is free again, long before 480 tokens
+    while (await read(engine.submit(SHORT))) and took()[1] == 4 + MAX_NUM_SEQS:
         pass
-    refused = engine.open(replace(SHORT, max_tokens=10**6))
+    refused = engine.submit(replace(SHORT, max_tokens=10**6))
     with pytest.raises(ApiError, match="tokens"):
-        await refused.begin()
+        await refused.accepted()
     refused.close()
 
 
@@ -98,19 +98,19 @@ def test_one_prefix_goes_to_one_replica_unless_it_is_full(engine, run):
 
 
 async def meet(engine: RayEngine, count: int) -> set[str]:
-    """Names of replicas, once so many have answered; no request fails meanwhile."""
+    """Names of replicas, once so many have num_served; no request fails meanwhile."""
     prompts = 0
-    while len(engine.answered) < count:
-        assert await read(engine.open(replace(SHORT, prompt=f"{prompts} pages")))
+    while len(engine.num_served) < count:
+        assert await read(engine.submit(replace(SHORT, prompt=f"{prompts} pages")))
         prompts += 1
-    return set(engine.answered)
+    return set(engine.num_served)
 
 
 def choose_prompt(replica: str, replicas: set[str]) -> str:
     """A prompt that goes first to this one."""
     prompts = (f"{number} bytes of memory are" for number in range(1000))
     return next(
-        one for one in prompts if rank_replicas(read_prefix(GenerateRequest(0, prompt=one)), replicas)[0] == replica
+        one for one in prompts if rank_replicas(routing_prefix(GenerateRequest(0, prompt=one)), replicas)[0] == replica
     )
 
 
@@ -122,13 +122,13 @@ async def find_process(replica: str) -> int:
     return await actor.__ray_call__.remote(lambda _: os.getpid())
 
 
-async def lose(answer: Answer) -> None:
+async def lose(stream: OutputStream) -> None:
     """Read on to the error that tells of a crash."""
     with pytest.raises(ApiError) as caught:
-        async for _ in answer.deltas():
+        async for _ in stream.deltas():
             pass
     assert (caught.value.status, caught.value.code) == (500, "engine_crashed")
-    answer.close()
+    stream.close()
 
 
 async def lose_an_engine(engine: RayEngine) -> None:
@@ -136,15 +136,15 @@ async def lose_an_engine(engine: RayEngine) -> None:
     replica = min(both)
     prompt, process = choose_prompt(replica, both), await find_process(replica)
     found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process)], capture_output=True, check=True)
-    answered, restarts = engine.answered[replica], engine.metrics.restarts
-    lost = [engine.open(replace(LONGEST, prompt=prompt)) for _ in range(2)]
-    for answer in lost:
-        await answer.begin()
+    num_served, restarts = engine.num_served[replica], engine.num_restarts
+    lost = [engine.submit(replace(LONGEST, prompt=prompt)) for _ in range(2)]
+    for stream in lost:
+        await stream.accepted()
     os.kill(int(found.stdout), signal.SIGKILL)
-    for answer in lost:
-        await lose(answer)
-    assert await read(engine.open(replace(SHORT, prompt=prompt)))  # waits for the engine that is being started
-    assert (engine.answered[replica], engine.metrics.restarts) == (answered + 3, restarts + 1)
+    for stream in lost:
+        await lose(stream)
+    assert await read(engine.submit(replace(SHORT, prompt=prompt)))  # waits for the engine that is being started
+    assert (engine.num_served[replica], engine.num_restarts) == (num_served + 3, restarts + 1)
 
 
 def test_an_engine_that_crashes_is_started_again_by_its_replica(engine, run):
@@ -155,34 +155,34 @@ async def lose_a_replica(engine: RayEngine) -> None:
     both = await meet(engine, 2)
     dying, living = sorted(both)
     there, here = choose_prompt(dying, both), choose_prompt(living, both)
-    alone = await read(engine.open(replace(LONG, prompt=here)))
+    alone = await read(engine.submit(replace(LONG, prompt=here)))
     process = await find_process(dying)
-    before, restarts = engine.answered.copy(), engine.metrics.restarts
-    lost = [engine.open(replace(LONGEST, prompt=there)) for _ in range(2)]
-    kept = [engine.open(replace(LONG, prompt=here)) for _ in range(2)]
-    for answer in (*lost, *kept):
-        await answer.begin()
-    assert engine.answered - before == {dying: 2, living: 2}
+    before, restarts = engine.num_served.copy(), engine.num_restarts
+    lost = [engine.submit(replace(LONGEST, prompt=there)) for _ in range(2)]
+    kept = [engine.submit(replace(LONG, prompt=here)) for _ in range(2)]
+    for stream in (*lost, *kept):
+        await stream.accepted()
+    assert engine.num_served - before == {dying: 2, living: 2}
     deltas = lost[0].deltas()
     await anext(deltas)  # of the other request, no text may have begun
     await deltas.aclose()
     os.kill(process, signal.SIGKILL)
-    sent_after = [engine.open(replace(SHORT, prompt=there)) for _ in range(2)]  # to the dead, who seems to have a place
-    for answer in lost:
-        await lose(answer)
+    sent_after = [engine.submit(replace(SHORT, prompt=there)) for _ in range(2)]  # which seems to have room
+    for stream in lost:
+        await lose(stream)
     assert engine.status == "ready"
-    assert len({await read(answer) for answer in sent_after}) == 1
-    for answer in kept:
-        text = "".join([delta.text async for delta in answer.deltas()])
-        answer.close()
+    assert len({await read(stream) for stream in sent_after}) == 1
+    for stream in kept:
+        text = "".join([delta.text async for delta in stream.deltas()])
+        stream.close()
         assert text == alone
     new = await meet(engine, 3) - both
-    assert (engine.answered[dying], engine.metrics.restarts) == (before[dying] + 2, restarts + 1)
+    assert (engine.num_served[dying], engine.num_restarts) == (before[dying] + 2, restarts + 1)
     now = {living, *new}
     for replica in now:
-        answered = engine.answered[replica]
-        assert await read(engine.open(replace(SHORT, prompt=choose_prompt(replica, now))))
-        assert engine.answered[replica] == answered + 1
+        num_served = engine.num_served[replica]
+        assert await read(engine.submit(replace(SHORT, prompt=choose_prompt(replica, now))))
+        assert engine.num_served[replica] == num_served + 1
 
 
 def test_a_replica_that_dies_costs_its_own_requests_alone(engine, run):

@@ -38,7 +38,7 @@ def steady(replicas, num_blocks, service=SERVICE, requests=200):
 
     rate = service.rate / replicas
     return measure_steady_state(
-        serve, rate, service.lengths, service.objective, slots=STEPS.max_num_seqs, requests=requests
+        serve, rate, service.lengths, service.objective, max_num_seqs=STEPS.max_num_seqs, requests=requests
     )
 
 
@@ -50,8 +50,8 @@ def test_one_replica_less_would_miss_it():
         steady(found.replicas, found.num_blocks, service).report.slo_attainment >= MIN_SLO_ATTAINMENT
         and found.report.slo_attainment >= MIN_SLO_ATTAINMENT
     )
-    assert found.short in ("ttft", "tpot", "compute", "memory")
-    if found.short in ("ttft", "tpot"):
+    assert found.shortage in ("ttft", "tpot", "compute", "memory")
+    if found.shortage in ("ttft", "tpot"):
         assert steady(found.replicas - 1, found.num_blocks, service).report.slo_attainment < MIN_SLO_ATTAINMENT
     served = found.simulation.served
     written = sum(len(one.tokens_s) for one in served) / len(served)
@@ -76,15 +76,15 @@ def test_a_run_is_long_enough_to_see_what_a_short_one_hides():
         return simulate(load, lambda parts, moved: 1.0, num_blocks=100, config=SchedulerConfig(2, 64)).served
 
     def measure(rate, **options):
-        return measure_steady_state(serve, rate, lambda random: (1, 8), Objective(60.0, 2.0), slots=2, **options)
+        return measure_steady_state(serve, rate, lambda random: (1, 8), Objective(60.0, 2.0), max_num_seqs=2, **options)
 
     for rate, overloaded in ((0.15, False), (0.3, True), (2.0, True)):
         found = measure(rate, requests=400)
-        assert found.overloaded == overloaded, rate
+        assert found.is_overloaded == overloaded, rate
         assert found.report.goodput == (0 if overloaded else pytest.approx(rate * found.report.slo_attainment))
     assert measure(0.15, requests=400).report.slo_attainment > 0.9
-    assert measure(0.15, requests=400, capacity=0.1).overloaded
-    with pytest.raises(InputError, match="the run cannot be so long: got 10 requests"):
+    assert measure(0.15, requests=400, capacity=0.1).is_overloaded
+    with pytest.raises(InputError, match="length of the run out of range: got 10 requests"):
         measure(0.1, requests=10)
 
 
@@ -120,7 +120,7 @@ def test_experts_divided_among_ranks_leave_room_where_none_was():
 
 def test_an_objective_that_no_replica_keeps_is_said_so():
     (found,) = plan_serving(CONFIG, ONE, replace(SERVICE, objective=Objective(0.4, 0.001)), scheduler_config=STEPS)
-    assert found.replicas is None and found.devices is None and found.short == "tpot"
+    assert found.replicas is None and found.devices is None and found.shortage == "tpot"
     assert found.cost_per_million_tokens(1.0, 12.0) is None
 
 

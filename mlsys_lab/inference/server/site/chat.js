@@ -1,13 +1,13 @@
-// The conversation: what is said goes to /v1/chat/completions, and the answer is written as it comes.
+// The chat: messages go to /v1/chat/completions, and the answer is shown as it streams in.
 
 import { MODEL, events } from "./requests.js";
 
 const find = (id) => document.getElementById(id);
 
 export function startChat() {
-  const [log, form, said, send, stop] = ["log", "chat-form", "said", "send", "stop"].map(find);
-  let turns = [];
-  let asking = null;
+  const [log, form, input, send, stop] = ["log", "chat-form", "message", "send", "stop"].map(find);
+  let messages = [];
+  let controller = null; // of the answer that is streaming
 
   function add(kind, text) {
     const entry = document.createElement("li");
@@ -21,49 +21,49 @@ export function startChat() {
   function setBusy(busy) {
     send.disabled = busy;
     stop.disabled = !busy;
-    log.setAttribute("aria-busy", String(busy)); // so that an answer is read out when it is whole
+    log.setAttribute("aria-busy", String(busy)); // so that a screen reader reads the answer once it is complete
   }
 
   async function answer() {
     const body = {
-      model: MODEL, messages: turns, stream: true, temperature: find("temperature").valueAsNumber, max_tokens: find("most").valueAsNumber,
+      model: MODEL, messages, stream: true, temperature: find("temperature").valueAsNumber, max_tokens: find("max-tokens").valueAsNumber,
     };
-    const entry = add("assistant writing", "");
+    const entry = add("assistant streaming", "");
     try {
-      for await (const chunk of events("/v1/chat/completions", { body, signal: asking.signal })) {
+      for await (const chunk of events("/v1/chat/completions", { body, signal: controller.signal })) {
         entry.append(chunk.choices[0]?.delta.content ?? "");
         log.scrollTop = log.scrollHeight;
       }
     } finally {
-      entry.classList.remove("writing");
+      entry.classList.remove("streaming");
       if (!entry.textContent) entry.remove();
     }
     return entry.textContent;
   }
 
   async function submit() {
-    const text = said.value.trim();
-    if (!text || asking) return;
-    const before = turns;
-    const mine = asking = new AbortController();
-    turns = [...turns, { role: "user", content: text }];
+    const text = input.value.trim();
+    if (!text || controller) return;
+    const before = messages;
+    const mine = controller = new AbortController();
+    messages = [...messages, { role: "user", content: text }];
     const entry = add("user", text);
-    said.value = "";
+    input.value = "";
     setBusy(true);
     try {
       const content = await answer();
-      if (!content) throw new Error("The model had nothing to say.");
-      turns = [...turns, { role: "assistant", content }];
+      if (!content) throw new Error("The model generated no text.");
+      messages = [...messages, { role: "assistant", content }];
     } catch (error) {
-      if (asking === mine) turns = before; // what got no whole answer is no part of the conversation
+      if (controller === mine) messages = before; // a message without an answer is not part of the conversation
       if (error.name !== "AbortError") {
         entry.remove();
-        said.value ||= text;
+        input.value ||= text;
         add("error", error.message);
       }
     }
-    if (asking === mine) {
-      asking = null;
+    if (controller === mine) {
+      controller = null;
       setBusy(false);
     }
   }
@@ -72,18 +72,18 @@ export function startChat() {
     event.preventDefault();
     submit();
   });
-  said.addEventListener("keydown", (event) => {
+  input.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     form.requestSubmit();
   });
-  stop.addEventListener("click", () => asking?.abort());
-  find("anew").addEventListener("click", () => {
-    asking?.abort();
-    asking = null;
-    turns = [];
+  stop.addEventListener("click", () => controller?.abort());
+  find("new-chat").addEventListener("click", () => {
+    controller?.abort();
+    controller = null;
+    messages = [];
     log.replaceChildren();
     setBusy(false);
-    said.focus();
+    input.focus();
   });
 }

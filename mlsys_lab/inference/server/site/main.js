@@ -1,14 +1,14 @@
-// The page: a chat, a crowd, the engine at work; and the key, where the server asks for one.
+// The page: a chat, a burst of load, a view of the engine, and the API key if the server requires one.
 
 import { startChat } from "./chat.js";
-import { startCrowd } from "./crowd.js";
+import { startLoad } from "./load.js";
 import { setKey } from "./requests.js";
 import { startWatch } from "./watch.js";
 
 const form = document.getElementById("key-form");
 const field = document.getElementById("key");
 
-document.addEventListener("key-wanted", () => {
+document.addEventListener("key-required", () => {
   if (!form.hidden) return;
   form.hidden = false;
   field.focus();
@@ -18,9 +18,9 @@ form.addEventListener("submit", (event) => {
   setKey(field.value);
   field.value = "";
   form.hidden = true;
-  document.dispatchEvent(new Event("key-given"));
+  document.dispatchEvent(new Event("key-entered"));
 });
 
 startChat();
-startCrowd();
+startLoad();
 startWatch();
