@@ -1,4 +1,4 @@
-"""Drawings of chapter 14: noise levels, prediction types, steps, guidance, networks, calls, distillation, Ulysses.
+"""Drawings of chapter 14: noise levels, prediction types, steps, guidance, networks, calls, distillation, a pipeline.
 
 Points, paths and times are computed by the package: mixtures, samplers, closed forms and the table of devices.
 """
@@ -243,27 +243,31 @@ def halving() -> Markup:
     )
 
 
-def ulysses() -> Markup:
-    """Who holds which tokens of which heads, before and after an all-to-all among four GPUs."""
-    side, tones = 22, ("blue", "orange", "green", "violet")
-
-    def grid(title: str, owner: int, words: str) -> Panel:
-        pieces = [text(48 + 2 * side, 14, "heads", size="small")]
-        pieces.append(text(4, 40, "tokens", size="small", anchor="start"))
-        for row in range(4):
-            for column in range(4):
-                tone = tones[(row, column)[owner]]
-                pieces.append(box(48 + side * column, 22 + side * row, side - 2, side - 2, tone=tone))
-        pieces.append(text(48 + 2 * side, 130, words, size="small"))
-        return panel(164, 138, pieces, title=title)
-
+def pipeline() -> Markup:
+    """What a text-to-image request runs, how often, and the shapes between, for FLUX.1-dev."""
+    once, steps, middle = "green", "orange", 100
+    flow = [
+        (4, "prompt: 512 tokens", "plain", "", ""),
+        (54, "text encoder", once, "once", "T5-XXL, CLIP"),
+        (120, "text: 512 × 4,096", "plain", "", ""),
+        (176, "transformer", steps, "28 steps", "4,608 tokens"),
+        (242, "latent: 16 × 128 × 128", "plain", "", ""),
+        (292, "VAE decoder", once, "once", "full resolution"),
+        (342, "image: 3 × 1,024 × 1,024", "plain", "", ""),
+    ]
+    pieces = []
+    for top, words, tone, times, note in flow:
+        pieces.append(box(8, top, 184, 30, words, tone))
+        if times:
+            pieces.append(text(206 if tone == once else 236, top + 14, times, tone, size="strong", anchor="start"))
+            pieces.append(text(206 if tone == once else 236, top + 31, note, size="small", anchor="start"))
+    pieces += [arrow(middle, a[0] + 30, middle, b[0]) for a, b in pairwise(flow)]
+    pieces += [line(192, 257, 228, 257, steps), line(228, 257, 228, 184, steps), arrow(228, 184, 192, 184, steps)]
     return drawing(
-        "A square of four groups of tokens, in rows, and four groups of heads, in columns, three times. For linear "
-        "layers each GPU has a row: a quarter of the tokens. For attention each has a column: all tokens of a quarter "
-        "of the heads. Then each has its row again. An all-to-all lies between.",
-        grid("linear layers", 0, "a row per GPU"),
-        grid("after all-to-all: attention", 1, "a column per GPU"),
-        grid("after all-to-all: MLP", 0, "a row per GPU"),
+        "From top to bottom: a prompt of 512 tokens goes through the text encoder once. The transformer takes the text "
+        "and a noisy latent, and an arrow leads from the latent back into it, 28 times. The VAE decoder turns the last "
+        "latent into an image of 1,024 by 1,024 pixels, once.",
+        panel(340, 376, pieces),
     )
 
 
@@ -313,5 +317,5 @@ DRAWINGS = {
     "passes": passes,
     "calls": calls,
     "halving": halving,
-    "ulysses": ulysses,
+    "pipeline": pipeline,
 }
