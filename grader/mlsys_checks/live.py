@@ -62,6 +62,15 @@ class LiveChecks:
             raise InputError(f"check {name!r} has no such case", got=repr(case), expected=f"one of {', '.join(public)}")
         return public_inputs(draw_inputs(check, public[case], PUBLIC_SEED))
 
+    def predict(self, guess: float | None, measured: float, what: str, *, within: float = 0.2) -> None:
+        """Print how a prediction compares with what was measured; it is right `within` this fraction of it."""
+        if guess is None:
+            print(f"Prediction skipped: set `guess` in the cell above first. Measured: {measured:g} {what}.")
+            return
+        error = abs(guess - measured) / abs(measured) if measured else abs(guess)
+        verdict = "right" if error <= within else f"off by {error:.0%}: which step of your reasoning does this change?"
+        print(f"Your prediction: {guess:g}. Measured: {measured:g} {what}. {verdict[0].upper()}{verdict[1:]}")
+
     def speed(self, name: str) -> None:
         """Print the speed of the check's code compared with the library on this machine's GPU, if there is one."""
         from mlsys_checks.speed import speed_of

@@ -11,6 +11,9 @@ from mlsys_checks.runner import Report
 PASSED, UNFINISHED, WRONG = "#2e9e5b", "#b7791f", "#e0524a"
 MONO = "font-family:ui-monospace,monospace;font-size:0.92em;white-space:pre-wrap;overflow-wrap:anywhere;margin:0"
 
+SHOWN_LINES = 6
+"""Lines of code that a card shows unfolded."""
+
 
 def _verdict(report: Report) -> tuple[str, str, str]:
     """Sign, word and colour of an outcome."""
@@ -24,12 +27,13 @@ def _facts(report: Report) -> list[tuple[str, str, bool]]:
     if report.mismatch is None:
         return []
     facts = [("what", report.mismatch.what, False)]
-    if report.case is not None and not report.unfinished:
-        given = [("given", report.given, True)] if report.given else []
-        facts = [("case", report.case.name, False), *given, *facts]
     values = (("got", report.mismatch.got), ("expected", report.mismatch.expected))
     facts += [(label, value, True) for label, value in values if value]
-    return [*facts, ("hint", report.hint, False)] if report.hint else facts
+    facts += [("hint", report.hint, False)] if report.hint else []
+    if report.case is not None and not report.unfinished:
+        facts += [("case", report.case.name, False)]
+        facts += [("given", report.given, True)] if report.given else []
+    return facts
 
 
 def _tally(report: Report) -> str:
@@ -45,7 +49,7 @@ def html(report: Report, footer: str = "") -> str:
     sign, word, colour = _verdict(report)
     rows = "".join(
         f'<div style="display:contents"><span style="opacity:.7">{label}</span>'
-        + (f'<pre style="{MONO};background:none">{escape(text)}</pre>' if code else f"<span>{_inline(text)}</span>")
+        + (_folded(text) if code else f"<span>{_inline(text)}</span>")
         + "</div>"
         for label, text, code in _facts(report)
     )
@@ -57,6 +61,17 @@ def html(report: Report, footer: str = "") -> str:
         f'<span style="color:{colour};font-weight:700">{sign} {word}</span> '
         f"<strong>{escape(report.check.title)}</strong> "
         f'<span style="opacity:.7">{_tally(report)}</span>{grid if rows else ""}{foot}</div>'
+    )
+
+
+def _folded(code: str) -> str:
+    """Escaped code, behind a line that opens it where it is long."""
+    block = f'<pre style="{MONO};background:none">{escape(code)}</pre>'
+    count = code.count("\n") + 1
+    return (
+        block
+        if count <= SHOWN_LINES
+        else f"<details><summary>{count} lines that you can run</summary>{block}</details>"
     )
 
 
