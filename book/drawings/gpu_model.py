@@ -21,6 +21,8 @@ H100 = device("H100")
 LANES = H100.fp32_lanes // H100.units
 REGISTER_BYTES = H100.register_bytes_per_unit or 0
 SHARED_BYTES = H100.shared_bytes_per_unit or 0
+L1_BYTES = 256 * 1024
+"""L1 cache and shared memory of a multiprocessor, one memory (NVIDIA's tuning guide for Hopper)."""
 L2_BYTES = H100.l2_bytes or 0
 TENSOR_HZ = implied_clock_hz(H100.peak("bf16"), SCHEDULERS * H100.units, 512)
 """The clock for which the tensor cores' peak is stated: one for each scheduler, 512 multiply-adds in a clock."""
@@ -62,7 +64,7 @@ def memories() -> Markup:
     side = 172
     sizes = (
         ("registers", H100.units * REGISTER_BYTES, "blue"),
-        ("shared", H100.units * SHARED_BYTES, "green"),
+        ("L1/shared", H100.units * L1_BYTES, "green"),
         ("L2", L2_BYTES, "orange"),
     )
     areas = [box(2, 2, side, side, tone="violet"), text(14, 26, "HBM", "violet", size="strong", anchor="start")]
