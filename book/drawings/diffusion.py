@@ -16,7 +16,7 @@ from mlsys_lab.diffusion.cost import autoregressive_cost
 from mlsys_lab.diffusion.mixtures import Mixture
 from mlsys_lab.diffusion.process import slope
 from mlsys_lab.diffusion.samplers import DDIM, Heun, Sampler, State
-from mlsys_lab.diffusion.sampling import answer
+from mlsys_lab.diffusion.sampling import run_step
 from mlsys_lab.flops import dit, unet
 from mlsys_lab.flops.roofline import bound_on
 from mlsys_lab.hardware import device
@@ -251,18 +251,18 @@ def _step_along(sampler: Sampler, title: str) -> Panel:
     def at(sigma: float, x: float) -> tuple[float, float]:
         return 24 + 220 * (high - sigma) / (high - low), 64 - 280 * (x - 0.75)
 
-    def stepped(way: Sampler, x: float, sigma: float, following: float) -> float:
+    def stepped(way: Sampler, x: float, sigma: float, sigma_next: float) -> float:
         state = State.begin(torch.tensor([[x]]).double())
-        return float(answer(way.advance(state, sigma, following, lambda: state.x), TWO_HEAPS).x)
+        return float(run_step(way.advance(state, sigma, sigma_next, lambda: state.x), TWO_HEAPS).x)
 
-    def follow(x: float, sigma: float, following: float) -> float:
+    def follow(x: float, sigma: float, sigma_next: float) -> float:
         point = torch.tensor([[x]]).double()
         denoised = TWO_HEAPS(point, torch.tensor([sigma]).double())
-        return x + (following - sigma) * float(slope(denoised, point, sigma))
+        return x + (sigma_next - sigma) * float(slope(denoised, point, sigma))
 
     path = [first]
-    for sigma, following in pairwise(grid):
-        path.append(stepped(Heun(), path[-1], float(sigma), float(following)))
+    for sigma, sigma_next in pairwise(grid):
+        path.append(stepped(Heun(), path[-1], float(sigma), float(sigma_next)))
     curve = [line(*a, *b, "green") for a, b in pairwise([at(s, x) for s, x in zip(grid, path, strict=True)])]
     start, end = at(high, first), at(low, stepped(sampler, first, high, low))
     pieces = [*curve, line(24, 150, 256, 150)]

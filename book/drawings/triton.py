@@ -155,7 +155,7 @@ def _wave(group: int, title: str, side: int = 16, programs: int = 32) -> Panel:
 
 
 def _tile_of(program: int, side: int, group: int) -> tuple[int, int]:
-    """Row and column of a program's tile, as the kernels' `tile_of` has it, in a square grid that groups divide."""
+    """Row and column of a program's tile, as the kernels' `tile_index` has it, in a square grid that groups divide."""
     first, within = divmod(program, group * side)
     return first * group + within % group, within // group
 

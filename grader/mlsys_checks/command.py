@@ -10,9 +10,9 @@ examples:
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from rich.console import Console
 from rich.markup import escape
@@ -20,18 +20,28 @@ from rich.table import Table
 
 from mlsys_checks.fresh import SavedReport, check_saved
 from mlsys_checks.sides import find_provided
-from mlsys_checks.trusted.artifact import Notebook, export_cells, read_notebook, refuse_absent, refuse_withheld
+from mlsys_checks.trusted.artifact import (
+    Notebook,
+    export_cells,
+    read_notebook,
+    refuse_absent,
+    refuse_topics,
+    refuse_withheld,
+)
+from mlsys_lab.cli.app import argument
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.labinfo import LabInfo, find_lab, released_labs
 from mlsys_lab.stack.workspace import Workspace
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-lab check`: the lab, as a name or as a path."""
-    parser.add_argument("lab", metavar="LAB", help="a lab's name, its folder, or a saved notebook")
+@dataclass(kw_only=True)
+class Arguments:
+    """The lab, as a name or as a path."""
+
+    lab: Annotated[str, argument("a lab's name, its folder, or a saved notebook")]
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Check the lab's saved notebook, print the results, and accept the code when all pass; returns the exit code."""
     path, lab = find_notebook(args.lab)
     notebook = read_notebook(path)
@@ -39,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
     artifact = export_cells(notebook)
     withheld = (*lab.withheld, *lab.traced)
     refuse_withheld(artifact, withheld)
-    refuse_absent(artifact, find_provided(lab.checks_module, lab.provided, withheld))
+    refuse_absent(artifact, find_provided(lab, withheld))
+    refuse_topics(artifact, lab.stack)
     console = Console(highlight=False)
     reports = []
     with console.status(f"checking {escape(str(path))} in a fresh process …") as status:
@@ -63,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def find_notebook(name: str) -> tuple[Path, LabInfo | None]:
-    """The notebook that `name` (a lab or a path) stands for, and the lab if named; InputError if there is none."""
+    """The notebook for `name` (a lab or a path), and the lab if named; InputError if there is none."""
     path = Path(name)
     if path.is_file() or path.suffix == ".ipynb":
         return path, None
@@ -83,7 +94,7 @@ def find_notebook(name: str) -> tuple[Path, LabInfo | None]:
 
 
 def lab_of(notebook: Notebook, named: LabInfo | None) -> LabInfo:
-    """The lab that a notebook belongs to; InputError if it is none of this course's, or not the lab that was named."""
+    """The lab of a notebook; InputError if it is not of this course, or not the named lab."""
     labs = released_labs()
     by_topic = {lab.topic: lab for lab in labs}
     if named is not None and (not notebook.topics or named.topic in notebook.topics):
@@ -131,7 +142,7 @@ def _table(reports: list[SavedReport]) -> Table:
 
 
 def _reasons(reports: list[SavedReport]) -> list[str]:
-    """Lines that say why points were lost: that of a refused notebook once, a reason that checks share once."""
+    """Lines with the reasons for lost points; a reason that several checks share appears once."""
     failed = [report for report in reports if not report.passed]
     if failed and failed[0].refused:
         return ["", failed[0].what]

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from mlsys_lab.cli.shell import run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from argparse import ArgumentParser
+    from collections.abc import Sequence
 
-COMMANDS = (
-    "release",
-    "new-lab",
-    "collect",
-    "grade",
-    "feedback",
-    "export",
-    "status",
-    "capacity",
-    "report",
-    "regrade",
-    "audit",
-    "prove",
-    "shard",
-    "merge",
-    "doctor",
-)
-"""The commands; each is a module of `mlsys_grader.commands`."""
-EXTRAS = {"nbgrader": "grader", "jupytext": "grader", "dulwich": "grader"}
+COMMANDS = {
+    "Grade a class": ("collect", "grade", "status", "export", "feedback", "report", "regrade", "audit"),
+    "Use several machines": ("capacity", "shard", "merge", "doctor"),
+    "Author labs": ("new-lab", "release", "prove"),
+}
+"""The commands, by the headings of the help; each is a module of `mlsys_grader.commands`."""
+EXTRAS = {"nbgrader": "grader", "jupytext": "grader", "dulwich": "grader", "filelock": "grader"}
 """Packages that only an extra brings."""
 
 DESCRIPTION = """\
@@ -68,28 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(arguments: Sequence[str]) -> int:
-    from mlsys_lab.cli.grammar import Grammar
+    from mlsys_grader.commands import CourseOptions
+    from mlsys_lab.cli.app import App
 
-    modules = {name: f"mlsys_grader.commands.{name.replace('-', '_')}" for name in COMMANDS}
-    return Grammar("mlsys-grader", DESCRIPTION, EXAMPLES, modules, _add_places).run(arguments)
-
-
-def _add_places(parser: ArgumentParser, after: bool) -> None:
-    """The folders that every command takes, before the command or after it."""
-    from argparse import SUPPRESS
-    from pathlib import Path
-
-    parser.add_argument(
-        "--course",
-        type=Path,
-        default=SUPPRESS if after else Path("course"),
-        metavar="DIR",
-        help="course folder (default: ./course)",
-    )
-    parser.add_argument(
-        "--labs",
-        type=Path,
-        default=SUPPRESS if after else None,
-        metavar="DIR",
-        help="released labs (default: those of the installed course)",
-    )
+    commands = {
+        heading: {name: f"mlsys_grader.commands.{name.replace('-', '_')}" for name in names}
+        for heading, names in COMMANDS.items()
+    }
+    return App("mlsys-grader", DESCRIPTION, EXAMPLES, commands, CourseOptions).run(arguments)

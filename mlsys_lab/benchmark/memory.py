@@ -1,4 +1,4 @@
-"""Exact bytes of the torch storages that are alive, counted operation by operation on any device."""
+"""Exact bytes of live torch storages, counted operation by operation on any device."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default)
-"""Operations that hand out a storage which `torch.tensor(data)` filled unseen: what they are given counts as new."""
+"""Operations that return a storage which `torch.tensor(data)` filled outside dispatch: their inputs count as new."""
 
 
 class track_memory(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within the block, `current_bytes` is what storages created in it hold now and `peak_bytes` the most at any time.
+    """Count the bytes of storages created in the `with` block: `current_bytes` now, `peak_bytes` at the maximum.
 
-    Counts each storage once, however many views it has, from the op that creates it until the last reference to it is
-    gone (after the block too, so that leaks show); a storage resized by an op counts with its new size. Storages that
-    existed before the block count as nothing. Left out: memory shared with numpy (`torch.from_numpy`), what a kernel
-    uses inside one op, sparse layouts, ops of other threads, and what the device's allocator rounds up or caches (for
-    that see `torch.cuda.max_memory_allocated`).
+    Each storage counts once, however many views it has, from the op that creates it until its last reference is gone
+    (also after the block, so that leaks show); a storage resized by an op counts with its new size. Storages that
+    existed before the block are not counted. Not included: memory shared with numpy (`torch.from_numpy`), a kernel's
+    workspace within one op, sparse layouts, ops of other threads, and what the device's allocator rounds up or caches
+    (for that see `torch.cuda.max_memory_allocated`).
 
     >>> with track_memory() as m:
     ...     x = torch.zeros(1000)
@@ -33,7 +33,7 @@ class track_memory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.current_bytes = 0
         self.peak_bytes = 0
-        self._held: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}  # by address of the storage
+        self._live: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}  # by address of the storage
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -45,23 +45,23 @@ class track_memory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **(kwargs or {}))
         given = _storages((args, kwargs))
         for address, storage in given.items():
-            if address in self._held and self._held[address][1] != storage.nbytes():
-                self._hold(address, storage)
+            if address in self._live and self._live[address][1] != storage.nbytes():
+                self._track(address, storage)
         for address, storage in _storages(out).items():
             new = func in LIFTS or address not in given
-            if new and address not in self._held and storage.resizable():  # memory of numpy cannot be resized
-                self._hold(address, storage)
+            if new and address not in self._live and storage.resizable():  # memory of numpy cannot be resized
+                self._track(address, storage)
         self.peak_bytes = max(self.peak_bytes, self.current_bytes)
         return out
 
-    def _hold(self, address: int, storage: torch.UntypedStorage) -> None:
+    def _track(self, address: int, storage: torch.UntypedStorage) -> None:
         self._release(address)
         size_bytes = storage.nbytes()
-        self._held[address] = (weakref.ref(storage, lambda _: self._release(address)), size_bytes)
+        self._live[address] = (weakref.ref(storage, lambda _: self._release(address)), size_bytes)
         self.current_bytes += size_bytes
 
     def _release(self, address: int) -> None:
-        if (entry := self._held.pop(address, None)) is not None:
+        if (entry := self._live.pop(address, None)) is not None:
             self.current_bytes -= entry[1]
 
 
@@ -72,7 +72,7 @@ def _storages(tree: Any) -> dict[int, torch.UntypedStorage]:
 
 
 def _tensors(tree: Any) -> Iterator[torch.Tensor]:
-    """The tensors among what an operation is given or gives: `torch.utils._pytree` knows more and takes longer."""
+    """Yield the tensors in an operation's arguments or results; faster than the more general `torch.utils._pytree`."""
     if isinstance(tree, torch.Tensor):
         yield tree
     elif isinstance(tree, (tuple, list)):

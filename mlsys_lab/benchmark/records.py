@@ -1,6 +1,6 @@
-"""Measurement records: what was run, on what, with which result, as JSON that prose and tests read.
+"""Measurement records as JSON: what was run, on which device, with which result; chapters and tests read them.
 
-A record keeps its samples, so that every figure drawn from it can be worked out again; loading does so.
+A record keeps its samples, so that every derived figure can be recomputed; loading checks them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PACKAGES = ("torch", "triton", "numpy", "numba", "transformers")
 
 @dataclass(frozen=True)
 class Bound:
-    """The limit that a measurement is held against, in the record's unit, and how that limit was found."""
+    """The limit that a measurement is compared with, in the record's unit, and how that limit was obtained."""
 
     value: float
     how: str
@@ -39,10 +39,10 @@ class Bound:
 
 @dataclass(frozen=True)
 class Record:
-    """One measurement.
+    """One measurement: command, device, versions, seed, samples and, where there is one, the bound.
 
-    `better` says whether a higher or a lower figure is the better one, and so how far it is from `bound`:
-    `fraction_of_bound` is 1 at the bound and below 1 short of it. `power_limit_w` is None where there is none to read.
+    `better` says whether higher or lower figures are better. `fraction_of_bound` is 1 at the bound and below 1 short of
+    it. `power_limit_w` is None where it cannot be read.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Record:
         if self.better not in ("higher", "lower"):
             raise InputError(f"record {self.name}: 'better' is wrong", got=self.better, expected="higher or lower")
         if self.bound is not None and not (_is_number(self.bound.value) and self.bound.value > 0 and self.bound.how):
-            raise InputError(f"record {self.name}: the bound needs a positive value and a word on how it came about")
+            raise InputError(f"record {self.name}: the bound needs a positive value and how it was obtained")
 
     @property
     def p20(self) -> float:
@@ -90,18 +90,18 @@ class Record:
 
     @property
     def fraction_of_bound(self) -> float | None:
-        """How near the median comes to the bound: 1 at the bound, less short of it; None without a bound."""
+        """The median as a fraction of the bound, 1 at the bound; None without a bound."""
         if self.bound is None:
             return None
         return self.p50 / self.bound.value if self.better == "higher" else self.bound.value / self.p50
 
     def to_json(self) -> str:
-        """The record as JSON: all fields and, for people who read the file, the percentiles of the samples."""
+        """The record as JSON: all fields and, for human readers, the percentiles of the samples."""
         derived = {name: getattr(self, name) for name in DERIVED}
         return json.dumps(asdict(self) | derived, indent=1, ensure_ascii=False) + "\n"
 
     def save(self, folder: Path) -> Path:
-        """Write the record to `folder/NAME.json`, whole or not at all; returns the path."""
+        """Write the record atomically to `folder/NAME.json` and return the path."""
         path = folder / f"{self.name}.json"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def new_record(
     notes: str = "",
     parameters: Mapping[str, Any] | None = None,
 ) -> Record:
-    """Make a record of samples just taken on "cpu" or "cuda", filling in device, power limit, versions and time."""
+    """Make a record of samples just taken on "cpu" or "cuda"; fills in device, power limit, versions and time."""
     device_name, power_limit_w = _device(device)
     return Record(
         name=name,
@@ -151,7 +151,7 @@ def new_record(
 
 
 def load(path: Path) -> Record:
-    """Read and validate one record; `InputError` names the file and what is wrong with it."""
+    """Read and validate one record; `InputError` names the file and the problem."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -177,21 +177,21 @@ def load(path: Path) -> Record:
     if record.name != path.stem:
         raise InputError(f"{path}: the record has another name", got=record.name, expected=path.stem)
     for name in DERIVED:
-        stored, worked_out = document[name], getattr(record, name)
-        if (stored is None) != (worked_out is None) or (
-            worked_out is not None and not (_is_number(stored) and math.isclose(stored, worked_out, rel_tol=1e-9))
+        stored, derived = document[name], getattr(record, name)
+        if (stored is None) != (derived is None) or (
+            derived is not None and not (_is_number(stored) and math.isclose(stored, derived, rel_tol=1e-9))
         ):
-            raise InputError(f"{path}: {name!r} does not follow from the samples", got=stored, expected=worked_out)
+            raise InputError(f"{path}: {name!r} does not follow from the samples", got=stored, expected=derived)
     return record
 
 
 def load_all(folder: Path) -> dict[str, Record]:
-    """Read every record of a folder; returns them by name."""
+    """Read every record of a folder and return them by name."""
     return {path.stem: load(path) for path in sorted(folder.glob("*.json"))}
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, of the operating system, and of those installed packages that measurements depend on."""
+    """Versions of Python, of the operating system, and of the installed packages that measurements depend on."""
     found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
     for package in PACKAGES:
         try:
@@ -202,7 +202,7 @@ def versions() -> dict[str, str]:
 
 
 def _device(device: str) -> tuple[str, float | None]:
-    """Name and power limit in watts (None if there is none to read) of "cpu" or "cuda"."""
+    """Name and power limit in watts (None if it cannot be read) of "cpu" or "cuda"."""
     if device == "cpu":
         return f"{cpu_name()}, {os.cpu_count()} cores", None
     if device != "cuda":
@@ -214,7 +214,7 @@ def _device(device: str) -> tuple[str, float | None]:
 
 @cache
 def _power_limit_w(index: int) -> float | None:
-    """Power limit in watts of GPU `index`, None if unknown; queried once a process, since that can take a second."""
+    """Power limit in watts of GPU `index`, None if unknown; queried once per process, since that can take a second."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return None
@@ -222,7 +222,7 @@ def _power_limit_w(index: int) -> float | None:
     done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
     try:
         return float(done.stdout.strip())
-    except ValueError:  # "[N/A]" on devices that do not tell
+    except ValueError:  # "[N/A]" on devices that do not report it
         return None
 
 

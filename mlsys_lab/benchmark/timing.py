@@ -1,7 +1,7 @@
-"""Timing that can be trusted: warmed up, synchronised, repeated, and compared within one run.
+"""Reliable timing: warmed up, synchronised, repeated, and compared within one run.
 
-Absolute times differ between machines and between minutes: say how fast something is by a ratio from `compare`, or
-by a fraction of a bound that was measured in the same run.
+Absolute times differ between machines and from minute to minute: report a ratio from `compare`, or a fraction of a
+bound that was measured in the same run.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import numpy as np
 from mlsys_lab.errors import InputError, MissingToolError
 
 Call = Callable[..., object]
-Fresh = Callable[[], tuple[Any, ...]]
+MakeArguments = Callable[[], tuple[Any, ...]]
 
-SHORTEST_SAMPLE_S = 1e-3
-"""Least duration of a CPU sample, 10,000 times what reading the clock costs: quicker calls are repeated to fill it."""
+MIN_SAMPLE_S = 1e-3
+"""Minimum duration of a CPU sample, 10,000 times the cost of reading the clock: faster calls are repeated."""
 FLUSH_FACTOR = 2
-"""Size of the buffer that is overwritten before each CUDA sample, in L2 caches, so that inputs come from memory."""
+"""Size, in L2 caches, of the buffer overwritten before a CUDA sample, so that inputs come from memory."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds that a call took, one number for each sample."""
+    """Seconds that a call took, one per sample."""
 
     samples_s: tuple[float, ...]
 
@@ -54,7 +54,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as long one call took as another, one ratio for each round of samples."""
+    """Time of one call relative to another, one ratio per round of samples."""
 
     samples: tuple[float, ...]
 
@@ -76,7 +76,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Timings of several calls whose samples were taken in turns: sample i of each comes from the same round."""
+    """Timings of several calls with interleaved samples: sample i of each comes from the same round."""
 
     timings: Mapping[str, Timing]
 
@@ -93,11 +93,11 @@ def measure(
     samples: int = 30,
     warmup: int = 3,
     flush_l2: bool = True,
-    fresh: Fresh | None = None,
+    make_args: MakeArguments | None = None,
 ) -> Timing:
     """Time one call and return its `Timing`; arguments and errors are those of `compare`."""
-    comparison = compare({"call": call}, device=device, samples=samples, warmup=warmup, flush_l2=flush_l2, fresh=fresh)
-    return comparison.timings["call"]
+    options: dict[str, Any] = {"samples": samples, "warmup": warmup, "flush_l2": flush_l2, "make_args": make_args}
+    return compare({"call": call}, device=device, **options).timings["call"]
 
 
 def compare(
@@ -107,22 +107,22 @@ def compare(
     samples: int = 30,
     warmup: int = 3,
     flush_l2: bool = True,
-    fresh: Fresh | None = None,
+    make_args: MakeArguments | None = None,
 ) -> Comparison:
-    """Time several calls in turns, starting each round with the next one.
+    """Time several calls with interleaved samples, starting each round with the next call.
 
-    Each is called `warmup` times first, which also compiles what is compiled on first use. On "cpu" a sample is a wall
-    time, of several calls in a row when one is quick. On "cuda" a sample is the time between two events around ONE
+    Each is called `warmup` times first, which also triggers just-in-time compilation. On "cpu" a sample is wall time,
+    averaged over several calls in a row if one is fast. On "cuda" a sample is the time between two events around ONE
     call on the current stream, after a synchronisation and, with `flush_l2`, after the L2 cache was overwritten.
-    A call should write nothing that makes its next run cheaper. `fresh` gives the arguments of every single call, warm
-    up included, anew: it is called outside the time that is taken, so that no call meets inputs that were seen before
-    or changed by another. `InputError` for a bad argument, `MissingToolError` for "cuda" without a device.
+    A call should write nothing that makes its next run cheaper. `make_args`, if given, makes new arguments for every
+    call, warm-up included, outside the measured time, so that no call gets inputs seen before or changed by another.
+    Raises InputError for a bad argument and MissingToolError for "cuda" without a device.
     """
     if not calls or samples < 1 or warmup < 0:
         raise InputError("nothing to time", got=f"{len(calls)} calls, {samples} samples, {warmup} warm-up calls")
     if device not in ("cpu", "cuda"):
         raise InputError("cannot time on this device", got=repr(device), expected="'cpu' or 'cuda'")
-    draw = fresh or _no_arguments
+    draw = make_args or _no_arguments
     clock = _CudaClock(flush_l2) if device == "cuda" else _CpuClock()
     for call in calls.values():
         for _ in range(warmup):
@@ -144,27 +144,27 @@ def _no_arguments() -> tuple[Any, ...]:
 
 
 class _CpuClock:
-    """Wall-clock timer for the CPU: a sample is the mean of as many calls in a row as last `SHORTEST_SAMPLE_S`."""
+    """Wall-clock timer for the CPU: a sample is the mean over enough calls in a row to last `MIN_SAMPLE_S`."""
 
     def __init__(self) -> None:
         self._repeats: dict[str, int] = {}
 
-    def prepare(self, name: str, call: Call, fresh: Fresh) -> None:
-        """Find how many calls in a row make a sample of at least `SHORTEST_SAMPLE_S`."""
-        repeats, time_s = 1, self._time(call, fresh, 1)
-        while time_s < SHORTEST_SAMPLE_S:
+    def prepare(self, name: str, call: Call, make_args: MakeArguments) -> None:
+        """Find how many calls in a row take at least `MIN_SAMPLE_S`."""
+        repeats, time_s = 1, self._time(call, make_args, 1)
+        while time_s < MIN_SAMPLE_S:
             repeats *= 2
-            time_s = self._time(call, fresh, repeats)
+            time_s = self._time(call, make_args, repeats)
         self._repeats[name] = repeats
 
-    def sample(self, name: str, call: Call, fresh: Fresh) -> float:
-        """Take one sample: seconds of one call, the mean over several; arguments are made before the clock starts."""
+    def sample(self, name: str, call: Call, make_args: MakeArguments) -> float:
+        """Take one sample: seconds per call; arguments are made before the clock starts."""
         repeats = self._repeats[name]
-        return self._time(call, fresh, repeats) / repeats
+        return self._time(call, make_args, repeats) / repeats
 
     @staticmethod
-    def _time(call: Call, fresh: Fresh, repeats: int) -> float:
-        inputs = [fresh() for _ in range(repeats)]
+    def _time(call: Call, make_args: MakeArguments, repeats: int) -> float:
+        inputs = [make_args() for _ in range(repeats)]
         start = time.perf_counter()
         for arguments in inputs:
             call(*arguments)
@@ -172,7 +172,7 @@ class _CpuClock:
 
 
 class _CudaClock:
-    """CUDA timer: the device's own time between two events, one call a sample, the L2 cache flushed first if asked."""
+    """CUDA timer: device time between two events, one call per sample, optionally after flushing the L2 cache."""
 
     def __init__(self, flush_l2: bool) -> None:
         import torch
@@ -183,13 +183,13 @@ class _CudaClock:
         size_bytes = FLUSH_FACTOR * torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
         self._flush = torch.empty(size_bytes if flush_l2 else 0, dtype=torch.uint8, device="cuda")
 
-    def prepare(self, name: str, call: Call, fresh: Fresh) -> None:
-        """Wait until the GPU has finished the warm-up calls; on CUDA a sample is always one call."""
+    def prepare(self, name: str, call: Call, make_args: MakeArguments) -> None:
+        """Wait for the warm-up calls; on CUDA a sample is always one call."""
         self._cuda.synchronize()
 
-    def sample(self, name: str, call: Call, fresh: Fresh) -> float:
-        """Take one sample: seconds on the device from before the call to the end of all that it launched."""
-        arguments = fresh()
+    def sample(self, name: str, call: Call, make_args: MakeArguments) -> float:
+        """Take one sample: seconds on the device from before the call until all its kernels have finished."""
+        arguments = make_args()
         start, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
         self._flush.zero_()
         self._cuda.synchronize()
@@ -202,7 +202,7 @@ class _CudaClock:
 
 @contextmanager
 def _pause_gc() -> Iterator[None]:
-    """Keep Python's garbage collector from running in the body of a `with`, that is, within a sample."""
+    """Disable Python's garbage collector in the body of a `with`, so that it does not run within a sample."""
     was_on = gc.isenabled()
     gc.collect()
     gc.disable()

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from mlsys_lab.cli.shell import run
 
-COMMANDS: dict[str, str | None] = {
-    "list": "mlsys_lab.cli.listing",
-    "start": "mlsys_lab.cli.start",
-    "check": None,
-    "progress": "mlsys_lab.cli.progress",
-    "estimate": "mlsys_lab.cli.estimate",
-    "plan": "mlsys_lab.cli.plan",
-    "plan-serving": "mlsys_lab.cli.plan_serving",
-    "simulate-serving": "mlsys_lab.cli.simulate_serving",
-    "bench-collectives": "mlsys_lab.cli.bench_collectives",
-    "generate": "mlsys_lab.cli.generate",
-    "serve": "mlsys_lab.cli.serve",
-    "sample-digits": "mlsys_lab.cli.sample_digits",
-    "doctor": "mlsys_lab.cli.doctor",
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COMMANDS: dict[str, dict[str, str]] = {
+    "Labs": {
+        "list": "mlsys_lab.cli.listing",
+        "start": "mlsys_lab.cli.start",
+        "check": "",
+        "progress": "mlsys_lab.cli.progress",
+        "doctor": "mlsys_lab.cli.doctor",
+    },
+    "Plan a model": {
+        "estimate": "mlsys_lab.cli.estimate",
+        "plan": "mlsys_lab.cli.plan",
+        "plan-serving": "mlsys_lab.cli.plan_serving",
+        "simulate-serving": "mlsys_lab.cli.simulate_serving",
+    },
+    "Run one": {
+        "generate": "mlsys_lab.cli.generate",
+        "serve": "mlsys_lab.cli.serve",
+        "sample-digits": "mlsys_lab.cli.sample_digits",
+        "bench-collectives": "mlsys_lab.cli.bench_collectives",
+    },
 }
-"""Each command's module; None for the command whose module `mlsys_checks` declares as an entry point."""
-EXTRAS = {"starlette": "serve", "uvicorn": "serve"}
+"""The module of each command, by the headings of the help; that of `check` is an entry point of `mlsys_checks`."""
+EXTRAS = dict.fromkeys(("starlette", "uvicorn", "msgspec", "sse_starlette", "prometheus_client"), "serve")
 """Packages that a command needs and not everybody has, with the extra of mlsys-lab that installs each."""
 DESCRIPTION = """\
 Do the labs of the course on machine-learning systems.
@@ -74,7 +82,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _command(arguments: Sequence[str]) -> int:
     from mlsys_lab.checks import find
-    from mlsys_lab.cli.grammar import Grammar
+    from mlsys_lab.cli.app import App
 
-    modules = {name: module or find("command").module for name, module in COMMANDS.items()}
-    return Grammar("mlsys-lab", DESCRIPTION, EXAMPLES, modules).run(arguments)
+    check = {"check": find("command").module}
+    commands = {
+        heading: {name: module or check[name] for name, module in modules.items()}
+        for heading, modules in COMMANDS.items()
+    }
+    return App("mlsys-lab", DESCRIPTION, EXAMPLES, commands).run(arguments)

@@ -1,4 +1,4 @@
-"""Say what this machine can run, and how to mend what is missing.
+"""Show what this machine can run, and how to fix what is missing.
 
 Everything in the course runs without a GPU; a GPU adds measurements.
 
@@ -6,12 +6,11 @@ examples:
   mlsys-lab doctor
   mlsys-lab doctor --json
 
-What grading needs besides, `mlsys-grader doctor` says.
+`mlsys-grader doctor` shows what grading needs in addition.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -20,21 +19,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from typing import Annotated
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from mlsys_lab.cli.app import flag
 from mlsys_lab.kernels.runtime import INSTALL
-from mlsys_lab.stack.labinfo import released_labs
-from mlsys_lab.stack.reference import labs_root
+from mlsys_lab.stack.labinfo import labs_root, released_labs
 
 OLDEST_PYTHON = (3, 11)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a part of the course needs: whether it was found, what was found, and how to mend it if not."""
+    """One thing that a part of the course needs: whether it was found, what was found, and how to fix it if not."""
 
     name: str
     ok: bool
@@ -44,12 +44,14 @@ class Finding:
     fix: str = ""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-lab doctor`: `--json`."""
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+@dataclass(kw_only=True)
+class Arguments:
+    """The form of the output."""
+
+    json: Annotated[bool, flag("--json", "print the findings as JSON")] = False
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Print what was found on this machine; returns exit code 1 if something that every lab needs is missing."""
     return report([probe() for probe in PROBES], as_json=args.json)
 

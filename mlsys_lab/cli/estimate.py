@@ -1,4 +1,4 @@
-"""Say what a model needs on given devices: memory, least time, tokens per second, cost, and whether it fits.
+"""Estimate what a model needs on given devices: memory, least time, tokens per second, cost, and whether it fits.
 
 MODEL is a preset (llama3-8b, gemma2-9b, mixtral-8x7b, ...; all are below), a config.json of Hugging Face, or the folder
 that holds one.
@@ -13,15 +13,17 @@ examples:
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mlsys_lab.cli.subject import GB, RANKS, add_model, add_wires, read_machine, read_model, read_tokens
+from mlsys_lab.cli.app import flag, option
+from mlsys_lab.cli.options import GB, RANKS, ModelOptions, rank_option, read_machine, read_model, read_tokens
 from mlsys_lab.configs.presets import PUBLISHED_ACTIVE
 from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
@@ -33,44 +35,41 @@ from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import BYTES, RECIPES, element_bytes, recipe
 
 PARTS = {"compute_s": "compute", "memory_s": "memory", "link_s": "links in the node", "network_s": "network"}
-TRAINING = {
-    "zero": 0,
-    "sequence_parallel": False,
-    "recompute": "none",
-    "interleave": 1,
-    "recipe": RECIPE,
-    "all_pairs": False,
-}
-SERVING = {"weights": "bf16", "cache": "bf16"}
-"""Options that only `--serve` uses, with the values that they have when not given."""
+TRAINING = ("zero", "sequence_parallel", "recompute", "interleave", "recipe", "all_pairs")
+SERVING = ("weights", "cache")
+"""Options that only `--serve` uses; those of `TRAINING` are used only without it."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-lab estimate`: the model, the device, the layout, the form of the output."""
-    add_model(parser)
-    parser.add_argument("--serve", action="store_true", help="serve the model; without it, train it")
-    parser.add_argument("--batch", type=int, metavar="N", help="sequences a step, or served at once (one a data rank)")
-    parser.add_argument("--sequence", type=int, metavar="T", help="tokens of each (the model's context, 8192 at most)")
-    layout = parser.add_argument_group("layout")
-    for name, words in RANKS.items():
-        layout.add_argument(f"--{name}", type=int, default=1, metavar="N", help=words)
-    layout.add_argument("--zero", type=int, default=TRAINING["zero"], metavar="STAGE", help="ZeRO stage, 0 to 3")
-    layout.add_argument("--sequence-parallel", action="store_true", help="divide activations among tensor ranks")
-    layout.add_argument("--recompute", default=TRAINING["recompute"], metavar="WHAT", help="none, selective or full")
-    layout.add_argument("--micro-batch", type=int, default=1, metavar="N", help="sequences at a time on a data rank")
-    chunks = "model chunks of each pipeline stage (virtual stages), interleaved"
-    layout.add_argument("--interleave", type=int, default=TRAINING["interleave"], metavar="N", help=chunks)
-    add_wires(layout)
-    formats = parser.add_argument_group("formats")
-    formats.add_argument("--recipe", default=TRAINING["recipe"], help=f"training: {', '.join(RECIPES)}")
-    formats.add_argument("--weights", default=SERVING["weights"], metavar="FORMAT", help=f"serving: {', '.join(BYTES)}")
-    formats.add_argument("--cache", default=SERVING["cache"], metavar="FORMAT", help="serving: of the KV cache")
-    parser.add_argument("--all-pairs", action="store_true", help="training: count attention without its causal mask")
-    parser.add_argument("--price", type=float, metavar="P", help="of one device an hour, in any currency")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON, in bytes, seconds and FLOPs")
+@dataclass(kw_only=True)
+class Arguments(ModelOptions):
+    """The model, the devices, the layout, and the form of the output."""
+
+    serve: Annotated[bool, flag("--serve", "serve the model; without it, train it")] = False
+    batch: Annotated[
+        int | None, option("sequences per step, or served at once (by default one per data-parallel rank)", "N")
+    ] = None
+    sequence: Annotated[int | None, option("tokens of each (by default the model's context, at most 8192)", "T")] = None
+    all_pairs: Annotated[bool, flag("--all-pairs", "training: count attention without its causal mask")] = False
+    price: Annotated[float | None, option("of one device per hour, in any currency", "P")] = None
+    json: Annotated[bool, flag("--json", "print the figures as JSON, in bytes, seconds and FLOPs")] = False
+    data: Annotated[int, rank_option("data")] = 1
+    tensor: Annotated[int, rank_option("tensor")] = 1
+    pipeline: Annotated[int, rank_option("pipeline")] = 1
+    expert: Annotated[int, rank_option("expert")] = 1
+    context: Annotated[int, rank_option("context")] = 1
+    zero: Annotated[int, option("ZeRO stage, 0 to 3", "STAGE", "Layout")] = 0
+    sequence_parallel: Annotated[
+        bool, flag("--sequence-parallel", "shard activations among tensor ranks", "Layout")
+    ] = False
+    recompute: Annotated[str, option("none, selective or full", "WHAT", "Layout")] = "none"
+    micro_batch: Annotated[int, option("sequences per micro-batch of a data-parallel rank", "N", "Layout")] = 1
+    interleave: Annotated[int, option("model chunks per pipeline stage (virtual stages)", "N", "Layout")] = 1
+    recipe: Annotated[str, option(f"training: {', '.join(RECIPES)}", "NAME", "Formats")] = RECIPE
+    weights: Annotated[str, option(f"serving: {', '.join(BYTES)}", "FORMAT", "Formats")] = "bf16"
+    cache: Annotated[str, option("serving: format of the KV cache", "FORMAT", "Formats")] = "bf16"
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Print the estimate of training or serving; returns exit code 0 whether or not the model fits."""
     config, skipped = read_model(args.model)
     layout = Layout(
@@ -95,17 +94,20 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_ignored(args: argparse.Namespace) -> None:
+def _refuse_ignored(args: Arguments) -> None:
     """Raise InputError for an option that would change nothing: of training with `--serve`, of serving without it."""
-    for option, unset in (SERVING if not args.serve else TRAINING).items():
-        if getattr(args, option) != unset:
-            flag = "--" + option.replace("_", "-")
+    unset = {field.name: field.default for field in fields(args)}
+    for name in TRAINING if args.serve else SERVING:
+        if getattr(args, name) != unset[name]:
+            given = "--" + name.replace("_", "-")
             did, other = ("serving", "training") if args.serve else ("training", "serving")
-            raise InputError(f"{flag} means nothing when {did}", got=flag, help=f"leave it out: it belongs to {other}")
+            raise InputError(
+                f"{given} means nothing when {did}", got=given, help=f"leave it out: it belongs to {other}"
+            )
 
 
-def _estimate(args: argparse.Namespace, config: TransformerConfig, on: Machine, layout: Layout) -> Estimate:
-    tokens = read_tokens(args, config)
+def _estimate(args: Arguments, config: TransformerConfig, on: Machine, layout: Layout) -> Estimate:
+    tokens = read_tokens(args.sequence, config)
     batch = layout.data * layout.micro_batch if args.batch is None else args.batch
     if args.serve:
         return estimate_serving(
@@ -130,8 +132,8 @@ def _estimate(args: argparse.Namespace, config: TransformerConfig, on: Machine, 
     )
 
 
-def _fix(args: argparse.Namespace, config: TransformerConfig, on: Machine, layout: Layout) -> str:
-    """The fewest changes of the layout with which the model fits, in words; "" if there are none."""
+def _fix(args: Arguments, config: TransformerConfig, on: Machine, layout: Layout) -> str:
+    """Describe the fewest changes of the layout with which the model fits; "" if there are none."""
     found = nearest_layout(config, layout, lambda one: _estimate(args, config, on, one).fits, training=not args.serve)
     if found is None:
         return ""

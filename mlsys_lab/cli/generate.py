@@ -1,9 +1,10 @@
-"""Let the small model that comes with the course write, and hold its speed against the bound that memory sets.
+"""Generate text with the course's small model, and compare its speed with the bound that memory bandwidth sets.
 
-The model has read this book and nothing else: it knows words of the field, and makes up the rest. Text goes to standard
-output as it comes; then a line on standard error says tokens per second, the time to the first token, bytes that a
-token moves, and the share of the bound: the time to move them at the speed at which this machine copies, measured on
-the spot, over the time that a token took. A model this small is far below it: it is Python that takes the time.
+The model was trained on this book alone: it knows words of the field, and makes up the rest. Text goes to standard
+output as it is generated. Then a line on standard error gives tokens per second, the time to the first token, the bytes
+moved per token, and the fraction of the bound reached: the time to move these bytes at this machine's copy bandwidth,
+which is measured on the spot, over the time per token. A model this small is far below the bound: most of its time is
+Python's.
 
 examples:
   mlsys-lab generate --prompt "The memory of a GPU"
@@ -13,13 +14,13 @@ examples:
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from mlsys_lab.cli.app import flag, option
 from mlsys_lab.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,20 +31,24 @@ if TYPE_CHECKING:
 MAX_TOKENS = 100
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-lab generate`: the prompt, how the model runs, how tokens are chosen."""
-    parser.add_argument("--prompt", required=True, metavar="TEXT", help="what to continue, or with --chat to answer")
-    parser.add_argument("--chat", action="store_true", help="take the prompt as a question, write the answer alone")
-    parser.add_argument("--speculative", action="store_true", help="let a smaller model draft, four tokens at a time")
-    parser.add_argument("--int4", action="store_true", help="weights of the blocks in 4 bits, in groups of 64")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help=f"tokens to write at most ({MAX_TOKENS}, or room)")
-    parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0 takes the likeliest (0.8)")
-    parser.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest with probability P together")
-    parser.add_argument("--seed", type=int, metavar="N", help="the same text every time")
+@dataclass(kw_only=True)
+class Arguments:
+    """The prompt, how the model runs, and how tokens are sampled."""
+
+    prompt: Annotated[str, option("text to continue, or with --chat to answer", "TEXT")]
+    chat: Annotated[bool, flag("--chat", "answer the prompt, and print the answer alone")] = False
+    speculative: Annotated[bool, flag("--speculative", "let a smaller model draft four tokens at a time")] = False
+    int4: Annotated[bool, flag("--int4", "weights of the blocks in 4 bits, in groups of 64")] = False
+    max_tokens: Annotated[
+        int | None, option(f"maximum number of tokens ({MAX_TOKENS} by default, if they fit)", "N")
+    ] = None
+    temperature: Annotated[float, option("0 takes the most likely token", "T")] = 0.8
+    top_p: Annotated[float | None, option("sample from the most likely tokens with probability P together", "P")] = None
+    seed: Annotated[int | None, option("generate the same text every time", "N")] = None
 
 
-def run(args: argparse.Namespace) -> int:
-    """Write the text as it comes, then a line about its speed; returns exit code 0."""
+def run(args: Arguments) -> int:
+    """Print the text as it is generated, then a line about its speed; returns exit code 0."""
     if not args.prompt:
         raise InputError("the prompt is empty", expected="text to continue")
     from mlsys_lab.models.training import one_thread
@@ -53,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _generate(args: argparse.Namespace) -> None:
+def _generate(args: Arguments) -> None:
     from mlsys_lab.inference.generate import generate
     from mlsys_lab.inference.pretrained import load_pair
     from mlsys_lab.inference.quantize import quantize
@@ -86,32 +91,32 @@ def _generate(args: argparse.Namespace) -> None:
 
 @dataclass
 class Clock:
-    """Times of a text: when it was asked for, and when each token came, in seconds."""
+    """When generation was started, and when each token was generated, in seconds."""
 
     started_s: float = 0.0
     tokens_s: list[float] = field(default_factory=list)
 
     def start(self) -> None:
-        """Note that the text is asked for now."""
+        """Note that generation starts now."""
         self.started_s = time.perf_counter()
 
     def tick(self) -> None:
-        """Note that a token came now."""
+        """Note that a token was generated now."""
         self.tokens_s.append(time.perf_counter())
 
     @property
     def first_s(self) -> float:
-        """Seconds from the question to the first token."""
+        """Seconds to the first token (TTFT)."""
         return self.tokens_s[0] - self.started_s
 
     @property
     def each_s(self) -> float | None:
-        """Mean time of a token after the first; None where there is none."""
+        """Mean seconds per token after the first (TPOT); None where there is none."""
         after = len(self.tokens_s) - 1
         return (self.tokens_s[-1] - self.tokens_s[0]) / after if after else None
 
 
-def _request(args: argparse.Namespace, pair: Pair, write: Callable[[int], None]) -> Request:
+def _request(args: Arguments, pair: Pair, write: Callable[[int], None]) -> Request:
     from mlsys_lab.inference.engine import Request, SamplingParams
     from mlsys_lab.inference.text import Message, encode_chat
     from mlsys_lab.inference.text.chat import END
@@ -129,7 +134,7 @@ def _request(args: argparse.Namespace, pair: Pair, write: Callable[[int], None])
 
 
 def _report(pair: Pair, prompt: int, clock: Clock, speculation: Speculation | None) -> str:
-    """What the text cost, on one line."""
+    """One line on speed, bytes and the bound."""
     from mlsys_lab.hardware import measure_copy_bandwidth
     from mlsys_lab.inference.quantize import token_bytes
 
@@ -139,8 +144,8 @@ def _report(pair: Pair, prompt: int, clock: Clock, speculation: Speculation | No
     if speculation is not None:
         drafted = speculation.num_draft_tokens * token_bytes(pair.draft, past)
         moved = (speculation.num_steps * moved + drafted) / count
-        share = speculation.num_accepted_tokens / max(1, speculation.num_draft_tokens)
-        said = f"; {count / speculation.num_steps:.2f} tokens a step, {share:.0%} of drafts accepted"
+        rate = speculation.num_accepted_tokens / max(1, speculation.num_draft_tokens)
+        said = f"; {count / speculation.num_steps:.2f} tokens a step, acceptance rate {rate:.0%}"
     bandwidth = measure_copy_bandwidth()
     line = f"{count} tokens{said}; first token after {clock.first_s * 1e3:.0f} ms"
     if clock.each_s:

@@ -6,7 +6,7 @@ example:
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
@@ -15,11 +15,12 @@ from mlsys_lab.stack.labinfo import LabInfo, require_labs
 from mlsys_lab.stack.workspace import Workspace
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-lab list`: there are none."""
+@dataclass
+class Arguments:
+    """None."""
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Print a table of the released labs; returns exit code 0."""
     labs = require_labs()
     workspace = Workspace.find()

@@ -1,9 +1,9 @@
-"""Rank the ways to divide a training step among devices, and say of each that loses what it loses by.
+"""Rank the layouts of a training step on many devices, and show what costs each of them more than the best.
 
-MODEL is as for `mlsys-lab estimate`. A layout that is given in part is completed: what is not given is chosen. Times
-and MFU are "at best" those of a step in which everything overlaps, and "expected" what published runs make likely: 0.65
-of the speed at which nothing overlaps (flops.published_runs; they reach 0.49 to 0.81). What a layout loses by is in
-times of a step in which nothing overlaps.
+MODEL is as for `mlsys-lab estimate`. You may give a part of the layout; the rest is searched. Times and MFU "at best"
+are those of a step in which everything overlaps. "Expected" ones are 0.65 of the speed at which nothing overlaps, the
+median of published runs (flops.published_runs; they reach 0.49 to 0.81). What a layout loses by is in times of a step
+in which nothing overlaps.
 
 examples:
   mlsys-lab plan llama3-70b --device H100 --devices 512 --batch 512
@@ -13,16 +13,17 @@ examples:
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mlsys_lab.cli.subject import GB, RANKS, add_model, add_wires, read_machine, read_model, read_tokens
+from mlsys_lab.cli.app import flag, option
+from mlsys_lab.cli.options import GB, RANKS, ModelOptions, rank_option, read_machine, read_model, read_tokens
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.defaults import RECIPE
 from mlsys_lab.flops.layout import Layout
@@ -37,38 +38,38 @@ PARTS = {
     "link": "links",
     "network": "network",
 }
-"""What a layout can lose by: `model`, where its fullest stage has more to do than another layout's."""
+"""What a layout can lose by: `model`, where its slowest stage computes more than that of another layout."""
 SHORT = {"data": "dp", "tensor": "tp", "pipeline": "pp", "expert": "ep", "context": "cp"}
 LEGEND = "b sequences of a micro-batch, v chunks of a stage, Z ZeRO stage, SP sequence parallel, R full recomputation"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-lab plan`: the model, the devices, the batch, and what of the layout is given."""
-    add_model(parser)
-    parser.add_argument("--devices", type=int, required=True, metavar="N", help="devices to divide the step among")
-    parser.add_argument("--batch", type=int, required=True, metavar="N", help="sequences of a step")
-    parser.add_argument("--sequence", type=int, metavar="T", help="tokens of each (the model's context, 8192 at most)")
-    wires = parser.add_argument_group("devices")
-    add_wires(wires)
-    wires.add_argument("--reserve", type=float, default=0.0, metavar="GB", help="memory of each to leave unplanned")
-    layout = parser.add_argument_group("layout, as far as it is given")
-    for name, words in RANKS.items():
-        layout.add_argument(f"--{name}", type=int, metavar="N", help=words)
-    layout.add_argument("--zero", type=int, dest="zero_stage", metavar="STAGE", help="ZeRO stage, 0 to 3")
-    divided = "activations divided among tensor ranks"
-    layout.add_argument("--sequence-parallel", action=argparse.BooleanOptionalAction, default=None, help=divided)
-    layout.add_argument("--recompute", dest="recomputation", metavar="WHAT", help="none, selective or full")
-    layout.add_argument("--micro-batch", type=int, metavar="N", help="sequences at a time on a data rank")
-    layout.add_argument(
-        "--interleave", type=int, metavar="N", help="model chunks of each pipeline stage (virtual stages)"
+@dataclass(kw_only=True)
+class Arguments(ModelOptions):
+    """The model, the devices, the batch, and as much of the layout as is given."""
+
+    devices: Annotated[int, option("devices to divide the step among", "N")]
+    batch: Annotated[int, option("sequences per step", "N")]
+    sequence: Annotated[int | None, option("tokens of each (by default the model's context, at most 8192)", "T")] = None
+    recipe: Annotated[str, option(f"bytes per parameter: {', '.join(RECIPES)}", "NAME")] = RECIPE
+    all_pairs: Annotated[bool, flag("--all-pairs", "count attention without its causal mask")] = False
+    top: Annotated[int, option("how many layouts to print", "N")] = 10
+    json: Annotated[bool, flag("--json", "print all layouts as JSON, in bytes and seconds")] = False
+    reserve: Annotated[float, option("memory of each device to leave free", "GB", "Devices")] = 0.0
+    data: Annotated[int | None, rank_option("data")] = None
+    tensor: Annotated[int | None, rank_option("tensor")] = None
+    pipeline: Annotated[int | None, rank_option("pipeline")] = None
+    expert: Annotated[int | None, rank_option("expert")] = None
+    context: Annotated[int | None, rank_option("context")] = None
+    zero_stage: Annotated[int | None, option("ZeRO stage, 0 to 3", "STAGE", "Layout", name="--zero")] = None
+    sequence_parallel: Annotated[bool | None, option("shard activations among tensor ranks", panel="Layout")] = None
+    recomputation: Annotated[str | None, option("none, selective or full", "WHAT", "Layout", name="--recompute")] = None
+    micro_batch: Annotated[int | None, option("sequences per micro-batch of a data-parallel rank", "N", "Layout")] = (
+        None
     )
-    parser.add_argument("--recipe", default=RECIPE, help=f"bytes a parameter: {', '.join(RECIPES)} ({RECIPE})")
-    parser.add_argument("--all-pairs", action="store_true", help="count attention without its causal mask")
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="how many layouts to print (10)")
-    parser.add_argument("--json", action="store_true", help="print all layouts as JSON, in bytes and seconds")
+    interleave: Annotated[int | None, option("model chunks per pipeline stage (virtual stages)", "N", "Layout")] = None
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Print the layouts, the fastest first; returns exit code 0 whether or not any fits."""
     config, skipped = read_model(args.model)
     one = recipe(args.recipe)
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     if args.top < 1:
         raise InputError("--top out of range", got=args.top, expected="at least 1 layout")
     names = asdict(Layout())
-    tokens = read_tokens(args, config)
+    tokens = read_tokens(args.sequence, config)
     try:
         plans = plan(
             config,
@@ -151,7 +152,7 @@ def _settings(layout: Layout) -> str:
 
 
 def _reason(one: Plan, best: Plan) -> str:
-    """What a layout that fits loses by; of the best one, what takes most of its time."""
+    """What a layout that fits loses by; for the best one, what takes most of its time."""
     if one is best:
         part, time_s = max(one.parts.items(), key=lambda each: each[1])
         words = "compute" if part == "model" else PARTS[part]

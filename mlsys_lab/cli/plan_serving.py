@@ -1,10 +1,10 @@
-"""Find the devices that serve a load within an objective: replicas, layout, batch, cost, and what binds.
+"""Find the devices that serve a load within an SLO: replicas, layout, batch, cost, and the bottleneck.
 
-MODEL is as for `mlsys-lab estimate`. Requests come independently, with lengths drawn about the given means. The least
-number of replicas is what the load asks of compute, memory and links; from there on a replica is simulated in steady
-state, with the course's own scheduler. A step takes the longest of its compute, memory and link times, over the
-efficiency. Figures are as good as that assumption: measure one replica before you buy many. The objective is kept where
-95 % of the requests meet both of its times.
+MODEL is as for `mlsys-lab estimate`. Requests arrive independently, with lengths drawn around the given means. The
+search starts at the number of replicas whose compute, memory and links can carry the load; from there on a replica is
+simulated in steady state, with the course's own scheduler. A step takes the longest of its compute, memory and link
+times, over the efficiency. Figures are as good as that assumption: measure one replica before you buy many. The SLO is
+met where 95 % of the requests meet both of its times.
 
 examples:
   mlsys-lab plan-serving llama3-70b --device H100 --slo-ttft 0.5 --slo-tpot 0.05 --rate 20
@@ -14,17 +14,18 @@ examples:
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from typing import Annotated
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mlsys_lab.cli.load import add_lengths, add_objective, add_replica, read_scheduler_config, read_service
-from mlsys_lab.cli.subject import add_model, read_machine, read_model
+from mlsys_lab.cli.app import flag, option
+from mlsys_lab.cli.options import read_machine, read_model
+from mlsys_lab.cli.serving_options import ServingOptions, read_scheduler_config, read_service
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.simulator import ServingPlan, plan_serving
 
@@ -38,19 +39,16 @@ RESOURCES = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-lab plan-serving`: the model, the device, the load, the objective."""
-    add_model(parser)
-    load = parser.add_argument_group("load")
-    load.add_argument("--rate", type=float, required=True, metavar="R", help="requests a second")
-    add_lengths(load)
-    add_objective(parser)
-    add_replica(parser)
-    parser.add_argument("--price", type=float, metavar="P", help="of one device an hour, in any currency")
-    parser.add_argument("--json", action="store_true", help="print the plans as JSON, in seconds")
+@dataclass(kw_only=True)
+class Arguments(ServingOptions):
+    """The model, the devices, the load and the SLO."""
+
+    rate: Annotated[float, option("requests per second", "R", "Load")]
+    price: Annotated[float | None, option("of one device per hour, in any currency", "P")] = None
+    json: Annotated[bool, flag("--json", "print the plans as JSON, in seconds")] = False
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Print a plan for each degree of tensor parallelism, fewest devices first; returns exit code 0."""
     config, skipped = read_model(args.model)
     service, scheduler_config = read_service(args, config, args.rate), read_scheduler_config(args)
@@ -71,11 +69,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _cost(one: ServingPlan, args: argparse.Namespace) -> float | None:
+def _cost(one: ServingPlan, args: Arguments) -> float | None:
     return None if args.price is None else one.cost_per_million_tokens(args.price, args.rate)
 
 
-def _as_dict(one: ServingPlan, args: argparse.Namespace) -> dict[str, object]:
+def _as_dict(one: ServingPlan, args: Arguments) -> dict[str, object]:
     return {
         "tensor": one.layout.tensor,
         "expert": one.layout.expert,
@@ -93,7 +91,7 @@ def _as_dict(one: ServingPlan, args: argparse.Namespace) -> dict[str, object]:
     }
 
 
-def _print(name: str, args: argparse.Namespace, plans: Sequence[ServingPlan], skipped: Sequence[str]) -> None:
+def _print(name: str, args: Arguments, plans: Sequence[ServingPlan], skipped: Sequence[str]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     load = f"{args.rate:g} requests/s of {args.prompt:g} + {args.answer:g} tokens"
     console.print(f"[bold]{escape(name)}[/] on {escape(args.device)}: {load}")

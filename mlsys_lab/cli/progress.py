@@ -6,7 +6,7 @@ example:
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -19,11 +19,12 @@ from mlsys_lab.stack.workspace import Workspace
 BAR = 20
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-lab progress`: there are none."""
+@dataclass
+class Arguments:
+    """None."""
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Print a table of the labs that were started or checked; returns exit code 0."""
     workspace = Workspace.find()
     if workspace is None:

@@ -1,8 +1,8 @@
-"""Let the small diffusion model that comes with the course draw a digit, and say what it cost beside the bound.
+"""Sample digits from the course's small diffusion model, and compare its speed with the bound that arithmetic sets.
 
-The picture is a PNG; a file of that name is written over. A line says steps, evaluations of the
-network, FLOPs, seconds, and the share of the bound: the time that these FLOPs take at the speed at which this machine
-multiplies matrices, measured on the spot, over the time that drawing took. A model this small is far below it.
+The picture is a PNG; a file of that name is overwritten. A line gives the steps, the network evaluations (NFE), FLOPs,
+seconds, and the fraction of the bound reached: the time of these FLOPs at this machine's speed of matrix products,
+which is measured on the spot, over the time that sampling took. A model this small is far below the bound.
 
 examples:
   mlsys-lab sample-digits 7
@@ -12,11 +12,12 @@ examples:
 
 from __future__ import annotations
 
-import argparse
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from mlsys_lab.cli.app import argument, option
 from mlsys_lab.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,18 +28,20 @@ SIGMA_MIN, SIGMA_MAX = 0.02, 20.0
 MOST_STEPS, MOST_COUNT = 1000, 1000
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-lab sample-digits`: the digit, how it is drawn, and where to."""
-    parser.add_argument("digit", type=int, metavar="DIGIT", help="0 to 9")
-    parser.add_argument("--steps", type=int, default=20, metavar="N", help="steps of the sampler (20)")
-    parser.add_argument("--guidance", type=float, default=2.0, metavar="S", help="1 is none, 0 ignores the digit (2)")
-    parser.add_argument("--sampler", default="heun", metavar="NAME", help="ddpm, ddim, heun, churn, dpm++, sde (heun)")
-    parser.add_argument("--count", type=int, default=10, metavar="N", help="how many to draw (10)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the same picture every time (0)")
-    parser.add_argument("--out", type=Path, default=Path("digits.png"), metavar="FILE", help="digits.png by default")
+@dataclass(kw_only=True)
+class Arguments:
+    """The digit, how it is sampled, and the file that it is written to."""
+
+    digit: Annotated[int, argument("0 to 9")]
+    steps: Annotated[int, option("steps of the sampler", "N")] = 20
+    guidance: Annotated[float, option("guidance scale: 1 is none, 0 ignores the digit", "S")] = 2.0
+    sampler: Annotated[str, option("ddpm, ddim, heun, churn, dpm++ or sde", "NAME")] = "heun"
+    count: Annotated[int, option("how many to sample", "N")] = 10
+    seed: Annotated[int, option("the same picture every time", "N")] = 0
+    out: Annotated[Path, option("the picture", "FILE")] = Path("digits.png")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Write the picture, then a line about its cost; returns exit code 0."""
     _require("digit", args.digit, 0, 9)
     _require("steps", args.steps, 1, MOST_STEPS)
@@ -59,11 +62,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _prepare(args: argparse.Namespace) -> tuple[Sampling, DiTConfig]:
+def _prepare(args: Arguments) -> tuple[Sampling, DiTConfig]:
     """The run that draws the digits, and the sizes of its network."""
     import torch
 
-    from mlsys_lab.diffusion.guidance import ClassifierFree
+    from mlsys_lab.diffusion.guidance import ClassifierFreeGuidance
     from mlsys_lab.diffusion.pretrained import load_digits_model, read_config
     from mlsys_lab.diffusion.samplers import find_sampler
     from mlsys_lab.diffusion.sampling import Noise, Sampling
@@ -72,12 +75,12 @@ def _prepare(args: argparse.Namespace) -> tuple[Sampling, DiTConfig]:
     sampler, denoiser, config = find_sampler(args.sampler), load_digits_model(), read_config()
     noise = Noise((args.count, config.channels, config.size, config.size), args.seed)
     label = torch.full((args.count,), args.digit)
-    guided = ClassifierFree(denoiser, args.guidance, config.classes)
+    guided = ClassifierFreeGuidance(denoiser, args.guidance, config.classes)
     return Sampling(guided, edm_grid(args.steps, SIGMA_MIN, SIGMA_MAX), noise, label, sampler), config
 
 
-def _report(args: argparse.Namespace, sampling: Sampling, config: DiTConfig, seconds: float) -> str:
-    """What the picture cost, on one line."""
+def _report(args: Arguments, sampling: Sampling, config: DiTConfig, seconds: float) -> str:
+    """One line on steps, FLOPs, seconds and the bound."""
     from mlsys_lab.diffusion.cost import evaluations
     from mlsys_lab.flops import dit
     from mlsys_lab.hardware import measure_cpu

@@ -28,33 +28,37 @@ examples:
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
+from mlsys_lab.cli.app import option
 from mlsys_lab.errors import InputError
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-lab serve`: where it listens, whom it answers, how much it takes on."""
-    parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="address to listen at (127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="0 takes a free one (8000)")
-    allow_host = "another name by which clients may call the server; may be repeated"
-    parser.add_argument("--allow-host", action="append", metavar="NAME", help=allow_host)
-    parser.add_argument("--api-key", metavar="KEY", help="what a client must show; who lists processes can read it")
-    parser.add_argument(
-        "--blocks", type=int, default=256, metavar="N", help="blocks of 16 tokens in the KV cache (256)"
-    )
-    parser.add_argument("--sequences", type=int, default=16, metavar="N", help="sequences of a step (16)")
-    parser.add_argument("--queue", type=int, default=64, metavar="N", help="sequences that may wait, else 429 (64)")
-    parser.add_argument("--scheduler", metavar="FILE", help="Python file whose build(pages, page, limits) makes it")
-    parser.add_argument("--adapter", action="append", metavar="NAME=FOLDER", help="serve an adapter as another model")
-    parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="seconds for an answer (120)")
-    patience = "seconds that a client may take to send its request, or to read on (10)"
-    parser.add_argument("--client-timeout", type=int, default=10, metavar="S", help=patience)
-    parser.add_argument("--engine", choices=("process", "ray"), default="process", help="one engine, or replicas of it")
-    parser.add_argument("--replicas", type=int, metavar="N", help="of --engine ray (2)")
+@dataclass(kw_only=True)
+class Arguments:
+    """Where the server listens, which clients it accepts, and its limits."""
+
+    host: Annotated[str, option("address to listen at", "NAME")] = "127.0.0.1"
+    port: Annotated[int, option("0 takes a free one", "N")] = 8000
+    allow_host: Annotated[
+        list[str] | None, option("another name by which clients may call the server; may be repeated", "NAME")
+    ] = None
+    api_key: Annotated[str | None, option("key that clients must send; visible in the list of processes", "KEY")] = None
+    blocks: Annotated[int, option("blocks of 16 tokens in the KV cache", "N")] = 256
+    sequences: Annotated[int, option("maximum number of sequences per step", "N")] = 16
+    queue: Annotated[int, option("sequences that may wait; further ones get 429", "N")] = 64
+    scheduler: Annotated[
+        str | None, option("Python file with a function build(num_blocks, block_size, config)", "FILE")
+    ] = None
+    adapter: Annotated[list[str] | None, option("serve a LoRA adapter as another model", "NAME=FOLDER")] = None
+    timeout: Annotated[float, option("seconds per request", "S")] = 120.0
+    client_timeout: Annotated[int, option("seconds that a client may take to send its request or to read on", "S")] = 10
+    engine: Annotated[Literal["process", "ray"], option("one engine, or replicas of it")] = "process"
+    replicas: Annotated[int | None, option("replicas of --engine ray (2 by default)", "N")] = None
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Serve until a signal; returns exit code 0."""
     import asyncio
 

@@ -1,4 +1,4 @@
-"""The shell of both commands: an exit code whatever happens, and one line on stderr for what a person can mend.
+"""What both commands run in: an exit code whatever happens, and one line on stderr for what a person can fix.
 
 Nothing but the interpreter's own modules is imported before `run` watches, so that an interrupt finds its line from the
 first moment on.
@@ -14,10 +14,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-MISTAKE = 1
-"""Exit code of what a person can mend."""
-MISUSE = 2
-"""Exit code of a command line that is not understood."""
+ERROR = 1
+"""Exit code for what a person can fix."""
+USAGE_ERROR = 2
+"""Exit code for a command line that is not understood."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C: what a shell reports for a program that SIGINT ends."""
 BROKEN_PIPE = 141
@@ -47,25 +47,25 @@ def run(
         try:
             if argv is None:
                 _end_at_second_interrupt(interrupts)
-            return _flushed(command, sys.argv[1:] if argv is None else argv)
+            return _run_and_flush(command, sys.argv[1:] if argv is None else argv)
         except KeyboardInterrupt:
             interrupted = True
-            return _tell(program, stopped, INTERRUPTED)
+            return _print_error(program, stopped, INTERRUPTED)
         except Exception as error:
             if interrupts:  # a library took it for an error of its own, as torch does of NumPy's import, and went on
                 interrupted = True
-                return _tell(program, stopped, INTERRUPTED)
-            return _explained(program, error, extras or {})
+                return _print_error(program, stopped, INTERRUPTED)
+            return _report(program, error, extras or {})
     finally:
         if argv is None and not interrupted:
-            _ignore_interrupts()  # the exit code stands; what is left of the process is its clearing up
+            _ignore_interrupts()  # the exit code stands; only clean-up remains
 
 
-def _flushed(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
-    """Run the command, and see that its output arrives."""
+def _run_and_flush(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+    """Run the command, and flush its output."""
     try:
         code = command(arguments)
-    except SystemExit as end:  # of argparse, which has shown a help, or of rich, whose reader went away
+    except SystemExit as end:  # of Typer after a completion, or of rich, whose reader went away
         if isinstance(end.__context__, BrokenPipeError):
             raise end.__context__ from None
         _flush()
@@ -74,27 +74,27 @@ def _flushed(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) 
     return code
 
 
-def _explained(program: str, error: Exception, extras: Mapping[str, str]) -> int:
-    """Say an error in one line, or raise it again if it is no person's mistake."""
+def _report(program: str, error: Exception, extras: Mapping[str, str]) -> int:
+    """Print an error in one line, or raise it again if a person cannot fix it."""
     from mlsys_lab.errors import CourseError, MissingToolError, UsageError
 
     if isinstance(error, CourseError):
-        return _tell(program, error, MISUSE if isinstance(error, UsageError) else MISTAKE)
+        return _print_error(program, error, USAGE_ERROR if isinstance(error, UsageError) else ERROR)
     if isinstance(error, ModuleNotFoundError) and error.name and error.name in extras:
         install = f"pip install 'mlsys-lab[{extras[error.name]}]'"
-        return _tell(program, MissingToolError(f"{error.name} is not installed", help=install), MISTAKE)
-    if isinstance(error, BrokenPipeError):  # whoever read our output has seen enough, as in `export | head`
+        return _print_error(program, MissingToolError(f"{error.name} is not installed", help=install), ERROR)
+    if isinstance(error, BrokenPipeError):  # the reader of our output has closed it, as `head` does
         _discard_output()
         return BROKEN_PIPE
     if isinstance(error, OSError) and error.filename is not None:
-        return _tell(program, f"cannot use {error.filename}: {error.strerror}", MISTAKE)
+        return _print_error(program, f"cannot use {error.filename}: {error.strerror}", ERROR)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         _discard_output()
-        return _tell(program, f"cannot write all of it: {error.strerror}", MISTAKE)
+        return _print_error(program, f"cannot write all of it: {error.strerror}", ERROR)
     raise error
 
 
-def _tell(program: str, said: object, code: int) -> int:
+def _print_error(program: str, said: object, code: int) -> int:
     print(f"{program}: {said}", file=sys.stderr)
     return code
 
@@ -105,7 +105,7 @@ def _flush() -> None:
 
 
 def _discard_output() -> None:
-    """Send nowhere what standard output holds and cannot write: the interpreter flushes it once more at its end."""
+    """Discard what standard output holds and cannot write: the interpreter flushes it again when it exits."""
     try:
         _flush()
     except OSError:
@@ -113,7 +113,7 @@ def _discard_output() -> None:
 
 
 def _end_at_second_interrupt(interrupts: list[int]) -> None:
-    """Have the first interrupt stop the command, and one that comes while it clears up end the process at once.
+    """Have the first interrupt stop the command, and one during its clean-up end the process at once.
 
     The first is noted in `interrupts`.
     """

@@ -17,22 +17,23 @@ examples:
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
-from mlsys_lab.cli.load import add_lengths, add_objective, add_replica, read_scheduler_config, read_service
-from mlsys_lab.cli.subject import add_model, read_machine, read_model
+from mlsys_lab.cli.app import flag, option
+from mlsys_lab.cli.options import read_machine, read_model
+from mlsys_lab.cli.serving_options import ServingOptions, read_scheduler_config, read_service
 from mlsys_lab.configs.transformer import TransformerConfig
-from mlsys_lab.errors import InputError
+from mlsys_lab.errors import InputError, UsageError
 from mlsys_lab.flops.cache import bytes_per_token
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.inference.simulator import (
@@ -56,29 +57,26 @@ MIXED = "mixed"
 ServeLoad = Callable[[Sequence[Arrival]], Sequence[Served]]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-lab simulate-serving`: the model, the device, the load, the replicas."""
-    add_model(parser)
-    load = parser.add_argument_group("load")
-    which = load.add_mutually_exclusive_group(required=True)
-    which.add_argument("--rate", type=float, nargs="+", metavar="R", help="requests a second, each in a run of its own")
-    which.add_argument("--trace", type=Path, metavar="FILE", help="the requests of a trace")
-    load.add_argument(
-        "--requests", type=int, default=DEFAULT_REQUESTS, metavar="N", help="requests of the shortest run (%(default)s)"
-    )
-    load.add_argument("--burst", type=int, default=1, metavar="N", help="requests that come at once (1)")
-    add_lengths(load)
-    add_objective(parser)
-    replica = add_replica(parser)
-    replica.add_argument("--tensor", type=int, default=1, metavar="N", help="tensor-parallel devices (1)")
-    parser.add_argument("--replicas", type=int, default=1, metavar="N", help="replicas that share the load (1)")
-    parser.add_argument("--readers", type=int, metavar="N", help="compare with as many of them that only read prompts")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write the times against the rate as a page of HTML")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON, in seconds")
+@dataclass(kw_only=True)
+class Arguments(ServingOptions):
+    """The model, the devices, the load and the replicas."""
+
+    rate: Annotated[list[float] | None, option("requests per second, each in a run of its own", "R...", "Load")] = None
+    trace: Annotated[Path | None, option("the requests of a trace", "FILE", "Load")] = None
+    requests: Annotated[int, option("requests of the shortest run", "N", "Load")] = DEFAULT_REQUESTS
+    burst: Annotated[int, option("requests that arrive at once", "N", "Load")] = 1
+    tensor: Annotated[int, option("tensor-parallel devices", "N", "Replica")] = 1
+    replicas: Annotated[int, option("replicas that share the load", "N")] = 1
+    readers: Annotated[int | None, option("compare with as many of the replicas that only prefill", "N")] = None
+    plot: Annotated[Path | None, option("write latency against the rate as a page of HTML", "FILE")] = None
+    json: Annotated[bool, flag("--json", "print the figures as JSON, in seconds")] = False
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Print a table of each rate and arrangement; returns exit code 0."""
+    if (args.rate is None) == (args.trace is None):
+        got = "both" if args.trace else "neither"
+        raise UsageError("the load is --rate or --trace", got=got, help="see `mlsys-lab simulate-serving --help`")
     if not 0 < args.replicas <= MAX_REPLICAS:
         raise InputError("--replicas out of range", got=args.replicas, expected=f"1 to {MAX_REPLICAS}")
     if args.readers is not None and not 0 < args.readers < args.replicas:
@@ -133,11 +131,11 @@ def _as_dict(name: str, key: float | str, one: Steady, busy_s: float) -> dict[st
 
 
 def _utilisation(name: str, key: float | str, busy_s: float) -> float | None:
-    """Fraction of the replicas' most used resource that the load takes; None of a trace, and of divided replicas."""
+    """Utilisation of the replicas' most used resource; None for a trace, and for prefill and decode replicas."""
     return key * busy_s if name == MIXED and not isinstance(key, str) else None
 
 
-def _pool(args: argparse.Namespace, config: TransformerConfig, service: Service, count: int) -> Pool:
+def _pool(args: Arguments, config: TransformerConfig, service: Service, count: int) -> Pool:
     layout = Layout(data=args.expert, tensor=args.tensor, expert=args.expert)
     machine = read_machine(args, args.weights)
     found = build_pool(config, machine, service, read_scheduler_config(args), layout, count=count)
@@ -147,24 +145,22 @@ def _pool(args: argparse.Namespace, config: TransformerConfig, service: Service,
     return found
 
 
-def _arrangements(
-    args: argparse.Namespace, config: TransformerConfig, service: Service, mixed: Pool
-) -> dict[str, ServeLoad]:
-    """What serves a load, by name: all replicas alike, and if asked for, readers and writers."""
+def _arrangements(args: Arguments, config: TransformerConfig, service: Service, mixed: Pool) -> dict[str, ServeLoad]:
+    """Arrangements of the replicas by name: all alike, and with --readers prefill and decode replicas."""
     if args.readers is None:
         return {MIXED: mixed.serve}
     readers, writers = (_pool(args, config, service, count) for count in (args.readers, args.replicas - args.readers))
     network = args.tensor * read_machine(args, args.weights).network_bytes_per_s
     wire = KVTransferLink(bytes_per_token(config, service.cache_bytes), network)
 
-    def apart(load: Sequence[Arrival]) -> Sequence[Served]:
+    def separate(load: Sequence[Arrival]) -> Sequence[Served]:
         return disaggregate(load, readers, writers, wire).served
 
-    return {MIXED: mixed.serve, f"{args.readers} + {args.replicas - args.readers}": apart}
+    return {MIXED: mixed.serve, f"{args.readers} + {args.replicas - args.readers}": separate}
 
 
 def _print(
-    args: argparse.Namespace, objective: Objective, runs: Sequence[tuple[str, float | str, Steady]], busy_s: float
+    args: Arguments, objective: Objective, runs: Sequence[tuple[str, float | str, Steady]], busy_s: float
 ) -> None:
     console = Console(highlight=False, soft_wrap=True)
     devices = args.replicas * args.tensor * args.expert

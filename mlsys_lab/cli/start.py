@@ -1,6 +1,6 @@
 """Start a lab: put its notebook into a folder of your own.
 
-The folder you are in becomes your workspace, unless it lies in one already. An existing lab folder is never
+The folder you are in becomes your workspace, unless it is in one already. An existing lab folder is never
 overwritten.
 
 examples:
@@ -10,27 +10,29 @@ examples:
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import stat
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from mlsys_lab.cli.app import argument, option
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.labinfo import LabInfo, find_lab
 from mlsys_lab.stack.workspace import Workspace
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-lab start`: the lab, and the workspace if it is not the current folder."""
-    parser.add_argument("lab", metavar="LAB", help="01-autograd, autograd or 1")
-    parser.add_argument(
-        "--into", metavar="DIR", type=Path, help="your workspace (default: the one you are in, or here)"
-    )
+@dataclass(kw_only=True)
+class Arguments:
+    """The lab, and the workspace if it is not the current folder."""
+
+    lab: Annotated[str, argument("01-autograd, autograd or 1")]
+    into: Annotated[Path | None, option("your workspace (by default the one you are in, or here)", "DIR")] = None
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Copy the lab's released notebook into the workspace and print what to do next; returns exit code 0."""
     lab = find_lab(args.lab)
     existing = Workspace.find(args.into)
@@ -48,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def copy_lab(lab: LabInfo, root: Path) -> Path:
-    """Copy a released lab (all but lab.toml) to `root/NN-topic`, whole or not at all; `InputError` where it cannot."""
+    """Copy a released lab (all but lab.toml) to `root/NN-topic`; `InputError`, and no partial copy, on failure."""
     target = root / lab.name
     if target.exists():
         help_ = f"go on with {_short(target / lab.notebook.name)}, or move it away to begin again"
@@ -69,5 +71,5 @@ def copy_lab(lab: LabInfo, root: Path) -> Path:
 
 
 def _short(path: Path) -> str:
-    """A path as short as it can be typed here: relative to the current folder where it lies inside."""
+    """The path to type here: relative to the current folder where it is inside that."""
     return os.path.relpath(path) if path.resolve().is_relative_to(Path.cwd()) else str(path)

@@ -1,4 +1,4 @@
-"""Readers of a Hugging Face config.json's fields, one for each architecture that this package computes rightly."""
+"""Readers of Hugging Face's config.json, one for each architecture that this package counts correctly."""
 
 from __future__ import annotations
 
@@ -142,12 +142,12 @@ def _gpt_oss(c: Fields) -> TransformerConfig:
 
 
 def _phi3(c: Fields) -> TransformerConfig:
-    """Read Phi-3's fields; its matrices are stored joined, which makes no difference to their number."""
+    """Read Phi-3's fields; that its matrices are stored fused changes no count."""
     return _llama(c, qkv_bias=False, out_bias=False, mlp_bias=False)
 
 
 def _gemma2(c: Fields, **other: Any) -> TransformerConfig:
-    """Read Gemma 2's fields: a gated MLP with GELU, post-norms, tied unless it is said."""
+    """Read Gemma 2's fields: a gated MLP with GELU, post-norms, tied by default."""
     c.refuse("hidden_activation", unless="gelu_pytorch_tanh", default="gelu_pytorch_tanh")
     fields = {"activation": "geglu", "post_norms": True, "mlp_bias": False}
     return _rotary(c, tied=c.get("tie_word_embeddings", default=True), **fields, **other)
@@ -159,7 +159,7 @@ def _gemma3(c: Fields) -> TransformerConfig:
 
 
 def _llama4(c: Fields) -> TransformerConfig:
-    """Read the fields of Llama 4's decoder: a shared expert beside the routed ones, dense layers of another width.
+    """Read the fields of Llama 4's decoder: a shared expert next to the routed ones, dense layers of another width.
 
     Norms of queries and keys have no weights; how angles are stretched is left out, since some layers turn none.
     """
@@ -182,7 +182,7 @@ def _deepseek_v3(c: Fields) -> TransformerConfig:
     """Read DeepSeek-V2's and V3's fields, without multi-token prediction; experts in all but the dense layers."""
     c.refuse("moe_layer_freq", unless=1, default=1)
     c.refuse("attention_bias", unless=False, default=False)
-    c.refuse("index_topk", unless=None, default=None)  # V3.2 chooses keys by an indexer with weights of its own
+    c.refuse("index_topk", unless=None, default=None)  # V3.2 selects keys by an indexer with weights of its own
     groups, max_groups = (8, 4) if c.get("model_type") == "deepseek_v3" else (1, 0)  # as transformers fills them in
     experts = Experts(
         count=c.size("n_routed_experts"),
@@ -250,4 +250,4 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     },
     "llama4_text": {"head_dim": 128, "attention_chunk_size": 8192, "rope_theta": 5e5, "rms_norm_eps": 1e-5},
 }
-"""Values that `transformers` gives to fields which a file leaves out, where other architectures have other ones."""
+"""Defaults of `transformers` for fields that a file omits, where they differ between architectures."""

@@ -1,4 +1,4 @@
-"""The fields of a Hugging Face config.json, by whichever names the generations of `transformers` write them."""
+"""The fields of a Hugging Face config.json, under the names that successive versions of `transformers` write."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mlsys_lab.errors import InputError
 
 
 class Fields:
-    """Reader of one config.json: finds a field under its several names, and says in one line what is wrong with it.
+    """Reader of one config.json: finds a field under each of its names, and raises a one-line error for a wrong one.
 
-    `inside` is the `model_type` of the model that the decoder is a part of, "" where it is no part.
+    `inside` is the `model_type` of the multimodal model that the decoder is a part of, "" for a plain decoder.
     """
 
     def __init__(self, fields: Mapping[str, Any], name: str, inside: str = "") -> None:
@@ -26,7 +26,7 @@ class Fields:
         """The value of a field that must be a whole number; InputError if it is missing and has no default."""
         value = self.get(*names, default=default)
         if value is None:
-            raise InputError(f"{self.name} lacks a size", expected=" or ".join(names))
+            raise InputError(f"{self.name} has no such size", expected=" or ".join(names))
         if not isinstance(value, int) or isinstance(value, bool):
             raise InputError(f"{self.name}: {names[0]} is not a size", got=repr(value), expected="a whole number")
         return value
@@ -54,20 +54,20 @@ class Fields:
 
     @property
     def rope_theta(self) -> float:
-        """Base of the rotary angles, wherever either generation of `transformers` writes it."""
+        """Base of the rotary angles, wherever the version of `transformers` writes it."""
         inner = self.rope.get("rope_theta")
         return self.get("rope_theta", default=1e4) if inner is None else inner  # type: ignore[no-any-return]
 
     @property
     def rope_scaling(self) -> RotaryScaling | None:
-        """How rotary angles are stretched for long contexts; None if they are not, or by an `unknown_scaling`."""
+        """Scaling of the rotary angles for long contexts; None if there is none, or an `unknown_scaling`."""
         kind: Any = self._rope_type
         if self.unknown_scaling or kind not in SCALINGS:
             return None
         names = ("factor", "low_freq_factor", "high_freq_factor") if kind == "llama3" else ("factor",)
         given: dict[str, Any] = {name: self.rope.get(name) for name in names}
-        if lacking := [name for name, value in given.items() if value is None]:
-            raise InputError(f"{self.name}: rope_scaling of type {kind} lacks {' and '.join(lacking)}")
+        if missing := [name for name, value in given.items() if value is None]:
+            raise InputError(f"{self.name}: rope_scaling of type {kind} has no {' and '.join(missing)}")
         if kind == "llama3":
             name = "original_max_position_embeddings"
             trained = self.get(name, default=self.rope.get(name))
@@ -76,7 +76,7 @@ class Fields:
 
     @property
     def unknown_scaling(self) -> str:
-        """Type of stretching of rotary angles that is not computed; "" if there is none.
+        """Type of rotary scaling that is not computed here; "" if there is none.
 
         `RotaryScaling` does not have it, or some layers turn no angles at all (Llama 4).
         """
@@ -89,7 +89,7 @@ class Fields:
 
     @property
     def window(self) -> int | None:
-        """Number of tokens that attention reaches back, if fewer than the context; else None."""
+        """Size of the attention window in tokens, if smaller than the context; else None."""
         if not self.get("use_sliding_window", default=not self.text("model_type").startswith("qwen")):
             return None
         window = self.size(self.window_field, default=0)
@@ -102,7 +102,7 @@ class Fields:
 
     @property
     def windowed_layers(self) -> int:
-        """Number of layers that reach back `window` tokens only: those of `layer_types`, or all but each p-th one."""
+        """Number of layers with the `window`: those of `layer_types`, or all but every p-th one."""
         layers = self.size("num_hidden_layers", default=0)
         if types := self.entries("layer_types"):
             return sum(kind in ("sliding_attention", "chunked_attention") for kind in types)
@@ -130,7 +130,7 @@ class Fields:
         return rope
 
 
-def reach(window: int, windowed_layers: int, n_layers: int) -> str:
-    """The phrase that says how far attention reaches back, and in how many layers if not in all."""
+def describe_window(window: int, windowed_layers: int, n_layers: int) -> str:
+    """Describe an attention window, and in how many layers it is if not in all."""
     where = "" if windowed_layers == n_layers else f" in {windowed_layers} of {n_layers} layers"
     return f"attention reaches back {window} tokens only{where}"

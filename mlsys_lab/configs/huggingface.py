@@ -1,4 +1,4 @@
-"""From a Hugging Face config.json to a `TransformerConfig`, for the architectures that this package computes rightly.
+"""From a Hugging Face config.json to a `TransformerConfig`, for the architectures that this package counts correctly.
 
 What changes no count is not part of a `TransformerConfig`; `omissions` says what of it a file has. What would make the
 arithmetic wrong is refused.
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from mlsys_lab.configs.architectures import DEFAULTS, FAMILIES
-from mlsys_lab.configs.fields import Fields, reach
-from mlsys_lab.configs.transformer import TransformerConfig, refuse_without_attention
+from mlsys_lab.configs.fields import Fields, describe_window
+from mlsys_lab.configs.transformer import TransformerConfig, require_attention
 from mlsys_lab.errors import InputError, did_you_mean
 
 Source = str | Path | Mapping[str, Any]
@@ -29,7 +29,7 @@ def read_config(source: Source) -> TransformerConfig:
     """Read a model's sizes from its config.json: a path to the file or its folder, or the content as a mapping.
 
     Fields that a file may leave out have the value that `transformers` gives them. Raises InputError for a file that
-    cannot be read, lacks a size, is of an unknown `model_type`, or asks for something that is not computed here.
+    cannot be read, misses a size, is of an unknown `model_type`, or asks for something that is not computed here.
     """
     found = read_fields(source)
     return FAMILIES[found.text("model_type")](found)
@@ -48,7 +48,7 @@ def omissions(source: Source) -> tuple[str, ...]:
     if found.unknown_scaling:
         said.append(f"rotary angles are stretched ({found.unknown_scaling})")
     if found.window is not None:
-        told = reach(found.window, found.windowed_layers, found.size("num_hidden_layers", default=0))
+        told = describe_window(found.window, found.windowed_layers, found.size("num_hidden_layers", default=0))
         said.append(f"{told} ({found.window_field})")
     if modules := found.get("num_nextn_predict_layers"):
         said.append(f"{modules} further module predicts a later token (num_nextn_predict_layers)")
@@ -81,7 +81,7 @@ def read_fields(source: Source) -> Fields:
     decoder, inside = _find_decoder(fields)
     whole, kind = fields.get("model_type"), decoder.get("model_type")
     for one in (whole, kind):
-        refuse_without_attention(str(one))
+        require_attention(str(one))
     _refuse_other_layers(decoder, name)
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise InputError(

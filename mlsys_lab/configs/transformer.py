@@ -1,4 +1,4 @@
-"""What a decoder transformer is made of: the sizes that decide its parameters, FLOPs and bytes, and nothing else.
+"""Sizes of a decoder transformer: those that determine its parameters, FLOPs and bytes, and no others.
 
 Dimension letters, here and everywhere above: B batch, T tokens of a sequence, L layers, D d_model, F d_ff,
 N query heads, K key/value heads, H head_dim, V vocabulary, E experts.
@@ -38,8 +38,8 @@ class Experts:
 
     `count` experts are routed, of which a token uses `active`, and `shared` more that every token uses; all are `d_ff`
     wide. The first `dense_layers` layers keep the dense MLP, `TransformerConfig.d_ff` wide; where they lie among the
-    others, as in Llama 4, no count is another. With `max_groups` the router takes a token's experts from at most so
-    many groups of neighbours, which ranks keep in one node (node-limited routing: DeepSeek-V3, arXiv:2412.19437,
+    others, as in Llama 4, no count is another. With `max_groups` the router takes a token's experts from at most that
+    many groups of neighbours, which are kept in one node (node-limited routing: DeepSeek-V3, arXiv:2412.19437,
     §2.1.2); 0 leaves it free. Raises InputError for sizes that are no whole numbers in range.
     """
 
@@ -67,11 +67,11 @@ class LatentAttention:
     whole numbers, and an odd `rope_dim`.
     """
 
-    q_rank: int | None
     kv_rank: int
     nope_dim: int
     rope_dim: int
     v_dim: int
+    q_rank: int | None = None
 
     def __post_init__(self) -> None:
         _require_integers(self, "kv_rank", "nope_dim", "rope_dim", "v_dim", at_least=1)
@@ -82,7 +82,7 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class RotaryScaling:
-    """Rotary angles that grow more slowly with position, for sequences longer than a model first saw.
+    """Rotary scaling: angles that grow more slowly with position, for sequences longer than those trained on.
 
     "linear" divides every angle by `factor` (Chen et al. 2023, arXiv:2306.15595, §2.3). "llama3" divides only those of
     pairs that turn less than `low_freq_factor` times within the `original_context`, keeps those that turn more than
@@ -110,7 +110,7 @@ class RotaryScaling:
 
 
 class Window(NamedTuple):
-    """How far attention reaches back where it does not see all: `tokens`, itself among them, in `layers` layers."""
+    """Sliding-window attention: a token attends to `tokens` tokens, itself included, in `layers` of the layers."""
 
     tokens: int
     layers: int
@@ -118,13 +118,13 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """A decoder transformer of pre-norm blocks. Raises InputError for one that cannot be.
+    """A decoder transformer of pre-norm blocks. Raises InputError for sizes that do not fit together.
 
     `n_kv_heads` 0 means as many as query heads, and 1 is multi-query attention; `head_dim` 0 means D / N, and with
     latent attention `nope_dim + rope_dim`. A "swiglu" or "geglu" MLP has three matrices, the others two. Biases are
     those of queries, keys and values; of attention's output; of the MLP; of norms ("layer" only). `qk_norm` is an RMS
     norm over each head's query and key before the positions (Qwen 3), `embedding_norm` one over embedded tokens
-    (BLOOM), `post_norms` one each over what attention and the MLP give, before it is added (Gemma 2).
+    (BLOOM), `post_norms` one each over the outputs of attention and MLP, before the residual addition (Gemma 2).
     `attention_sinks` are one number a head that its softmax counts as one more score, `router_bias` one an expert
     (gpt-oss). `parallel_blocks` feed attention and MLP from one norm and add both (PaLM). `tied`: the head is the
     embedding.
@@ -179,7 +179,9 @@ class TransformerConfig:
         for name in FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise InputError(
-                    f"TransformerConfig.{name} is either or", got=repr(getattr(self, name)), expected="True or False"
+                    f"TransformerConfig.{name} must be a boolean",
+                    got=repr(getattr(self, name)),
+                    expected="True or False",
                 )
         _require_positive_numbers(self, "rope_theta", "norm_eps")
         self._check_heads()
@@ -236,8 +238,8 @@ OTHER_LAYERS = (
 attention, or among layers with it: state-space layers, linear attention, short convolutions."""
 
 
-def refuse_without_attention(name: str) -> None:
-    """Raise InputError where a name or `model_type` is of a model some of whose layers have no keys and values."""
+def require_attention(name: str) -> None:
+    """Raise InputError for a name or `model_type` of models in which some layers have no keys and values."""
     letters = "".join(filter(str.isalnum, name.lower()))
     if any(family in letters for family in OTHER_LAYERS):
         raise InputError(

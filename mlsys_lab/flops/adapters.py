@@ -1,6 +1,6 @@
-"""Parameters, bytes and FLOPs of a low-rank adapter, beside those of the model that it changes.
+"""Parameters, bytes and FLOPs that a LoRA adapter adds to a model.
 
-LoRA (Hu et al., arXiv:2106.09685, §4.1): a matrix of I inputs and O outputs gets r·(I + O) parameters beside it, where
+LoRA (Hu et al., arXiv:2106.09685, §4.1): a matrix of I inputs and O outputs gets r·(I + O) more parameters, where
 r is the rank. D is d_model.
 """
 
@@ -18,7 +18,7 @@ EVERY = (*ATTENTION, "gate", "up", "down")
 
 
 def adapter_parameters(config: TransformerConfig, rank: int, targets: Sequence[str] = ("query", "value")) -> int:
-    """Parameters of an adapter of this rank beside the matrices of these names in every block.
+    """Parameters of a LoRA adapter of this rank on the matrices of these names in every block.
 
     InputError for a name that the blocks have not, experts and latent attention.
 

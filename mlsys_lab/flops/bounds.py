@@ -1,6 +1,6 @@
 """The least time of a training step, a prefill and a decoding step on a device: what binds it, and by how much.
 
-Each device has so many FLOPs to do, bytes of memory to move, bytes to send within its node and beyond it. Were all four
+Each device has FLOPs to do, bytes of memory to move, and bytes to send within its node and beyond it. If all four
 perfectly overlapped, the step would take the longest of the four: no schedule of this kind is faster. Of this kind: a
 pipeline of one forward, one backward, traffic in the patterns of `communication`. Left out, so that real steps are
 longer: latency, kernels' launches, what does not overlap, matrix units that are not filled, uneven routing.
@@ -43,7 +43,7 @@ class Machine:
 def machine(
     device: Device, precision: str, *, node: int | None = None, network_bytes_per_s: float = NETWORK_BYTES_PER_S
 ) -> Machine:
-    """A row of the device table as a `Machine`: its fastest links, all in use, are the wires within a node.
+    """A row of the device table as a `Machine`: within a node, all of its fastest links are in use.
 
     Multiplication is at the peak of `precision`, or of 16 bits where the device has no unit for a narrow one (it is
     then unpacked first) or knows the other 16-bit format only. `InputError` where it has no unit for "fp32".
@@ -72,7 +72,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class LeastTime:
+class TimeBound:
     """Seconds that each part of the work takes by itself; the longest is the bound."""
 
     compute_s: float
@@ -102,9 +102,9 @@ class LeastTime:
         return longest / second if second else None
 
 
-def least_time(work: Work, on: Machine) -> LeastTime:
+def least_time(work: Work, on: Machine) -> TimeBound:
     """Seconds that each part of the work takes by itself on a machine: each amount over its rate."""
-    return LeastTime(
+    return TimeBound(
         compute_s=work.flops / on.peak_flops_per_s,
         memory_s=work.memory_bytes / on.memory_bytes_per_s,
         link_s=work.link_bytes / on.link_bytes_per_s,
@@ -196,7 +196,7 @@ def training_traffic(
 
 
 def node_copies(config: TransformerConfig) -> float:
-    """Copies of a token that experts in other nodes are sent, over those that it takes to send one to each expert.
+    """Copies of a token sent to experts in other nodes, as a fraction of one copy per expert.
 
     Node-limited routing sends a token once to each of at most `Experts.max_groups` nodes.
     """
@@ -214,11 +214,11 @@ def training_work(
     node: int,
     causal: bool = True,
 ) -> Work:
-    """One training step on `batch` sequences of `tokens`, on the device that has most to do; fused attention.
+    """Work of a training step on `batch` sequences of `tokens`, on the busiest device; fused attention.
 
     FLOPs: those of `stage_flops`, with what could be done while a pipeline fills and drains. Memory:
     weights are read forward and backward, and the layers' once more when recomputing, for each micro-batch; gradients
-    are written and added to, kept activations written and read, the optimiser's states read and written once. Of an
+    are written and added to, kept activations written and read, the optimizer's states read and written once. Of an
     embedding rows are read, which is not counted; the head's matrix is read whole.
     """
     m, t, p = layout.micro_batches(batch), layout.tensor, layout.pipeline

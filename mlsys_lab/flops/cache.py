@@ -1,4 +1,4 @@
-"""Bytes of the KV cache: what a served token leaves behind in every layer.
+"""Bytes of the KV cache: what a token keeps in every layer.
 
 Multi-head, grouped and multi-query attention keep a key and a value for each of their K key/value heads (Shazeer,
 arXiv:1911.02150; Ainslie et al., arXiv:2305.13245); latent attention one compressed vector and one rotary key for all
@@ -45,7 +45,7 @@ def cache_bytes(
 
 
 def copies(config: TransformerConfig, tensor: int) -> float:
-    """How often the devices of a tensor-parallel group keep the whole cache between them.
+    """How many replicas of the KV cache a tensor-parallel group holds.
 
     Heads are divided among the devices; once there are more devices than key/value heads, some keep the same head, and
     the latent vector, which all heads share, is kept by every device.

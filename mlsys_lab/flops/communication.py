@@ -123,7 +123,7 @@ def tensor_parallel_bytes(
     Attention and MLP each end in an all-reduce of T·D elements forward, and each begin with one backward. Sequence
     parallelism takes a reduce-scatter and an all-gather in its place, the same bytes, and gathers its divided inputs
     once more for the gradient of the weights (Korthikanti et al., §4.2.2). Full recomputation repeats the forward ones.
-    What a divided vocabulary sends besides is in `vocabulary_parallel_bytes`.
+    The bytes for a sharded vocabulary are in `vocabulary_parallel_bytes`.
     """
     check_recomputation(recomputation)
     require_positive(tokens=tokens, layers=layers, element_bytes=element_bytes)
@@ -135,7 +135,7 @@ def tensor_parallel_bytes(
 
 
 class VocabularyBytes(NamedTuple):
-    """Bytes that a device sends in a training step since the vocabulary is divided: activations, and of the loss."""
+    """Bytes that a device sends in a training step for a sharded vocabulary: of activations, and of the loss."""
 
     embedding: float
     head: float
@@ -150,7 +150,7 @@ def vocabulary_parallel_bytes(
     element_bytes: float = 2,
     sequence_parallel: bool = False,
 ) -> VocabularyBytes:
-    """Bytes that a tensor-parallel device sends for `tokens` tokens where each has some of the vocabulary.
+    """Bytes that a tensor-parallel device sends for `tokens` tokens where the vocabulary is sharded.
 
     Embedded tokens are all-reduced forward, gradients of what goes into the head backward (arXiv:1909.08053, §3). With
     sequence parallelism the head's input is gathered and its gradient reduce-scattered, as many bytes; and gradients of
@@ -197,7 +197,7 @@ def expert_parallel_bytes(
 def context_parallel_bytes(
     config: TransformerConfig, tokens: float, devices: int, *, layers: float, element_bytes: float = 2, tensor: int = 1
 ) -> float:
-    """Bytes of keys and values that a device passes round the ring, forward, for `tokens` tokens (arXiv:2310.01889).
+    """Bytes of keys and values that a device sends around the ring, forward, for `tokens` tokens (arXiv:2310.01889).
 
     The backward pass sends keys and values again, and their gradients with them: twice as many bytes. With latent
     attention too, whole keys and values are passed.
@@ -270,7 +270,7 @@ def tensor_limit(d_ff: int, peak_flops_per_s: float, link_bytes_per_s: float) ->
 
 
 def best_data_ways(tokens: float, devices: int, d_ff: int, *, data_axes: int = 1, tensor_axes: int = 1) -> float:
-    """How many ways to divide n devices over data, X, and n/X over tensors, so that each device sends least.
+    """Data-parallel degree X of n devices (n/X are tensor-parallel) at which each device sends the fewest bytes.
 
     A matrix multiplied by B tokens gathers 2·D·F·X/n bytes of weights on each device and 2·D·B/X of activations; over
     `data_axes` and `tensor_axes` axes of a torus their times are equal, and add up to least, at

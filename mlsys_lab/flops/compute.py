@@ -2,7 +2,7 @@
 
 Only matrix multiplications are counted, each exactly; norms, activations, softmax, rotation and the embedding's look-up
 are not: about a thousandth of a layer's FLOPs at D in the thousands, and of attention's a hundredth (some 5 FLOPs of
-softmax a score beside 4·H), on other units. A multiply-add is two FLOPs. Attention is counted over all pairs of
+softmax a score next to 4·H), on other units. A multiply-add is two FLOPs. Attention is counted over all pairs of
 positions, as a multiplication without a mask does them and as PaLM's and Megatron's formulas count; `causal=True`
 counts the pairs that a causal mask lets through, which is what a kernel that skips masked blocks comes close to.
 
@@ -17,9 +17,10 @@ V vocabulary.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
-from mlsys_lab.configs.transformer import TransformerConfig
+from mlsys_lab.configs.transformer import TransformerConfig, Window
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.validation import require_at_least_one, require_non_negative, require_positive
@@ -59,7 +60,7 @@ class Flops:
 
     @property
     def attention_share(self) -> float:
-        """Share of all FLOPs that goes into scores and weighted sums of values, in [0, 1)."""
+        """Fraction of all FLOPs in scores and weighted sums of values, in [0, 1)."""
         return self.attention / self.total
 
 
@@ -87,13 +88,14 @@ def forward(
     causal: bool = False,
     past: int = 0,
     head_tokens: int | None = None,
+    window: Window | None = None,
 ) -> Flops:
     """FLOPs of the forward pass over `batch` sequences of `tokens` new tokens that follow `past` cached ones.
 
     A linear map from m to n is 2mn a token. `head_tokens`: for how many tokens of each sequence logits are computed,
     all by default; a prefill needs 1. Latent attention is counted as trained, with keys and values of the new tokens
-    unpacked; what it costs after cached ones, and what a window spares, is in `mlsys_lab.flops.step`. Raises
-    InputError.
+    unpacked; what it costs after cached ones is in `mlsys_lab.flops.step`. The layers of a `window` attend to its
+    tokens only. Raises InputError.
     """
     require_at_least_one(tokens=tokens)
     require_positive(batch=batch)
@@ -114,7 +116,11 @@ def forward(
         routed_layers = config.n_layers - dense_layers
         expert = routed_layers * (experts.active + experts.shared) * matrices * D * experts.d_ff
         router = routed_layers * D * experts.count
-    all_tokens, all_pairs = batch * tokens, batch * pairs(tokens, past, causal=causal)
+    layer_pairs = config.n_layers * pairs(tokens, past, causal=causal)
+    if window is not None:
+        narrow = pairs(tokens, past, window=window.tokens)
+        layer_pairs -= window.layers * max(0, pairs(tokens, past, causal=causal) - narrow)
+    all_tokens, all_pairs = batch * tokens, batch * layer_pairs
     token_macs = {
         "query": config.n_layers * query,
         "key_value": config.n_layers * key_value,
@@ -124,8 +130,8 @@ def forward(
     }
     return Flops(
         **{name: 2.0 * all_tokens * macs for name, macs in token_macs.items()},
-        scores=2.0 * all_pairs * config.n_layers * N * H,
-        values=2.0 * all_pairs * config.n_layers * N * value_dim,
+        scores=2.0 * all_pairs * N * H,
+        values=2.0 * all_pairs * N * value_dim,
         head=2.0 * batch * (tokens if head_tokens is None else head_tokens) * D * config.vocab_size,
     )
 
@@ -242,16 +248,41 @@ def palm_training_per_token(config: TransformerConfig, tokens: int, n_parameters
     return six_n(count, 1) + 12.0 * config.n_layers * config.n_heads * config.head_dim * tokens
 
 
-def attention_share(config: TransformerConfig, tokens: int, *, causal: bool = False) -> float:
-    """Share of a sequence's FLOPs that goes into scores and weighted sums; equal forward, backward and in both."""
-    return forward(config, tokens, causal=causal).attention_share
+def attention_share(
+    config: TransformerConfig, tokens: int, *, causal: bool = False, window: Window | None = None
+) -> float:
+    """Fraction of a sequence's FLOPs in scores and weighted sums; equal forward, backward and in both.
+
+    >>> from mlsys_lab.configs.presets import WINDOWS, preset
+    >>> round(attention_share(preset("gemma3-27b"), 131_072, window=WINDOWS["gemma3-27b"]), 2)
+    0.29
+    """
+    return forward(config, tokens, causal=causal, window=window).attention_share
 
 
-def attention_crossover(config: TransformerConfig, *, causal: bool = False) -> float:
+def attention_crossover(config: TransformerConfig, *, causal: bool = False, window: Window | None = None) -> float:
     """Tokens of a sequence from which scores and weighted sums cost more than everything else.
 
-    The share is a·T / (a·T + b) with all pairs; with the causal half, a·(T+1)/2 takes the place of a·T.
+    With all pairs, attention costs a·T per token and the rest b: half is reached at T = b/a; with the causal half,
+    a·(T + 1)/2 takes the place of a·T. Layers with a `window` cost a constant from there on, and without any other
+    layer half may never be reached: infinity.
     """
     one = forward(config, 1)
-    ratio = (one.total - one.attention) / one.attention
-    return 2 * ratio - 1 if causal else ratio
+    ratio = (one.total - one.attention) / one.attention  # b/a
+    plain = 2 * ratio - 1 if causal else ratio
+    if window is None or plain <= window.tokens:
+        return plain
+    if window.layers == config.n_layers and forward(config, 2**30, window=window).attention_share < 0.5:
+        return math.inf
+
+    def excess(tokens: int) -> float:
+        flops = forward(config, tokens, causal=causal, window=window)
+        return 2 * flops.attention - flops.total
+
+    low, high = window.tokens, window.tokens
+    while excess(high) < 0:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if excess(middle) >= 0 else (middle, high)
+    return float(high)

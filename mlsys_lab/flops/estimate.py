@@ -12,7 +12,7 @@ from typing import Any
 from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import activations, cache, compute, step
-from mlsys_lab.flops.bounds import LeastTime, Machine, layer_activations, least_time, serving_work, training_work
+from mlsys_lab.flops.bounds import Machine, TimeBound, layer_activations, least_time, serving_work, training_work
 from mlsys_lab.flops.defaults import SERVING_EFFICIENCY, TRAINING_EFFICIENCY
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.memory import BYTES, Recipe, States, states
@@ -60,7 +60,7 @@ class Estimate:
     flops: dict[str, float]  # of a whole step, prefill or decoding step, on all devices together
     memory: MemoryUse
     capacity_bytes: float
-    bounds: dict[str, LeastTime]  # "step", or "prefill" and "decode"
+    bounds: dict[str, TimeBound]  # "step", or "prefill" and "decode"
     expected_s: dict[str, float]  # of the same
     tokens_per_s: dict[str, float]  # of all devices together
     cost_per_million_tokens: dict[str, float] | None
@@ -149,7 +149,7 @@ def estimate_training(
         devices=layout.devices,
         parameters=parameters(config).total,
         active_parameters=parameters(config).active,
-        parameters_per_device=_most_parameters(config, layout),
+        parameters_per_device=_max_parameters(config, layout),
         flops={"model": flops.model, "hardware": flops.hardware},
         memory=training_memory(config, layout, recipe, batch=batch, tokens=tokens),
         capacity_bytes=machine.memory_bytes,
@@ -176,7 +176,7 @@ def serving_memory(
     activation_bytes = rows * (2 * config.d_model + activations.mlp_elements(config) / 2 / t) * 2
     cached = sequences * cache.cache_bytes(config, tokens, element_bytes=cache_bytes) * cache.copies(config, t)
     return MemoryUse(
-        weights=weight_bytes * _most_parameters(config, layout),
+        weights=weight_bytes * _max_parameters(config, layout),
         activations=activation_bytes + sequences * config.vocab_size / t * 4,
         cache=cached / t * layout.stage_layers(config) / config.n_layers,
     )
@@ -197,7 +197,7 @@ def estimate_serving(
 
     Each data-parallel rank serves its part of the batch. "prefill" is the least time to the first token of
     `micro_batch` prompts on a rank, "decode" that of one more token for every sequence; tokens per second are of all
-    ranks, with all pipeline stages at work on different sequences as far as there are so many.
+    ranks, with all pipeline stages at work on different sequences as far as there are enough.
     """
     _check(config, tokens, price_per_hour)
     sequences, p = _sequences(layout, batch), layout.pipeline
@@ -228,7 +228,7 @@ def estimate_serving(
         devices=layout.devices,
         parameters=parameters(config).total,
         active_parameters=parameters(config).active,
-        parameters_per_device=_most_parameters(config, layout),
+        parameters_per_device=_max_parameters(config, layout),
         flops=flops,
         memory=serving_memory(
             config, layout, batch=batch, tokens=tokens, weight_bytes=weight_bytes, cache_bytes=cache_bytes
@@ -262,7 +262,7 @@ def training_run(
     return time_s, None if price_per_hour is None else time_s / 3600 * estimate.devices * price_per_hour
 
 
-def _most_parameters(config: TransformerConfig, layout: Layout) -> float:
+def _max_parameters(config: TransformerConfig, layout: Layout) -> float:
     """Parameters on one device of the first or the last pipeline stage, whichever holds more."""
     held, single = shard(config, layout), layout.pipeline == 1
     return max(held.at(first=True, last=single), held.at(first=single, last=True)) + held.experts
@@ -289,7 +289,7 @@ def check_tokens(config: TransformerConfig, tokens: int) -> None:
     require_integer("tokens of a sequence", tokens)
     if config.position == "learned" and tokens > config.context:
         raise InputError(
-            f"{config.name} has no positions for so many tokens", got=tokens, expected=f"up to {config.context}"
+            f"{config.name} has no positions for that many tokens", got=tokens, expected=f"up to {config.context}"
         )
 
 

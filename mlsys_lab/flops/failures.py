@@ -1,7 +1,7 @@
 """How often a job on many devices fails, and how often it should therefore save.
 
-Failures are taken to come independently at a constant rate, and saving and restarting to be short beside the time
-between them.
+Failures are assumed independent, at a constant rate, and saving and restarting short compared with the time between
+them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def time_between_failures_s(device_s: float, devices: int) -> float:
 
 
 def checkpoint_interval_s(save_s: float, between_failures_s: float) -> float:
-    """Seconds of training between checkpoints that lose least, √(2·C·M) (Young, Commun. ACM 17(9), 1974).
+    """Optimal seconds of training between checkpoints, √(2·C·M) (Young, Commun. ACM 17(9), 1974).
 
     `save_s` is C, for which training stops to save; `between_failures_s` is M.
 
@@ -35,7 +35,7 @@ def checkpoint_interval_s(save_s: float, between_failures_s: float) -> float:
 
 
 def daly_interval_s(save_s: float, between_failures_s: float) -> float:
-    """Seconds of training between checkpoints that lose least where saving is not short (Daly, FGCS 22(3), 2006).
+    """Optimal seconds of training between checkpoints where saving is not short (Daly, FGCS 22(3), 2006).
 
     √(2·C·M)·(1 + √(C/2M)/3 + C/2M/9) - C, for C < 2·M; from there on nothing is gained by saving more often than M.
 
@@ -47,12 +47,12 @@ def daly_interval_s(save_s: float, between_failures_s: float) -> float:
     return young_s * (1 + math.sqrt(ratio) / 3 + ratio / 9) - save_s if ratio < 1 else between_failures_s
 
 
-def lost_share(interval_s: float, save_s: float, between_failures_s: float, *, restart_s: float = 0.0) -> float:
-    """Share of the time that goes into saving, and into work that failures undo: C/τ + (τ/2 + R)/M.
+def lost_fraction(interval_s: float, save_s: float, between_failures_s: float, *, restart_s: float = 0.0) -> float:
+    """Fraction of the time spent on saving, and on work that failures undo: C/τ + (τ/2 + R)/M.
 
     A failure undoes half an interval on average, and `restart_s`, R, passes before training goes on.
 
-    >>> round(lost_share(1138, 60, 3 * 3600), 3)
+    >>> round(lost_fraction(1138, 60, 3 * 3600), 3)
     0.105
     """
     require_positive(interval_s=interval_s, save_s=save_s, between_failures_s=between_failures_s)

@@ -1,4 +1,4 @@
-"""How a model and its batch are divided among devices, and which share of the parameters one device then holds."""
+"""How a model and its batch are sharded among devices, and how many of the parameters one device then holds."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ class Layout:
         """
         chunks = self.pipeline * self.interleave
         full = math.ceil(config.n_layers / chunks) * self.interleave
-        lacking = full * self.pipeline - config.n_layers
-        return full - (1 if (last and lacking > 0) or (first and lacking > 1) else 0)
+        missing = full * self.pipeline - config.n_layers
+        return full - (1 if (last and missing > 0) or (first and missing > 1) else 0)
 
     def in_flight(self, stage: int, micro_batches: int) -> float:
         """Micro-batches whose activations a pipeline stage, counted from 0, keeps at once, with all of its layers.
@@ -136,7 +136,7 @@ class Layout:
         return self.micro_batches(batch) * self.data * self.micro_batch * tokens / self.devices
 
     def rounds(self, micro_batches: int) -> int:
-        """How often in a step a rank with ZeRO 2 or 3 goes through its layers: reduce-scatters and gathers are as many.
+        """How often per step a rank with ZeRO 2 or 3 goes through its layers, and gathers or reduce-scatters.
 
         A chunk of an interleaved stage has as many micro-batches in a row as there are stages, and adds up their
         gradients first (Llama 3, arXiv:2407.21783, §3.3.2).
@@ -157,7 +157,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Shard:
-    """Numbers of parameters that one device holds, before ZeRO divides them."""
+    """Numbers of parameters that one device holds, before ZeRO shards them."""
 
     dense: float  # of the fullest stage's layers, experts aside
     experts: float  # of the fullest stage's layers
@@ -170,7 +170,7 @@ class Shard:
 
 
 def shard(config: TransformerConfig, layout: Layout) -> Shard:
-    """Parameters that one device holds: tensor parallelism divides matrices, pipeline stages divide the layers.
+    """Parameters that one device holds: tensor parallelism shards matrices, pipeline parallelism the layers.
 
     Copied to all tensor-parallel ranks: norms, the router, learned positions, the matrices of latent attention that
     lead to its latent vectors, and a key/value head where there are more ranks than heads. Counted as divided although

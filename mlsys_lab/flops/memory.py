@@ -1,7 +1,7 @@
-"""Bytes of training states: weights, gradients and the optimiser's, by precision recipe and ZeRO stage.
+"""Bytes of weights, gradients and optimizer states, by precision recipe and ZeRO stage.
 
 Adam keeps two moments a parameter. With 16-bit weights it updates an fp32 master copy (Micikevicius et al.,
-arXiv:1710.03740). ZeRO divides among the data-parallel ranks the optimiser's states (stage 1), gradients too (stage 2),
+arXiv:1710.03740). ZeRO divides among the data-parallel ranks the optimizer's states (stage 1), gradients too (stage 2),
 weights too (stage 3) (Rajbhandari et al., arXiv:1910.02054, §5).
 """
 
@@ -30,7 +30,7 @@ def element_bytes(name: str) -> float:
 class Recipe:
     """Bytes that training keeps for each parameter, and the format in which it multiplies.
 
-    `weights` are those that the forward pass reads, `gradients` all copies of gradients, `master` the optimiser's own
+    `weights` are those that the forward pass reads, `gradients` all copies of gradients, `master` the optimizer's own
     copy of the weights, `moments` Adam's two together. Activations are kept in the format `compute`, and sent in it to
     experts; all else is sent in 16 bits at least.
     """
@@ -93,7 +93,7 @@ def check_zero_stage(stage: int) -> None:
 
 @dataclass(frozen=True)
 class States:
-    """Bytes of training states on one device: weights, gradients and the optimiser's."""
+    """Bytes of weights, gradients and optimizer states on one device."""
 
     weights: float
     gradients: float
@@ -118,10 +118,10 @@ def states(parameters: float, recipe: Recipe, *, data: int = 1, zero_stage: int 
     require_non_negative(parameters=parameters)
     require_at_least_one(data=data)
     check_zero_stage(zero_stage)
-    optimiser = parameters / (data if zero_stage >= 1 else 1)
+    optimizer = parameters / (data if zero_stage >= 1 else 1)
     return States(
         weights=recipe.weights * parameters / (data if zero_stage >= 3 else 1),
         gradients=recipe.gradients * parameters / (data if zero_stage >= 2 else 1),
-        master=recipe.master * optimiser,
-        moments=recipe.moments * optimiser,
+        master=recipe.master * optimizer,
+        moments=recipe.moments * optimizer,
     )

@@ -42,14 +42,14 @@ class FloatFormat:
         return float((2 - steps * 2.0**-self.mantissa_bits) * 2.0 ** (last_code - self.bias))
 
     @property
-    def least_normal(self) -> float:
+    def smallest_normal(self) -> float:
         """Least positive number that has all bits of its mantissa."""
         return float(2.0 ** (1 - self.bias))
 
     @property
-    def least_subnormal(self) -> float:
+    def smallest_subnormal(self) -> float:
         """Least positive number of all."""
-        return self.least_normal * 2.0**-self.mantissa_bits
+        return self.smallest_normal * 2.0**-self.mantissa_bits
 
 
 FLOAT_FORMATS = {

@@ -1,6 +1,6 @@
-"""Serving with weights or caches in the host's memory: what a step fetches over the host's link, and what that allows.
+"""Serving with weights or KV cache in host memory: bytes that a step fetches over the host link, and its speed.
 
-As in FlexGen (Sheng et al., arXiv:2303.06865): for throughput where nobody waits for an answer. A step fetches each
+As in FlexGen (Sheng et al., arXiv:2303.06865): for throughput where latency does not matter. A step fetches each
 layer's part while the layer before it is worked out, so that the longest of compute, memory and link counts; weights
 are fetched once for all sequences of a step, so that larger batches make up for a slow link, until the caches do not
 fit or take longest themselves. Left out: latency, copies within the host, attention worked out by the host's CPU.
@@ -25,7 +25,7 @@ WORKING_LAYERS = 2
 
 @dataclass(frozen=True)
 class Offload:
-    """Shares of the weights and of the cache that lie in the host's memory, and the link's bytes/s each way."""
+    """Fractions of weights and KV cache that are in host memory, and the host link's bytes/s in each direction."""
 
     weights: float
     cache: float
@@ -83,7 +83,7 @@ def offloaded_step(
 def offloaded_tokens_per_s(
     config: TransformerConfig, machine: Machine, offload: Offload, *, batch: int, prompt: int, answer: int
 ) -> float:
-    """Most tokens a second that one device writes when `batch` prompts are read and answered together, in 16 bits."""
+    """Upper bound on the tokens per second that one device generates for `batch` prompts at once, in 16 bits."""
     require_at_least_one(batch=batch, prompt=prompt, answer=answer)
     steps = [(prompt, 0)] + [(1, past) for past in range(prompt, prompt + answer - 1)]
     time_s = sum(offloaded_step(config, machine, offload, [part] * batch).time_s for part in steps)

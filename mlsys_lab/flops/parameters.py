@@ -50,8 +50,8 @@ class Parameters:
 def parameters(config: TransformerConfig) -> Parameters:
     """Parameters of a model, by kind: exactly those that `mlsys_lab.models.Transformer` has.
 
-    Left out: what a published checkpoint holds beside the decoder, as buffers (GPT-2's masks), a bias that balances
-    experts and gets no gradient (DeepSeek-V3), a head that predicts further tokens (its multi-token prediction).
+    Not counted: what a published checkpoint holds besides the decoder, such as buffers (GPT-2's masks), a bias that
+    balances experts and gets no gradient (DeepSeek-V3), a head for multi-token prediction (likewise).
 
     >>> parameters(TransformerConfig("tiny", 2, d_model=8, n_heads=2, d_ff=16, vocab_size=10, context=4)).total
     1480

@@ -1,6 +1,6 @@
-"""Ways to divide a training step among devices, ranked: each is estimated, and each that loses says what it loses by.
+"""Rank the layouts of a training step on many devices: each with its memory, its time and what that is spent on.
 
-What ranks is `LeastTime.in_turn_s`: compute, memory, links and network one after the other. By the least time, in which
+What ranks is `TimeBound.in_turn_s`: compute, memory, links and network one after the other. By the least time, in which
 all four overlap, most layouts of a dense model are equal; published ones are among the best when nothing overlaps
 (`mlsys_lab.flops.published_runs`). What `mlsys_lab.flops.bounds` leaves out is left out here too.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.flops import compute
-from mlsys_lab.flops.bounds import LeastTime, Machine, least_time, training_work
+from mlsys_lab.flops.bounds import Machine, TimeBound, least_time, training_work
 from mlsys_lab.flops.defaults import TRAINING_EFFICIENCY
 from mlsys_lab.flops.estimate import MemoryUse, check_tokens, training_memory
 from mlsys_lab.flops.layout import Layout
@@ -38,7 +38,7 @@ class Plan:
     layout: Layout
     memory: MemoryUse
     capacity_bytes: float
-    bound: LeastTime
+    bound: TimeBound
     recomputation_s: float  # of the bound's compute_s
     bubble_s: float  # of the bound's compute_s
     mfu: float
@@ -147,7 +147,7 @@ def plan(
         )
 
     def settle(grid: Layout) -> Plan | None:
-        """The fastest settings that fit; else those that need least memory; None where no setting is possible."""
+        """The fastest settings that fit; else those that need the least memory; None where no setting is possible."""
         fastest: Plan | None = None
         least: tuple[Layout, MemoryUse] | None = None
         for stages in _settings(grid, config, batch=batch, tokens=tokens, given=given):
@@ -173,7 +173,7 @@ def plan(
 def _grids(
     config: TransformerConfig, node: int, *, devices: int, batch: int, tokens: int, given: Given
 ) -> Iterator[Layout]:
-    """Every division of the devices that model and batch allow, with all other settings at their defaults."""
+    """Every layout of the devices that model and batch allow, with all other settings at their defaults."""
 
     def ways(name: str, amount: int, most: int) -> list[int]:
         """Degrees of one kind: the given one, or all up to `most`, of those that divide `amount`."""

@@ -47,7 +47,7 @@ def bound(flops: float, size_bytes: float, *, peak_flops_per_s: float, bandwidth
 
 
 def bound_on(device: Device, precision: str, flops: float, size_bytes: float) -> Bound:
-    """Least time of work on a row of the device table, and what sets it; InputError if it lacks the precision."""
+    """Least time of work on a row of the device table, and what sets it; InputError if it has no such precision."""
     peak, bandwidth = device.peak(precision), device.memory_bandwidth_bytes_per_s
     return bound(flops, size_bytes, peak_flops_per_s=peak, bandwidth_bytes_per_s=bandwidth)
 

@@ -1,4 +1,4 @@
-"""Servers at full load: what leaves the cache in a step, and how many servers for prompts keep others busy.
+"""Servers at full load: tokens freed per step, and prefill servers per decode server.
 
 Every sequence has a prompt and an answer of the same lengths, and as soon as one ends another takes its place.
 """
@@ -9,7 +9,7 @@ from mlsys_lab.validation import require_at_least_one, require_non_negative, req
 
 
 def freed_tokens(batch: float, prompt: float, answer: float) -> float:
-    """Cached tokens that leave with each step: of `batch` sequences one in `answer` ends, with its prompt.
+    """Cached tokens freed per step: of `batch` sequences one in `answer` finishes, and frees its prompt too.
 
     As many come in, of new prompts and of the step itself.
 
@@ -22,7 +22,7 @@ def freed_tokens(batch: float, prompt: float, answer: float) -> float:
 
 
 def prefill_servers(prefill_s: float, step_s: float, batch: float, answer: float) -> float:
-    """Servers that read prompts for each server that writes answers, so that neither waits for the other.
+    """Prefill servers per decode server at which neither waits for the other.
 
     A prompt takes `prefill_s` on the former; the latter write `batch` answers of `answer` tokens, `step_s` a token.
     """

@@ -1,4 +1,4 @@
-"""Cost of one step of a server: some sequences are given new tokens, each after what is cached of it.
+"""Cost of one serving step: each of its sequences gets new tokens after its cached ones.
 
 A step mixes whole prompts, chunks of them, drafts to be checked and single tokens; its weights are read once for all.
 Letters: L layers, N query heads, H head_dim, and of latent attention R kv_rank, P rope_dim, M nope_dim, U v_dim.
@@ -30,12 +30,12 @@ class StepCost:
 
     @property
     def memory_bytes(self) -> float:
-        """Bytes that go over the memory's bus: weights and cache; activations stay on the chip."""
+        """Bytes that move to and from memory: weights and KV cache; activations stay on the chip."""
         return self.weight_bytes + self.cache_read_bytes + self.cache_written_bytes
 
     @property
     def intensity(self) -> float:
-        """FLOPs a byte, which the roofline asks for."""
+        """Arithmetic intensity, in FLOPs per byte."""
         return self.flops / self.memory_bytes
 
 
@@ -132,7 +132,7 @@ def parameters_read(config: TransformerConfig, tokens: float) -> float:
 
 
 def experts_used(config: TransformerConfig, tokens: float) -> float:
-    """Share of the experts that a step reads when each token picks its own at random: 1 - (1 - active/E)^tokens."""
+    """Fraction of the experts that a step reads when each token picks its own at random: 1 - (1 - active/E)^tokens."""
     if config.experts is None:
         return 1.0
     skipped: float = (1 - config.experts.active / config.experts.count) ** tokens

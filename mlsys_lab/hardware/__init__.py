@@ -1,4 +1,4 @@
-"""Devices and what they can do at best: `device("H100").ridge_point("bf16")`, and this machine's CPU, measured."""
+"""Peak rates of devices, as in `device("H100").ridge_point("bf16")`, and measured rates of this machine's CPU."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mlsys_lab.hardware.devices import DEVICES
 
 __all__ = ["DEVICES", "PRECISIONS", "Device", "Link", "device", "measure_copy_bandwidth", "measure_cpu"]
 
-OTHER_CARDS = {"pcie", "nvl"}
-"""Words in a driver's device name that mark a slower card of the same chip than the SXM module of the table."""
+NON_SXM = {"pcie", "nvl"}
+"""Words in a driver's device name that mark a slower card with the same chip as the table's SXM module."""
 
 
 def device(name: str) -> Device:
-    """Look up a device by name, also as a driver spells it; InputError with a suggestion for an unknown one.
+    """Look up a device by its name in the table or the driver's; InputError with a suggestion for an unknown one.
 
     >>> device("NVIDIA A100-SXM4-80GB").name
     'A100 80GB'
@@ -25,7 +25,7 @@ def device(name: str) -> Device:
     """
     words = _words(name)
     fitting = [entry for entry in DEVICES if _words(entry.name) <= words]
-    if fitting and not words & OTHER_CARDS:
+    if fitting and not words & NON_SXM:
         return max(fitting, key=lambda entry: len(_words(entry.name)))
     names = [entry.name for entry in DEVICES]
     near = [known for known in names if words and words <= _words(known)]

@@ -1,4 +1,4 @@
-"""This machine's CPU as a `Device`: its speeds are measured on the spot, since no data sheet gives them."""
+"""This machine's CPU as a `Device`, with measured rates, since no data sheet gives them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from mlsys_lab.errors import MissingToolError
 from mlsys_lab.hardware.device import Device
 
 COPY_BYTES = 2**27
-"""Bytes of the array that is copied, 128 MiB: larger than a laptop's last-level cache, so memory sets the speed."""
+"""Bytes of the copied array, 128 MiB: larger than a laptop's last-level cache, so the copy is memory-bound."""
 MATMUL_N = 1536
-"""Side of the matrices that are multiplied: 3.6e9 operations, long enough that starting threads does not count."""
+"""Side of the multiplied matrices, large enough (3.6e9 multiply-adds) to make starting the threads negligible."""
 REPEATS = 9
 
 
 def measure_cpu() -> Device:
-    """Copy bandwidth (bytes read plus bytes written) and fp32 matmul speed of this CPU with torch's threads.
+    """Measure the copy bandwidth (bytes read plus bytes written) and fp32 matmul rate of this CPU with torch's threads.
 
-    Medians of a few repeats after a warm-up; takes about a second. These are attained speeds, below the true peaks.
+    Medians of a few repeats after a warm-up; takes about a second. These are achieved rates, below the true peaks.
     `MissingToolError` without torch.
     """
     try:
@@ -48,7 +48,7 @@ def measure_cpu() -> Device:
 
 
 def measure_copy_bandwidth() -> float:
-    """Bytes per second, read plus written, at which this CPU copies a large array with torch's threads: a median."""
+    """Measure the bytes per second, read plus written, at which this CPU copies a large array with torch's threads."""
     import torch
 
     source = torch.ones(COPY_BYTES // 4, dtype=torch.float32)
@@ -57,7 +57,7 @@ def measure_copy_bandwidth() -> float:
 
 
 def cpu_name() -> str:
-    """The processor's name as the operating system gives it."""
+    """The processor's name as the operating system reports it."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
         for line in cpuinfo.read_text(encoding="utf-8").splitlines():
@@ -67,7 +67,7 @@ def cpu_name() -> str:
 
 
 def memory_bytes() -> float:
-    """Bytes of main memory of this machine, as a POSIX system gives them."""
+    """Bytes of main memory of this machine; needs a POSIX system."""
     if not hasattr(os, "sysconf"):
         raise MissingToolError("the size of memory is asked of a POSIX system", help="on Windows, use WSL")
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

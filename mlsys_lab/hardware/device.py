@@ -1,4 +1,4 @@
-"""What an accelerator can do at best: a validated record, and the ratio that every roofline turns on."""
+"""A device's peak rates and sizes as a validated record, with its roofline and ridge point."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 
 @dataclass(frozen=True)
 class Link:
-    """A way to other devices or to the host: `count` links, each with this bandwidth in EACH direction.
+    """An interconnect to other devices or the host: `count` links, each with this bandwidth in EACH direction.
 
-    Vendors mostly print the sum of both directions over all links, which is `total_bytes_per_s`.
+    Vendors usually quote the sum of both directions over all links, which is `total_bytes_per_s`.
     """
 
     kind: str
@@ -42,14 +42,13 @@ class Link:
 
 @dataclass(frozen=True)
 class Device:
-    """One device. Peaks are DENSE operations per second (a multiply-add is two), by precision.
+    """Peak rates and sizes of one device. Peaks are DENSE operations per second (a multiply-add is two), by precision.
 
-    A peak is that of the fastest unit which takes the precision, tensor cores included and accumulating in fp32;
+    A peak is that of the fastest unit with that precision, tensor cores included and accumulating in fp32;
     `fp32` is full single precision on the vector units, since tensor cores round it to `tf32`. A unit is a GPU's
     streaming multiprocessor, a TPU's TensorCore, a CPU's core; sizes that are not published or do not apply are None.
-    `warps_per_unit` and `blocks_per_unit` are the most that one multiprocessor holds at once.
-    `source` is where the vendor publishes the figures; `checked` is the day on which peaks and memory were last
-    compared with what it says, None where that has not been done.
+    `warps_per_unit` and `blocks_per_unit` are the resident maxima of one multiprocessor. `source` is where the vendor
+    publishes the figures; `checked` is the day on which peaks and memory were last compared with it, or None.
     """
 
     name: str
@@ -88,13 +87,13 @@ class Device:
         object.__setattr__(self, "peaks", MappingProxyType(dict(self.peaks)))
 
     def peak(self, precision: str) -> float:
-        """Dense operations per second at a precision; `InputError` where the device has no unit for it."""
+        """Dense operations per second at a precision; `InputError` if the device has no unit for it."""
         if precision not in self.peaks:
             raise InputError(f"{self.name} has no {precision} peak", expected=f"one of {', '.join(self.peaks)}")
         return self.peaks[precision]
 
     def ridge_point(self, precision: str) -> float:
-        """Operations per byte of memory traffic above which compute, not memory, is the limit (FLOP/byte).
+        """Arithmetic intensity (FLOP/byte) above which a kernel is compute-bound rather than memory-bound.
 
         Williams, Waterman and Patterson, "Roofline" (2009).
         """
@@ -102,19 +101,19 @@ class Device:
 
     @property
     def fp32_lanes(self) -> int:
-        """Lanes of the whole device, each an fp32 multiply-add a clock; InputError where they are not published."""
+        """Lanes of all units, each doing one fp32 multiply-add per clock; InputError if they are not published."""
         if self.fp32_lanes_per_unit is None:
             raise InputError(f"{self.name}: lanes are not in the table", help="the vendor does not publish them")
         return self.units * self.fp32_lanes_per_unit
 
     def attainable(self, precision: str, intensity: float) -> float:
-        """The roofline: most operations per second at an intensity in FLOP/byte, min(peak, intensity · bandwidth)."""
+        """The roofline: operations per second at an intensity in FLOP/byte, min(peak, intensity·bandwidth)."""
         if not intensity >= 0:
             raise InputError("arithmetic intensity must not be negative", got=intensity, expected="FLOP per byte")
         return min(self.peak(precision), intensity * self.memory_bandwidth_bytes_per_s)
 
     def link(self, kind: str) -> Link:
-        """The first link whose kind begins with `kind` ("NVLink", "PCIe", "ICI"), in any case; else InputError."""
+        """The first link whose kind starts with `kind` ("NVLink", "PCIe", "ICI"), ignoring case; InputError if none."""
         for link in self.links:
             if link.kind.lower().startswith(kind.lower()):
                 return link

@@ -1,356 +1,47 @@
-"""The one table of devices that the course computes with. Peaks are dense, per precision, as `Device` defines them.
+"""The one table of devices that the course computes with, read from devices.toml.
 
-Vendors print figures with 2:4 sparsity first: those are twice the dense ones and stand nowhere in this table.
-GB is 10⁹ bytes; KiB, MiB and GiB are powers of two. What is sold as GB of a GPU's memory are GiB, less what the driver
-keeps: `nvidia-smi` reports 183,359 MiB on a B200 of 180 GB (github.com/NVIDIA/TensorRT-LLM/issues/10278).
-
-Compute capabilities, and the warps and blocks of a multiprocessor that follow from them, are from the tables of
-https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html (V100: `cuda_occupancy.h`).
-
-`checked` is the day on which a row was compared with its source. It is None for every GPU, whose data sheets could not
-be opened: their figures were known ones, some compared with other published tables. Compare such a row with its source
-before resting a claim on it.
+The table is in the units that vendors print, which its keys name (`memory_gib`, `clock_mhz`); a `Device` is in bytes,
+hertz and operations per second.
 """
 
 from __future__ import annotations
 
-from datetime import date
+import tomllib
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
 
 from mlsys_lab.hardware.device import Device, Link
 
-KIB, MIB, GIB, GB = 2**10, 2**20, 2**30, 1e9
-T = 1e12
-CHECKED = date(2026, 11, 21)
-REGISTERS = 256 * KIB
-"""Every NVIDIA GPU from Volta to Blackwell has 65,536 registers of 4 bytes in a streaming multiprocessor."""
-
-# 16 lanes; the payload rate after line coding, before packet overhead.
-PCIE_3 = Link("PCIe 3.0 x16", 1, 15.75 * GB)
-PCIE_4 = Link("PCIe 4.0 x16", 1, 31.5 * GB)
-PCIE_5 = Link("PCIe 5.0 x16", 1, 63.0 * GB)
-
-HOPPER_PEAKS = {
-    "fp64": 66.9 * T,
-    "fp32": 66.9 * T,
-    "tf32": 494.7 * T,
-    "fp16": 989.4 * T,
-    "bf16": 989.4 * T,
-    "fp8": 1978.9 * T,
-    "int8": 1978.9 * T,
+TABLE = files(__package__) / "devices.toml"
+UNITS: Mapping[str, tuple[str, float]] = {
+    "kib": ("bytes", 2**10),
+    "mib": ("bytes", 2**20),
+    "gib": ("bytes", 2**30),
+    "gb": ("bytes", 1e9),
+    "mhz": ("hz", 1e6),
 }
-AMPERE_PEAKS = {
-    "fp64": 19.5 * T,
-    "fp32": 19.5 * T,
-    "tf32": 156 * T,
-    "fp16": 312 * T,
-    "bf16": 312 * T,
-    "int8": 624 * T,
-}
-HOPPER_NOTE = "Tensor-core peaks are at 1,830 MHz, fp32 at 1,980 MHz. The PCIe and NVL cards are slower."
+"""Units in the table's keys: the unit of the `Device`'s field, and how many of those one is."""
 
-DEVICES: tuple[Device, ...] = (
-    Device(
-        name="V100",
-        kind="gpu",
-        year=2017,
-        peaks={"fp64": 7.8 * T, "fp32": 15.7 * T, "fp16": 125 * T},
-        memory_bytes=16 * GIB,
-        memory_bandwidth_bytes_per_s=900 * GB,
-        units=80,
-        fp32_lanes_per_unit=64,
-        clock_hz=1530e6,
-        l2_bytes=6 * MIB,
-        shared_bytes_per_unit=96 * KIB,
-        register_bytes_per_unit=REGISTERS,
-        compute_capability=(7, 0),
-        warps_per_unit=64,
-        blocks_per_unit=32,
-        links=(Link("NVLink 2", 6, 25 * GB), PCIE_3),
-        source="https://images.nvidia.com/content/volta-architecture/pdf/volta-architecture-whitepaper.pdf",
-        checked=None,
-        note="SXM2. No bf16 and no tf32. A 32 GB version has the same speeds.",
-    ),
-    Device(
-        name="A100 40GB",
-        kind="gpu",
-        year=2020,
-        peaks=AMPERE_PEAKS,
-        memory_bytes=40 * GIB,
-        memory_bandwidth_bytes_per_s=1555 * GB,
-        units=108,
-        fp32_lanes_per_unit=64,
-        clock_hz=1410e6,
-        l2_bytes=40 * MIB,
-        shared_bytes_per_unit=164 * KIB,
-        register_bytes_per_unit=REGISTERS,
-        compute_capability=(8, 0),
-        warps_per_unit=64,
-        blocks_per_unit=32,
-        links=(Link("NVLink 3", 12, 25 * GB), PCIE_4),
-        source="https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/nvidia-ampere-architecture-whitepaper.pdf",
-        checked=None,
-        note="SXM4. fp64 is the tensor cores' peak; the vector units reach half.",
-    ),
-    Device(
-        name="A100 80GB",
-        kind="gpu",
-        year=2020,
-        peaks=AMPERE_PEAKS,
-        memory_bytes=80 * GIB,
-        memory_bandwidth_bytes_per_s=2039 * GB,
-        units=108,
-        fp32_lanes_per_unit=64,
-        clock_hz=1410e6,
-        l2_bytes=40 * MIB,
-        shared_bytes_per_unit=164 * KIB,
-        register_bytes_per_unit=REGISTERS,
-        compute_capability=(8, 0),
-        warps_per_unit=64,
-        blocks_per_unit=32,
-        links=(Link("NVLink 3", 12, 25 * GB), PCIE_4),
-        source=(
-            "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/"
-            "nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf"
-        ),
-        checked=None,
-        note="SXM4. fp64 is the tensor cores' peak; the vector units reach half.",
-    ),
-    Device(
-        name="H100",
-        kind="gpu",
-        year=2022,
-        peaks=HOPPER_PEAKS,
-        memory_bytes=80 * GIB,
-        memory_bandwidth_bytes_per_s=3350 * GB,
-        units=132,
-        fp32_lanes_per_unit=128,
-        clock_hz=1980e6,
-        l2_bytes=50 * MIB,
-        shared_bytes_per_unit=228 * KIB,
-        register_bytes_per_unit=REGISTERS,
-        compute_capability=(9, 0),
-        warps_per_unit=64,
-        blocks_per_unit=32,
-        links=(Link("NVLink 4", 18, 25 * GB), PCIE_5),
-        source="https://resources.nvidia.com/en-us-tensor-core/gtc22-whitepaper-hopper",
-        checked=None,
-        note=f"SXM5. {HOPPER_NOTE}",
-    ),
-    Device(
-        name="H200",
-        kind="gpu",
-        year=2024,
-        peaks=HOPPER_PEAKS,
-        memory_bytes=141 * GIB,
-        memory_bandwidth_bytes_per_s=4800 * GB,
-        units=132,
-        fp32_lanes_per_unit=128,
-        clock_hz=1980e6,
-        l2_bytes=50 * MIB,
-        shared_bytes_per_unit=228 * KIB,
-        register_bytes_per_unit=REGISTERS,
-        compute_capability=(9, 0),
-        warps_per_unit=64,
-        blocks_per_unit=32,
-        links=(Link("NVLink 4", 18, 25 * GB), PCIE_5),
-        source="https://www.nvidia.com/en-us/data-center/h200/",
-        checked=None,
-        note=f"SXM5. {HOPPER_NOTE}",
-    ),
-    Device(
-        name="B200",
-        kind="gpu",
-        year=2024,
-        peaks={
-            "fp64": 37 * T,
-            "fp32": 75 * T,
-            "tf32": 1125 * T,
-            "fp16": 2250 * T,
-            "bf16": 2250 * T,
-            "fp8": 4500 * T,
-            "fp4": 9000 * T,
-            "int8": 4500 * T,
-        },
-        memory_bytes=180 * GIB,
-        memory_bandwidth_bytes_per_s=8000 * GB,
-        units=148,
-        fp32_lanes_per_unit=128,
-        l2_bytes=126 * MIB,
-        shared_bytes_per_unit=228 * KIB,
-        register_bytes_per_unit=REGISTERS,
-        compute_capability=(10, 0),
-        warps_per_unit=64,
-        blocks_per_unit=32,
-        links=(Link("NVLink 5", 18, 50 * GB), PCIE_5),
-        source="https://www.nvidia.com/en-us/data-center/hgx/",
-        checked=None,
-        note=(
-            "In an HGX board, at 1,000 W. NVIDIA's architecture brief of 2024 prints 80 (fp32) and 40 (fp64) TFLOP/s "
-            "and 192 GB. Drivers report a bus of 7,680 bits, which makes 7.67 TB/s of the 8 that the data sheet gives."
-        ),
-    ),
-    Device(
-        name="RTX 3090",
-        kind="gpu",
-        year=2020,
-        peaks={
-            "fp64": 0.556 * T,
-            "fp32": 35.6 * T,
-            "tf32": 35.6 * T,
-            "fp16": 71 * T,
-            "bf16": 71 * T,
-            "int8": 284 * T,
-        },
-        memory_bytes=24 * GIB,
-        memory_bandwidth_bytes_per_s=936 * GB,
-        units=82,
-        fp32_lanes_per_unit=128,
-        clock_hz=1695e6,
-        l2_bytes=6 * MIB,
-        shared_bytes_per_unit=100 * KIB,
-        register_bytes_per_unit=REGISTERS,
-        compute_capability=(8, 6),
-        warps_per_unit=48,
-        blocks_per_unit=16,
-        links=(Link("NVLink 3", 4, 14.0625 * GB), PCIE_4),
-        source="https://images.nvidia.com/aem-dam/en-zz/Solutions/geforce/ampere/pdf/NVIDIA-ampere-GA102-GPU-Architecture-Whitepaper-V1.pdf",
-        checked=None,
-        note="With fp16 accumulation the fp16 peak doubles.",
-    ),
-    Device(
-        name="RTX 4090",
-        kind="gpu",
-        year=2022,
-        peaks={
-            "fp64": 1.29 * T,
-            "fp32": 82.6 * T,
-            "tf32": 82.6 * T,
-            "fp16": 165.2 * T,
-            "bf16": 165.2 * T,
-            "fp8": 330.3 * T,
-            "int8": 660.6 * T,
-        },
-        memory_bytes=24 * GIB,
-        memory_bandwidth_bytes_per_s=1008 * GB,
-        units=128,
-        fp32_lanes_per_unit=128,
-        clock_hz=2520e6,
-        l2_bytes=72 * MIB,
-        shared_bytes_per_unit=100 * KIB,
-        register_bytes_per_unit=REGISTERS,
-        compute_capability=(8, 9),
-        warps_per_unit=48,
-        blocks_per_unit=24,
-        links=(PCIE_4,),
-        source="https://images.nvidia.com/aem-dam/Solutions/Data-Center/l4/nvidia-ada-gpu-architecture-whitepaper-v2.1.pdf",
-        checked=None,
-        note="With fp16 accumulation the fp16 and fp8 peaks double. No NVLink.",
-    ),
-    Device(
-        name="T4",
-        kind="gpu",
-        year=2018,
-        peaks={"fp64": 0.254 * T, "fp32": 8.1 * T, "fp16": 65 * T, "int8": 130 * T},
-        memory_bytes=16 * GIB,
-        memory_bandwidth_bytes_per_s=320 * GB,
-        units=40,
-        fp32_lanes_per_unit=64,
-        clock_hz=1590e6,
-        l2_bytes=4 * MIB,
-        shared_bytes_per_unit=64 * KIB,
-        register_bytes_per_unit=REGISTERS,
-        compute_capability=(7, 5),
-        warps_per_unit=32,
-        blocks_per_unit=16,
-        links=(PCIE_3,),
-        source=(
-            "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/tesla-t4/"
-            "t4-tensor-core-datasheet-951643.pdf"
-        ),
-        checked=None,
-        note="No bf16 and no tf32. Its 70 W rarely allow the boost clock that the peaks assume.",
-    ),
-    Device(
-        name="L4",
-        kind="gpu",
-        year=2023,
-        peaks={
-            "fp64": 0.473 * T,
-            "fp32": 30.3 * T,
-            "tf32": 60 * T,
-            "fp16": 121 * T,
-            "bf16": 121 * T,
-            "fp8": 242.5 * T,
-            "int8": 242.5 * T,
-        },
-        memory_bytes=24 * GIB,
-        memory_bandwidth_bytes_per_s=300 * GB,
-        units=58,
-        fp32_lanes_per_unit=128,
-        clock_hz=2040e6,
-        l2_bytes=48 * MIB,
-        shared_bytes_per_unit=100 * KIB,
-        register_bytes_per_unit=REGISTERS,
-        compute_capability=(8, 9),
-        warps_per_unit=48,
-        blocks_per_unit=24,
-        links=(PCIE_4,),
-        source="https://resources.nvidia.com/en-us-data-center-overview/l4-gpu-datasheet",
-        checked=None,
-        note="The data sheet gives tensor peaks with sparsity only; these are half of them.",
-    ),
-    Device(
-        name="TPU v4",
-        kind="tpu",
-        year=2021,
-        peaks={"bf16": 275 * T, "int8": 275 * T},
-        memory_bytes=32 * GIB,
-        memory_bandwidth_bytes_per_s=1200 * GB,
-        units=2,
-        clock_hz=1050e6,
-        links=(Link("ICI", 6, 50 * GB),),
-        source="https://docs.cloud.google.com/tpu/docs/v4",
-        checked=CHECKED,
-        note="A 3D torus: two links an axis (arXiv:2304.01433). The page rounds to 1,200 GB/s; 1,228 is also seen.",
-    ),
-    Device(
-        name="TPU v5e",
-        kind="tpu",
-        year=2023,
-        peaks={"bf16": 197 * T, "int8": 393 * T},
-        memory_bytes=16 * GB,
-        memory_bandwidth_bytes_per_s=819 * GB,
-        units=1,
-        links=(Link("ICI", 4, 50 * GB),),
-        source="https://docs.cloud.google.com/tpu/docs/v5e",
-        checked=CHECKED,
-        note="A 2D torus. The page gives 400 GB/s for all four links, both directions.",
-    ),
-    Device(
-        name="TPU v5p",
-        kind="tpu",
-        year=2023,
-        peaks={"bf16": 459 * T, "fp8": 459 * T, "int8": 918 * T},
-        memory_bytes=95 * GB,
-        memory_bandwidth_bytes_per_s=2765 * GB,
-        units=2,
-        fp32_lanes_per_unit=4 * 8 * 128,
-        links=(Link("ICI", 6, 100 * GB),),
-        source="https://docs.cloud.google.com/tpu/docs/v5p",
-        checked=CHECKED,
-        note="A 3D torus. The page gives 1,200 GB/s for all six links, both directions; fp8 runs at the speed of bf16.",
-    ),
-    Device(
-        name="TPU v6e",
-        kind="tpu",
-        year=2024,
-        peaks={"bf16": 918 * T, "int8": 1836 * T},
-        memory_bytes=32 * GB,
-        memory_bandwidth_bytes_per_s=1638 * GB,
-        units=1,
-        links=(Link("ICI", 4, 100 * GB),),
-        source="https://docs.cloud.google.com/tpu/docs/v6e",
-        checked=CHECKED,
-        note="Trillium, a 2D torus. The page gives 800 GB/s for all four links, both directions.",
-    ),
-)
+
+def read_device(row: Mapping[str, Any]) -> Device:
+    """Read a row of devices.toml. TypeError for a key that is unknown or missing, InputError for a wrong amount."""
+    fields = dict(_convert(key, value) for key, value in row.items() if key not in ("peaks_tflops", "links"))
+    return Device(
+        peaks={precision: tflops * 1e12 for precision, tflops in row["peaks_tflops"].items()},
+        links=tuple(Link(link["kind"], link["count"], link["gb_per_s"] * 1e9) for link in row["links"]),
+        **{"checked": None} | fields,
+    )
+
+
+def _convert(key: str, value: Any) -> tuple[str, Any]:
+    """The name and value of a `Device`'s field: `l2_mib` 50 is `l2_bytes` 52,428,800."""
+    words = key.split("_")
+    for index, word in enumerate(words):
+        if word in UNITS:
+            words[index], scale = UNITS[word]
+            return "_".join(words), value * scale
+    return key, tuple(value) if isinstance(value, list) else value
+
+
+DEVICES = tuple(map(read_device, tomllib.loads(TABLE.read_text(encoding="utf-8"))["devices"]))

@@ -12,20 +12,4 @@ server        the engine behind an HTTP API compatible with OpenAI's
 simulator     the engine's scheduler against a clock: TTFT, TPOT, goodput of a load; capacity planning
 text          byte-pair tokenizer, incremental detokenization, stop strings, chat template
 pretrained    two small models trained on this book, and their tokenizer
-
-Names imported here are those that lab 10 asks for, as later labs use them.
 """
-
-from typing import TYPE_CHECKING
-
-from mlsys_lab.lazy import lazily
-
-if TYPE_CHECKING:
-    from mlsys_lab.inference.cache import Contiguous, SlidingWindow, extend
-    from mlsys_lab.inference.speculative import accept
-else:
-    # The scheduler and the simulator need no torch.
-    cached = dict.fromkeys(("Contiguous", "SlidingWindow", "extend"), "cache")
-    __getattr__ = lazily(__name__, cached | {"accept": "speculative"})
-
-__all__ = ["Contiguous", "SlidingWindow", "accept", "extend"]

@@ -1,4 +1,4 @@
-"""Checks of the tensors that an operation is given: one line for a learner, in place of an illegal memory access."""
+"""Argument checks for kernels: a one-line error in place of an illegal memory access."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from mlsys_lab.errors import InputError
 
 STATIC_SHARED_BYTES = 48 * 1024
-"""Shared memory that a block may declare in its source; more has to be asked for at the launch."""
+"""Shared memory that a thread block may declare statically; more must be requested at launch."""
 
 
 def check_tensors(dtypes: tuple[torch.dtype, ...], **tensors: torch.Tensor) -> torch.device:
-    """The device of tensors that an operation takes together: dense, of one dtype out of `dtypes`, on one device.
+    """Check that tensors are dense and share a device and one of `dtypes`; return the device.
 
-    `InputError` names the first that is not.
+    Raises InputError naming the first that does not fit.
     """
     first_name, first = next(iter(tensors.items()))
     for name, tensor in tensors.items():
@@ -33,7 +33,7 @@ def check_tensors(dtypes: tuple[torch.dtype, ...], **tensors: torch.Tensor) -> t
 
 
 def check_contiguous(dtypes: tuple[torch.dtype, ...], **tensors: torch.Tensor) -> torch.device:
-    """The device of tensors as in `check_tensors`, also contiguous; InputError names the first that is not."""
+    """Check tensors as `check_tensors` does, and that they are contiguous; return their device."""
     device = check_tensors(dtypes, **tensors)
     for name, tensor in tensors.items():
         if not tensor.is_contiguous():
@@ -42,7 +42,7 @@ def check_contiguous(dtypes: tuple[torch.dtype, ...], **tensors: torch.Tensor) -
 
 
 def check_integers(like: torch.Tensor, **tensors: torch.Tensor) -> None:
-    """Raise InputError naming the first that is no tensor of integers, in contiguous rows, on the device of `like`."""
+    """Raise InputError naming the first that is not an integer tensor with contiguous rows on the device of `like`."""
     for name, tensor in tensors.items():
         device = check_tensors((torch.int32, torch.int64), **{name: tensor})
         if device != like.device:
@@ -51,7 +51,7 @@ def check_integers(like: torch.Tensor, **tensors: torch.Tensor) -> None:
 
 
 def check_rows(**tensors: torch.Tensor) -> None:
-    """Raise InputError naming the first tensor whose last dimension's elements do not lie side by side."""
+    """Raise InputError naming the first tensor whose last dimension is not contiguous."""
     for name, tensor in tensors.items():
         if tensor.ndim and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
             raise InputError(
@@ -82,7 +82,7 @@ def check_step(step: str, steps: Any) -> None:
 
 
 def check_shared_memory(size_bytes: int, what: str, limit_bytes: int = STATIC_SHARED_BYTES) -> None:
-    """Raise InputError where `what` needs more shared memory than a block may have."""
+    """Raise InputError if `what` needs more shared memory than a thread block may have."""
     if size_bytes > limit_bytes:
         raise InputError(
             f"{what} is too large for shared memory", got=f"{size_bytes} bytes", expected=f"at most {limit_bytes}"

@@ -1,8 +1,8 @@
-"""Does Numba's compiler take a kernel? Asked for an H100, on any machine, also of kernels that are simulated.
+"""Check whether Numba's compiler accepts a kernel for an H100, on any machine, even if kernels are simulated.
 
-Numba's own part of the compiler runs, which types a kernel and writes LLVM's language; NVIDIA's part, which would make
-machine code of it, is not called and need not be installed. That refuses what the simulator lets pass: a tuple that
-grows, a variable that is None before it is a number, a list. It takes some hundredths of a second.
+Only Numba's front end runs, which infers types and emits LLVM IR; NVIDIA's back end is not called and need not be
+installed. The front end rejects code that the simulator accepts: a tuple that grows, a variable that is None before it
+is a number, a list. It takes some hundredths of a second.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import numpy as np
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.runtime import load_numba
+from mlsys_lab.kernels.trace.cells import locate_in_cell
 from mlsys_lab.kernels.trace.events import Site
 from mlsys_lab.kernels.trace.numba_functions import python_function
-from mlsys_lab.kernels.trace.places import locate_in_cell
 
 ARCHITECTURE = (9, 0)
 """Compute capability of an H100."""
@@ -34,9 +34,9 @@ DATA_LAYOUT = (
     "e-p:64:64:64-i1:8:8-i8:8:8-i16:16:16-i32:32:32-i64:64:64-i128:128:128-f32:32:32-f64:64:64-"
     "v16:16:16-v32:32:32-v64:64:64-v128:128:128-n16:32:64"
 )
-"""How NVIDIA's compiler lays out data, in LLVM's words (NVVM IR specification, "Data Layout")."""
+"""LLVM data layout of NVIDIA's compiler (NVVM IR specification, "Data Layout")."""
 IR_VERSION = (2, 0, 3, 2)
-"""Versions of NVVM IR and of its debug information; they are written into the result, which nobody reads."""
+"""Versions of NVVM IR and of its debug information; written into the output, which is not used."""
 
 ANY_WANTED = "what the compiler takes, not the simulator alone"
 WANTED = {
@@ -49,15 +49,15 @@ WANTED = {
     "array_allocate": "no new arrays: a loop over the elements",
     r" array\(": "constants as the shape of a shared or local array",
 }
-"""What Numba takes instead, by what is found in its reason."""
+"""What Numba accepts instead, by a pattern in its reason."""
 BOLD = re.compile(r"\x1b\[\d*m")
-"""What Numba sets parts of its messages in where colorama is installed."""
+"""Escape codes in Numba's messages if colorama is installed."""
 
 _accepted: set[tuple[Any, ...]] = set()
 
 
 class _RefusedError(Exception):
-    """A kernel that Numba does not compile: its copies, and all that Numba said, its places at the end."""
+    """A kernel that Numba rejects: its copies, and Numba's messages, with source lines at the end."""
 
     def __init__(self, copies: _Copies, said: str) -> None:
         super().__init__(said)
@@ -65,7 +65,7 @@ class _RefusedError(Exception):
 
 
 class _Layout:
-    """Stands in for NVIDIA's compiler, of which Numba asks no more than this before it would be called."""
+    """Stand-in for NVIDIA's compiler, of which Numba needs only this before calling it."""
 
     data_layout = DATA_LAYOUT
 
@@ -74,12 +74,12 @@ class _Layout:
 
 
 def check_compiles(kernel: Any, *args: Any) -> None:
-    """Raise `InputError` where Numba refuses to compile a launch, with the line and what Numba says of it.
+    """Raise InputError if Numba rejects a launch, with the source line and Numba's reason.
 
-    `kernel` is a function under `@cuda.jit`, compiled or simulated; `args` are those of a launch, of which types count
-    (of an array its dtype, dimensions and order), not the numbers. What was accepted once is not compiled again. Where
-    the installed Numba cannot compile without a GPU (`compiler_works`), nothing is refused; where it can, whatever it
-    raises is the kernel's fault, for it raises the same where there is a GPU.
+    `kernel` is a function under `@cuda.jit`, compiled or simulated; `args` are a launch's arguments, of which only
+    types matter (of an array its dtype, dimensions and order). Accepted launches are cached. If the installed Numba
+    cannot compile without a GPU (`compiler_works`), everything is accepted; if it can, its errors are the kernel's
+    fault, since they also occur on a GPU.
     """
     function = python_function(kernel)
     types = tuple(_type_of(value) for value in args)
@@ -94,7 +94,7 @@ def check_compiles(kernel: Any, *args: Any) -> None:
 
 @cache
 def compiler_works() -> bool:
-    """Whether Numba compiles a kernel here that it is known to take; the first call loads the compiler."""
+    """Whether Numba compiles a known-good kernel on this machine; the first call loads the compiler."""
     cuda, types = load_numba(), importlib.import_module("numba.types")
 
     def root(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`cuda` and Numba's number types for a file of kernels: ready to simulate without a GPU and to compile with one."""
+"""`cuda` and Numba's number types for a file of kernels, simulating without a GPU and compiling with one."""
 
 from __future__ import annotations
 

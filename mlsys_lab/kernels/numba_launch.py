@@ -1,4 +1,4 @@
-"""Launching a kernel of Numba: on the GPU for tensors there, in the simulator for tensors in the host's memory."""
+"""Launch Numba kernels: on the GPU for tensors there, in the simulator for tensors in host memory."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Extent = int | tuple[int, ...]
 
 
 class Launcher(Protocol):
-    """Type of functions that run a kernel; `outputs` names parameters that are written without being read before."""
+    """Type of functions that run a kernel; `outputs` names the parameters that the kernel fills."""
 
     def __call__(self, kernel: Any, grid: Extent, block: Extent, *args: Any, outputs: tuple[str, ...] = ()) -> None:
-        """Run `kernel[grid, block](*args)`; `outputs` names the parameters that the kernel is to fill."""
+        """Run `kernel[grid, block](*args)`; `outputs` names the parameters that the kernel fills."""
 
 
 def launch(kernel: Any, grid: Extent, block: Extent, *args: Any, outputs: tuple[str, ...] = ()) -> None:
-    """Run `kernel[grid, block](*args)` where its tensors are.
+    """Run `kernel[grid, block](*args)` on the device of its tensors.
 
-    Raises InputError for tensors on two devices or on a GPU while Numba simulates, and whatever the simulator raises.
+    Raises InputError for tensors on two devices, or on a GPU while Numba simulates, and the simulator's errors.
     """
     devices = {arg.device for arg in args if isinstance(arg, torch.Tensor)} or {torch.device("cpu")}
     device, *others = sorted(devices, key=str)
@@ -46,7 +46,7 @@ def launch(kernel: Any, grid: Extent, block: Extent, *args: Any, outputs: tuple[
 
 
 class Recorder:
-    """A launcher that runs kernels in the simulator and keeps the trace of each launch in `traces`."""
+    """Launcher that runs kernels in the simulator and keeps the trace of each launch in `traces`."""
 
     def __init__(self) -> None:
         self.traces: list[Trace] = []

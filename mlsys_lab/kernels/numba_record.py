@@ -1,4 +1,4 @@
-"""Recording a launch of a kernel from a learner's module; errors name the line as the learner finds it."""
+"""Record a launch of a kernel from a learner's module; errors name the notebook cell and line."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.numba_compile import check_compiles
+from mlsys_lab.kernels.trace.cells import KernelError, locate_in_cell
 from mlsys_lab.kernels.trace.events import Site, Trace
 from mlsys_lab.kernels.trace.numba_functions import python_function
 from mlsys_lab.kernels.trace.numba_simulator import record
-from mlsys_lab.kernels.trace.places import KernelError, locate_in_cell
 
 Extent = int | tuple[int, int]
 
@@ -27,9 +27,10 @@ def parameters_of(artifact: Any, kernel: str) -> list[str]:
 def record_launch(
     artifact: Any, kernel: str, grid: Extent, block: Extent, *args: Any, outputs: tuple[str, ...]
 ) -> Trace:
-    """The trace of one launch, as of `record`, of a kernel that Numba's compiler takes too.
+    """Record one launch of a kernel, as `record` does, and check that Numba's compiler accepts it.
 
-    Raises `InputError` that begins with the line at which it stopped, or for what the simulator runs and no GPU would.
+    Raises InputError, starting with the source line, for an error in the kernel, or for code that only the simulator
+    accepts.
     """
     function = python_function(getattr(artifact, kernel))
     try:

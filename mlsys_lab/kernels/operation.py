@@ -1,7 +1,7 @@
-"""One operation in several languages: which module holds a language's steps, and how one of them is run.
+"""Dispatch of an operation to one of the languages and steps in which it is written.
 
-In Triton an operation is an operator of torch's, which torch.compile takes as one node of its graph. In the other
-languages it is none: keep it out of what is compiled.
+In Triton an operation is a torch operator, which torch.compile takes as one node of its graph. In the other languages
+it is not: keep it out of compiled functions.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch
 from mlsys_lab.errors import InputError
 
 LANGUAGES = {"numba": "numba_steps", "cuda": "cuda_steps", "triton": "triton_steps"}
-"""Name of the module that holds a language's steps, in the folder of each operation that has them."""
+"""Module with an operation's steps in each language."""
 
 
 def steps_in(operation: str, language: str) -> ModuleType:
-    """The module of an operation's steps in a language: `STEPS` (name: a sentence) and `run(step, *tensors)`.
+    """Import the module of an operation's steps in a language: `STEPS` (name: description) and `run(step, *tensors)`.
 
-    Raises InputError for a language that there is not, or that the operation is not written in.
+    Raises InputError for an unknown language, or one that the operation is not written in.
     """
     if language not in LANGUAGES:
         raise InputError("unknown language", got=language, expected=" or ".join(LANGUAGES))
@@ -35,7 +35,7 @@ def steps_in(operation: str, language: str) -> ModuleType:
 
 
 def _import(name: str) -> bool:
-    """Import a module; returns whether it exists."""
+    """Import a module and return whether it exists."""
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -45,13 +45,13 @@ def _import(name: str) -> bool:
     return True
 
 
-# torch.compile cannot trace an import; of what is marked so it asks for the result while it traces. This is what
-# torch.compiler.assume_constant_result does, which would import the whole compiler here: seconds.
+# torch.compile cannot trace an import; it calls a function with this mark while tracing and keeps the result. This is
+# what torch.compiler.assume_constant_result does, but that imports the compiler, which takes seconds.
 _import._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def perform(operation: str, language: str, step: str | None, *tensors: torch.Tensor) -> torch.Tensor:
-    """Run one step of an operation (by default the last, the fastest) on tensors. InputError, MissingToolError."""
+    """Run one step of an operation (by default the last, the fastest). Raises InputError and MissingToolError."""
     module = steps_in(operation, language)
     result: torch.Tensor = module.run(step or list(module.STEPS)[-1], *tensors)
     return result

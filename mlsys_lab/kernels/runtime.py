@@ -1,8 +1,8 @@
-"""Where kernels run: on the GPU where there is one, else in Triton's interpreter and in a simulator of CUDA's threads.
+"""Where kernels run: on the GPU if there is one, else in Triton's interpreter and a simulator of CUDA threads.
 
-Triton and Numba decide when they are imported whether they compile, by a variable of the environment. `load_triton` and
-`load_numba` set it where there is no GPU and nobody has set it before, then import; whoever wants the interpreter on a
-machine with a GPU sets `TRITON_INTERPRET=1` or `NUMBA_ENABLE_CUDASIM=1` before Python starts.
+Triton and Numba read an environment variable at import that decides whether they compile. `load_triton` and
+`load_numba` set it if there is no GPU and it is unset, then import. To interpret on a machine with a GPU, set
+`TRITON_INTERPRET=1` or `NUMBA_ENABLE_CUDASIM=1` before Python starts.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 from mlsys_lab.errors import MissingToolError
 from mlsys_lab.kernels.triton_members import original_members
 
-OLDEST = {"triton": (3, 6), "numba": (0, 61), "numba-cuda": (0, 22), "greenlet": (3, 1)}
-"""The oldest release of each library that the kernels are written for."""
+MIN_VERSIONS = {"triton": (3, 6), "numba": (0, 61), "numba-cuda": (0, 22), "greenlet": (3, 1)}
+"""Oldest supported release of each library."""
 
 INSTALL = 'pip install "mlsys-lab[kernels]"'
 
@@ -30,8 +30,8 @@ def on_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def need_gpu(what: str) -> None:
-    """Raise MissingToolError, naming `what` asked for it, where there is no GPU."""
+def require_gpu(what: str) -> None:
+    """Raise MissingToolError if there is no GPU; `what` names the caller."""
     if not on_gpu():
         raise MissingToolError(
             f"{what} needs a GPU", got="no CUDA device", help="every step but the compiled ones runs without one"
@@ -39,48 +39,48 @@ def need_gpu(what: str) -> None:
 
 
 def load_triton() -> tuple[Any, Any]:
-    """Import `triton` and `triton.language`, ready to interpret without a GPU and to compile with one.
+    """Import `triton` and `triton.language`, set to interpret without a GPU and to compile with one.
 
-    Raises MissingToolError where Triton is not published for this system, not installed, or too old.
+    Raises MissingToolError if Triton is not published for this system, not installed, or too old.
     """
     if platform.system() != "Linux":
         raise MissingToolError("Triton is published for Linux only", got=platform.system(), help="use the Numba steps")
     _check_version("triton")
-    _without_gpu("TRITON_INTERPRET")
+    _default_without_gpu("TRITON_INTERPRET")
     triton, tl = _import("triton"), _import("triton.language")
-    original_members()  # read before a kernel is interpreted: the compiler needs them
+    original_members()  # must be read before any kernel is interpreted: the compiler needs them
     return triton, tl
 
 
 def load_numba() -> Any:
-    """Import `numba.cuda`, ready to simulate without a GPU and to compile with one.
+    """Import `numba.cuda`, set to simulate without a GPU and to compile with one.
 
-    Raises MissingToolError where Numba is not installed, too old, or does not fit its CUDA package.
+    Raises MissingToolError if Numba is not installed, too old, or incompatible with its CUDA package.
     """
     for library in ("numba", "numba-cuda"):
         _check_version(library)
-    os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")  # small grids are meant: they can be looked at
-    _without_gpu("NUMBA_ENABLE_CUDASIM")
+    os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")  # small grids are intended
+    _default_without_gpu("NUMBA_ENABLE_CUDASIM")
     return _import("numba.cuda")
 
 
 def triton_interprets() -> bool:
-    """Whether Triton's kernels are interpreted in Python; valid after `load_triton`."""
+    """Whether Triton kernels are interpreted in Python; valid after `load_triton`."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
 def numba_simulates() -> bool:
-    """Whether Numba's kernels are run by the simulator; valid after `load_numba`."""
+    """Whether Numba kernels run in the simulator; valid after `load_numba`."""
     return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") == "1"
 
 
-def _without_gpu(variable: str) -> None:
+def _default_without_gpu(variable: str) -> None:
     if variable not in os.environ and not on_gpu():
         os.environ[variable] = "1"
 
 
 def _check_version(library: str) -> None:
-    oldest = OLDEST[library]
+    oldest = MIN_VERSIONS[library]
     try:
         found = metadata.version(library)
     except metadata.PackageNotFoundError:
@@ -95,8 +95,9 @@ def _check_version(library: str) -> None:
 def _import(module: str) -> Any:
     try:
         return importlib.import_module(module)
-    except (ImportError, AttributeError) as error:  # two packages that do not fit one another fail with either
-        versions = ", ".join(f"{name} {metadata.version(name)}" for name in OLDEST if name.split("-")[0] in module)
+    except (ImportError, AttributeError) as error:  # incompatible packages fail with either
+        libraries = (name for name in MIN_VERSIONS if name.split("-")[0] in module)
+        versions = ", ".join(f"{name} {metadata.version(name)}" for name in libraries)
         raise MissingToolError(
             f"{module} cannot be imported ({error})", got=versions, help=INSTALL.replace("install", "install -U")
         ) from error

@@ -1,12 +1,8 @@
-"""What Triton's kernels with matrix multiplications share: the product of two tiles, and what their operands must be.
-
-On a GPU, `dot` is `tl.dot`: tensor cores, sums in float32. Triton's interpreter (3.6 to 3.9) holds bfloat16 as its bits
-and would multiply those, so there the operands become float32 first; both ways the products are the same, for a product
-of two 16-bit floats is exact in float32.
-"""
+"""Properties shared by the Triton kernels that multiply tiles: dtypes, precisions and device limits."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,58 +10,53 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.arguments import check_rank, check_rows, check_tensors
-from mlsys_lab.kernels.runtime import triton_interprets
-from mlsys_lab.kernels.triton_language import tl, triton
+from mlsys_lab.kernels.row_blocks import next_power_of_2
+from mlsys_lab.validation import require_positive_number
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-"""dtypes that kernels with matrix multiplications take; they add in float32."""
+"""dtypes of the operands; sums are accumulated in float32."""
+
+REFERENCE_DTYPES = (*DTYPES, torch.float64)
+"""dtypes that the references in torch take as well."""
 
 PRECISIONS = ("ieee", "tf32x3", "tf32")
-"""How float32 tiles are multiplied on a GPU; the interpreter does it exactly rounded in any case.
+"""How float32 tiles are multiplied on a GPU (the interpreter always rounds exactly).
 
-"ieee": exactly rounded, one multiply-add after the other on the CUDA cores, in small tiles, for every one of them is
-written out in the code. "tf32": on tensor cores, with 10 bits of mantissa. "tf32x3": three such products for the high
-and the low bits, nearly exact.
+"ieee": exactly rounded multiply-adds on the CUDA cores; the compiler unrolls every one of them, so tiles must be small.
+"tf32": tensor cores, with a mantissa of 10 bits. "tf32x3": three such products of high and low bits, nearly exact.
 """
 
+MAX_HEAD_DIM = 256
+"""Largest head dimension whose tiles fit in a thread block's shared memory."""
+
 HOPPER_SHARED_BYTES = 227 * 1024
-"""Shared memory that one block may have on compute capability 9.0; kernels are planned for it where there is no GPU."""
+"""Shared memory available to one thread block on compute capability 9.0; assumed where there is no GPU."""
 
 HOPPER_MULTIPROCESSORS = 132
-"""Multiprocessors of an H100 SXM; persistent kernels start as many programs where there is no GPU to ask."""
-
-INTERPRETED = tl.constexpr(triton_interprets())
-
-
-@triton.jit
-def dot(a, b, accumulator, PRECISION: tl.constexpr):
-    """Product a·b of two tiles in float32, added to the accumulator where there is one."""
-    if INTERPRETED:
-        return tl.dot(a.to(tl.float32), b.to(tl.float32), accumulator)
-    return tl.dot(a, b, accumulator, input_precision=PRECISION)
+"""Multiprocessors (SMs) of an H100 SXM; assumed where there is no GPU."""
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What a kernel may count on: shared memory of a block and multiprocessors, of the GPU or else of an H100."""
+class DeviceLimits:
+    """Shared memory of a thread block and number of multiprocessors (SMs)."""
 
     shared_bytes: int
     multiprocessors: int
 
 
-def limits(device: torch.device) -> Limits:
-    """The limits that kernels on `device` may count on: the GPU's own, or an H100's for the CPU."""
+def device_limits(device: torch.device) -> DeviceLimits:
+    """Limits of the GPU that `device` names; for the CPU, those of an H100."""
     if device.type != "cuda":
-        return Limits(HOPPER_SHARED_BYTES, HOPPER_MULTIPROCESSORS)
-    found: Any = torch.cuda.get_device_properties(device)
-    return Limits(found.shared_memory_per_block_optin, found.multi_processor_count)
+        return DeviceLimits(HOPPER_SHARED_BYTES, HOPPER_MULTIPROCESSORS)
+    properties: Any = torch.cuda.get_device_properties(device)
+    return DeviceLimits(properties.shared_memory_per_block_optin, properties.multi_processor_count)
 
 
 def check_operands(rank: int, **named: torch.Tensor) -> torch.device:
-    """The device of tensors of `rank` dimensions that a kernel takes together; InputError names the first that misfits.
+    """Check the tensors of one kernel launch and return their device.
 
-    They share one of `DTYPES` and one device. Strides are free but for the last dimension, whose elements lie side by
-    side, as wide loads need it.
+    All have `rank` dimensions, one of `DTYPES`, and one device. The last dimension is contiguous, as wide loads need;
+    other strides are free. Raises InputError naming the first tensor that does not fit.
     """
     device = check_tensors(DTYPES, **named)
     check_rank(rank, **named)
@@ -73,8 +64,26 @@ def check_operands(rank: int, **named: torch.Tensor) -> torch.device:
     return device
 
 
+def check_head_dim(q: torch.Tensor) -> None:
+    """Raise InputError if the head dimension, the last of `q`, exceeds `MAX_HEAD_DIM`."""
+    if q.shape[-1] > MAX_HEAD_DIM:
+        raise InputError("head dimension", got=q.shape[-1], expected=f"at most {MAX_HEAD_DIM}")
+
+
+def padded_head_dim(q: torch.Tensor) -> int:
+    """Columns of a tile: the head dimension, the last of `q`, rounded up to a power of two, at least 16."""
+    return max(16, next_power_of_2(q.shape[-1]))
+
+
+def softmax_scale(q: torch.Tensor, scale: float | None) -> float:
+    """The scale of the scores, by default 1/√D. Raises InputError unless it is positive."""
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+    require_positive_number("scale of attention", scale)
+    return scale
+
+
 def unrolls_products(dtype: torch.dtype, precision: str) -> bool:
-    """Whether the compiler writes out every multiply-add of a tile, so that only small tiles are of use."""
+    """Whether the compiler unrolls every multiply-add of a tile, which makes large tiles slow to compile and run."""
     return dtype == torch.float32 and precision == "ieee"
 
 

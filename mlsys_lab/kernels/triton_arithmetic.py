@@ -1,10 +1,10 @@
-"""Arithmetic in Triton's interpreter as the compiler has it for an NVIDIA GPU (compute capability 9.0).
+"""Make Triton's interpreter compute as compiled code does on an NVIDIA GPU (compute capability 9.0).
 
-The interpreter (3.6 to 3.9) computes with NumPy, which differs where values are special: NumPy's maximum of a NaN and a
-number is NaN where `max.f32` returns the number; a conversion of 1e10 to int32 gives the least int32 where
-`cvt.rzi.s32.f32` gives the largest; float32 is cut to bfloat16 where `cvt.rn.bf16.f32` rounds to nearest. It also holds
-bfloat16 and float8 as integers of their bits, and would add those: such arithmetic is refused.
-`python -m tests.kernels.semantics` holds each operation to the instructions that the compiler emits.
+The interpreter (3.6 to 3.9) computes with NumPy, which differs for special values: NumPy's maximum of a NaN and a
+number is NaN where `max.f32` returns the number; converting 1e10 to int32 gives the smallest int32 where
+`cvt.rzi.s32.f32` gives the largest; float32 is truncated to bfloat16 where `cvt.rn.bf16.f32` rounds to nearest. It also
+stores bfloat16 and float8 as their raw bits and would add those: such arithmetic raises an error. `python -m
+tests.kernels.semantics` compares each operation with the instructions that the compiler emits.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Format:
     """A floating-point format that values are rounded to."""
 
     dtype: torch.dtype
-    significant_bits: int  # with the one that is not stored
+    significant_bits: int  # including the implicit one
     min_exponent: int  # of a normal number
     largest: float
-    saturates: bool  # whether rounding to nearest gives the largest number rather than infinity
+    saturates: bool  # whether overflow rounds to the largest number rather than infinity
 
 
 FORMATS = {
@@ -41,12 +41,12 @@ FORMATS = {
 }
 """Formats by Triton's name of the type."""
 FLUSHING = ("create_exp2", "create_sqrt", "create_rsqrt", "create_ceil", "create_floor")
-"""Functions that take and return 0 for a float32 below the least normal number (`.ftz`)."""
+"""Functions that flush subnormal float32 inputs and results to 0 (`.ftz`)."""
 
 
 @contextmanager
 def replace_members(place: Any, members: Mapping[str, Any]) -> Iterator[None]:
-    """Set attributes of an object or a class for the body of a `with`."""
+    """Set attributes of an object or a class in the body of a `with`."""
     own = {name: vars(place)[name] for name in members if name in vars(place)}
     for name, member in members.items():
         setattr(place, name, member)
@@ -62,7 +62,7 @@ def replace_members(place: Any, members: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def follow_compiler(interpreter: Any) -> Iterator[None]:
-    """Let the interpreter compute as compiled kernels do, and refuse what the compiler or the interpreter cannot."""
+    """Make the interpreter compute as compiled kernels do, and raise for unsupported operations."""
     builder = interpreter.interpreter_builder
     with ExitStack() as stack:
         stack.enter_context(replace_members(builder, _refusals(builder)))
@@ -84,7 +84,7 @@ def _refusals(builder: Any) -> dict[str, Callable[..., Any]]:
 
 
 def _refuse(original: Callable[..., Any], *, operand: int = 0) -> Callable[..., Any]:
-    """Wrap an operation so that it refuses an operand that the interpreter holds as its bits."""
+    """Wrap an operation so that it rejects an operand that the interpreter stores as raw bits."""
 
     def operate(*args: Any, **keywords: Any) -> Any:
         _check_holds_numbers(args[operand])
@@ -103,7 +103,7 @@ def _check_holds_numbers(operand: Any) -> None:
 
 
 def _sum(reduction: Any, block: Any) -> Any:
-    """The sum along an axis in the type of the elements, in which integers wrap around."""
+    """Sum along an axis in the elements' type, in which integers wrap around."""
     _check_holds_numbers(block)
     data = block.handle.data
     total = np.sum(data, axis=reduction.axis, keepdims=reduction.keep_dims, dtype=data.dtype)
@@ -111,7 +111,7 @@ def _sum(reduction: Any, block: Any) -> Any:
 
 
 def _operations(builder: Any, interpreter: Any) -> dict[str, Callable[..., Any]]:
-    """The operations that NumPy has otherwise, by their names in the interpreter's builder."""
+    """Operations that differ from NumPy's, by their names in the interpreter's builder."""
     handle, numpy_type = interpreter.TensorHandle, interpreter._get_np_dtype
 
     def binary(operation: Callable[..., np.ndarray]) -> Callable[[Handle, Handle], Handle]:

@@ -1,7 +1,7 @@
-"""Does Triton's compiler take a kernel? Asked for an H100, on any machine, also of kernels that are interpreted.
+"""Check whether Triton's compiler accepts a kernel for an H100, on any machine, even if kernels are interpreted.
 
-Only the compiler's front end runs, which refuses what the interpreter lets pass: a variable that changes its type in a
-loop, an `if` on a block, a name that only one branch defines. It takes some hundredths of a second. What may fail
+Only the compiler's front end runs, which rejects code that the interpreter accepts: a variable that changes its type in
+a loop, an `if` on a block, a name that only one branch defines. It takes some hundredths of a second. What may fail
 behind it (shared memory that does not suffice, say) depends on sizes of launches that are real.
 """
 
@@ -24,12 +24,12 @@ from weakref import WeakKeyDictionary
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.runtime import load_triton
+from mlsys_lab.kernels.trace.cells import locate_in_cell
 from mlsys_lab.kernels.trace.events import Site
-from mlsys_lab.kernels.trace.places import locate_in_cell
 from mlsys_lab.kernels.triton_members import Members, original_members, read_members, restore_members
 
 ARCHITECTURE = 90
-"""Compute capability of an H100, without the point."""
+"""Compute capability of an H100, times 10."""
 NUMBERS = (int, float, tuple)
 """What a kernel's module may hold as a constant."""
 
@@ -38,12 +38,12 @@ _accepted: set[tuple[Any, ...]] = set()
 
 
 def set_tree(kernel: Any, tree: ast.FunctionDef) -> None:
-    """Say what the text of a kernel is, with the line numbers of its file; without this it is looked up there."""
+    """Register a kernel's syntax tree, with its file's line numbers; otherwise its source is read from the file."""
     _trees[kernel.fn] = copy.deepcopy(tree)
 
 
 def check_compiles(kernel: Any, *args: Any, **constants: Any) -> None:
-    """Raise `InputError` where Triton refuses to compile a launch, with the line and what Triton says of it.
+    """Raise InputError if Triton rejects a launch, with the source line and Triton's reason.
 
     `kernel` is a function under `@triton.jit`, compiled or interpreted; `args` and `constants` are those of a launch,
     of which types count and constants, not the numbers. What was accepted once is not compiled again.

@@ -1,4 +1,4 @@
-"""Launching a Triton kernel: on the device of its arrays, in the interpreter, or under a recorder."""
+"""Launch Triton kernels: on the device of their tensors, in the interpreter, or under a recorder."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from mlsys_lab.kernels.triton_members import read_members, restore_members
 ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 BINARY = tuple(f"__{name}__" for name in (*ARITHMETIC, *COMPARISONS))
-"""Python's names of the operators that a constant and a block may stand on two sides of."""
+"""Python's names of the binary operators between a constant and a block."""
 RECORDER = str(Path(__file__).parent / "trace")
-"""Folder of the microscope, which looks at what kernels ask."""
-_instead: ContextVar[Callable[..., None] | None] = ContextVar("instead of launching", default=None)
+"""Folder of the microscope, which records memory accesses."""
+_replacement: ContextVar[Callable[..., None] | None] = ContextVar("replacement of launch", default=None)
 
 
 def launch(
@@ -38,15 +38,15 @@ def launch(
     outputs: Sequence[str] = (),
     **constants: Any,
 ) -> None:
-    """Run `kernel` over `grid`, programs along x, y and z; nothing happens where a side is 0.
+    """Run `kernel` over `grid`, the numbers of programs along x, y and z; a no-op if one of them is 0.
 
-    `outputs` names the parameters whose arrays hold nothing before; it matters to those who look on. InputError for
-    arrays on the CPU where kernels are compiled.
+    `outputs` names the parameters whose tensors are uninitialized, for recorders. Raises InputError for tensors on the
+    CPU where kernels are compiled.
     """
     if 0 in grid:
         return
-    if (instead := _instead.get()) is not None:
-        instead(kernel, grid, *args, outputs=outputs, **constants)
+    if (replacement := _replacement.get()) is not None:
+        replacement(kernel, grid, *args, outputs=outputs, **constants)
     elif triton_interprets():
         with enable_interpreter(), silence_arithmetic():
             try:
@@ -67,25 +67,25 @@ def launch(
 
 
 @contextmanager
-def replace_launches(instead: Callable[..., None]) -> Iterator[None]:
-    """Call `instead(kernel, grid, *args, outputs=…, **constants)` for every launch in the body of a `with`."""
-    token = _instead.set(instead)
+def replace_launches(replacement: Callable[..., None]) -> Iterator[None]:
+    """Call `replacement(kernel, grid, *args, outputs=…, **constants)` for every launch in the body of a `with`."""
+    token = _replacement.set(replacement)
     try:
         yield
     finally:
-        _instead.reset(token)
+        _replacement.reset(token)
 
 
 @contextmanager
 def enable_interpreter() -> Iterator[None]:
-    """Let kernels be interpreted in the body of a `with`, also where Triton was imported to compile.
+    """Interpret kernels in the body of a `with`, even if Triton was imported to compile.
 
-    There Triton's library (`tl.sum` …) and a kernel's helpers are functions for the compiler, and refuse to be called.
-    That is so on a machine with a GPU, and where torch has imported Triton before us, as its optimizers do.
+    Then Triton's library (`tl.sum` …) and a kernel's helpers are functions for the compiler and refuse to be called.
+    This is so on a machine with a GPU, and if torch imported Triton first, as its optimizers do.
     """
     interpreter = importlib.import_module("triton.runtime.interpreter")
     triton, tl = sys.modules["triton"], sys.modules["triton.language"]
-    with _patch_once(interpreter, tl), follow_compiler(interpreter), _leave_blocks_to_tensors(tl):
+    with _patch_once(interpreter, tl), follow_compiler(interpreter), _defer_to_tensors(tl):
         if isinstance(tl.sum, interpreter.InterpretedFunction):
             yield
             return
@@ -95,27 +95,27 @@ def enable_interpreter() -> Iterator[None]:
 
 
 def _truth(block: Any) -> bool:
-    """Whether a number in a kernel is true; Triton's own library may ask so whether there is a block.
+    """Truth value of a number in a kernel; Triton's own library may also ask for a block's, meaning that it exists.
 
-    Raises ValueError where a kernel asks it of several elements, by `and`, `or`, `not` or `if`: the interpreter would
-    call every block true.
+    Raises ValueError if a kernel takes it of several elements, by `and`, `or`, `not` or `if`: the interpreter would
+    treat every block as true.
     """
     values = block.handle.data
     if values.size == 1:
         return bool(values.item())
-    asks = sys._getframe(1)
-    while asks.f_back and asks.f_code.co_filename.startswith(RECORDER):
-        asks = asks.f_back
-    if not asks.f_code.co_filename.startswith(str(Path(sys.modules["triton"].__file__ or "").parent)):
+    caller = sys._getframe(1)
+    while caller.f_back and caller.f_code.co_filename.startswith(RECORDER):
+        caller = caller.f_back
+    if not caller.f_code.co_filename.startswith(str(Path(sys.modules["triton"].__file__ or "").parent)):
         raise ValueError(f"{values.size} elements are not true or false as one: blocks take &, | and ~, or tl.where")
     return True
 
 
 @contextmanager
 def _patch_once(interpreter: Any, tl: Any) -> Iterator[None]:
-    """Let the interpreter replace the functions of `tl` by its own only once a launch.
+    """Let the interpreter patch `tl` once per launch.
 
-    It would do so again at each call of a helper, `tl.sum` among them, which takes longer than all the rest together.
+    It would do so again at each call of a helper, such as `tl.sum`, which takes longer than everything else together.
     """
     original, done = interpreter._patch_lang, set[int]()
 
@@ -140,18 +140,18 @@ def _patch_once(interpreter: Any, tl: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _leave_blocks_to_tensors(tl: Any) -> Iterator[None]:
-    """Let `CONSTANT * block` be what `block * CONSTANT` is, as for the compiler, which asks the block for both.
+def _defer_to_tensors(tl: Any) -> Iterator[None]:
+    """Let `CONSTANT * block` equal `block * CONSTANT`, as in the compiler.
 
-    Python asks the constant on the left, and Triton's answer (3.6 to 3.9) is a constant whose value is a block.
+    Python calls the constant's method first, and Triton's (3.6 to 3.9) returns a constant whose value is a block.
     """
 
-    def leave(original: Callable[..., Any]) -> Callable[..., Any]:
+    def defer(original: Callable[..., Any]) -> Callable[..., Any]:
         return lambda constant, other: NotImplemented if isinstance(other, tl.tensor) else original(constant, other)
 
     before = {name: vars(tl.constexpr)[name] for name in BINARY}
     for name, original in before.items():
-        setattr(tl.constexpr, name, leave(original))
+        setattr(tl.constexpr, name, defer(original))
     try:
         yield
     finally:
@@ -160,7 +160,7 @@ def _leave_blocks_to_tensors(tl: Any) -> Iterator[None]:
 
 
 def _find_course_error(error: BaseException) -> CourseError | None:
-    """The course's own error that an interpreter's error was raised from; None if there is none."""
+    """The CourseError that an interpreter's error was raised from, or None."""
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
@@ -169,7 +169,7 @@ def _find_course_error(error: BaseException) -> CourseError | None:
 
 @contextmanager
 def _allow_python_calls(interpreter: Any, tl: Any) -> Iterator[None]:
-    """Let functions that were decorated for the compiler be called from Python, as the interpreter does."""
+    """Let functions decorated for the compiler be called from Python, as the interpreter does."""
     jit = importlib.import_module("triton.runtime.jit").JITFunction
     before = read_members()
     call = jit.__call__
@@ -186,7 +186,7 @@ def _allow_python_calls(interpreter: Any, tl: Any) -> Iterator[None]:
 
 @contextmanager
 def silence_arithmetic() -> Iterator[None]:
-    """Silence NumPy's warnings of overflow and NaN, since a GPU gives none."""
+    """Silence NumPy's warnings of overflow and NaN, which a GPU does not raise."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         yield

@@ -1,4 +1,4 @@
-"""The attributes of Triton's language, which its interpreter replaces by its own and does not always put back."""
+"""Save and restore the attributes of `triton.language`, which Triton's interpreter patches and may leave patched."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ Members = tuple[tuple[Any, dict[str, Any]], ...]
 
 
 def read_members() -> Members:
-    """Read the attributes that Triton's modules and classes have now; `triton.language` has to be imported before."""
+    """Read the current attributes of Triton's modules and classes; `triton.language` must be imported already."""
     tl = sys.modules["triton.language"]
     classes = (one for one in vars(tl.core).values() if isinstance(one, type))
-    places = dict.fromkeys([tl, tl.core, tl.math, tl.standard, tl.random, *classes])
-    return tuple((place, dict(vars(place))) for place in places)
+    owners = dict.fromkeys([tl, tl.core, tl.math, tl.standard, tl.random, *classes])
+    return tuple((owner, dict(vars(owner))) for owner in owners)
 
 
 @cache
 def original_members() -> Members:
-    """The attributes as they were at the first call, which `load_triton` makes: before any kernel was interpreted."""
+    """The attributes before any kernel was interpreted: read at the first call, which `load_triton` makes."""
     return read_members()
 
 
 def restore_members(members: Members) -> None:
-    """Set Triton's attributes to what `read_members` read, and delete those that a class has been given since.
+    """Set Triton's attributes to what `read_members` returned, and delete those added to a class since.
 
-    What a module has been given stays: there the interpreter puts names that its own text of functions uses.
+    Attributes added to a module stay: the interpreter's generated functions use them.
     """
-    for place, values in members:
-        if isinstance(place, type):
-            for name in [name for name in vars(place) if name not in values]:
-                delattr(place, name)
+    for owner, values in members:
+        if isinstance(owner, type):
+            for name in [name for name in vars(owner) if name not in values]:
+                delattr(owner, name)
         for name, value in values.items():
-            if vars(place).get(name) is not value:
-                setattr(place, name, value)
+            if vars(owner).get(name) is not value:
+                setattr(owner, name, value)

@@ -1,7 +1,10 @@
-"""Autotuning: the fastest of a few ways to start a kernel, timed once for each kind of work.
+"""Autotuning: time a few launch configurations of a kernel once per problem and keep the fastest.
 
-What `triton.autotune` does, without its decorator: the choice is made outside of the kernel, so that grids, checks and
-the interpreter see the same constants that the kernel gets.
+Why not `triton.autotune`: it decorates one kernel and chooses inside the launch. Here the configuration has to be known
+before it. The tile sizes go into tensor descriptors that the host builds; one configuration covers the three kernels of
+naive attention; a recorder and a test see the same constants as the kernel; and candidates that exceed the device's
+shared memory are left out before anything is compiled. Where kernels are interpreted there is no GPU for
+`triton.autotune` to benchmark on.
 """
 
 from __future__ import annotations
@@ -13,32 +16,33 @@ from typing import Any, TypeVar
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.runtime import triton_interprets
-from mlsys_lab.kernels.triton_language import triton
 
-Choice = TypeVar("Choice")
+Config = TypeVar("Config")
 
-_fastest: dict[Hashable, Any] = {}  # what was found, for as long as the process lives
+_fastest: dict[Hashable, Any] = {}  # kept as long as the process lives
 
 
-def fastest(key: Hashable, choices: Sequence[Choice], run: Callable[[Choice], None]) -> Choice:
-    """The choice whose `run` takes least time (median) on the GPU, measured once for each `key`, which names the work.
+def fastest(key: Hashable, configs: Sequence[Config], run: Callable[[Config], None]) -> Config:
+    """Return the config with the lowest median time of `run` on the GPU, measured once for each `key` (the problem).
 
-    Choices that the device has no room for are left out. Where kernels are interpreted there is nothing to measure: the
-    first. `run` must be repeatable. Raises InputError where no choice is left.
+    Configs that the device has no resources for are skipped. Where kernels are interpreted, the first one is returned
+    without a measurement. `run` must be repeatable. Raises InputError if no config is left.
     """
-    if triton_interprets() and choices:
-        return choices[0]
+    if triton_interprets() and configs:
+        return configs[0]
     if key not in _fastest:
-        times_ms = [_time_ms(functools.partial(run, choice)) for choice in choices]
+        times_ms = [_time_ms(functools.partial(run, config)) for config in configs]
         best_ms = min(times_ms, default=math.inf)
         if best_ms == math.inf:
-            raise InputError("no way to start this kernel fits the device", got=f"{len(choices)} ways")
-        _fastest[key] = choices[times_ms.index(best_ms)]
-    found: Choice = _fastest[key]
-    return found
+            raise InputError("no way to start this kernel fits the device", got=f"{len(configs)} ways")
+        _fastest[key] = configs[times_ms.index(best_ms)]
+    config: Config = _fastest[key]
+    return config
 
 
 def _time_ms(run: Callable[[], None]) -> float:
+    from mlsys_lab.kernels.triton_language import triton
+
     try:
         return float(triton.testing.do_bench(run, warmup=10, rep=40, return_mode="median"))
     except (triton.runtime.errors.OutOfResources, triton.runtime.errors.PTXASError):

@@ -15,7 +15,7 @@ from mlsys_lab.scaling.laws import FloatArray
 
 Data = TypeVar("Data", Runs, Sequence[Curve])
 MOST_FAILURES = 0.2
-"""Largest share of resamples that may be impossible to fit before the interval is refused."""
+"""Largest fraction of resamples that may be impossible to fit before the interval is refused."""
 
 
 @dataclass(frozen=True)

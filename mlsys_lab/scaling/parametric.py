@@ -153,7 +153,7 @@ def _minimise(begin: FloatArray, logs: FloatArray, delta: float, tolerance: floa
 
 @functools.cache
 def _blas() -> ThreadpoolController:
-    """Controller of this process's BLAS libraries, found once: looking for them takes longer than a fit."""
+    """Controller of this process's BLAS libraries, found once: finding them takes longer than a fit."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

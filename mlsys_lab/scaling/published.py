@@ -64,7 +64,7 @@ HOFFMANN_TABLES = {
 }
 """Best models that Chinchilla's three approaches predict (Hoffmann et al. 2022, arXiv:2203.15556, tables 3 and A3).
 
-As printed: the fifth row of approach 3 has 1.26e24 FLOPs beside parameters and tokens that make 1.26e25.
+As printed: the fifth row of approach 3 has 1.26e24 FLOPs, but parameters and tokens that make 1.26e25.
 """
 
 CEREBRAS_GPT = PublishedRuns(

@@ -73,7 +73,7 @@ class World:
         learning_rate: ArrayLike | None = None,
         progress: ArrayLike = 1.0,
     ) -> FloatArray:
-        """Expected loss, nats a token, after `tokens` tokens and a share `progress` of the schedule."""
+        """Expected loss, nats a token, after `tokens` tokens and a fraction `progress` of the schedule."""
         above = self.law.loss(n_params, tokens) - self.law.E
         if learning_rate is not None:
             off = np.log(positive_array("learning rate", learning_rate) / self.best_learning_rate(n_params))
@@ -160,7 +160,7 @@ class ExperimentService:
         return Runs.from_curves(outcome.curve for outcome in self._history if outcome.finished and outcome.curve)
 
     def run(self, n_params: float, tokens: float, learning_rate: float) -> Outcome:
-        """Train N parameters on so many tokens with a schedule that ends there, and pay 6N for each token trained on.
+        """Train N parameters on D tokens with a schedule that ends there, and pay 6N for each token trained on.
 
         `InputError`, at no charge, for a request that cannot be run or whose 6ND exceeds what is left.
         """

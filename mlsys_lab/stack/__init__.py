@@ -1,4 +1,4 @@
-"""The learner's stack: `load("autograd")` gives their accepted code, and the course's where there is none yet."""
+"""The learner's stack: `load("autograd")` gives their accepted code, and the solved lab's where there is none yet."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
+from mlsys_lab.errors import InputError
 from mlsys_lab.stack.loading import load as load_artifact
 from mlsys_lab.stack.loading import lost_cells
-from mlsys_lab.stack.reference import load_reference
+from mlsys_lab.stack.solved import load_solved
 from mlsys_lab.stack.workspace import Workspace
 
 __all__ = ["Layer", "load"]
 
-YOURS, COURSE = "yours", "the course's"
+YOURS, SOLVED = "yours", "the solved lab's"
 
 
 class Layer:
-    """One topic of the stack: its names as attributes; `sources` says whether each is yours or the course's."""
+    """One topic of the stack: its names as attributes; `sources` says whether each is yours or the solved lab's."""
 
     def __init__(self, topic: str, names: Mapping[str, Any], sources: Mapping[str, str]) -> None:
         self.topic, self.sources = topic, dict(sources)
@@ -32,42 +33,44 @@ class Layer:
         return [*super().__dir__(), *self._names]
 
     def __repr__(self) -> str:
-        told = []
-        for source in (YOURS, COURSE):
-            if names := sorted(name for name, whose in self.sources.items() if whose == source):
-                told.append(f"{source}: {', '.join(names)}")
-        return f"{self.topic}: {'; '.join(told)}"
+        names = {who: sorted(name for name, source in self.sources.items() if source == who) for who in (YOURS, SOLVED)}
+        return f"{self.topic}: " + "; ".join(f"{who}: {', '.join(own)}" for who, own in names.items() if own)
 
 
 def load(topic: str, workspace: Workspace | None = None) -> Layer:
-    """Load a topic: the names of the learner's accepted artifact first, the reference's for the rest.
+    """Load a topic: the names that the learner's accepted artifact defines, and the solved lab's for the remaining.
 
     Prints one line that says which is whose. `workspace` is the nearest around the current folder if None. Raises
-    `InputError` for a topic that the course does not have. Accepted code that no longer runs gives way to the course's,
-    and a line says why. A name that the learner defined never replaces the one that the reference's own classes use
-    inside.
+    `InputError` where there is neither an accepted artifact nor a solved lab. Where accepted code no longer runs, the
+    solved lab's takes its place, and a line says why. Inside the solved lab's own functions and classes, its own names
+    are used, not the learner's.
     """
-    reference = load_reference(topic)
-    names = {name: getattr(reference, name) for name in _public(reference)}
-    sources = dict.fromkeys(names, COURSE)
     workspace = workspace or Workspace.find()
     artifact = workspace.artifact(topic) if workspace else None
-    if artifact is not None:
-        built = load_artifact(artifact, f"mlsys_stack_{topic.replace('-', '_')}")
-        own = {name: getattr(built, name) for name in _public(built) if _is_defined_by(built, getattr(built, name))}
-        names.update(own)
-        sources.update(dict.fromkeys(own, YOURS))
-    layer = Layer(topic, names, sources)
-    print(layer if artifact is not None else f"{topic}: {COURSE} (no accepted artifact of yours)")
-    for lost in lost_cells(built) if artifact is not None else []:
+    solved = load_solved(topic)
+    if artifact is None and solved is None:
+        help_ = f"`mlsys-lab check {topic}` accepts yours once it passes every check"
+        raise InputError("no such layer", got=repr(topic), expected="an accepted or a solved lab", help=help_)
+    names = _defined(solved) if solved else {}
+    sources = dict.fromkeys(names, SOLVED)
+    if artifact is None:
+        print(f"{topic}: {SOLVED} (no accepted artifact of yours)")
+        return Layer(topic, names, sources)
+    built = load_artifact(artifact, f"mlsys_stack_{topic.replace('-', '_')}")
+    own = _defined(built)
+    layer = Layer(topic, names | own, sources | dict.fromkeys(own, YOURS))
+    print(layer)
+    for lost in lost_cells(built):
         print(f"{topic}: no longer runs: {lost.error}")
     return layer
 
 
-def _public(module: ModuleType) -> list[str]:
-    return [str(name) for name in getattr(module, "__all__", vars(module)) if not name.startswith("_")]
-
-
-def _is_defined_by(module: ModuleType, value: Any) -> bool:
-    """Whether `module` defined `value` itself, rather than importing it."""
-    return not isinstance(value, ModuleType) and getattr(value, "__module__", module.__name__) == module.__name__
+def _defined(module: ModuleType) -> dict[str, Any]:
+    """The public names that `module` defines itself, rather than importing them."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and not isinstance(value, ModuleType)
+        and getattr(value, "__module__", module.__name__) == module.__name__
+    }

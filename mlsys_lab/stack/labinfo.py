@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import mlsys_lab
 from mlsys_lab.errors import InputError, did_you_mean
-from mlsys_lab.stack.reference import default_reference, labs_root
 
 FOLDER = re.compile(r"(\d{2})-([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
 FIELDS = {
@@ -21,7 +21,7 @@ FIELDS = {
     "withheld",
     "provided",
     "traced",
-    "reference",
+    "stack",
     "readings",
     "extras",
     "prerequisites",
@@ -34,9 +34,9 @@ class LabInfo:
     """One lab: its folder (`01-autograd`) and what its lab.toml says.
 
     `withheld` are the modules of mlsys_lab that the lab asks learners to write, `provided` those that exported cells
-    may import, `traced` those that are there only where nothing but kernels is run, and traced. `reference` is the
-    module that stands in for the learner's work in later labs. `extras` are the extras of pyproject.toml that the lab
-    needs. `checks_module` defines `LAB`: this topic's package in mlsys_checks.trusted, unless lab.toml names another.
+    may import, `traced` those that are there only where nothing but kernels is run, and traced. `stack` are the topics
+    that exported cells load from `mlsys_lab.stack`. `extras` are the extras of pyproject.toml that the lab needs.
+    `checks_module` defines `LAB`: this topic's package in mlsys_checks.trusted, unless lab.toml names another.
     """
 
     folder: Path
@@ -47,11 +47,11 @@ class LabInfo:
     withheld: tuple[str, ...] = ()
     provided: tuple[str, ...] = ()
     traced: tuple[str, ...] = ()
+    stack: tuple[str, ...] = ()
     readings: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
     prerequisite_labs: tuple[str, ...] = ()
     prerequisite_chapters: tuple[str, ...] = ()
-    reference: str = ""
     checks_module: str = ""
 
     @property
@@ -78,6 +78,13 @@ class LabInfo:
     def notebook(self) -> Path:
         """The released notebook, which need not have been built."""
         return self.folder / f"{self.name}.ipynb"
+
+
+def labs_root() -> Path:
+    """The folder of the released labs: inside an installed package, or next to the package in a checkout."""
+    package = Path(str(mlsys_lab.__file__)).parent
+    inside = package / "_labs"
+    return inside if inside.is_dir() else package.parent / "labs"
 
 
 def default_checks(topic: str) -> str:
@@ -110,11 +117,11 @@ def read_lab(folder: Path) -> LabInfo:
         withheld=_names(path, table, "withheld"),
         provided=_names(path, table, "provided"),
         traced=_names(path, table, "traced"),
+        stack=_names(path, table, "stack"),
         readings=_names(path, table, "readings"),
         extras=_names(path, table, "extras"),
         prerequisite_labs=_names(path, before, "labs"),
         prerequisite_chapters=_names(path, before, "chapters"),
-        reference=_field(path, table, "reference", str, default_reference(folder.name[3:])),
         checks_module=_field(path, table, "checks", str, default_checks(folder.name[3:])),
     )
 

@@ -73,7 +73,7 @@ def access_data(trace: Trace, *, block: int | None = None) -> dict[str, Any]:
         )
     return {
         "kernel": trace.kernel,
-        "words": list(trace.words),
+        "words": list(trace.unit_names),
         "buffers": [_shape(buffer) for buffer in drawn],
         "source": _source(trace),
         "steps": steps,

@@ -75,7 +75,10 @@ function render({ model, el }) {
     const half = attentionCrossover(config, options.causal);
     picture.replaceChildren(drawing(config, tokens, options, half));
     verdict.textContent = `${percent(flops.attentionShare)} of the FLOPs at ${grouped(tokens)} tokens`;
-    detail.textContent = `Half at ${grouped(half)} tokens, ${number(Number((half / config.d_model).toPrecision(3)))} times the width; the same forward and backward.`;
+    detail.textContent = half === Infinity
+      ? "Never half: every layer has a sliding window."
+      : `Half at ${grouped(half)} tokens, ${number(Number((half / config.d_model).toPrecision(3)))} times the width; the same forward and backward.`;
+    if (config.window) detail.textContent += ` ${config.window.layers} of ${config.n_layers} layers attend to ${grouped(config.window.tokens)} tokens at most.`;
     parts.replaceChildren(...PARTS.map(([name, words, part]) =>
       make("li", {}, make("i", { class: name }), make("span", {}, words), make("span", {}, percent(part(flops) / flops.total)))));
   }
@@ -86,7 +89,7 @@ function render({ model, el }) {
     const short = (v) => (v >= 2 ** 20 ? `${v / 2 ** 20}M` : v >= 1024 ? `${v / 1024}K` : String(v));
     const across = logAxis({ low, high, base: 2, title: "tokens of a sequence (K is 1,024)", word: short });
     const up = linearAxis({ low: 0, high: 1, title: "part of all FLOPs", word: percent, most: 4 });
-    area = plot({ width, height, x: across, y: up, label: `Attention's fraction of the FLOPs of ${config.name} against tokens: one half at ${grouped(half)}` });
+    area = plot({ width, height, x: across, y: up, label: `Attention's fraction of the FLOPs of ${config.name} against tokens${half === Infinity ? "" : `: one half at ${grouped(half)}`}` });
     const values = Array.from({ length: 91 }, (_, i) => across.value(i / 90));
     const counts = values.map((v) => forwardFlops(config, v, options));
     let below = values.map(() => 0);

@@ -13,7 +13,7 @@ import anywidget
 import traitlets
 
 from mlsys_lab.configs import TransformerConfig
-from mlsys_lab.configs.presets import PRESETS, preset
+from mlsys_lab.configs.presets import PRESETS, WINDOWS, preset
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.compute import attention_crossover, attention_share
 from mlsys_lab.widgets.modules import esm
@@ -34,12 +34,18 @@ def attention_share_data(
         raise InputError("length out of range", got=f"{tokens} tokens", expected="128 to 4194304")
     config = preset(model) if isinstance(model, str) else model
     return {
-        "presets": [asdict(one) for one in PRESETS.values()],
+        "presets": [_sizes(one) for one in PRESETS.values()],
         "preset": config.name if isinstance(model, str) else "",
-        "own": asdict(config),
+        "own": _sizes(config),
         "tokens": tokens,
         "causal": causal,
     }
+
+
+def _sizes(config: TransformerConfig) -> dict[str, Any]:
+    """A config for the figure, with the sliding window that the preset of its name has."""
+    window = WINDOWS.get(config.name)
+    return asdict(config) | {"window": window and window._asdict()}
 
 
 def attention_share_table(data: Mapping[str, Any]) -> str:
@@ -47,8 +53,11 @@ def attention_share_table(data: Mapping[str, Any]) -> str:
     rows = (
         (
             name,
-            *(f"{100 * attention_share(config, tokens, causal=data['causal']):.3g} %" for tokens in _TABLE_TOKENS),
-            f"{attention_crossover(config, causal=data['causal']):,.0f}",
+            *(
+                f"{100 * attention_share(config, tokens, causal=data['causal'], window=WINDOWS.get(name)):.3g} %"
+                for tokens in _TABLE_TOKENS
+            ),
+            f"{attention_crossover(config, causal=data['causal'], window=WINDOWS.get(name)):,.0f}",
         )
         for name, config in PRESETS.items()
     )

@@ -45,8 +45,12 @@ function parameters(c) {
   return { ...kinds, idle, total, active: total - idle };
 }
 
-// Pairs (query, key) that `tokens` new tokens after `past` cached ones multiply.
-function pairs(tokens, past, causal) {
+// Pairs (query, key) that `tokens` new tokens after `past` cached ones multiply; with a window each sees at most that many.
+function pairs(tokens, past, causal, window) {
+  if (window) {
+    const growing = Math.max(0, Math.min(tokens, window - past));
+    return pairs(growing, past, true) + (tokens - growing) * window;
+  }
   return tokens * past + (causal ? (tokens * (tokens + 1)) / 2 : tokens * tokens);
 }
 
@@ -68,15 +72,17 @@ function forwardFlops(c, tokens, { batch = 1, causal = false, past = 0, headToke
     expert = routed * (c.experts.active + c.experts.shared) * matrices * D * c.experts.d_ff;
     router = routed * D * c.experts.count;
   }
-  const [allTokens, allPairs] = [batch * tokens, batch * pairs(tokens, past, causal)];
+  let layerPairs = c.n_layers * pairs(tokens, past, causal);
+  if (c.window) layerPairs -= c.window.layers * Math.max(0, pairs(tokens, past, causal) - pairs(tokens, past, causal, c.window.tokens));
+  const [allTokens, allPairs] = [batch * tokens, batch * layerPairs];
   const flops = {
     query: 2 * allTokens * c.n_layers * query,
     keyValue: 2 * allTokens * c.n_layers * keyValue,
     output: 2 * allTokens * c.n_layers * N * valueDim * D,
     mlp: 2 * allTokens * (denseLayers * matrices * D * c.d_ff + expert),
     router: 2 * allTokens * router,
-    scores: 2 * allPairs * c.n_layers * N * H,
-    values: 2 * allPairs * c.n_layers * N * valueDim,
+    scores: 2 * allPairs * N * H,
+    values: 2 * allPairs * N * valueDim,
     head: 2 * batch * headTokens * D * c.vocab_size,
   };
   const total = Object.values(flops).reduce((sum, part) => sum + part, 0);
@@ -95,10 +101,21 @@ function stepFlops(c, tokens, past) {
   return once + 2 * c.n_layers * c.n_heads * Math.min(unpacking, wider);
 }
 
-// Tokens of a sequence from which scores and weighted sums cost more than everything else.
+// Tokens of a sequence from which scores and weighted sums cost more than everything else; Infinity where windows prevent it.
 function attentionCrossover(c, causal) {
   const one = forwardFlops(c, 1);
   const ratio = (one.total - one.attention) / one.attention;
-  return causal ? 2 * ratio - 1 : ratio;
+  const plain = causal ? 2 * ratio - 1 : ratio;
+  if (!c.window || plain <= c.window.tokens) return plain;
+  const isMost = (tokens) => forwardFlops(c, tokens, { causal }).attentionShare >= 0.5;
+  if (c.window.layers === c.n_layers && !isMost(2 ** 30)) return Infinity;
+  let [low, high] = [c.window.tokens, c.window.tokens];
+  while (!isMost(high)) [low, high] = [high, 2 * high];
+  while (high - low > 1) {
+    const middle = Math.floor((low + high) / 2);
+    if (isMost(middle)) high = middle;
+    else low = middle;
+  }
+  return high;
 }
 

@@ -5,7 +5,7 @@ function checkAmounts(c, tokens, price) {
     throwInputError("tokens of a sequence out of range", { got: Number.isNaN(tokens) ? "nothing" : tokens, expected: "a whole number, at least 1" });
   }
   if (c.position === "learned" && tokens > c.context) {
-    throwInputError(`${c.name} has no positions for so many tokens`, { got: tokens, expected: `up to ${c.context}` });
+    throwInputError(`${c.name} has no positions for that many tokens`, { got: tokens, expected: `up to ${c.context}` });
   }
   if (price !== null && !(price >= 0 && price < Infinity)) throwInputError("a price cannot be so", { got: price, expected: "0 or more an hour and device" });
 }

@@ -358,8 +358,8 @@ show(figure, alt="Shares of embedding, attention, MLP and the rest in three mode
 # each product has two of the same size, and nothing is left out, because the embedding wants its gradient.
 #
 # **3c.** `attention_share(config, tokens)`: which part of the forward FLOPs of a sequence of T tokens is in `scores`
-# and `mixed`; and `crossover_tokens(config)`: the T, a real number, at which that part is one half. Everything else is
-# linear in T. These two are quadratic.
+# and `mixed`; and `attention_crossover(config)`: the T, a real number, at which that part is one half. Everything else
+# is linear in T. These two are quadratic.
 #
 # **Size:** about 18, 3, 3 and 4 lines. **Cost:** that is the question.
 
@@ -414,7 +414,7 @@ def attention_share(config: TransformerConfig, tokens: int) -> float:
     ### END SOLUTION
 
 
-def crossover_tokens(config: TransformerConfig) -> float:
+def attention_crossover(config: TransformerConfig) -> float:
     """The length T of a sequence at which scores and mixed are half of the forward FLOPs. About 4 lines."""
     ### BEGIN SOLUTION
     total = flops_of(forward_products(config, 1, 1))
@@ -451,8 +451,8 @@ figure = go.Figure(
     [go.Scatter(x=lengths, y=[attention_share(config, t) for t in lengths], name=config.name) for config in published]
 )
 for config in published:
-    figure.add_vline(x=crossover_tokens(config), line_dash="dot")
-    print(f"{config.name}: half of the FLOPs are in scores and mixed at {crossover_tokens(config):,.0f} tokens")
+    figure.add_vline(x=attention_crossover(config), line_dash="dot")
+    print(f"{config.name}: half of the FLOPs are in scores and mixed at {attention_crossover(config):,.0f} tokens")
 figure.update_layout(xaxis_title="tokens of a sequence", yaxis_title="share of the FLOPs", xaxis_type="log")
 figure.update_yaxes(tickformat=".0%")
 show(
@@ -667,8 +667,9 @@ for config in (LLAMA_7B, LLAMA_70B):
 #
 # and once a step, whatever the number of tokens, the update: one unit for each parameter of the model.
 #
-# **5c.** `predict_step_s`: the time of all products at their rates, plus the time of the elementwise work. `rates`
-# gives FLOP/s for each shape `(m, k, n)` that your list has; what the check gives has the transposed `(n, k, m)` too.
+# **5c.** `predict_training_step_s`: the time of all products at their rates, plus the time of the elementwise work.
+# `rates` gives FLOP/s for each shape `(m, k, n)` that your list has; what the check gives has the transposed
+# `(n, k, m)` too.
 #
 # **Size:** about 4, 5 and 3 lines.
 
@@ -696,7 +697,7 @@ def elementwise_units(config: TransformerConfig, batch: int, tokens: int) -> int
     ### END SOLUTION
 
 
-def predict_step_s(
+def predict_training_step_s(
     config: TransformerConfig,
     batch: int,
     tokens: int,
@@ -777,7 +778,8 @@ def predict(timings: dict) -> tuple[float, float]:
     rates = {(m, k, n): 2 * count * m * k * n / timings[m, k, n, count].p50_s for m, k, n, count in shapes}
     unit_s = timings["units"].p50_s / UNITS
     print(f"products reach {min(rates.values()) / 1e9:.0f} to {max(rates.values()) / 1e9:.0f} GFLOP/s, by their shape")
-    return predict_step_s(SMALL, batch, tokens, rates, unit_s), elementwise_units(SMALL, batch, tokens) * unit_s
+    elementwise_s = elementwise_units(SMALL, batch, tokens) * unit_s
+    return predict_training_step_s(SMALL, batch, tokens, rates, unit_s), elementwise_s
 
 
 predicted_s, elementwise_s = predict(compare(pieces(SMALL, batch, tokens), samples=7).timings)

@@ -91,25 +91,26 @@ collectives = stack.load("collectives")
 # one at most, the longer ones first, as `torch.tensor_split` cuts. `dim` is any of x's dimensions, counted from 0.
 # There may be more ranks than columns, or no columns at all. The part wants no gradient, even where x does.
 #
-# **1b.** `Enter` and `Leave` are the two rows of the table, each a `torch.autograd.Function`: `forward(ctx, x, rank)`
-# gives the result, and may put away what `backward(ctx, grad)` needs as an attribute of `ctx`; `backward` returns a
-# gradient for each argument of `forward`, and `None` for the rank. `Enter.apply(x, rank)` uses it. (A `forward` that
-# has nothing to do returns `x.view_as(x)`: autograd wants a tensor of its own.) Like all else that you are given,
-# neither x nor the gradient may be changed.
+# **1b.** `CopyToTensorParallelRegion` and `ReduceFromTensorParallelRegion` are the two rows of the table, each a
+# `torch.autograd.Function`: `forward(ctx, x, rank)` gives the result, and may put away what `backward(ctx, grad)`
+# needs as an attribute of `ctx`; `backward` returns a gradient for each argument of `forward`, and `None` for the
+# rank. `CopyToTensorParallelRegion.apply(x, rank)` uses it. (A `forward` that has nothing to do returns
+# `x.view_as(x)`: autograd wants a tensor of its own.) Like all else that you are given, neither x nor the gradient may
+# be changed.
 #
-# With these, `column_linear(rank, x, weight, bias)` takes the whole x (T, D), this rank's columns (D, F/p) and its
-# entries of the bias, and gives this rank's columns of the result. `row_linear(rank, x, weight, bias)` takes this
-# rank's columns of x (T, F/p), its rows (F/p, D) and the whole bias (D,), and gives the whole result on every rank. The
-# bias is added **once**. The x may be data, which want no gradient, or may be used elsewhere too, as beside a residual
-# connection: what comes back from there is whole already.
+# With these, `column_parallel_linear(rank, x, weight, bias)` takes the whole x (T, D), this rank's columns (D, F/p)
+# and its entries of the bias, and gives this rank's columns of the result. `row_parallel_linear(rank, x, weight,
+# bias)` takes this rank's columns of x (T, F/p), its rows (F/p, D) and the whole bias (D,), and gives the whole result
+# on every rank. The bias is added **once**. The x may be data, which want no gradient, or may be used elsewhere too,
+# as beside a residual connection: what comes back from there is whole already.
 #
 # **1c.** `ParallelMLP(rank, up, up_bias, down, down_bias)` is made of whole parameters, alike on all ranks, with shapes
 # (D, F), (F,), (F, O), (O,), which may want gradients. Its attributes of the same names are this rank's parts of them,
 # each in memory of its own (`down_bias` is copied whole), which want gradients of their own whatever the whole ones
 # want. Called with x (T, D) it gives $Y$ (T, O), with a ReLU as $\phi$, whose derivative at 0 is 0.
 #
-# **Size:** about 1, 2 and 1 for `Enter`, 1 and 1 for `Leave`, 1, 1, 5 and 2 lines. **Cost:** one all-reduce of T·O
-# numbers forward, one of T·D backward.
+# **Size:** about 1, 2 and 1 for `CopyToTensorParallelRegion`, 1 and 1 for `ReduceFromTensorParallelRegion`, 1, 1, 5
+# and 2 lines. **Cost:** one all-reduce of T·O numbers forward, one of T·D backward.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-1-columns-rows"}
@@ -121,7 +122,7 @@ def take_part(rank: Rank, x: torch.Tensor, dim: int) -> torch.Tensor:
     ### END SOLUTION
 
 
-class Enter(torch.autograd.Function):
+class CopyToTensorParallelRegion(torch.autograd.Function):
     """What stands before the columns."""
 
     @staticmethod
@@ -140,7 +141,7 @@ class Enter(torch.autograd.Function):
         ### END SOLUTION
 
 
-class Leave(torch.autograd.Function):
+class ReduceFromTensorParallelRegion(torch.autograd.Function):
     """What stands behind the rows."""
 
     @staticmethod
@@ -158,17 +159,17 @@ class Leave(torch.autograd.Function):
         ### END SOLUTION
 
 
-def column_linear(rank: Rank, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def column_parallel_linear(rank: Rank, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """Whole x (T, D), columns (D, F/p) and their bias (F/p,) -> columns of the result (T, F/p). About 1 line."""
     ### BEGIN SOLUTION
-    return Enter.apply(x, rank) @ weight + bias
+    return CopyToTensorParallelRegion.apply(x, rank) @ weight + bias
     ### END SOLUTION
 
 
-def row_linear(rank: Rank, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def row_parallel_linear(rank: Rank, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """Columns of x (T, F/p), rows (F/p, O) and the whole bias (O,) -> the whole result (T, O). About 1 line."""
     ### BEGIN SOLUTION
-    return Leave.apply(x @ weight, rank) + bias
+    return ReduceFromTensorParallelRegion.apply(x @ weight, rank) + bias
     ### END SOLUTION
 
 
@@ -190,8 +191,8 @@ class ParallelMLP:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """The MLP's whole result (T, O) for the whole x (T, D). About 2 lines."""
         ### BEGIN SOLUTION
-        hidden = torch.relu(column_linear(self.rank, x, self.up, self.up_bias))
-        return row_linear(self.rank, hidden, self.down, self.down_bias)
+        hidden = torch.relu(column_parallel_linear(self.rank, x, self.up, self.up_bias))
+        return row_parallel_linear(self.rank, hidden, self.down, self.down_bias)
         ### END SOLUTION
 
 
@@ -233,10 +234,10 @@ else:
     print("right" if (gathered_bytes, three_bytes) == (3 * 256 * 2048 * 8, 3 * 256 * 3 * 8) else "no: (p - 1) parts")
 
 # %% [markdown]
-# **Write** `cross_entropy(rank, logits, start, targets)`: the mean loss over all T tokens, the same number on every
-# rank, a tensor without axes. `logits` (T, V/p) are this rank's, of the tokens from `start` on; ranks may have
-# unequally many, each has one at least. `targets` (T,) are numbers in the whole vocabulary, alike on all ranks: most
-# lie on other ranks. `backward()` gives each rank the gradient of its own logits, $(\text{softmax} -
+# **Write** `vocab_parallel_cross_entropy(rank, logits, start, targets)`: the mean loss over all T tokens, the same
+# number on every rank, a tensor without axes. `logits` (T, V/p) are this rank's, of the tokens from `start` on; ranks
+# may have unequally many, each has one at least. `targets` (T,) are numbers in the whole vocabulary, alike on all
+# ranks: most lie on other ranks. `backward()` gives each rank the gradient of its own logits, $(\text{softmax} -
 # \text{one-hot})/T$ times the gradient that comes, and sends nothing. Asked again (`retain_graph=True`), maybe with
 # another gradient, it does so once more.
 #
@@ -281,7 +282,7 @@ class CrossEntropy(torch.autograd.Function):
         ### END SOLUTION
 
 
-def cross_entropy(rank: Rank, logits: torch.Tensor, start: int, targets: torch.Tensor) -> torch.Tensor:
+def vocab_parallel_cross_entropy(rank: Rank, logits: torch.Tensor, start: int, targets: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy of logits (T, V/p), whose first column is token `start`. About 1 line."""
     ### BEGIN SOLUTION
     return CrossEntropy.apply(logits, rank, start, targets)
@@ -299,14 +300,14 @@ P, TOKENS, VOCABULARY = 4, 256, 8192
 
 
 def divided_loss(rank, gather):
-    """The loss of logits that each rank has a part of: gathered, or by your cross_entropy."""
+    """The loss of logits that each rank has a part of: gathered, or by your vocab_parallel_cross_entropy."""
     torch.manual_seed(0)
     logits, targets = torch.randn(TOKENS, VOCABULARY).double(), torch.randint(VOCABULARY, (TOKENS,))
     own = take_part(rank, logits, 1)
     if gather:
         logits = torch.cat(collectives.all_gather(rank, own), 1)
         return torch.nn.functional.cross_entropy(logits, targets).item()
-    return cross_entropy(rank, own, rank.rank * own.shape[1], targets).item()
+    return vocab_parallel_cross_entropy(rank, own, rank.rank * own.shape[1], targets).item()
 
 
 for name, gather in (("gathered", True), ("three numbers", False)):
@@ -503,15 +504,15 @@ show(draw(schedule), alt="Timeline of four stages under 1F1B: a bubble at both e
 # queries stay, and keys and values go round: a rank works on the block that it has while the next one is on its way.
 #
 # **4a.** Which tokens should a rank have? With one stretch each, the causal mask leaves the first rank nearly idle, and
-# all wait for the last. `zigzag(tokens, p)` cuts the text, of p tokens at least, into 2p stretches (by
+# all wait for the last. `zigzag_positions(tokens, p)` cuts the text, of p tokens at least, into 2p stretches (by
 # `torch.tensor_split`, so that lengths may differ by one) and gives rank r the r-th from the front and, behind it, the
 # r-th from the back, each in ascending order. Result: a list of p tensors of positions, int64.
 #
-# **4b.** `ring_attention(rank, q, k, v, positions)`: causal attention of this rank's queries with all ranks' keys.
-# q and k are (N, T_r, H), v is (N, T_r, G), the result is (N, T_r, G), for N heads; scores are divided by $\sqrt H$.
-# `positions` are those of *all* ranks, rank by rank, as `zigzag` or any other division gives them, a rank's own in any
-# order: a query sees a key if the key's position is not larger than its own. Ranks may have unequally many tokens, each
-# has one at least.
+# **4b.** `ring_attention(rank, q, k, v, positions)`: causal attention of this rank's queries with all ranks' keys. q
+# and k are (N, T_r, H), v is (N, T_r, G), the result is (N, T_r, G), for N heads; scores are divided by $\sqrt H$.
+# `positions` are those of *all* ranks, rank by rank, as `zigzag_positions` or any other division gives them, a rank's
+# own in any order: a query sees a key if the key's position is not larger than its own. Ranks may have unequally many
+# tokens, each has one at least.
 #
 # What a query has seen so far is three things: the largest score $M$, the sum of $e^{s - M}$, and that sum with each
 # term times its value. A new block may bring a larger $M'$: both sums are then multiplied by $e^{M - M'}$, and the
@@ -527,7 +528,7 @@ show(draw(schedule), alt="Timeline of four stages under 1F1B: a bubble at both e
 
 # %% nbgrader={"solution": true, "grade_id": "task-4-ring"}
 #| export
-def zigzag(tokens: int, p: int) -> list[torch.Tensor]:
+def zigzag_positions(tokens: int, p: int) -> list[torch.Tensor]:
     """Positions of each of p ranks: a stretch from the front, and its mirror image from the back. About 2 lines."""
     ### BEGIN SOLUTION
     stretches = torch.arange(tokens).tensor_split(2 * p)
@@ -577,7 +578,7 @@ check("ring_attention")
 
 # %%
 LENGTH, RING = 4096, 8
-divisions = {"one stretch each": torch.arange(LENGTH).tensor_split(RING), "zigzag": zigzag(LENGTH, RING)}
+divisions = {"one stretch each": torch.arange(LENGTH).tensor_split(RING), "zigzag": zigzag_positions(LENGTH, RING)}
 figure = go.Figure()
 for name, positions in divisions.items():
     pairs = [int((own + 1).sum()) for own in positions]

@@ -233,9 +233,9 @@ def walk_ode(
 ) -> torch.Tensor:
     """Walk x (B, ...) down the levels of grid (S + 1,) by Euler's steps: (B, ...). About 4 lines."""
     ### BEGIN SOLUTION
-    for sigma, following in pairwise(grid.tolist()):
+    for sigma, sigma_next in pairwise(grid.tolist()):
         level = level_of(sigma, x)
-        x = x + (following - sigma) * slope(denoiser(x, level, label), x, level)
+        x = x + (sigma_next - sigma) * slope(denoiser(x, level, label), x, level)
     return x
     ### END SOLUTION
 
@@ -245,10 +245,10 @@ def walk_sde(
 ) -> torch.Tensor:
     """Walk x (B, ...) down the grid (S + 1,) with fresh noise (S, B, ...): (B, ...). About 7 lines."""
     ### BEGIN SOLUTION
-    for (sigma, following), fresh in zip(pairwise(grid.tolist()), noise, strict=True):
-        level, removed = level_of(sigma, x), sigma**2 - following**2
+    for (sigma, sigma_next), fresh in zip(pairwise(grid.tolist()), noise, strict=True):
+        level, removed = level_of(sigma, x), sigma**2 - sigma_next**2
         x = x + removed * score(denoiser(x, level, label), x, level)
-        if following > 0:
+        if sigma_next > 0:
             x = x + math.sqrt(removed) * fresh
     return x
     ### END SOLUTION
@@ -519,12 +519,12 @@ print(f"loss {first:.2f} in the first hundred steps, {last:.2f} in the last")
 # $\tau$ is, in its own scale, $\tilde\beta_t$, not $\beta_t$; $\eta = 0$ is **DDIM**, the same as Euler's step of the
 # ODE.
 #
-# **4a.** `posterior(x0, x, sigma, following, eta)`: the mean, and the deviation $\tau$, a number.
+# **4a.** `posterior(x0, x, sigma, sigma_next, eta)`: the mean, and the deviation $\tau$, a number.
 #
-# **4b.** `ddim_step(denoiser, x, sigma, following, noise, eta, label)`: a step by the posterior of the denoised image
+# **4b.** `ddim_step(denoiser, x, sigma, sigma_next, noise, eta, label)`: a step by the posterior of the denoised image
 # with $\tau$ times `noise`. To level 0 that leaves nothing but the denoised image.
 #
-# **4c.** `heun_step(denoiser, x, sigma, following, label)`: Euler's step, the slope where it ends, *at the level
+# **4c.** `heun_step(denoiser, x, sigma, sigma_next, label)`: Euler's step, the slope where it ends, *at the level
 # there*, and then from x along the mean of both. At level 0 there is no slope: the step to 0 is Euler's, of one call.
 #
 # **Size:** about 3, 3 and 7 lines. **Cost:** one call a step; Heun two, but one to level 0.
@@ -533,12 +533,12 @@ print(f"loss {first:.2f} in the first hundred steps, {last:.2f} in the last")
 # %% nbgrader={"solution": true, "grade_id": "task-4-samplers"}
 #| export
 def posterior(
-    x0: torch.Tensor, x: torch.Tensor, sigma: float, following: float, eta: float
+    x0: torch.Tensor, x: torch.Tensor, sigma: float, sigma_next: float, eta: float
 ) -> tuple[torch.Tensor, float]:
-    """Mean (B, ...) and deviation of x at level `following`, given x at `sigma` and x0. About 3 lines."""
+    """Mean (B, ...) and deviation of x at level `sigma_next`, given x at `sigma` and x0. About 3 lines."""
     ### BEGIN SOLUTION
-    variance = eta**2 * following**2 * (1 - following**2 / sigma**2)
-    mean = x0 + math.sqrt(following**2 - variance) / sigma * (x - x0)
+    variance = eta**2 * sigma_next**2 * (1 - sigma_next**2 / sigma**2)
+    mean = x0 + math.sqrt(sigma_next**2 - variance) / sigma * (x - x0)
     return mean, math.sqrt(variance)
     ### END SOLUTION
 
@@ -547,31 +547,31 @@ def ddim_step(
     denoiser: Denoiser,
     x: torch.Tensor,
     sigma: float,
-    following: float,
+    sigma_next: float,
     noise: torch.Tensor,
     eta: float = 0.0,
     label: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Step x (B, ...) from level `sigma` to `following` with noise (B, ...): (B, ...). About 3 lines."""
+    """Step x (B, ...) from level `sigma` to `sigma_next` with noise (B, ...): (B, ...). About 3 lines."""
     ### BEGIN SOLUTION
     denoised = denoiser(x, level_of(sigma, x), label)
-    mean, deviation = posterior(denoised, x, sigma, following, eta)
+    mean, deviation = posterior(denoised, x, sigma, sigma_next, eta)
     return mean + deviation * noise
     ### END SOLUTION
 
 
 def heun_step(
-    denoiser: Denoiser, x: torch.Tensor, sigma: float, following: float, label: torch.Tensor | None = None
+    denoiser: Denoiser, x: torch.Tensor, sigma: float, sigma_next: float, label: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Step x (B, ...) from level `sigma` to `following` by Heun's method: (B, ...). About 7 lines."""
+    """Step x (B, ...) from level `sigma` to `sigma_next` by Heun's method: (B, ...). About 7 lines."""
     ### BEGIN SOLUTION
-    here, there = level_of(sigma, x), level_of(following, x)
+    here, there = level_of(sigma, x), level_of(sigma_next, x)
     first = slope(denoiser(x, here, label), x, here)
-    ahead = x + (following - sigma) * first
-    if following == 0:
+    ahead = x + (sigma_next - sigma) * first
+    if sigma_next == 0:
         return ahead
     second = slope(denoiser(ahead, there, label), ahead, there)
-    return x + (following - sigma) * (first + second) / 2
+    return x + (sigma_next - sigma) * (first + second) / 2
     ### END SOLUTION
 
 
@@ -603,26 +603,26 @@ check("convergence")
 
 def walk(step, x, grid):
     """Take a step from each level to the next."""
-    for sigma, following in pairwise(grid.tolist()):
-        x = step(x, sigma, following)
+    for sigma, sigma_next in pairwise(grid.tolist()):
+        x = step(x, sigma, sigma_next)
     return x
 
 
-def ddim(x, sigma, following):
+def ddim(x, sigma, sigma_next):
     """A step of DDIM on the mixture."""
-    return ddim_step(exact, x, sigma, following, torch.zeros_like(x))
+    return ddim_step(exact, x, sigma, sigma_next, torch.zeros_like(x))
 
 
-def heun(x, sigma, following):
+def heun(x, sigma, sigma_next):
     """A step of Heun on the mixture."""
-    return heun_step(exact, x, sigma, following)
+    return heun_step(exact, x, sigma, sigma_next)
 
 
 def draw(denoiser, label, steps=16, seed=0):
     """Digits (B, 1, 8, 8) of the classes in label (B,), by Heun's steps from one seed."""
     grid = edm_grid(steps, sigma_min=0.02, sigma_max=20)
     noise = torch.randn(len(label), 1, 8, 8, generator=torch.Generator().manual_seed(seed))
-    return walk(lambda x, sigma, following: heun_step(denoiser, x, sigma, following, label), 20 * noise, grid)
+    return walk(lambda x, sigma, sigma_next: heun_step(denoiser, x, sigma, sigma_next, label), 20 * noise, grid)
 
 
 def sheet(rows, alt):
@@ -947,10 +947,10 @@ def serve(denoiser: Denoiser, requests: Sequence[Request], null: int, slots: int
         now = [requests[i] for i in running]
         x = torch.stack([images[i] for i in running])
         sigma = of_all([float(requests[i].grid[step[i]]) for i in running])
-        following = of_all([float(requests[i].grid[step[i] + 1]) for i in running])
+        sigma_next = of_all([float(requests[i].grid[step[i] + 1]) for i in running])
         scale, low, high = (of_all([getattr(one, name) for one in now]) for name in ("scale", "low", "high"))
         denoised = guide(denoiser, x, sigma, torch.tensor([one.label for one in now]), scale, null, low, high)
-        x = denoised + per_image(following / sigma, x) * (x - denoised)
+        x = denoised + per_image(sigma_next / sigma, x) * (x - denoised)
         for i, image in zip(running, x, strict=True):
             images[i], step[i] = image, step[i] + 1
         running = [i for i in running if step[i] < len(requests[i].grid) - 1]

@@ -100,7 +100,7 @@ def test_every_call_gets_inputs_of_its_own_drawn_outside_the_clock(clock: Clock)
         seen.append(numbers.pop())  # a second call with this list would raise
         clock.sleep(2**-8)
 
-    timed = measure(call, samples=5, warmup=2, fresh=fresh)
+    timed = measure(call, samples=5, warmup=2, make_args=fresh)
     assert seen == drawn and len(seen) == 2 + 1 + 5
     assert timed.samples_s == pytest.approx((2**-8,) * 5)
 
@@ -110,7 +110,7 @@ def test_every_call_gets_inputs_of_its_own_drawn_outside_the_clock(clock: Clock)
         clock.sleep(2**-20)
         quick.append(x)
 
-    comparison = compare({"a": take, "b": lambda x: take(x)}, samples=2, fresh=lambda: (object(),))
+    comparison = compare({"a": take, "b": lambda x: take(x)}, samples=2, make_args=lambda: (object(),))
     assert len({id(x) for x in quick}) == len(quick) > 1000, "also where a sample is many quick calls in a row"
     assert set(comparison.timings) == {"a", "b"}
 

@@ -20,7 +20,7 @@ sys.path.insert(0, str(BOOK / "_ext"))
 import readings  # noqa: E402  # a module of the book's extension folder
 
 WORDS = range(1_500, 6_501)
-PROBLEMS = range(4, 9)
+PROBLEMS = range(4, 10)  # with the design problem
 DRAWINGS = 4
 TITLE = 36  # characters of a figure's title that fit a telephone 390 px wide
 PAGES = sorted((BOOK / "chapters").glob("*.md"))

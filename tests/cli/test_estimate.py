@@ -141,7 +141,7 @@ def test_this_machine_s_cpu(call: Call) -> None:
             ["gpt2", "--tensor", "2", "--sequence-parallel", "--sequence", "1023"],
             "sequence parallelism does not divide evenly: got 1023 tokens among 2 tensor-parallel ranks",
         ),
-        (["gpt2", "--sequence", "2048"], "gpt2 has no positions for so many tokens"),
+        (["gpt2", "--sequence", "2048"], "gpt2 has no positions for that many tokens"),
         (["gpt2", "--zero", "4"], "unknown ZeRO stage: got 4"),
         (["gpt2", "--recompute", "fulll"], "did you mean 'full'?"),
         (["gpt2", "--recipe", "mixed"], "unknown precision recipe: got 'mixed'"),

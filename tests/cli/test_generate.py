@@ -16,7 +16,7 @@ from tests.cli.test_shell import ROOT, command, environment
 from tests.cli.test_shell import run as run_in_shell
 
 LINE = re.compile(
-    r"(\d+) tokens(?:; (\d\.\d\d) tokens a step, (\d+)% of drafts accepted)?; first token after \d+ ms"
+    r"(\d+) tokens(?:; (\d\.\d\d) tokens a step, acceptance rate (\d+)%)?; first token after \d+ ms"
     r"(?:, then (?P<speed>[\d.]+) tokens/s)?; a token moves (?P<moved>[\d.]+) MB, at least (?P<least>[\d.]+) ms"
     r" at the 10.0 GB/s that this machine copies at(?:: (?P<share>[\d.]+)% of the bound)?\n"
 )
@@ -95,8 +95,8 @@ def test_text_comes_piece_by_piece(monkeypatch):
         (["--prompt", "a", "--temperature", "-1"], "temperature out of range: got -1.0", 1),
         (["--prompt", "a", "--top-p", "2"], "top_p out of range: got 2.0", 1),
         (["--prompt", "a\udcff"], "the text holds half a character: got '\\udcff'", 1),
-        (["--prompt", "a", "--max-tokens", "many"], "invalid int value: 'many'", 2),
-        ([], "the following arguments are required: --prompt", 2),
+        (["--prompt", "a", "--max-tokens", "many"], "got 'many', expected a whole number", 2),
+        ([], "missing option '--prompt'", 2),
     ],
 )
 def test_bad_input_is_one_line(call, given, said, code):

@@ -80,7 +80,7 @@ def test_what_does_not_fit_says_by_how_much(call: Call) -> None:
         (["lama3-8b", "--devices", "8", "--batch", "8"], "help: did you mean 'llama3-8b'?"),
         (["gpt2", "--devices", "0", "--batch", "8"], "devices out of range: got 0"),
         (["gpt2", "--devices", "8", "--batch", "-8"], "batch out of range: got -8"),
-        (["gpt2", "--devices", "8", "--batch", "8", "--sequence", "4096"], "gpt2 has no positions for so many tokens"),
+        (["gpt2", "--devices", "8", "--batch", "8", "--sequence", "4096"], "gpt2 has no positions for that many"),
         (["gpt2", "--devices", "13", "--batch", "8"], "no layout divides gpt2 so: got 13 devices, 8 sequences"),
         (["gpt2", "--devices", "8", "--batch", "8", "--tensor", "5"], "8 sequences of 1024 tokens, tensor 5"),
         (["gpt2", "--devices", "8", "--batch", "8", "--zero", "4"], "unknown ZeRO stage: got 4"),

@@ -81,7 +81,7 @@ def test_weights_that_are_not_numbers_are_one_line(call, tmp_path, monkeypatch):
         (["10"], "digit out of range: got 10, expected 0 to 9", 1),
         (["7", "--steps", "0"], "steps out of range: got 0, expected 1 to 1000", 1),
         (["7", "--steps", "1001"], "steps out of range: got 1001, expected 1 to 1000", 1),
-        (["7", "--steps", "2.5"], "invalid int value: '2.5'", 2),
+        (["7", "--steps", "2.5"], "got '2.5', expected a whole number", 2),
         (["7", "--count", "0"], "count out of range: got 0", 1),
         (["7", "--seed", "-1"], "seed out of range: got -1", 1),
         (["7", "--guidance", "-1"], "guidance out of range: got -1.0", 1),
@@ -89,8 +89,8 @@ def test_weights_that_are_not_numbers_are_one_line(call, tmp_path, monkeypatch):
         (["7", "--guidance", "inf"], "guidance out of range: got inf", 1),
         (["7", "--sampler", "huen"], "unknown sampler: got 'huen'", 1),
         (["7", "--steps", "1", "--out", "nowhere/a.png"], "cannot write the picture: got nowhere/a.png", 1),
-        (["seven"], "invalid int value: 'seven'", 2),
-        ([], "the following arguments are required: DIGIT", 2),
+        (["seven"], "got 'seven', expected a whole number", 2),
+        ([], "missing argument 'digit'", 2),
     ],
 )
 def test_bad_input_is_one_line(call, given, said, code, tmp_path, monkeypatch):

@@ -83,7 +83,7 @@ def test_an_interrupt_while_modules_are_imported_is_one_line(program: str, argum
     assert run(code, arguments) == (130, "", STOPPED[program])
 
 
-SLOW = {"argparse", "dataclasses", "importlib.metadata", "rich", "typing"}
+SLOW = {"dataclasses", "importlib.metadata", "rich", "typer", "typing"}
 LOADED = "print(*sorted(set(sys.modules) - bare)); exit()"
 
 

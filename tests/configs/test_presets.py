@@ -1,12 +1,14 @@
 """Published parameter counts: exact ones are met exactly, rounded ones to their last digit."""
 
 import dataclasses
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
-from mlsys_lab.configs import PRESETS, TransformerConfig, preset
+from mlsys_lab.configs import PRESETS, TransformerConfig, preset, presets
 from mlsys_lab.configs.presets import PUBLISHED_ACTIVE, WINDOWS, preset_omissions
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import parameters
@@ -146,6 +148,13 @@ def test_no_size_of_a_preset_can_be_wrong(name):
         for off in (value * 0.9, value * 1.1):
             wrong = with_size(config, path, max(1, round(off) + (off > value)) if isinstance(value, int) else off)
             assert wrong == config or not is_as_published(name, wrong), path
+
+
+def test_every_preset_and_every_printed_figure_names_its_source():
+    tables = tomllib.loads((Path(presets.__file__).with_name("presets.toml")).read_text(encoding="utf-8"))
+    assert all(re.search(r"\b20\d\d\b", family["source"]) for family in tables["families"])
+    assert all(row.source.startswith(("arXiv:", "https://")) for row in PUBLISHED_ACTIVE.values())
+    assert PUBLISHED_ACTIVE.keys() <= {name for name, config in PRESETS.items() if config.experts}
 
 
 def test_every_preset_has_a_published_count():

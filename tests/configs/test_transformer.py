@@ -36,7 +36,7 @@ def test_it_cannot_be_changed():
         ({"position": "rotery"}, "unknown position: got 'rotery', .* did you mean 'rotary'"),
         ({"norm": "batch"}, "unknown norm"),
         ({"activation": "swigelu"}, "unknown activation: .* did you mean 'swiglu'"),
-        ({"tied": "no"}, "TransformerConfig.tied is either or: got 'no', expected True or False"),
+        ({"tied": "no"}, "TransformerConfig.tied must be a boolean: got 'no', expected True or False"),
         ({"norm_bias": True}, "an RMS norm has no bias"),
         ({"rope_theta": 0.0}, "rope_theta out of range"),
         ({"rope_theta": True}, "rope_theta out of range"),

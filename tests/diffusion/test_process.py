@@ -36,8 +36,8 @@ def test_the_posterior_is_ddpm_s():
     beta = 1 - now / before
     mean = math.sqrt(before) * beta / (1 - now) * x0 + math.sqrt(1 - beta) * (1 - before) / (1 - now) * x_t
     variance = (1 - before) / (1 - now) * beta
-    sigma, following = (math.sqrt((1 - kept) / kept) for kept in (now, before))
-    got, deviation = posterior(x0, x_t / math.sqrt(now), sigma, following)
+    sigma, sigma_next = (math.sqrt((1 - kept) / kept) for kept in (now, before))
+    got, deviation = posterior(x0, x_t / math.sqrt(now), sigma, sigma_next)
     torch.testing.assert_close(math.sqrt(before) * got, mean)
     assert before * deviation**2 == pytest.approx(variance)
 
@@ -50,8 +50,8 @@ def test_a_step_is_ddim_s(eta):
     before, now = 0.7, 0.2
     s = eta * math.sqrt((1 - before) / (1 - now)) * math.sqrt(1 - now / before)
     epsilon = (x_t - math.sqrt(now) * x0) / math.sqrt(1 - now)
-    sigma, following = (math.sqrt((1 - kept) / kept) for kept in (now, before))
-    got, deviation = posterior(x0, x_t / math.sqrt(now), sigma, following, eta)
+    sigma, sigma_next = (math.sqrt((1 - kept) / kept) for kept in (now, before))
+    got, deviation = posterior(x0, x_t / math.sqrt(now), sigma, sigma_next, eta)
     torch.testing.assert_close(math.sqrt(before) * got, math.sqrt(before) * x0 + math.sqrt(1 - before - s**2) * epsilon)
     assert math.sqrt(before) * deviation == pytest.approx(s)
 

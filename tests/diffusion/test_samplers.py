@@ -10,8 +10,8 @@ import torch
 
 from mlsys_lab.diffusion.preconditioning import PREDICTIONS
 from mlsys_lab.diffusion.process import slope
-from mlsys_lab.diffusion.samplers import DDIM, MOST_CHURN, SAMPLERS, SDE, DPMSolver, Heun, State, find_sampler
-from mlsys_lab.diffusion.sampling import Noise, Sampling, answer
+from mlsys_lab.diffusion.samplers import DDIM, MAX_CHURN, SAMPLERS, SDE, DPMSolver, Heun, State, find_sampler
+from mlsys_lab.diffusion.sampling import Noise, Sampling, run_step
 from mlsys_lab.diffusion.schedules import edm_grid
 from mlsys_lab.errors import InputError
 from tests.diffusion.gaussians import F64, GAUSSIAN, TWO, perfect
@@ -46,11 +46,11 @@ def test_order_of_convergence_whatever_the_network_predicts(sampler, expected, p
 class WrongHeun:
     """Heun whose second question names the first level: a fault that real code has had."""
 
-    def advance(self, state, sigma, following, draw):
+    def advance(self, state, sigma, sigma_next, draw):
         first = slope((yield state.x, sigma), state.x, sigma)
-        ahead = state.x + (following - sigma) * first
-        second = slope((yield ahead, sigma), ahead, following)
-        return State(state.x + (following - sigma) * (first + second) / 2, ahead, sigma)
+        ahead = state.x + (sigma_next - sigma) * first
+        second = slope((yield ahead, sigma), ahead, sigma_next)
+        return State(state.x + (sigma_next - sigma) * (first + second) / 2, ahead, sigma)
 
 
 def test_these_tests_see_a_second_question_at_the_wrong_level():
@@ -66,7 +66,9 @@ def test_a_wrong_level_hides_where_the_network_does_not_look_at_it():
 
     noise = torch.tensor([[1.0, -2.0]], dtype=F64)
     state = State.begin(noise * 3)
-    right, wrong = (answer(sampler.advance(state, 3.0, 1.0, lambda: noise), Straight()) for sampler in (Heun(), DDIM()))
+    right, wrong = (
+        run_step(sampler.advance(state, 3.0, 1.0, lambda: noise), Straight()) for sampler in (Heun(), DDIM())
+    )
     torch.testing.assert_close(right.x, wrong.x)
 
 
@@ -131,4 +133,4 @@ def test_evaluations_are_counted_as_they_are_made():
 def test_a_bad_option_is_one_line(wrong, said):
     with pytest.raises(InputError, match=said):
         wrong()
-    assert Heun(churn=MOST_CHURN).churn == MOST_CHURN
+    assert Heun(churn=MAX_CHURN).churn == MAX_CHURN

@@ -12,7 +12,7 @@ from mlsys_lab.configs.presets import preset
 from mlsys_lab.configs.transformer import Experts, TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import activations, bounds, cache, compute
-from mlsys_lab.flops.bounds import LeastTime, Machine, Traffic, Work, least_time, machine
+from mlsys_lab.flops.bounds import Machine, TimeBound, Traffic, Work, least_time, machine
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.memory import RECIPES, Recipe
 from mlsys_lab.flops.parameters import parameters
@@ -42,7 +42,7 @@ def serving(config=CONFIG, *, sequences=1, tokens=1, past=7, weight_bytes=2, nod
 def test_the_longest_part_is_the_bound():
     on = Machine(10.0, 1.0, 5.0, 2.0, 1.0, 8)
     bound = least_time(Work(40.0, 10.0, 2.0, 3.0), on)
-    assert bound == LeastTime(4.0, 2.0, 1.0, 3.0)
+    assert bound == TimeBound(4.0, 2.0, 1.0, 3.0)
     assert (bound.time_s, bound.binds, bound.margin) == (4.0, "compute", 4 / 3)
     assert least_time(Work(0.0, 10.0, 0.0, 0.0), on).margin is None
     assert least_time(Work(1.0, 1.0, 1.0, 9.0), on).binds == "network"

@@ -20,7 +20,6 @@ CONSTANTS = {
         "NODE_DEVICES": {"gpu": 8, "cpu": 1, "TPU v4": 4096, "TPU v5e": 256, "TPU v5p": 8960, "TPU v6e": 256},
     },
     "dit": {"FREQUENCIES": 256},  # github.com/facebookresearch/DiT, models.py: frequency_embedding_size
-    "families": {"KI": 1024},
     "memory": {
         "BYTES": {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "fp4": 0.5, "int4": 0.5},
         "ZERO_STAGES": (0, 1, 2, 3),
@@ -43,10 +42,6 @@ CONSTANTS = {
             "fp8 e4m3": {"exponent_bits": 4, "mantissa_bits": 3},
             "fp4 e2m1": {"exponent_bits": 2, "mantissa_bits": 1},
         }
-    },
-    "presets": {
-        # "rope_scaling" of Llama 3.1's config.json
-        "LLAMA31": {"factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_context": 8192},
     },
     "unet": {
         # github.com/openai/guided-diffusion, README, flags of the model for 256 pixels; a mean and a variance come out.
@@ -84,8 +79,8 @@ llama4-maverick  8192  36 of 48
 
 ELSEWHERE = {
     "architectures": {"DEFAULTS"},  # tests/models/test_loading.py, by `transformers` itself
-    "presets": {"PRESETS", "_ROWS", "WINDOWS", "PUBLISHED_ACTIVE"},  # test_presets.py, and WINDOWS above
-    "published_runs": {"PUBLISHED_RUNS", "_MIXED", "_MEGATRON", "_SELENE", "_JEAN_ZAY", "_H100", "_H800"},
+    "presets": {"PRESETS", "_TABLES", "WINDOWS", "PUBLISHED_ACTIVE"},  # test_presets.py, and WINDOWS above
+    "published_runs": {"PUBLISHED_RUNS"},
 }
 SETTINGS = {
     "defaults": {"SEQUENCE_TOKENS", "PROMPT", "TTFT_S", "SEQUENCES", "SERVING_MEMORY", "TRAINING_EFFICIENCY"}

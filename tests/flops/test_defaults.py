@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import mlsys_lab
@@ -17,9 +17,7 @@ CHAPTERS = Path(__file__).parents[2] / "book" / "chapters"
 
 
 def defaults_of(command) -> dict[str, object]:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return {action.dest: action.default for action in parser._actions}
+    return {field.name: field.default for field in fields(command.Arguments)}
 
 
 def test_training() -> None:

@@ -209,7 +209,7 @@ def test_experts_are_divided_and_their_states_among_fewer_replicas():
         (lambda: train(tokens=0), "tokens of a sequence out of range: got 0"),
         (lambda: train(batch=-4), "the batch does not divide evenly: got -4 sequences"),
         (lambda: train(price=-1.0), "a price cannot be so: got -1.0"),
-        (lambda: train(preset("gpt2"), tokens=2048), "gpt2 has no positions for so many tokens: got 2048, expected up"),
+        (lambda: train(preset("gpt2"), tokens=2048), "gpt2 has no positions for that many tokens: got 2048, expected"),
         (
             lambda: training_memory(CONFIG, Layout(context=2), MIXED, batch=1, tokens=7),
             "the sequence does not divide evenly: got 7 tokens among 2 context-parallel ranks",

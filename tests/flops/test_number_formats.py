@@ -20,8 +20,8 @@ TORCH = {
 @pytest.mark.parametrize("name", TORCH)
 def test_limits_are_those_of_torch(name: str) -> None:
     own, limits = FLOAT_FORMATS[name], torch.finfo(TORCH[name])
-    assert (own.bits, own.largest, own.least_normal) == (limits.bits, limits.max, limits.tiny)
-    assert own.least_subnormal == limits.smallest_normal * limits.eps
+    assert (own.bits, own.largest, own.smallest_normal) == (limits.bits, limits.max, limits.tiny)
+    assert own.smallest_subnormal == limits.smallest_normal * limits.eps
 
 
 def test_all_numbers_of_fp4_are_below_its_largest() -> None:
@@ -32,8 +32,8 @@ def test_all_numbers_of_fp4_are_below_its_largest() -> None:
         for mantissa in (0, 1)
     ]
     assert form.bits == 4 and len(set(numbers)) == 2 ** (form.bits - 1)
-    assert (max(numbers), sorted(numbers)[1]) == (form.largest, form.least_subnormal)
-    assert form.least_normal == 1.0
+    assert (max(numbers), sorted(numbers)[1]) == (form.largest, form.smallest_subnormal)
+    assert form.smallest_normal == 1.0
 
 
 def test_a_scale_costs_its_bits_over_those_who_share_it() -> None:

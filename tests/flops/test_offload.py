@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from mlsys_lab.configs.families import gpt
+from mlsys_lab.configs import preset
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import machine
 from mlsys_lab.flops.offload import Offload, largest_batch, offloaded_step, offloaded_tokens_per_s
@@ -13,7 +15,7 @@ from mlsys_lab.hardware import device
 
 T4 = machine(device("T4"), "fp16")
 PCIE = 15.75e9  # PCIe 3.0 with 16 lanes
-OPT = gpt("opt-30b", 48, 7168, 56, 2048)
+OPT = replace(preset("gpt3-175b"), name="opt-30b", n_layers=48, d_model=7168, n_heads=56, n_kv_heads=56, d_ff=4 * 7168)
 TOKEN = 2 * 48 * 2 * 7168  # bytes of cache
 
 

@@ -133,7 +133,7 @@ def test_long_sequences_are_divided_among_context_parallel_ranks() -> None:
         (lambda: plans(devices=0), "devices out of range: got 0, expected a whole number, at least 1"),
         (lambda: plans(batch=-3), "batch out of range: got -3"),
         (lambda: plans(tokens=0), "tokens of a sequence out of range: got 0"),
-        (lambda: plans(preset("gpt2"), tokens=2048), "gpt2 has no positions for so many tokens"),
+        (lambda: plans(preset("gpt2"), tokens=2048), "gpt2 has no positions for that many tokens"),
         (lambda: plans(tensr=2), "a layout has no such field: got 'tensr'; help: did you mean 'tensor'"),
         (lambda: plans(zero_stage=4), "unknown ZeRO stage: got 4"),
         (lambda: plans(micro_batch=0), "Layout.micro_batch out of range: got 0"),

@@ -38,6 +38,10 @@ def test_their_layout_is_near_our_best_and_no_run_beats_our_time(run: PublishedR
     assert 0.75 < run.utilisation / (TRAINING_EFFICIENCY * found.utilisation) < 1.26
 
 
+def test_every_run_names_its_source() -> None:
+    assert len(BY_NAME) == len(PUBLISHED_RUNS) and all(run.source.startswith("arXiv:") for run in PUBLISHED_RUNS)
+
+
 def test_the_expected_efficiency_is_the_median_of_the_published_runs() -> None:
     reached = sorted(run.utilisation / compared(run.name).utilisation for run in PUBLISHED_RUNS)
     assert round(median(reached), 2) == pytest.approx(TRAINING_EFFICIENCY, abs=0.01)

@@ -9,6 +9,7 @@ import pytest
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.hardware import DEVICES, Device, Link, device
+from mlsys_lab.hardware.devices import read_device
 
 WITH_CLOCK = [d for d in DEVICES if d.clock_hz and d.fp32_lanes_per_unit]
 
@@ -121,6 +122,32 @@ def test_a_wrong_row_is_refused(change: dict[str, object], said: str) -> None:
     good = {f.name: getattr(device("H100"), f.name) for f in dataclasses.fields(Device)}
     with pytest.raises(InputError, match=said):
         Device(**(good | change))
+
+
+ROW = {
+    "name": "Z1",
+    "kind": "gpu",
+    "year": 2026,
+    "peaks_tflops": {"bf16": 2},
+    "memory_gib": 1,
+    "memory_bandwidth_gb_per_s": 3,
+    "units": 4,
+    "links": [{"kind": "PCIe", "count": 1, "gb_per_s": 5}],
+    "source": "https://example.org",
+}
+
+
+def test_a_row_is_read_into_base_units() -> None:
+    read = read_device(ROW | {"clock_mhz": 6, "l2_mib": 7, "shared_kib_per_unit": 8, "compute_capability": [9, 0]})
+    assert (read.peaks, read.memory_bytes, read.memory_bandwidth_bytes_per_s) == ({"bf16": 2e12}, 2**30, 3e9)
+    assert (read.clock_hz, read.l2_bytes, read.shared_bytes_per_unit) == (6e6, 7 * 2**20, 8 * 2**10)
+    assert read.links == (Link("PCIe", 1, 5e9),) and read.compute_capability == (9, 0) and read.checked is None
+
+
+@pytest.mark.parametrize("key", ["l3_mib", "clok_mhz", "memory_gbit"])
+def test_a_row_with_an_unknown_key_is_refused(key: str) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        read_device(ROW | {key: 1})
 
 
 def test_a_link_without_bandwidth_is_refused() -> None:

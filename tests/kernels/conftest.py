@@ -8,12 +8,18 @@ import torch
 from mlsys_lab.kernels.cuda_cpp.emulator import Emulator
 from mlsys_lab.kernels.runtime import on_gpu, triton_interprets
 
+IN_TRITON = {
+    *("softmax", "norms", "cross_entropy", "attention", "decode_attention", "ragged_attention"),
+    *("triton_steps", "triton_language"),
+}
+"""Test modules, without `test_`, whose kernels are in Triton."""
+
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> str:
     """A device of torch; Triton's kernels run on the CPU only where they are interpreted."""
-    of_triton = request.module.__name__.rpartition("test_")[2] in ("triton_steps", "tiles")
-    if of_triton and request.param == "cpu" and on_gpu() and not triton_interprets():
+    name = request.module.__name__.rpartition("test_")[2]
+    if name in IN_TRITON and request.param == "cpu" and on_gpu() and not triton_interprets():
         pytest.skip("kernels are compiled in this run: TRITON_INTERPRET=1 interprets them")
     return str(request.param)
 

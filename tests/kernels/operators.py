@@ -10,7 +10,7 @@ from mlsys_lab.kernels.trace.events import Trace
 from mlsys_lab.kernels.trace.faults import faults
 from mlsys_lab.kernels.trace.races import races
 from mlsys_lab.kernels.trace.traffic import traffic
-from mlsys_lab.kernels.trace.triton_interpreter import recorded
+from mlsys_lab.kernels.trace.triton_interpreter import record_launches
 from tests.kernels.closeness import assert_near
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -41,7 +41,7 @@ def looked_at(call: Callable[[], object]) -> list[Trace]:
     """The traces of a call's launches; none of them touches memory out of bounds, unwritten, or in a race, or
     lets an undefined lane take effect.
     """
-    with recorded() as traces:
+    with record_launches() as traces:
         call()
     for trace in traces:
         wrong = [*faults(trace), *races(trace)]
@@ -55,7 +55,7 @@ def reads_and_writes(trace: Trace) -> dict[str, tuple[float, float]]:
     found = {}
     for one in traffic(trace):
         flows = (one.read, one.written)
-        found[one.buffer] = tuple(flow.asked_bytes / max(1, flow.whole_bytes) for flow in flows)
+        found[one.buffer] = tuple(flow.asked_bytes / max(1, flow.buffer_bytes) for flow in flows)
     return found  # type: ignore[return-value]
 
 

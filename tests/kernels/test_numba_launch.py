@@ -45,7 +45,7 @@ def test_a_recorder_keeps_every_launch_in_order():
     recorder(scaled, 1, 4, x, 2, out, outputs=("out",))
     recorder(scaled, 2, 2, out, 2, x)
     assert [trace.grid[0] for trace in recorder.traces] == [1, 2]
-    assert [[one.written for one in trace.buffers] for trace in recorder.traces] == [[True, False], [True, True]]
+    assert [[one.initialized for one in trace.buffers] for trace in recorder.traces] == [[True, False], [True, True]]
     assert x.tolist() == [4, 4, 4]
 
 

@@ -14,12 +14,12 @@ def test_narrow_rows_share_a_program_and_wide_ones_get_more_warps() -> None:
     assert row_block(1024, elements=1024, per_thread=32) == RowBlock(1, 1024, 4)
     assert row_block(1025, elements=1024, per_thread=32) == RowBlock(1, 2048, 4)
     assert row_block(8192, elements=1024, per_thread=16) == RowBlock(1, 8192, 16)
-    assert row_block(2**20, elements=1024, per_thread=16).warps == 32
+    assert row_block(2**20, elements=1024, per_thread=16).num_warps == 32
 
 
 @pytest.mark.parametrize(("rows", "programs"), [(0, 0), (1, 1), (256, 1), (257, 2)])
 def test_every_row_has_a_program(rows: int, programs: int) -> None:
-    assert RowBlock(256, 4, 4).programs(rows) == programs
+    assert RowBlock(256, 4, 4).num_programs(rows) == programs
 
 
 def test_rows_and_width() -> None:

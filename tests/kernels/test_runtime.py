@@ -43,12 +43,12 @@ def test_with_a_gpu_nothing_is_set(without_gpu, monkeypatch):
     runtime.load_triton()
     runtime.load_numba()
     assert not runtime.triton_interprets() and not runtime.numba_simulates()
-    runtime.need_gpu("CUDA C++")
+    runtime.require_gpu("CUDA C++")
 
 
 def test_no_gpu_where_one_is_asked_for(without_gpu):
     with pytest.raises(MissingToolError, match=r"^CUDA C\+\+ needs a GPU: got no CUDA device"):
-        runtime.need_gpu("CUDA C++")
+        runtime.require_gpu("CUDA C++")
 
 
 def test_triton_elsewhere_than_on_linux(monkeypatch):

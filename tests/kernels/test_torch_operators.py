@@ -61,8 +61,8 @@ def drawn(shapes: tuple[tuple[int, ...], ...]) -> list[torch.Tensor]:
 
 
 def test_every_operator_is_here() -> None:
-    for file in FOLDER.glob("*/triton_steps.py"):
-        importlib.import_module(f"mlsys_lab.kernels.{file.parent.name}.triton_steps")
+    for file in FOLDER.glob("*/triton_*.py"):
+        importlib.import_module(f"mlsys_lab.kernels.{file.parent.name}.{file.stem}")
     registered = {
         name.removeprefix("mlsys_lab::")
         for name in torch._C._dispatch_get_all_op_names()

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from mlsys_checks.sides import find_module, find_provided
-from mlsys_checks.trusted.artifact import Artifact, refuse_absent, refuse_withheld
+from mlsys_checks.sides import find_module, find_provided, find_stack
+from mlsys_checks.trusted.artifact import Artifact, refuse_absent, refuse_topics, refuse_withheld
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.paths import PACKAGE
-from mlsys_grader.sandbox.contents import bind_project
+from mlsys_grader.sandbox.contents import HOME, bind_project
+from mlsys_lab.stack.solved import export_solved, find_solved
 from tests.labs.harness import LabUnderTest, artifact_of, labs
 
 LABS = labs()
@@ -24,10 +24,10 @@ each_lab = pytest.mark.parametrize("lab", LABS, ids=[lab.info.topic for lab in L
 
 
 def modules_inside(lab: GradedLab) -> Iterator[Path]:
-    """The modules of a lab's sandbox, without the checks' calls and what runs next to a submission."""
-    for source in (Path(source) for source, _ in bind_project(lab)):
-        if source.suffix == ".py" and source.is_relative_to(PACKAGE):
-            yield source
+    """The modules of mlsys_lab in a lab's sandbox, solved labs included."""
+    for source, target in bind_project(lab):
+        if source.endswith(".py") and Path(target).is_relative_to(HOME / "mlsys_lab"):
+            yield Path(source)
 
 
 def names_defined(source: str) -> set[str]:
@@ -64,20 +64,22 @@ def test_no_module_in_a_sandbox_would_work_once_a_withheld_one_was_replaced(lab:
     for seen in (GradedLab(lab.info), replace(GradedLab(lab.info), untraced=True)):
         withheld = {file for name in seen.withheld for file in find_module(name)}
         inside = set(modules_inside(seen))
-        assert not inside & withheld
-        needy = {file for file in inside if any(one not in inside for one in imported_at_once(file))}
+        assert not inside & {*withheld, find_solved(lab.info.topic)}
+        modules = inside - set(find_stack(lab.info))
+        needy = {file for file in modules if any(one not in inside for one in imported_at_once(file))}
         assert {file.name for file in needy} <= (COUNT_TRACES if seen.untraced and lab.info.traced else set())
 
 
 @each_lab
 def test_exported_cells_of_right_solutions_import_nothing_else(lab: LabUnderTest) -> None:
     withheld = (*lab.info.withheld, *lab.info.traced)
-    inside = find_provided(lab.info.checks_module, lab.info.provided, withheld)
+    inside = find_provided(lab.info, withheld)
     artifacts = [artifact_of(lab.reference_notebook, "reference.ipynb")]
     artifacts += [Artifact.parse(path.name, lab.with_definitions(path)) for path in lab.alternatives]
-    references = {one.info.topic: one.info.reference for one in LABS}
+    artifacts += [
+        Artifact.parse(path.name, export_solved(path.read_text(encoding="utf-8"))) for path in find_stack(lab.info)
+    ]
     for artifact in artifacts:
         refuse_withheld(artifact, withheld)
         refuse_absent(artifact, inside)
-        for topic in re.findall(r"""stack\.load\(["']([\w-]+)["']""", artifact.source):
-            assert set(find_module(references[topic])) & set(inside), f"{artifact.name} takes {topic} from the stack"
+        refuse_topics(artifact, lab.info.stack)

@@ -46,15 +46,15 @@ def test_a_grid_stride_reads_and_writes_everything_once(page) -> None:
     assert before == {0, 1}  # "lets one warp run ahead of the others"
     threads = steps[page.cut_off]["threads"]
     assert threads == list(range(32, 300 - 2 * 128))  # the warp at which the figure opens
-    assert total(trace).asked_bytes == page.adding.least_bytes(300)
+    assert total(trace).asked_bytes == page.adding.min_bytes(300)
 
 
 def test_sectors_of_the_picture_by_hand(page) -> None:
     rows, lanes = 4, 32
     written = rows * lanes * 4
     assert total(page.grey["interleaved"]).moved_bytes == 3 * rows * (3 * lanes * 4) + written
-    assert total(page.grey["planar"]).moved_bytes == page.grey_cost.least_bytes(rows * lanes)
-    assert (page.loads[0].worst.taken, page.loads[0].worst.least) == (12, 4)
+    assert total(page.grey["planar"]).moved_bytes == page.grey_cost.min_bytes(rows * lanes)
+    assert (page.loads[0].worst.taken, page.loads[0].worst.ideal) == (12, 4)
 
 
 def test_the_race_and_the_barrier(page) -> None:
@@ -82,8 +82,8 @@ def test_the_steps_of_the_sum_by_hand(page) -> None:
     }
     for step, (requests, passes) in by_hand.items():
         assert page.tree[step] == (4 * (256 + 2), 8, 2 * requests, 2 * passes)
-    assert page.tree["first_add"] == (page.sum_cost.least_bytes(256), 8, *by_hand["sequential"])
-    assert page.tree["warp_shuffle"] == (page.sum_cost.least_bytes(256), 1, 4 + 1, 4 + 1)
+    assert page.tree["first_add"] == (page.sum_cost.min_bytes(256), 8, *by_hand["sequential"])
+    assert page.tree["warp_shuffle"] == (page.sum_cost.min_bytes(256), 1, 4 + 1, 4 + 1)
     assert page.tree["grid_stride"][1:] == page.tree["warp_shuffle"][1:]
     assert page.tree["strided"][3] == page.tree["interleaved"][3]  # "as busy as before"
     assert page.strided_worst == 4 == page.tree_data["steps"][page.queue]["taken"]
@@ -91,7 +91,7 @@ def test_the_steps_of_the_sum_by_hand(page) -> None:
 
 def test_the_transpose_by_hand(page) -> None:
     elements = 64 * 64
-    least = page.turn_cost.least_bytes(64, 64)
+    least = page.turn_cost.min_bytes(64, 64)
     assert total(page.turned["naive"]).moved_bytes == 4 * elements + 32 * elements
     assert total(page.turned["tiled"]).moved_bytes == total(page.turned["padded"]).moved_bytes == least == 8 * elements
     warps = elements // 32

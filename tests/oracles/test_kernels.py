@@ -17,7 +17,7 @@ from mlsys_lab.kernels.attention import cost
 from mlsys_lab.kernels.softmax import cost as softmax_cost
 from mlsys_lab.kernels.softmax import reference, softmax
 from mlsys_lab.kernels.trace.traffic import total
-from mlsys_lab.kernels.trace.triton_interpreter import recorded
+from mlsys_lab.kernels.trace.triton_interpreter import record_launches
 from tests.oracles.catalogue import oracles
 
 
@@ -51,7 +51,7 @@ def attention_ratios(i):
 def attention_numbers(i):
     """Of one head in float32, with the constants of the package's counts divided out: 4, and 2 for keys and values."""
     itemsize, N, d = 4, i["N"], i["d"]
-    square = cost.Shape(batch=1, heads=1, kv_heads=1, queries=N, keys=N, width=d)
+    square = cost.Shape(batch=1, heads=1, kv_heads=1, queries=N, keys=N, head_dim=d)
     naive = (cost.naive_bytes(square, block_m=N, itemsize=itemsize) - square.lse_bytes) / itemsize
     # Fast memory holds a block of queries. As many sequences of queries as fill whole blocks, then one's share.
     block = i["M_elems"] // d
@@ -78,7 +78,7 @@ def test_gp10_is_what_torch_s_operations_and_the_fused_kernel_move() -> None:
     x = torch.zeros(rows, width)
     with Passes() as steps:
         reference(x)
-    with recorded() as traces:
+    with record_launches() as traces:
         softmax(x, step="one_pass")
     assert (4 * steps.read, 4 * steps.written) == softmax_cost.unfused(rows, width, 4)
     assert sum(total(trace).asked_bytes for trace in traces) == softmax_cost.forward(rows, width, 4)[1]

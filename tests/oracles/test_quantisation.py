@@ -17,7 +17,7 @@ def double_quantised(i):
 
 def least(i):
     forms = [FLOAT_FORMATS[name] for name in ("fp8 e4m3", "fp8 e5m2")]
-    return [number for form in forms for number in (form.least_normal, form.least_subnormal)]
+    return [number for form in forms for number in (form.smallest_normal, form.smallest_subnormal)]
 
 
 COMPUTED = {

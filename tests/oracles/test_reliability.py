@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlsys_lab.flops.failures import checkpoint_interval_s, daly_interval_s, lost_share, time_between_failures_s
+from mlsys_lab.flops.failures import checkpoint_interval_s, daly_interval_s, lost_fraction, time_between_failures_s
 from tests.oracles.catalogue import oracles
 
 HOUR_S = 3600
@@ -12,7 +12,7 @@ HOUR_S = 3600
 
 def young(i):
     interval_s = checkpoint_interval_s(i["C"], i["MTBF_s"])
-    return [interval_s, lost_share(interval_s, i["C"], i["MTBF_s"])]
+    return [interval_s, lost_fraction(interval_s, i["C"], i["MTBF_s"])]
 
 
 def fewer_gpus(i):

@@ -8,8 +8,7 @@ import pytest
 
 import mlsys_lab
 from mlsys_lab.errors import InputError
-from mlsys_lab.stack.labinfo import find_lab, read_lab, released_labs
-from mlsys_lab.stack.reference import labs_root
+from mlsys_lab.stack.labinfo import find_lab, labs_root, read_lab, released_labs
 
 GOOD = 'title = "T"\nsummary = "S"\nminutes = 5\npoints = 3\n'
 
@@ -24,15 +23,14 @@ def _lab(root: Path, name: str, text: str = GOOD, released: bool = True) -> Path
 
 
 def test_all_fields_are_read(tmp_path: Path) -> None:
-    text = GOOD + 'withheld = ["m"]\nreference = "n"\nreadings = ["r"]\nextras = ["x"]\n'
+    text = GOOD + 'withheld = ["m"]\nstack = ["t"]\nreadings = ["r"]\nextras = ["x"]\n'
     text += '[prerequisites]\nlabs = ["01-a"]\nchapters = ["02-c"]\n'
     lab = read_lab(_lab(tmp_path, "02-gpu-model", text))
     assert (lab.name, lab.number, lab.topic, lab.minutes, lab.points) == ("02-gpu-model", 2, "gpu-model", 5, 3)
-    assert (lab.withheld, lab.reference, lab.readings, lab.extras) == (("m",), "n", ("r",), ("x",))
+    assert (lab.withheld, lab.stack, lab.readings, lab.extras) == (("m",), ("t",), ("r",), ("x",))
     assert (lab.prerequisite_labs, lab.prerequisite_chapters) == (("01-a",), ("02-c",))
     assert (lab.checks_module, lab.chapter) == ("mlsys_checks.trusted.gpu_model", "02-c")
-    bare = read_lab(_lab(tmp_path, "03-a-b"))
-    assert (bare.reference, bare.chapter) == ("mlsys_lab.a_b", "")
+    assert read_lab(_lab(tmp_path, "03-a-b")).chapter == ""
 
 
 @pytest.mark.parametrize(

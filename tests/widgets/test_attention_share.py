@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from dataclasses import asdict
 
 import pytest
 
-from mlsys_lab.configs.presets import PRESETS
+from mlsys_lab.configs.presets import PRESETS, WINDOWS
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.compute import attention_crossover, attention_share, forward
 from mlsys_lab.flops.parameters import parameters
@@ -17,6 +18,7 @@ from tests.pages import assert_readable
 from tests.widgets.transformers import random_config, try_config
 
 NAME = "mlsys-attention_share"
+LONG = ((4096, False), (131_072, True))
 
 
 def figure(model: str = "llama3-8b", **state) -> str:
@@ -27,7 +29,7 @@ def figure(model: str = "llama3-8b", **state) -> str:
 def test_the_table_holds_every_preset() -> None:
     text = attention_share_table(attention_share_data())
     for name, config in PRESETS.items():
-        assert f"<td>{name}</td><td>{100 * attention_share(config, 2048):.3g} %</td>" in text
+        assert f"<td>{name}</td><td>{100 * attention_share(config, 2048, window=WINDOWS.get(name)):.3g} %</td>" in text
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,8 @@ def test_what_cannot_be_drawn_is_said_in_a_line(make, message: str) -> None:
 def test_the_notebook_s_widget_carries_the_site_s_module_and_data() -> None:
     widget = AttentionShare.of("gpt3-175b", tokens=2048)
     assert widget._esm == esm("attention_share")
-    assert (widget.preset, widget.tokens, widget.own) == ("gpt3-175b", 2048, asdict(PRESETS["gpt3-175b"]))
+    assert (widget.preset, widget.tokens) == ("gpt3-175b", 2048)
+    assert widget.own == asdict(PRESETS["gpt3-175b"]) | {"window": None}
     own = AttentionShare.of(PRESETS["gpt2"])
     assert (own.preset, own.own["name"]) == ("", "gpt2")
     site = re.search(r'application/json">(.*?)</script>', figure())
@@ -58,7 +61,7 @@ def test_the_notebook_s_widget_carries_the_site_s_module_and_data() -> None:
 def test_the_figure_and_python_count_alike_and_refuse_alike(open_module) -> None:
     rng = random.Random(21)
     cases = [(random_config(rng), int(2 ** rng.uniform(0, 22)), rng.random() < 0.5) for _ in range(600)]
-    cases += [(asdict(config), 4096, False) for config in PRESETS.values()]
+    cases += [(dict(one), tokens, causal) for one in attention_share_data()["presets"] for tokens, causal in LONG]
     page = open_module("attention_share", "completed", "parameters", "forwardFlops", "attentionCrossover")
     got = page.evaluate(
         """(cases) => cases.map(([given, tokens, causal]) => {
@@ -66,22 +69,27 @@ def test_the_figure_and_python_count_alike_and_refuse_alike(open_module) -> None
             const config = completed(given);
             const { total, ...count } = parameters(config);
             const flops = forwardFlops(config, tokens, { causal });
-            return [count, [total, flops.total, flops.head, flops.attentionShare, attentionCrossover(config, causal)]];
+            const half = attentionCrossover(config, causal);
+            return [count, [total, flops.total, flops.head, flops.attentionShare, half === Infinity ? null : half]];
           } catch (refusal) { return refusal.message; }
         })""",
         cases,
     )
     refused = 0
     for (given, tokens, causal), result in zip(cases, got, strict=True):
+        window = given.pop("window", None) and WINDOWS[given["name"]]
         config = try_config(given)
         if isinstance(config, str):
             assert result == config
             refused += 1
             continue
-        count, flops = parameters(config), forward(config, tokens, causal=causal)
+        count, flops = parameters(config), forward(config, tokens, causal=causal, window=window)
         assert result[0] == asdict(count) | {"active": count.active}
-        share, crossover = attention_share(config, tokens, causal=causal), attention_crossover(config, causal=causal)
-        assert result[1] == pytest.approx([count.total, flops.total, flops.head, share, crossover], rel=1e-12)
+        share = attention_share(config, tokens, causal=causal, window=window)
+        crossover = attention_crossover(config, causal=causal, window=window)
+        *counted, half = result[1]
+        assert counted == pytest.approx([count.total, flops.total, flops.head, share], rel=1e-12)
+        assert (math.inf if half is None else half) == pytest.approx(crossover, rel=1e-12)
     assert 50 < refused < 300
 
 

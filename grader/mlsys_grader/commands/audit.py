@@ -10,21 +10,25 @@ is not JSON, and names it by its number.
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
+from dataclasses import dataclass
+from typing import Annotated
 
+from mlsys_grader.commands import LabOptions
 from mlsys_grader.commands.common import find_chosen_lab
 from mlsys_grader.course.folder import Course
+from mlsys_lab.cli.app import option
 from mlsys_lab.errors import CourseError
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-grader audit` to its parser."""
-    parser.add_argument("lab")
-    parser.add_argument("--student", metavar="ID", help="only this one")
+@dataclass(kw_only=True)
+class Arguments(LabOptions):
+    """The lab, and a student."""
+
+    student: Annotated[str | None, option("only this one", "ID")] = None
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Print the entries that were asked for, and what is wrong with the log."""
     from mlsys_grader.gradebook.audit import read_audit
 

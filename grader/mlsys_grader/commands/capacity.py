@@ -9,33 +9,35 @@ The times are those of the submissions that were graded in this course folder, o
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
+from mlsys_grader.commands import LabOptions
 from mlsys_grader.commands.common import CLUSTER_WORKERS, check_workers, find_chosen_lab, read_records
 from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.gradebook.record import Record
+from mlsys_lab.cli.app import option
 from mlsys_lab.errors import InputError
 
 ENTRY_S = 0.05
 """What the gradebook's process takes for a student unless told, on the slow side; `make bench` measures it."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-grader capacity` to its parser."""
-    parser.add_argument("lab")
-    parser.add_argument("--students", type=int, metavar="N", help="size of the class (default: of this course)")
-    parser.add_argument("--count", type=int, default=1, metavar="N", help="labs like this one in the term (default: 1)")
-    parser.add_argument("--workers", type=int, default=0, metavar="N", help="workers (default: one per core)")
-    parser.add_argument(
-        "--hours", type=float, default=1.0, metavar="H", help="time in which all hand in before a deadline (default: 1)"
-    )
+@dataclass(kw_only=True)
+class Arguments(LabOptions):
+    """The lab, the class and the machines."""
+
+    students: Annotated[int | None, option("students (by default those of this course)", "N")] = None
+    count: Annotated[int, option("labs like this one in the term", "N")] = 1
+    workers: Annotated[int, option("workers (0: one per core)", "N")] = 0
+    hours: Annotated[float, option("time in which all hand in before a deadline", "H")] = 1.0
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Print the work of a class, its time with N workers, the queue before a deadline, and the limits."""
     from mlsys_grader.reports.capacity import Load
 
@@ -60,14 +62,14 @@ def run(args: argparse.Namespace) -> int:
         )
     if any(check.performance for check in lab.checks.checks):
         _print_gpu(lab, records, args.students or len(records), args.count)
-    print(f"the gradebook      one process: more than {load.most_workers} workers would wait for it")
+    print(f"the gradebook      one process: more than {load.max_useful_workers} workers would wait for it")
     return 0
 
 
 def _print_gpu(lab: GradedLab, records: Sequence[Record], students: int, count: int) -> None:
     """Print for how long a class holds a GPU, if everybody passes the checks that have points for speed."""
     from mlsys_grader.reports.capacity import Load
-    from mlsys_grader.speed.rounds import Effort
+    from mlsys_grader.speed.rounds import MeasurementConfig
 
     held = [sum(v.performance.time_s for v in record.verdicts if v.performance) for record in records]
     held = [time_s for time_s in held if time_s > 0]
@@ -77,6 +79,6 @@ def _print_gpu(lab: GradedLab, records: Sequence[Record], students: int, count: 
         print(f"a GPU              {load.mean_s:.1f} s ± {deviation_s:.1f} s a submission, {said}")
     else:
         timed = sum(check.performance is not None for check in lab.checks.checks)
-        load = Load.from_times(students, [timed * Effort().most_s], ENTRY_S)
+        load = Load.from_times(students, [timed * MeasurementConfig().max_total_s], ENTRY_S)
         print(f"a GPU              nothing measured yet: {load.mean_s / 60:.0f} minutes a submission at the very most")
     print(f"                   {load.work_s * count / 60:.0f} GPU minutes for {students} students and {count} labs")

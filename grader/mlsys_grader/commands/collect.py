@@ -27,30 +27,31 @@ who it is, and namesakes are asked about.
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
+from mlsys_grader.commands import LabOptions
 from mlsys_grader.commands.common import find_chosen_lab
 from mlsys_grader.course.folder import Course
+from mlsys_lab.cli.app import argument, option
 from mlsys_lab.errors import InputError
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-grader collect` to its parser."""
-    parser.add_argument("source", type=Path, help="a folder, a zip, or a folder of git checkouts")
-    parser.add_argument("--lab", required=True, help="what it was handed in for")
-    parser.add_argument(
-        "--who", action="append", default=[], metavar="NAME=STUDENT", help="whose a name is; may be given several times"
-    )
-    parser.add_argument(
-        "--time",
-        choices=("receipt", "commit"),
-        default="receipt",
-        help="what penalties go by for a git checkout: when it was first collected (default), or the commit's own date",
-    )
+@dataclass(kw_only=True)
+class Arguments(LabOptions):
+    """What was handed in, for which lab, and by whom."""
+
+    source: Annotated[Path, argument("a folder, a zip, or a folder of git checkouts")]
+    lab: Annotated[str, option("what it was handed in for")]
+    who: Annotated[list[str] | None, option("whose a name is; may be given several times", "NAME=STUDENT")] = None
+    time: Annotated[
+        Literal["receipt", "commit"],
+        option("when a git checkout was handed in: when it was first collected, or at its commit's date"),
+    ] = "receipt"
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Copy hand-ins into the course folder."""
     from mlsys_grader.intake.collect import collect as take
     from mlsys_grader.intake.collect import count_statuses
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.source.exists():
         raise InputError("nothing to collect", got=args.source, help="give a folder or a zip")
     course = Course(args.course.absolute())
-    results = take(course, lab.name, args.source, settled=_read_settled(args.who), time=args.time)
+    results = take(course, lab.name, args.source, settled=_read_settled(args.who or []), time=args.time)
     for result in results:
         if result.status in ("missing", "skipped", "unclear"):
             print(f"{result.status}: {result.student}: {result.detail}")

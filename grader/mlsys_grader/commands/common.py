@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from typing import Annotated, Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from mlsys_grader.commands import LabOptions
 from mlsys_grader.course.files import write_atomically
 from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.gradebook.record import Record, read_record
 from mlsys_grader.judging.options import Options
-from mlsys_grader.sandbox.backend import BACKENDS
+from mlsys_grader.sandbox.backend import Backend
+from mlsys_lab.cli.app import flag, option
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.labinfo import find_lab
 
@@ -25,7 +28,7 @@ WORKERS_PER_CORE = 8
 CLUSTER_WORKERS = 10_000
 
 
-def find_chosen_lab(args: argparse.Namespace) -> GradedLab:
+def find_chosen_lab(args: LabOptions) -> GradedLab:
     """Find the lab that a command line names; `InputError` where there is none of that name."""
     return GradedLab(find_lab(args.lab, args.labs))
 
@@ -75,28 +78,24 @@ def make_progress_bar(console: Console) -> Progress:
     )  # fmt: skip
 
 
-def add_judging_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what every command that judges takes: workers, time factor, sandbox and engine."""
-    parser.add_argument(
-        "--workers", type=int, default=0, metavar="N", help="submissions at a time (default: one per core)"
-    )
-    parser.add_argument(
-        "--time-factor", type=float, default=1.0, metavar="X", help="stretch every time limit, on a slow machine"
-    )
-    parser.add_argument(
-        "--unsafe", action="store_true", help="no sandbox: submissions may read your files and use your network"
-    )
-    parser.add_argument(
-        "--sandbox",
-        choices=BACKENDS,
-        help=f"what builds the sandbox (default: the first of {', '.join(BACKENDS)} that works)",
-    )
-    parser.add_argument(
-        "--engine", choices=("local", "ray"), default="local", help="judge on this machine, or over a Ray cluster"
-    )
-    parser.add_argument(
-        "--address", metavar="HOST:PORT", help="the Ray cluster (default: one that is started on this machine)"
-    )
+@dataclass(kw_only=True)
+class JudgingOptions(LabOptions):
+    """How commands that judge do so: workers, time limits, sandbox and engine."""
+
+    workers: Annotated[int, option("submissions at a time (0: one per core)", "N", "Judging")] = 0
+    time_factor: Annotated[float, option("stretch every time limit, on a slow machine", "X", "Judging")] = 1.0
+    unsafe: Annotated[
+        bool, flag("--unsafe", "no sandbox: submissions may read your files and use your network", "Judging")
+    ] = False
+    sandbox: Annotated[
+        Backend | None, option("what builds the sandbox (by default the first that works)", panel="Judging")
+    ] = None
+    engine: Annotated[
+        Literal["local", "ray"], option("judge on this machine, or over a Ray cluster", panel="Judging")
+    ] = "local"
+    address: Annotated[
+        str | None, option("the Ray cluster (by default one that is started on this machine)", "HOST:PORT", "Judging")
+    ] = None
 
 
 def check_workers(workers: int, most: int) -> None:
@@ -105,8 +104,8 @@ def check_workers(workers: int, most: int) -> None:
         raise InputError("--workers cannot be that", got=workers, expected=f"1 to {most:,}, or 0: one per core")
 
 
-def read_judging_options(args: argparse.Namespace) -> Options:
-    """Read what `add_judging_arguments` added, and check it; says on standard error what --unsafe gives up."""
+def read_judging_options(args: JudgingOptions) -> Options:
+    """Read what `JudgingOptions` holds, and check it; says on standard error what --unsafe gives up."""
     from mlsys_grader.sandbox.sandbox import UNSAFE
 
     check_workers(args.workers, CLUSTER_WORKERS if args.engine == "ray" else WORKERS_PER_CORE * (os.cpu_count() or 1))

@@ -11,16 +11,18 @@ A process of the sandbox is started as for a submission, with the GPU where ther
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import shutil
 import sysconfig
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
+from mlsys_grader.commands import CourseOptions
+from mlsys_lab.cli.app import flag
 from mlsys_lab.cli.doctor import Finding, find_gpu, find_triton, report
 from mlsys_lab.errors import CourseError, MissingToolError
 
@@ -29,13 +31,15 @@ FREE_BYTES = 1 << 30
 JUDGING, SPEED = "judging submissions", "measuring points for speed"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-grader doctor` to its parser."""
-    parser.add_argument("--gpu", action="store_true", help="demand also what points for speed need")
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+@dataclass(kw_only=True)
+class Arguments(CourseOptions):
+    """What is demanded, and the form of the output."""
+
+    gpu: Annotated[bool, flag("--gpu", "demand also what points for speed need")] = False
+    json: Annotated[bool, flag("--json", "print the findings as JSON")] = False
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Print what was found on this machine; returns 1 if something that grading needs is missing."""
     found = [
         _look("released labs", JUDGING, lambda: _find_labs(args.labs)),
@@ -139,12 +143,12 @@ def _find_nvvm() -> str:
 
 def _find_image(image: str) -> str:
     """The image in the first of docker and podman that is installed, as the Makefile chooses."""
-    from mlsys_grader.sandbox.container import find_silence, find_trouble
+    from mlsys_grader.sandbox.container import find_problem, find_unresponsive
 
     if (program := next(filter(shutil.which, ("docker", "podman")), None)) is None:
         raise MissingToolError("neither docker nor podman is installed", help="apt install docker.io")
-    if why := find_silence(program):
+    if why := find_unresponsive(program):
         raise MissingToolError(f"{program}: {why}", help=f"`{program} info` has to answer: is its service running?")
-    if why := find_trouble(program, image):
+    if why := find_problem(program, image):
         raise MissingToolError(f"{program}: {why}", help=f"`{program} pull {image}`, or `make gpu-image` in a checkout")
     return image

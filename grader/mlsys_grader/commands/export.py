@@ -10,21 +10,25 @@ the course folder, writes grades.csv.
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from mlsys_grader.commands import LabOptions
 from mlsys_grader.commands.common import find_chosen_lab, read_records, require_folder, write_text
 from mlsys_grader.course.folder import Course
+from mlsys_lab.cli.app import option
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-grader export` to its parser."""
-    parser.add_argument("lab")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="a row per student (default: to standard output)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="every check, reason and seed; not for students")
+@dataclass(kw_only=True)
+class Arguments(LabOptions):
+    """The lab, and the files to write."""
+
+    csv: Annotated[Path | None, option("a row per student (by default to standard output)", "FILE")] = None
+    json: Annotated[Path | None, option("all verdicts and seeds; not for students", "FILE")] = None
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Write marks and verdicts to files, or marks to standard output."""
     from mlsys_grader.reports.export import to_csv, to_json
 

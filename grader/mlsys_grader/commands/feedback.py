@@ -10,23 +10,27 @@ penalty for handing in late.
 
 from __future__ import annotations
 
-import argparse
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from mlsys_grader.commands import LabOptions
 from mlsys_grader.commands.common import find_chosen_lab, read_records
 from mlsys_grader.course.files import write_atomically
 from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lock import lock_course
+from mlsys_lab.cli.app import option
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-grader feedback` to its parser."""
-    parser.add_argument("lab")
-    parser.add_argument("--to", type=Path, metavar="DIR", help="also copy each page to DIR/STUDENT.html")
+@dataclass(kw_only=True)
+class Arguments(LabOptions):
+    """The lab, and the folder to copy to."""
+
+    to: Annotated[Path | None, option("also copy each page to DIR/STUDENT.html", "DIR")] = None
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Write every feedback page from its record, and copy them out."""
     from mlsys_grader.gradebook.manual_points import read_manual_points
     from mlsys_grader.reports.feedback import render_feedback

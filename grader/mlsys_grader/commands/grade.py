@@ -13,27 +13,28 @@ never stops the others.
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 from rich.console import Console
 from rich.text import Text
 
-from mlsys_grader.commands.common import add_judging_arguments, find_chosen_lab, make_progress_bar, read_judging_options
+from mlsys_grader.commands.common import JudgingOptions, find_chosen_lab, make_progress_bar, read_judging_options
 from mlsys_grader.course.folder import Course
 from mlsys_grader.gradebook.record import Record
+from mlsys_lab.cli.app import flag, option
 from mlsys_lab.errors import InputError, did_you_mean
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-grader grade` to its parser."""
-    parser.add_argument("lab")
-    parser.add_argument("--student", action="append", metavar="ID", help="only this one; may be given several times")
-    parser.add_argument("--again", action="store_true", help="judge also what has been judged, with new secret inputs")
-    add_judging_arguments(parser)
+@dataclass(kw_only=True)
+class Arguments(JudgingOptions):
+    """The lab, the students, and how to judge."""
+
+    student: Annotated[list[str] | None, option("only this one; may be given several times", "ID")] = None
+    again: Annotated[bool, flag("--again", "judge also what has been judged, with new secret inputs")] = False
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Judge, enter, write feedback; a line per submission and a bar."""
     from mlsys_grader.grading.grade import grade
     from mlsys_grader.grading.measure import measure_pending

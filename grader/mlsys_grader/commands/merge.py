@@ -1,7 +1,7 @@
 """Enter the verdicts that `shard` wrote elsewhere: records, gradebook, feedback.
 
 examples:
-  mlsys-grader merge autograd share-1 share-2 share-3 share-4
+  mlsys-grader merge autograd shard-1 shard-2 shard-3 shard-4
 
 All is checked before anything is entered: one verdict for each student who handed in, on the file that is in the course
 folder, under this version of the lab, with marks that the checks can give. What cannot be checked is whether a
@@ -10,26 +10,30 @@ machine that judged told the truth: merge only what comes from machines of yours
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from mlsys_grader.commands import LabOptions
 from mlsys_grader.commands.common import find_chosen_lab
 from mlsys_grader.course.folder import Course
+from mlsys_lab.cli.app import argument
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-grader merge` to its parser."""
-    parser.add_argument("lab")
-    parser.add_argument("shares", type=Path, nargs="+", metavar="DIR", help="what `shard --out` wrote")
+@dataclass(kw_only=True)
+class Arguments(LabOptions):
+    """The lab, and the shards."""
+
+    shards: Annotated[list[Path], argument("what `shard --out` wrote")]
 
 
-def run(args: argparse.Namespace) -> int:
-    """Check all verdicts of the shares, then enter them into the gradebook."""
+def run(args: Arguments) -> int:
+    """Check all verdicts of the shards, then enter them into the gradebook."""
     from mlsys_grader.grading.shards import merge
 
     lab, course = find_chosen_lab(args), Course.open(args.course)
     merged, troubles = 0, 0
-    for outcome in merge(course, lab, args.shares):
+    for outcome in merge(course, lab, args.shards):
         merged += not outcome.error
         troubles += bool(outcome.error)
         if outcome.error:

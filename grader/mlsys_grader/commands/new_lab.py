@@ -11,23 +11,25 @@ front page and the README's table follow from lab.toml. The tests of tests/labs 
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from mlsys_grader.commands import CourseOptions
+from mlsys_lab.cli.app import argument, option
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-grader new-lab` to its parser."""
-    parser.add_argument("topic", help="lower-case words joined by hyphens, as in paged-cache")
-    parser.add_argument("--title", help="as on the lab's page (default: the topic's words)")
-    parser.add_argument(
-        "--chapter", metavar="NN-TOPIC", help="the chapter that it belongs to (default: that of the topic, or the last)"
-    )
-    parser.add_argument(
-        "--project", type=Path, default=Path(), metavar="DIR", help="the checkout (default: the current folder)"
-    )
+@dataclass(kw_only=True)
+class Arguments(CourseOptions):
+    """The lab, its chapter and the checkout."""
+
+    topic: Annotated[str, argument("lower-case words joined by hyphens, as in paged-cache")]
+    title: Annotated[str | None, option("as on the lab's page (by default the topic's words)")] = None
+    chapter: Annotated[str | None, option("its chapter (by default that of the topic, or the last)", "NN-TOPIC")] = None
+    project: Annotated[Path, option("the checkout", "DIR")] = Path()
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Write the lab, and say where its files are and what to do next."""
     from mlsys_grader.release.scaffold import plan_lab, write
 

@@ -25,18 +25,19 @@ Mutants are judged with up to a hundred inputs by the checks that have to fail t
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mlsys_grader.commands.common import add_judging_arguments, find_chosen_lab, make_progress_bar, read_judging_options
+from mlsys_grader.commands.common import JudgingOptions, find_chosen_lab, make_progress_bar, read_judging_options
 from mlsys_grader.course.lab import GradedLab
+from mlsys_lab.cli.app import flag, option
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.labinfo import read_lab
 
@@ -46,30 +47,24 @@ if TYPE_CHECKING:
     from mlsys_grader.proving.variants import VariantsOf
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-grader prove` to its parser."""
-    parser.add_argument("lab")
-    parser.add_argument(
-        "--project", type=Path, default=Path(), metavar="DIR", help="the checkout (default: the current folder)"
+@dataclass(kw_only=True)
+class Arguments(JudgingOptions):
+    """The lab, where its variants are, and what to judge."""
+
+    project: Annotated[Path, option("the checkout", "DIR")] = Path()
+    variants: Annotated[Path | None, option("variants.diff and alternatives/ (by default tests/labs/TOPIC)", "DIR")] = (
+        None
     )
-    parser.add_argument(
-        "--variants", type=Path, metavar="DIR", help="variants.diff and alternatives/ (default: tests/labs/TOPIC)"
-    )
-    parser.add_argument("--mutations", action="store_true", help="judge mistakes made by a machine instead of variants")
-    parser.add_argument("--sample", type=int, metavar="N", help="so many of the machine's mistakes (default: all)")
-    parser.add_argument("--draws", type=int, metavar="N", help="judge with inputs of N seeds: right code and mutants")
-    parser.add_argument(
-        "--draw-time",
-        type=float,
-        default=60.0,
-        metavar="SECONDS",
-        help="processor time that --draws gives each pair of variant and check (default: 60)",
-    )
-    parser.add_argument("--seed", type=int, default=20, help="of the sample and of what is drawn (default: 20)")
-    add_judging_arguments(parser)
+    mutations: Annotated[bool, flag("--mutations", "judge machine-made mutations instead of variants")] = False
+    sample: Annotated[int | None, option("how many mutations (all by default)", "N")] = None
+    draws: Annotated[int | None, option("judge with inputs of N seeds: right code and mutants", "N")] = None
+    draw_time: Annotated[
+        float, option("processor time that --draws gives each pair of variant and check", "SECONDS")
+    ] = 60.0
+    seed: Annotated[int, option("of the sample and of what is drawn")] = 20
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Judge variants, machine-made mistakes or many draws; 1 where anything came out as it should not."""
     if args.draws is not None and args.draws < 1:
         raise InputError("--draws must be at least 1", got=args.draws)
@@ -77,10 +72,10 @@ def run(args: argparse.Namespace) -> int:
         return _run_mutations(args)
     if args.sample is not None:
         raise InputError("--sample is of mutations", help="add --mutations")
-    return _run_variants(args) if args.draws is None else _run_draws(args)
+    return _run_variants(args) if args.draws is None else _run_draws(args, args.draws)
 
 
-def _run_mutations(args: argparse.Namespace) -> int:
+def _run_mutations(args: Arguments) -> int:
     """Judge machine-made mutants; a line for each survivor, and the kill rate."""
     from mlsys_grader.proving.mutation.run import DRAWS
     from mlsys_grader.proving.mutation.tally import tally_mutations
@@ -104,54 +99,54 @@ def _run_mutations(args: argparse.Namespace) -> int:
     return 1 if tally.errors else 0
 
 
-def _run_draws(args: argparse.Namespace) -> int:
+def _run_draws(args: Arguments, draws: int) -> int:
     """Judge right solutions and mutants with many inputs; 1 where luck decides of more draws than may be."""
     from mlsys_grader.proving.trials import list_trials
 
     lab = find_chosen_lab(args)
     tried = list_trials(lab, _variants(args, lab))
     hold = [
-        _draw_right(args, lab, [trial for trial in tried if trial.right]),
-        _draw_mutants(args, lab, [trial for trial in tried if trial.kind == "mutant"]),
+        _draw_right(args, draws, lab, [trial for trial in tried if trial.right]),
+        _draw_mutants(args, draws, lab, [trial for trial in tried if trial.kind == "mutant"]),
     ]
     return 0 if all(hold) else 1
 
 
-def _draw_right(args: argparse.Namespace, lab: GradedLab, right: list[Trial]) -> bool:
+def _draw_right(args: Arguments, draws: int, lab: GradedLab, right: list[Trial]) -> bool:
     """A line for each right solution and check, one for each loss, and the counts; whether they hold."""
     from mlsys_grader.proving.draws import try_draws
 
     found = []
-    for one in try_draws(lab.checks.checks, right, args.draws, seed=args.seed, limit_s=args.draw_time):
+    for one in try_draws(lab.checks.checks, right, draws, seed=args.seed, limit_s=args.draw_time):
         found.append(one)
-        used = "" if one.share is None else f", {one.share:.2%} of a tolerance in use"
+        used = "" if one.tolerance_used is None else f", {one.tolerance_used:.2%} of a tolerance in use"
         print(f"{one.check:24} {one.solution:28} {len(one.lost):4} of {one.tried} draws cost a point{used}", flush=True)
         for line in one.lost[:3]:
             print(f"    {line}")
-    draws, lost = sum(one.tried for one in found), sum(len(one.lost) for one in found)
-    least, share = min(one.tried for one in found), max(one.share or 0.0 for one in found)
-    print(f"{lab.name}: {len(right)} right solutions, {draws:,} draws, at least {least} each: {lost} cost a point")
-    print(f"{lab.name}: at most {share:.2%} of a tolerance in use", flush=True)
+    tried, lost = sum(one.tried for one in found), sum(len(one.lost) for one in found)
+    least, tolerance_used = min(one.tried for one in found), max(one.tolerance_used or 0.0 for one in found)
+    print(f"{lab.name}: {len(right)} right solutions, {tried:,} draws, at least {least} each: {lost} cost a point")
+    print(f"{lab.name}: at most {tolerance_used:.2%} of a tolerance in use", flush=True)
     return all(one.holds for one in found)
 
 
-def _draw_mutants(args: argparse.Namespace, lab: GradedLab, mutants: list[Trial]) -> bool:
+def _draw_mutants(args: Arguments, draws: int, lab: GradedLab, mutants: list[Trial]) -> bool:
     """A line for each mutant that passes draws of a check that has to fail it, and the counts; whether they hold."""
     from mlsys_grader.proving.draws import try_mutants
 
     found = []
-    for one in try_mutants(lab.checks.checks, mutants, args.draws, seed=args.seed, limit_s=args.draw_time):
+    for one in try_mutants(lab.checks.checks, mutants, draws, seed=args.seed, limit_s=args.draw_time):
         found.append(one)
         if one.passed:
             passed = f"{len(one.passed)} of {one.tried} draws let it pass, first seed {one.passed[0]}"
             print(f"{one.check:24} {one.mutant}: {passed}", flush=True)
-    draws, least = sum(one.tried for one in found), min((one.tried for one in found), default=0)
+    tried, least = sum(one.tried for one in found), min((one.tried for one in found), default=0)
     lucky = sum(not one.holds for one in found)
-    print(f"{lab.name}: {len(mutants)} mutants, {draws:,} draws, at least {least} each: {lucky} pass by luck")
+    print(f"{lab.name}: {len(mutants)} mutants, {tried:,} draws, at least {least} each: {lucky} pass by luck")
     return not lucky
 
 
-def _run_variants(args: argparse.Namespace) -> int:
+def _run_variants(args: Arguments) -> int:
     """Judge all variants; a row for each, a row for each check, and the two counts."""
     from mlsys_grader.engines.choice import open_engine
     from mlsys_grader.proving.proof import prove
@@ -184,7 +179,7 @@ def _run_variants(args: argparse.Namespace) -> int:
     return 0 if all(one.holds for one in proved) else 1
 
 
-def _variants(args: argparse.Namespace, lab: GradedLab) -> VariantsOf:
+def _variants(args: Arguments, lab: GradedLab) -> VariantsOf:
     from mlsys_grader.proving.variants import VariantsOf
 
     project = args.project.absolute()

@@ -11,23 +11,25 @@ was not applied.
 
 from __future__ import annotations
 
-import argparse
 import sys
+from dataclasses import dataclass
+from typing import Annotated
 
-from mlsys_grader.commands.common import add_judging_arguments, find_chosen_lab, read_judging_options
+from mlsys_grader.commands.common import JudgingOptions, find_chosen_lab, read_judging_options
 from mlsys_grader.course.folder import Course, check_student
+from mlsys_lab.cli.app import flag, option
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-grader regrade` to its parser."""
-    parser.add_argument("lab")
-    parser.add_argument("--student", required=True, metavar="ID", help="whose")
-    parser.add_argument("--fresh", action="store_true", help="draw new secret inputs instead of the recorded ones")
-    parser.add_argument("--apply", action="store_true", help="enter the new marks where they differ")
-    add_judging_arguments(parser)
+@dataclass(kw_only=True)
+class Arguments(JudgingOptions):
+    """The lab, the student, and how to judge."""
+
+    student: Annotated[str, option("whose", "ID")]
+    fresh: Annotated[bool, flag("--fresh", "draw new secret inputs instead of the recorded ones")] = False
+    apply: Annotated[bool, flag("--apply", "enter the new marks where they differ")] = False
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Judge again and print a line per check, and one that says whether all is as it was."""
     from mlsys_grader.grading.regrade import regrade
 

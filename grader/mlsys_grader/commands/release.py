@@ -7,24 +7,27 @@ examples:
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from mlsys_grader.commands import CourseOptions
 from mlsys_grader.course.files import write_atomically
 from mlsys_grader.release.table import replace_table, write_table
+from mlsys_lab.cli.app import flag, option
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.labinfo import read_lab
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-grader release` to its parser."""
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when labs/ is not up to date")
-    parser.add_argument(
-        "--project", type=Path, default=Path(), metavar="DIR", help="the checkout (default: the current folder)"
-    )
+@dataclass(kw_only=True)
+class Arguments(CourseOptions):
+    """The checkout, and whether to write."""
+
+    check: Annotated[bool, flag("--check", "write nothing; exit 1 when labs/ is not up to date")] = False
+    project: Annotated[Path, option("the checkout", "DIR")] = Path()
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Build labs/ and the README's table, or tell whether they are up to date."""
     from mlsys_grader.release.build import find_sources
     from mlsys_grader.release.build import release as build

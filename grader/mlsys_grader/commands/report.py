@@ -11,32 +11,34 @@ Figures come from the grading records. A reason may quote what a student's code 
 
 from __future__ import annotations
 
-import argparse
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mlsys_grader.commands import LabOptions
 from mlsys_grader.commands.common import find_chosen_lab, read_records, require_folder, write_text
 from mlsys_grader.course.folder import Course
+from mlsys_lab.cli.app import flag, option
 
 if TYPE_CHECKING:
     from mlsys_grader.reports.summary import Summary
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-grader report` to its parser."""
-    parser.add_argument("lab")
-    parser.add_argument("--to", type=Path, metavar="DIR", help="write DIR/LAB.html, a page with plots")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
-    parser.add_argument("--no-names", action="store_true", help="number the students")
+@dataclass(kw_only=True)
+class Arguments(LabOptions):
+    """The lab, and the files to write."""
+
+    to: Annotated[Path | None, option("write DIR/LAB.html, a page with plots", "DIR")] = None
+    json: Annotated[Path | None, option("write the figures", "FILE")] = None
+    no_names: Annotated[bool, flag("--no-names", "number the students")] = False
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Print the summary; write the page and the figures where asked to."""
     from mlsys_grader.reports.summary import summarise
     from mlsys_grader.reports.summary_page import render_summary
@@ -74,9 +76,9 @@ def _print(summary: Summary) -> None:
     for check in summary.checks:
         if (timed := check.performance) is not None:
             print(f"{check.name}, performance: {timed.measured} measured, {timed.unmeasured} not measured")
-    if summary.whole:
+    if summary.failed_outright:
         console.print("\nlost as a whole, for one reason")
-        for reason, who in summary.whole:
+        for reason, who in summary.failed_outright:
             console.print(Text(f"  {len(who)} × {reason}: {', '.join(who)}"), soft_wrap=True)
     if summary.suspects:
         console.print("\nto be looked into: timed code that did what no honest code does")

@@ -7,29 +7,34 @@ examples:
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
+from dataclasses import dataclass
+from typing import Annotated
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mlsys_grader.commands import CourseOptions
 from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.gradebook.record import Record
 from mlsys_grader.reports.status import MEANINGS, Standing, find_standings
+from mlsys_lab.cli.app import argument
 from mlsys_lab.stack.labinfo import find_lab, require_labs
 
 URGENCY = ("fault", "waiting", "changed", "judged", "graded")
 """The order of states in the table."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `mlsys-grader status` to its parser."""
-    parser.add_argument("lab", nargs="?", help="one lab (default: all that anything was handed in for)")
+@dataclass(kw_only=True)
+class Arguments(CourseOptions):
+    """The lab, if it is one."""
+
+    lab: Annotated[str | None, argument("one lab (by default all that anything was handed in for)")] = None
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Arguments) -> int:
     """Print a table of submissions, those that need the instructor first, how many stand where, and what to do next."""
     course = Course.open(args.course)
     known = {info.name: info for info in ([find_lab(args.lab, args.labs)] if args.lab else require_labs(args.labs))}

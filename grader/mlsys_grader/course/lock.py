@@ -1,14 +1,14 @@
 """One grader at a time in a course folder.
 
-The lock is the kernel's (flock) on a file in the folder: it ends with the process that holds it, however that ends, so
-nothing has to be cleaned up after a crash. The file says who holds it, for the message to whoever comes second.
+The lock is filelock's, which is the kernel's (flock) on a file in the folder: it ends with the process that holds it,
+however that process ends, so nothing has to be cleaned up after a crash. The file says who holds it, for the message to
+a second grader.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import getpass
 import json
 import os
@@ -16,7 +16,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from mlsys_grader.course.folder import Course
 from mlsys_lab.errors import InputError
@@ -31,29 +32,31 @@ def lock_course(course: Course, command: str) -> Iterator[None]:
     Raises `InputError` at once, without waiting, when another process holds it (and says who), when the folder cannot
     be written to, and when its file system has no locks.
     """
-    descriptor = _open(course)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise _refusal(course, descriptor, error) from None
+
+    def note(descriptor: int) -> None:
         with contextlib.suppress(OSError):  # a full disk: the lock holds without its holder's name
-            _note(descriptor, command)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                os.ftruncate(descriptor, 0)
-    finally:
-        os.close(descriptor)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(_describe_holder(command)).encode(), 0)
 
-
-@contextmanager
-def hold_lock(path: Path) -> Iterator[None]:
-    """Wait for the lock on the file at `path`, made if need be, and hold it."""
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    lock = FileLock(course.lock, mode=0o644, blocking=False, fallback_to_soft=False, on_acquired=note)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise _refusal(course) from None
+    except OSError as error:
+        if error.errno in NO_LOCKS:
+            raise InputError(
+                f"the file system of the course folder {course.root} has no locks, so two graders could write at once",
+                got=error.strerror,
+                help="keep the course folder on a local disk",
+            ) from None
+        raise InputError(f"cannot write to the course folder {course.root}", got=error.strerror) from None
+    try:
         yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.truncate(course.lock, 0)
+        lock.release()
 
 
 def find_user_and_host() -> tuple[str, str]:
@@ -64,32 +67,15 @@ def find_user_and_host() -> tuple[str, str]:
         return str(os.getuid()), socket.gethostname()
 
 
-def _open(course: Course) -> int:
-    try:
-        return os.open(course.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    except OSError as error:
-        raise InputError(f"cannot write to the course folder {course.root}", got=error.strerror) from None
-
-
-def _note(descriptor: int, command: str) -> None:
+def _describe_holder(command: str) -> dict[str, object]:
     user, host = find_user_and_host()
     since = datetime.now(UTC).isoformat(timespec="seconds")
-    holder = {"command": command, "user": user, "host": host, "pid": os.getpid(), "since": since}
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+    return {"command": command, "user": user, "host": host, "pid": os.getpid(), "since": since}
 
 
-def _refusal(course: Course, descriptor: int, error: OSError) -> InputError:
-    if error.errno in NO_LOCKS:
-        return InputError(
-            f"the file system of the course folder {course.root} has no locks, so two graders could write at once",
-            got=error.strerror,
-            help="keep the course folder on a local disk",
-        )
-    if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-        raise error
+def _refusal(course: Course) -> InputError:
     try:
-        holder = json.loads(os.pread(descriptor, 4096, 0))
+        holder = json.loads(course.lock.read_bytes()[:4096])
         who = "`{command}` by {user} on {host}, process {pid}, since {since}".format(**holder)
     except (ValueError, TypeError, KeyError, OSError):
         who = "a process that has not said who it is"

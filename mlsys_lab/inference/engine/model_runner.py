@@ -190,14 +190,13 @@ class PagedAttention:
         config, is_plain = model.config, type(kv_cache) is KVCache
         if not is_plain or config.latent is not None or config.position == "alibi" or find_spec("triton") is None:
             return False
-        from mlsys_lab.kernels.ragged_attention.triton_steps import WIDEST  # imports Triton
-        from mlsys_lab.kernels.tiles import DTYPES
+        from mlsys_lab.kernels.tiles import DTYPES, MAX_HEAD_DIM
 
-        return kv_cache.kv.dtype in DTYPES and config.head_dim <= WIDEST
+        return kv_cache.kv.dtype in DTYPES and config.head_dim <= MAX_HEAD_DIM
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Attend in one layer: q (1, N, Q, H), k and v (1, K, Q, H) -> (1, N, Q, H)."""
-        from mlsys_lab.kernels.ragged_attention import ragged_attention  # imports Triton
+        from mlsys_lab.kernels.ragged_attention import ragged_attention
 
         self.kv_cache.store(layer, self.slot_mapping, k[0].transpose(0, 1), v[0].transpose(0, 1))  # (Q, K, H) each
         keys, values = (side.unflatten(0, (-1, self.block_size)) for side in self.kv_cache.kv[:, layer])

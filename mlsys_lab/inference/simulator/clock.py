@@ -10,7 +10,7 @@ from typing import Protocol
 
 from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.flops import communication, step
-from mlsys_lab.flops.bounds import LeastTime, Machine, Traffic, Work, least_time, node_copies
+from mlsys_lab.flops.bounds import Machine, TimeBound, Traffic, Work, least_time, node_copies
 from mlsys_lab.flops.cache import bytes_per_token, copies, elements_per_token
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.step import Part
@@ -97,7 +97,7 @@ class BoundClock:
         swap_s = moved * self.token_bytes / (t * self.expert) / HOST_BYTES_PER_S
         return bound.time_s / self.efficiency + swap_s
 
-    def demand(self, num_prompt_tokens: int, num_output_tokens: int, *, sequences: float, tokens: float) -> LeastTime:
+    def demand(self, num_prompt_tokens: int, num_output_tokens: int, *, sequences: float, tokens: float) -> TimeBound:
         """Time of each of the replica's resources that one request takes at least, divided by the efficiency.
 
         Steps have `tokens` tokens and `sequences` sequences, which share the weights that a step reads.
@@ -110,7 +110,7 @@ class BoundClock:
         memory = steps * self.weight_bytes * self._weights(sequences) + self.element_bytes * read / devices
         within, between = zip(*(one.split(self.machine.node) for one in self._traffic(new / self.expert)), strict=True)
         bound = least_time(Work(flops / devices, memory, sum(within), sum(between)), self.machine)
-        return LeastTime(*(time_s / self.efficiency for time_s in astuple(bound)))
+        return TimeBound(*(time_s / self.efficiency for time_s in astuple(bound)))
 
     def _weights(self, tokens: float) -> float:
         """Parameters that one device reads in a step: its layers' (of experts, only those in use) and the LM head's."""

@@ -15,7 +15,7 @@ from random import Random
 
 from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.flops.bounds import LeastTime, Machine
+from mlsys_lab.flops.bounds import Machine, TimeBound
 from mlsys_lab.flops.cache import bytes_per_token, copies
 from mlsys_lab.flops.defaults import SERVING_EFFICIENCY, SERVING_MEMORY
 from mlsys_lab.flops.estimate import serving_memory
@@ -149,7 +149,7 @@ def num_cache_blocks(
     return max(0, math.floor(free_bytes / (BLOCK_SIZE * token_bytes)))
 
 
-def mean_demand(pool: Pool, service: Service, *, seed: int = 0) -> LeastTime:
+def mean_demand(pool: Pool, service: Service, *, seed: int = 0) -> TimeBound:
     """Time of each of a replica's resources that one request takes at least, on average over the load's lengths.
 
     Steps have as many sequences as the scheduler's limits and the KV cache allow.
@@ -161,7 +161,7 @@ def mean_demand(pool: Pool, service: Service, *, seed: int = 0) -> LeastTime:
     sequences = max(1.0, min(pool.scheduler_config.max_num_seqs, pool.num_blocks * pool.block_size / held))
     tokens = pool.scheduler_config.max_num_batched_tokens
     each = [pool.clock.demand(*lengths, sequences=sequences, tokens=tokens) for lengths in drawn]
-    return LeastTime(*(sum(times_s) / NUM_SAMPLES for times_s in zip(*map(astuple, each), strict=True)))
+    return TimeBound(*(sum(times_s) / NUM_SAMPLES for times_s in zip(*map(astuple, each), strict=True)))
 
 
 def plan_serving(
@@ -208,7 +208,7 @@ def plan_serving(
     return sorted(plans, key=lambda one: (one.devices is None, one.devices or 0, one.layout.tensor))
 
 
-def _plan(pool: Pool, service: Service, layout: Layout, demand: LeastTime, *, seed: int) -> ServingPlan:
+def _plan(pool: Pool, service: Service, layout: Layout, demand: TimeBound, *, seed: int) -> ServingPlan:
     """Search the fewest replicas that meet the objective, from the lower bound given by the demand."""
     lower_bound = math.ceil(service.rate * demand.time_s)
     clock = pool.clock

@@ -1,4 +1,4 @@
-"""FLOPs and least bytes of cross-entropy over N rows of V logits, forward and backward."""
+"""FLOPs and minimum bytes of cross-entropy over N rows of V logits, forward and backward."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ TARGET_BYTES = 8
 """Bytes of a target, an int64."""
 
 ROW_BYTES = 4
-"""Bytes of each number that is kept for a row, a float32."""
+"""Bytes of each number stored per row, a float32."""
 
 
 def forward(rows: int, vocabulary: int, itemsize: float) -> tuple[float, float]:
-    """FLOPs and least bytes of the forward pass: 4 FLOPs a logit, of which the exponential counts as one.
+    """FLOPs and minimum bytes of the forward pass: 4 FLOPs per logit, of which the exponential counts as one.
 
     Logits and targets are read once; a loss and log Σ exp are written for each row.
 
@@ -24,7 +24,7 @@ def forward(rows: int, vocabulary: int, itemsize: float) -> tuple[float, float]:
 
 
 def backward(rows: int, vocabulary: int, itemsize: float) -> tuple[float, float]:
-    """FLOPs and least bytes of the backward pass: 4 FLOPs a logit; logits read once, gradient written once.
+    """FLOPs and minimum bytes of the backward pass: 4 FLOPs per logit; logits read once, gradient written once.
 
     Read for each row: target, log Σ exp and the gradient of its loss.
     """
@@ -33,9 +33,9 @@ def backward(rows: int, vocabulary: int, itemsize: float) -> tuple[float, float]
 
 
 def in_place(rows: int, vocabulary: int, itemsize: float) -> tuple[float, float]:
-    """FLOPs and least bytes of forward and backward pass in one: the logits are needed twice, for log Σ exp first.
+    """FLOPs and minimum bytes of forward and backward pass in one kernel.
 
-    The least counts them once, as if a row stayed on the chip meanwhile.
+    The logits are needed twice; the minimum counts them once, as if a row stayed on the chip.
     """
     require_positive(rows=rows, vocabulary=vocabulary, itemsize=itemsize)
     return 8.0 * rows * vocabulary, float(rows) * (2 * vocabulary * itemsize + TARGET_BYTES + ROW_BYTES)

@@ -1,4 +1,4 @@
-"""CUDA C++ to machine code, by NVRTC: no GPU, no host compiler and no toolkit needed."""
+"""Compile CUDA C++ to machine code with NVRTC: no GPU, host compiler or toolkit needed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mlsys_lab.errors import InputError, MissingToolError
 from mlsys_lab.kernels.cuda_cpp.diagnostics import compile_error
 
 HEADERS = Path(__file__).parent
-"""Folder in which `#include "ptx.cuh"` is looked up."""
+"""Include path of `ptx.cuh`."""
 
 TOOLKIT_HEADERS = Path("numba", "cuda", "include")
-"""Where numba-cuda keeps CUDA's own headers, such as `cuda_fp16.h`, by the toolkit's version."""
+"""Where numba-cuda keeps CUDA's headers, such as `cuda_fp16.h`, by toolkit version."""
 
 OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--disable-warnings")
 
@@ -33,12 +33,12 @@ REPORT = re.compile(
 
 @dataclass(frozen=True)
 class Resources:
-    """Registers and bytes of memory that a compiled kernel takes for each thread or block, as ptxas reports them."""
+    """Registers and memory of a compiled kernel per thread or block, as ptxas reports them."""
 
-    registers: int  # of 4 bytes, each thread
-    shared_bytes: int  # declared in the kernel, each block; what a launch adds is not known here
-    stack_bytes: int  # each thread, in local memory: arrays that are not in registers
-    spill_bytes: int  # stored to local memory for want of registers, each thread
+    registers: int  # of 4 bytes, per thread
+    shared_bytes: int  # per block, declared statically; without dynamic shared memory
+    stack_bytes: int  # per thread, in local memory: arrays that are not in registers
+    spill_bytes: int  # per thread, spilled from registers to local memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +56,9 @@ class Compiled:
 def compile_cuda(source: str, kernels: tuple[str, ...], *, name: str = "kernel.cu", arch: str = "sm_90") -> Compiled:
     """Compile `kernels` of CUDA C++ text: names, or templates with their arguments like `tiled<32, 8>`.
 
-    The same text for the same kernels and architecture is compiled once in a process. Raises InputError with the
-    first error at its line for text that does not compile, for no kernels or an unknown architecture, and
-    MissingToolError without NVRTC.
+    The same source, kernels and architecture are compiled once per process. Raises InputError with the first error and
+    its line for source that does not compile, for no kernels or an unknown architecture, and MissingToolError without
+    NVRTC.
     """
     if not kernels:
         raise InputError(f"{name}: no kernel to compile", expected="the names of one or more")
@@ -88,7 +88,7 @@ def compile_cuda(source: str, kernels: tuple[str, ...], *, name: str = "kernel.c
 
 
 def load_nvrtc() -> Any:
-    """The module `cuda.bindings.nvrtc`; MissingToolError where it, or NVRTC itself, is not on this machine."""
+    """Import `cuda.bindings.nvrtc`; MissingToolError if it, or NVRTC itself, is not installed."""
     try:
         from cuda.bindings import nvrtc
 
@@ -100,14 +100,14 @@ def load_nvrtc() -> Any:
 
 
 def _toolkit_headers(nvrtc: Any) -> list[Path]:
-    """The folder of CUDA's own headers for this NVRTC, where numba-cuda is installed."""
+    """The folder of CUDA's headers for this NVRTC, if numba-cuda is installed."""
     found = find_spec("numba_cuda")
     _, major, _ = nvrtc.nvrtcVersion()
     return [Path(found.origin).parent / TOOLKIT_HEADERS / str(major)] if found and found.origin else []
 
 
 def _require_success(result: tuple[Any, ...]) -> Any:
-    """Result of a call of NVRTC without its status, which must be success."""
+    """Return an NVRTC call's result without its status, which must be success."""
     status, *values = result
     if status.value:
         raise InputError(f"NVRTC refuses: {status.name}")
@@ -115,7 +115,7 @@ def _require_success(result: tuple[Any, ...]) -> Any:
 
 
 def _text(program: Any, size: Any, read: Any) -> bytes:
-    """Bytes that NVRTC's function `read` writes into a buffer of the size that its function `size` gives."""
+    """Bytes that NVRTC's function `read` returns, of the size that its function `size` returns."""
     buffer: bytes = b"\0" * _require_success(size(program))
     _require_success(read(program, buffer))
     return buffer

@@ -1,4 +1,4 @@
-"""From a compiler's log to one line for the person who wrote the kernel: the first error, at a line of theirs."""
+"""Reduce a compiler's log to one line: the first error, at a line of the learner's file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ ERROR = re.compile(
 USED_AT = re.compile(r"\bat line (?P<line>\d+)(?: of (?P<file>\S+))?")
 ASSEMBLER = re.compile(r"(?:^\s*ptxas error\s*|; error\s*): (?P<what>.+?)\s*$", re.M)
 EXPRESSIONS = "__nv_name_map"
-"""Name of the file in which NVRTC's messages place the kernels that were asked for."""
+"""File name that NVRTC's messages use for the requested kernels."""
 
 
 def compile_error(log: str, source: str, name: str) -> InputError:
     """The error for a failed compilation, in one line: `NAME:LINE: error: …` with the source line.
 
-    An error inside a header is told at the line of the learner's file that led there; a kernel that was asked for and
-    is not in the file is told as such.
+    An error inside a header is reported at the line of the learner's file that includes or uses it; a requested kernel
+    that is not in the file is reported as missing.
     """
     errors = list(ERROR.finditer(log))
     if not errors and (refused := ASSEMBLER.search(log)):
@@ -27,11 +27,11 @@ def compile_error(log: str, source: str, name: str) -> InputError:
     if not errors:
         return InputError(f"{name} does not compile", got=" ".join(log.split()) or "no word from the compiler")
     spans = [*(error.start() for error in errors), len(log)]
-    told = [
+    located = [
         (_line(error, log[error.end() : end], name), error["what"])
         for error, end in zip(errors, spans[1:], strict=True)
     ]
-    own = [(line, what) for line, what in told if line is not None]
+    own = [(line, what) for line, what in located if line is not None]
     if own:  # templates are compiled after the rest: the first error in the file need not be the log's first
         line, what = min(own, key=lambda one: one[0])
         return _error_at(name, line, what, source, len(errors) - 1)

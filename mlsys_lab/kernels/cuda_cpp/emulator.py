@@ -1,10 +1,10 @@
-"""Kernels of CUDA C++ text run on the CPU: right or wrong, without a GPU. Needs g++ on Linux.
+"""Run CUDA C++ kernels on the CPU to check their results without a GPU. Needs g++ on Linux.
 
-g++ compiles the text against `emulation/cuda_on_cpu.h` into a program of its own, which shares one file with this
-process: the launch, its numbers and its tensors. So a kernel that runs wild, or never ends, takes nothing along but
-itself. Threads run one at a time, each up to its next barrier, in one order or in the other. g++ inserts the calls of
-its thread sanitizer at each load and store; `emulation/runtime.cpp` answers them in the sanitizer's place, and finds
-accesses out of bounds, races, and loads from shared memory that no thread of the block has written.
+g++ compiles the source against `emulation/cuda_on_cpu.h` into a separate program, which shares one file with this
+process: the launch, its numbers and its tensors. So a kernel that crashes or never ends harms only itself. Threads run
+one at a time, each up to its next barrier, in forward or reverse order. g++ instruments each load and store for its
+thread sanitizer; `emulation/runtime.cpp` implements these calls, and finds out-of-bounds accesses, races, and loads
+from uninitialized shared memory.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from mlsys_lab.kernels.cuda_cpp.signature import Parameter, parameters
 from mlsys_lab.kernels.trace.events import Buffer
 
 EMULATION = Path(__file__).parent / "emulation"
-WAITING, APART, NO_ROOM, WRONG = 1, 2, 3, 4
-"""Exit status of a program in which threads wait for others that never come, or for one another at two barriers, or
-which gets no addresses for a large array, or which reports an access that is wrong."""
+WAITING, DIVERGED, NO_ADDRESSES, FAULT = 1, 2, 3, 4
+"""Exit status of a program: threads wait at a barrier that others never reach, threads wait at two barriers for one
+another, no address space for a large array, or a faulty access was reported."""
 FLAGS = ("-U_FORTIFY_SOURCE", "-std=c++17", "-pipe", "-w", "-fmax-errors=1", "-fno-pie", "-fno-stack-protector")
-WATCHED = (
+INSTRUMENTED = (
     *("-O1", "-g1", "-gdwarf-4", "-fdata-sections"),
     *("-fno-builtin-memcpy", "-fno-builtin-memmove", "-fno-builtin-memset"),
-    "-fwrapv",  # a number that does not fit begins anew, as on a GPU
+    "-fwrapv",  # integers wrap around, as on a GPU
     *(
         "-fsanitize=thread,alignment",
         "--param=tsan-instrument-func-entry-exit=0",
     ),
 )
 GUARD_BYTES = 1 << 16
-"""Bytes before and after each shared array, so that what overruns one is not in another."""
+"""Guard bytes before and after each shared array, so that overruns do not hit another array."""
 SHARED = re.compile(r"(\n\t\.section\t\.tbss[^\n]*(?:\n\t\.[^\n]*)*\n)([^\s:]+:)(\n\t\.zero\t\d+)")
 """A shared array in assembly: its section, its label, its bytes."""
 COPY = re.compile(r"^(\t\w+\t)(memcpy|memmove|memset)$", re.M)
-"""A call of what copies memory, in assembly."""
+"""A call of a memory-copying function, in assembly."""
 SYMBOL = re.compile(r"^(?P<offset>\w+) (?P<bytes>\w+) [bBuV] (?P<name>.+)$", re.M)
 """A variable among a program's symbols."""
 DYNAMIC_SHARED = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?(\w+) (\w+)\[\];")
@@ -60,25 +60,25 @@ UNDEFINED = re.compile(r"undefined reference to [`‘'](?P<what>[^'’]+)['’]"
 INCLUDE = re.compile(r"^[ \t]*(?:#|%:)[ \t]*include\w*[ \t]*(.*)", re.M)
 ASSEMBLY = re.compile(r"\b(?:__)?asm(?:__)?\b")
 VARIABLE = re.compile(r"^(.+?) *\|\w*\| *\w *\| *OBJECT\|\w*\|[^|]*\|\.(?:data(?!\.rel\.ro)|bss).*$", re.M)
-"""A variable that a program keeps from block to block, in a table of what was compiled; shared memory is none."""
+"""A static variable (not shared memory) in a table of compiled symbols."""
 OWN = ("emulation::", "guard variable for ", "DW.ref.")
-"""How the names begin of variables that are the emulator's own or the compiler's."""
+"""Name prefixes of the emulator's and the compiler's own variables."""
 ERROR = re.compile(r"^(?P<place>[^:\n]+:\d+):(?:\d+:)? (?:fatal )?error: (?P<what>.+)$", re.M)
 
 
 class Emulator:
-    """A `Launcher` for tensors in the host's memory.
+    """A `Launcher` for tensors in host memory.
 
-    `reversed` runs blocks, warps and threads last to first. `blocks` are the numbers of those blocks that are run, x
-    counting first, in their order; None runs all. `parts` are, in the order of the tensors, what these hold of the
-    kernel's arrays; None: all of each.
+    `reversed` runs blocks, warps and threads last to first. `blocks` are the linear indices (x fastest) of the blocks
+    to run, in order; None runs all. `parts` are, in the order of the tensors, the parts of the kernel's arrays that
+    they hold; None: all of each.
 
-    Raises InputError for text that does not compile or cannot be emulated, or that keeps variables which all blocks
-    share; for threads that wait at a barrier which others never reach, or at two barriers for one another; and for the
-    first access that is out of bounds, races with another, or reads shared memory that no thread of the block has
-    written, with its line, thread and element. MissingToolError without g++, or where addresses are too few for a
-    part's array. `notes` are the lines of the last launch where threads store one equal value in no order, which
-    leaves nothing to chance.
+    Raises InputError for source that does not compile, cannot be emulated, or has static variables shared by all
+    blocks; for threads that wait at a barrier which others never reach, or at two barriers for one another; and for the
+    first access that is out of bounds, races with another, or reads uninitialized shared memory, with its source line,
+    thread and element. Raises MissingToolError without g++, or if the address space is too small for a part's array.
+    `notes` are the source lines of the last launch where threads store one equal value without order, which is
+    harmless.
     """
 
     def __init__(
@@ -106,20 +106,20 @@ class Emulator:
             file.seek(0)
             left = np.frombuffer(file.read(memory.given.size), np.uint8)
         arrays = memory.buffers([one.name for one in wanted])
-        arrays += [Buffer(program.dynamic, "shared", (shared_bytes,), 1, (1,), written=False), *program.shared]
+        arrays += [Buffer(program.dynamic, "shared", (shared_bytes,), 1, (1,), initialized=False), *program.shared]
         launched = Launched(source, program.path, kernel, grid, block, arrays)
         self.notes = launched.sentences(said, equal=True)
         if status == WAITING:
             raise InputError(f"{kernel}: threads wait at a barrier that others never reach")
-        if status == APART:
+        if status == DIVERGED:
             raise InputError(
                 f"{kernel}: threads of a block wait for one another at two barriers",
                 got=said.splitlines()[-1],
                 expected="each barrier where all threads of a block reach it",
             )
-        if status == NO_ROOM:
+        if status == NO_ADDRESSES:
             raise MissingToolError("a large array needs more addresses than a program gets here", help="ulimit -v")
-        if status == WRONG:
+        if status == FAULT:
             raise InputError(f"{source.name}: {launched.sentences(said, equal=False)[0]}")
         if status != 0:
             ended = signal.Signals(-status).name if status < 0 else f"status {status}"
@@ -181,7 +181,7 @@ def _build(source: Source, kernel: str, wanted: tuple[Parameter, ...]) -> Progra
     (folder / "program.cpp").write_text("\n".join(lines), encoding="utf-8")
     folders = (f"-I{EMULATION}", f"-I{HEADERS}")
     assembly, compiled, program = (folder / name for name in ("program.s", "program.o", "program"))
-    status, log = _run(["g++", *FLAGS, *WATCHED, *folders, "-S", "-o", str(assembly), str(folder / "program.cpp")])
+    status, log = _run(["g++", *FLAGS, *INSTRUMENTED, *folders, "-S", "-o", str(assembly), str(folder / "program.cpp")])
     if status == 0:
         guard = f"\t.zero\t{GUARD_BYTES}"
         changed = SHARED.sub(rf"\1{guard}\n\2\3\n{guard}", assembly.read_text())

@@ -1,4 +1,4 @@
-"""Launching kernels of CUDA C++ text on torch's tensors, on torch's current stream."""
+"""Launch CUDA C++ kernels on torch tensors and torch's current stream."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from mlsys_lab.errors import InputError, MissingToolError
 from mlsys_lab.kernels.arguments import STATIC_SHARED_BYTES
 from mlsys_lab.kernels.cuda_cpp.compiler import HELP, compile_cuda
 from mlsys_lab.kernels.cuda_cpp.signature import POINTED, SCALARS, Parameter, parameters
-from mlsys_lab.kernels.runtime import need_gpu
+from mlsys_lab.kernels.runtime import require_gpu
 
 Argument = torch.Tensor | int | float | bool
 Extent = tuple[int, ...]
 
-MOST_BLOCKS = (2**31 - 1, 65535, 65535)
-MOST_THREADS = 1024
+MAX_BLOCKS = (2**31 - 1, 65535, 65535)
+MAX_THREADS = 1024
 
 
 @dataclass(frozen=True)
 class Source:
-    """CUDA C++ text, and the name that messages use for it."""
+    """CUDA C++ source text and the file name for messages."""
 
     text: str
     name: str = "kernel.cu"
@@ -49,11 +49,11 @@ class Launcher(Protocol):
 def launch(
     source: Source, kernel: str, grid: Extent, block: Extent, *arguments: Argument, shared_bytes: int = 0
 ) -> None:
-    """Compile `kernel` of `source` for the tensors' GPU, once in a process, and launch it on torch's current stream.
+    """Compile `kernel` of `source` for the tensors' GPU, once per process, and launch it on torch's current stream.
 
     `kernel` is a name or a template with its arguments; `grid` and `block` have one to three extents, x first.
-    Raises InputError for arguments that do not fit the kernel's parameters, for an extent or an amount of shared
-    memory that the GPU does not have, and for text that does not compile; MissingToolError without a GPU or NVRTC.
+    Raises InputError for arguments that do not match the kernel's parameters, for extents or shared memory beyond the
+    GPU's limits, and for source that does not compile; MissingToolError without a GPU or NVRTC.
     """
     wanted = parameters(source.text, kernel, source.name)
     values = pass_arguments(kernel, wanted, arguments)
@@ -73,9 +73,10 @@ def launch(
 
 
 def pass_arguments(kernel: str, wanted: Sequence[Parameter], arguments: Sequence[Argument]) -> list[Any]:
-    """Convert arguments to C: an address for a tensor, a number of the parameter's own width.
+    """Convert arguments to C: a tensor to its address, a number to the parameter's type.
 
-    Raises InputError for a wrong count, a tensor of another type, one that is not contiguous, a number out of range.
+    Raises InputError for a wrong number of arguments, a tensor of the wrong dtype or not contiguous, or a number out of
+    range.
     """
     if len(arguments) != len(wanted):
         raise InputError(
@@ -111,26 +112,26 @@ def _convert(kernel: str, wanted: Parameter, given: Argument) -> Any:
 
 
 def check_extents(kernel: str, grid: Extent, block: Extent) -> None:
-    """Raise InputError for a grid or a block that no GPU can launch."""
+    """Raise InputError for a grid or block beyond the limits of every GPU."""
     for what, extents in (("grid", grid), ("block", block)):
         if not 1 <= len(extents) <= 3 or min(extents) < 1:
             raise InputError(f"{kernel}: the {what} is no size", got=extents, expected="one to three numbers from 1 on")
-    if any(extent > most for extent, most in zip(grid, MOST_BLOCKS, strict=False)):
-        raise InputError(f"{kernel}: the grid is too large", got=grid, expected=f"at most {MOST_BLOCKS}")
+    if any(extent > most for extent, most in zip(grid, MAX_BLOCKS, strict=False)):
+        raise InputError(f"{kernel}: the grid is too large", got=grid, expected=f"at most {MAX_BLOCKS}")
     threads = 1
     for extent in block:
         threads *= extent
-    if threads > MOST_THREADS or (len(block) == 3 and block[2] > 64):
-        raise InputError(f"{kernel}: the block is too large", got=block, expected=f"at most {MOST_THREADS} threads")
+    if threads > MAX_THREADS or (len(block) == 3 and block[2] > 64):
+        raise InputError(f"{kernel}: the block is too large", got=block, expected=f"at most {MAX_THREADS} threads")
 
 
 def starts_at_16_bytes(*tensors: torch.Tensor) -> bool:
-    """Whether all tensors begin at multiples of 16 bytes, as 16-byte accesses need; a slice may not."""
+    """Whether all tensors are aligned to 16 bytes, as 16-byte accesses need; a slice may not be."""
     return all(one.data_ptr() % 16 == 0 for one in tensors)
 
 
 def blocks_that_fill(tensor: torch.Tensor, each: int) -> int:
-    """Number of blocks that keep the tensor's GPU busy, `each` on a multiprocessor; off a GPU, as if it had two."""
+    """Number of blocks that fill the tensor's GPU with `each` per multiprocessor; on the CPU, as if it had two."""
     if tensor.is_cuda:
         return each * torch.cuda.get_device_properties(tensor.device).multi_processor_count
     return each * 2
@@ -138,7 +139,7 @@ def blocks_that_fill(tensor: torch.Tensor, each: int) -> int:
 
 def _device_of(kernel: str, arguments: Sequence[Argument]) -> torch.device:
     devices = {one.device for one in arguments if isinstance(one, torch.Tensor)}
-    need_gpu(kernel)
+    require_gpu(kernel)
     if len(devices) != 1 or next(iter(devices)).type != "cuda":
         named = " and ".join(sorted(map(str, devices))) or "no tensor"
         raise InputError(f"{kernel}: tensors must be on one GPU", got=named)
@@ -146,7 +147,7 @@ def _device_of(kernel: str, arguments: Sequence[Argument]) -> torch.device:
 
 
 def load_driver() -> Any:
-    """The module `cuda.bindings.driver`, which speaks to the GPU's driver; MissingToolError without it."""
+    """Import `cuda.bindings.driver`; MissingToolError if it is not installed."""
     try:
         from cuda.bindings import driver
     except ImportError as error:
@@ -156,7 +157,7 @@ def load_driver() -> Any:
 
 @lru_cache(maxsize=256)
 def _load(source: Source, kernel: str, device: int) -> Any:
-    """Load the kernel on GPU `device`, which must be the current one; returns the driver's function."""
+    """Load the kernel on GPU `device`, which must be the current one, and return the driver's function."""
     major, minor = torch.cuda.get_device_capability(device)
     compiled = compile_cuda(source.text, (kernel,), name=source.name, arch=f"sm_{major}{minor}")
     driver = load_driver()
@@ -166,7 +167,7 @@ def _load(source: Source, kernel: str, device: int) -> Any:
 
 @lru_cache(maxsize=256)
 def _allow_shared(function: Any, kernel: str, shared_bytes: int, device: int) -> None:
-    """Let launches of a kernel have this many bytes of dynamic shared memory; InputError beyond the GPU's limit."""
+    """Allow launches of a kernel this much dynamic shared memory; InputError beyond the GPU's limit."""
     properties: Any = torch.cuda.get_device_properties(device)
     most = properties.shared_memory_per_block_optin
     if shared_bytes > most:
@@ -177,7 +178,7 @@ def _allow_shared(function: Any, kernel: str, shared_bytes: int, device: int) ->
 
 
 def _require_success(driver: Any, kernel: str, result: tuple[Any, ...]) -> Any:
-    """Result of a call of the driver without its status; InputError with the driver's own word where it refused."""
+    """Return a driver call's result without its status; InputError with the driver's error name if it failed."""
     status, *values = result
     if status != driver.CUresult.CUDA_SUCCESS:
         raise InputError(f"{kernel}: the GPU's driver refuses", got=status.name)

@@ -1,4 +1,4 @@
-"""What an emulated launch and the program that runs it share: the launch, its numbers, its tensors."""
+"""Memory layout shared by an emulated launch and the program that runs it: launch parameters and arguments."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from mlsys_lab.kernels.trace.events import Buffer
 
 PAGE_BYTES = 4096
 WORDS = 6
-"""How many words tell where an argument lies."""
+"""Words that describe an argument's location."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What a tensor holds of a kernel's array, which may be larger than any memory.
+    """The part of a kernel's array that a tensor holds; the array may be larger than memory.
 
-    The tensor begins with element `first` of the array. With a `pitch`, each row of a matrix begins so many elements
-    after the row before, a multiple of 4096 bytes; with 0, rows follow one another.
+    The tensor starts with element `first` of the array. With a `pitch`, rows of a matrix start that many elements
+    apart, a multiple of 4096 bytes; with 0, rows are contiguous.
     """
 
     first: int = 0
@@ -31,14 +31,14 @@ class Part:
 
 
 class Memory:
-    """What a program shares, in bytes: where each argument lies, the launch, then the arguments."""
+    """Bytes shared with the program: the location of each argument, the launch, then the arguments."""
 
     def __init__(
         self, launch: Sequence[int], arguments: Sequence[Argument], values: Sequence[Any], parts: Sequence[Part] | None
     ) -> None:
-        """Lay out the numbers of `launch` and the `arguments`; `values` are these in C, `parts` those of the tensors.
+        """Lay out the numbers of `launch` and the `arguments`; `values` are their C values, `parts` the tensors' parts.
 
-        Raises InputError for a pitch that is not whole pages, or of what is no matrix.
+        Raises InputError for a pitch that is not a multiple of a page, or of an argument that is not a matrix.
         """
         left = iter(parts or ())
         held = [
@@ -57,25 +57,25 @@ class Memory:
         self._held = held
 
     def buffers(self, names: Sequence[str]) -> list[Buffer]:
-        """What is there of each argument, by the parameters' `names`; a number is an array without elements."""
+        """The arguments as buffers, by the parameters' `names`; a number is an array without elements."""
         return [one.buffer(name) for one, name in zip(self._held, names, strict=True)]
 
     def copy_back(self, left: np.ndarray) -> None:
-        """Give tensors what a program has left of them."""
+        """Copy the tensors' final contents back from the program's memory."""
         for one in self._held:
             if isinstance(one.argument, torch.Tensor):
                 _view_bytes(one.argument).copy_(torch.from_numpy(one.rows_in(left).flatten()))
 
 
 class _Argument:
-    """An argument of a launch: its bytes by rows, (rows, bytes), and where they lie in the file.
+    """An argument of a launch: its bytes by rows, (rows, bytes), and their location in the file.
 
-    There a row has `reach` bytes from `begin` on, or from where the row before ends, and lies `offset` into these.
+    In the file, each row has a slot of `slot_bytes`, the first starting at `begin`, and starts `offset` into its slot.
     """
 
     def __init__(self, argument: Argument, value: Any, part: Part) -> None:
         self.argument = argument
-        self.begin = self.reach = self.offset = 0
+        self.begin = self.slot_bytes = self.offset = 0
         if not isinstance(argument, torch.Tensor):
             self.first_bytes = self.pitch_bytes = 0
             self.rows = np.frombuffer(value, np.uint8)[None]
@@ -87,30 +87,30 @@ class _Argument:
         self.rows = _view_bytes(argument).numpy().reshape(len(argument) if self.pitch_bytes else 1, -1)
 
     def buffer(self, name: str) -> Buffer:
-        """The argument as messages name it."""
+        """The argument as a buffer for messages."""
         if not isinstance(self.argument, torch.Tensor):
-            return Buffer(name, "global", (0,), 1, (1,), written=True)
+            return Buffer(name, "global", (0,), 1, (1,), initialized=True)
         size = self.argument.element_size()
         strides = [stride * size for stride in self.argument.stride()]
         strides[:1] = [self.pitch_bytes or one for one in strides[:1]]
-        return Buffer(name, "global", tuple(self.argument.shape), size, tuple(strides), written=True)
+        return Buffer(name, "global", tuple(self.argument.shape), size, tuple(strides), initialized=True)
 
     def place_at(self, start: int) -> int:
-        """Take a place in the file from `start` on; returns where it ends. Each row lies as in the array's pages."""
+        """Place the argument in the file at `start` and return its end. Rows keep their offsets within pages."""
         self.begin, self.offset = start, self.first_bytes % PAGE_BYTES
-        self.reach = _round_up(self.offset + self.rows.shape[1], PAGE_BYTES)
-        return self.begin + len(self.rows) * self.reach
+        self.slot_bytes = _round_up(self.offset + self.rows.shape[1], PAGE_BYTES)
+        return self.begin + len(self.rows) * self.slot_bytes
 
     @property
     def words(self) -> tuple[int, ...]:
-        """What `runtime.cpp` reads of an argument: where the file holds it, how its rows lie there and in the array."""
+        """What `runtime.cpp` reads about an argument: its location and row layout in the file and in the array."""
         count, size = self.rows.shape
-        return self.begin, size, count, self.reach, self.pitch_bytes, self.first_bytes
+        return self.begin, size, count, self.slot_bytes, self.pitch_bytes, self.first_bytes
 
     def rows_in(self, file: np.ndarray) -> np.ndarray:
-        """View of its rows in the bytes of the file, or in what is known of each of these."""
+        """View of the argument's rows in the bytes of the file."""
         count, size = self.rows.shape
-        pages = file[self.begin : self.begin + count * self.reach].reshape(count, self.reach)
+        pages = file[self.begin : self.begin + count * self.slot_bytes].reshape(count, self.slot_bytes)
         return pages[:, self.offset : self.offset + size]
 
 

@@ -1,4 +1,4 @@
-"""What an emulated launch says of wrong accesses, in the learner's terms: line, thread, array and element."""
+"""Messages about an emulated launch's faulty accesses: source line, thread, array and element."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from mlsys_lab.kernels.trace.requests import VERBS
 
 RACE, EQUAL, BOUNDS, UNWRITTEN, MISALIGNED = "race", "equal", "bounds", "unwritten", "misaligned"
 FIELDS = 11
-"""Words of a report: what is wrong, array, offset and bytes; kind, place, block and thread of two accesses."""
+"""Fields of a report: problem, array, offset and bytes; kind, address, block and thread of two accesses."""
 
 NONE, NO_ARRIVALS = np.empty(0, ACCESS), np.empty(0, ARRIVAL)
 
 
 @dataclass(frozen=True)
 class Launched:
-    """What a report's numbers stand for: the kernel's source and program, its extents, and its arrays."""
+    """Context of a report's numbers: the kernel's source and program, its extents, and its arrays."""
 
     source: Source
     program: Path
     kernel: str
     grid: tuple[int, ...]
     block: tuple[int, ...]
-    arrays: Sequence[Buffer]  # of shared ones an element is one byte: how many a thread touches at once is said
+    arrays: Sequence[Buffer]  # shared arrays have one-byte elements: reports include the access size
 
     def sentences(self, said: str, *, equal: bool) -> list[str]:
-        """The reports of stores of equal values, or those of all else, one line each."""
+        """The reports of stores of equal values, or all other reports, one line each."""
         reports = [line.split() for line in said.splitlines()]
         return [self._describe(one) for one in reports if len(one) == FIELDS + 1 and (one[0] == EQUAL) is equal]
 
@@ -47,7 +47,7 @@ class Launched:
         buffer = self.arrays[array]
         if buffer.space == "shared":
             buffer = Buffer(buffer.name, "shared", (buffer.shape[0] // size,), size, (size,), False)
-        does = f"{site}: {who} {VERBS[kind]}s {buffer.place(offset)} of {buffer.name}"
+        does = f"{site}: {who} {VERBS[kind]}s {buffer.describe(offset)} of {buffer.name}"
         if what == BOUNDS:
             return f"{does}, {BEFORE if offset < 0 else BEYOND} of the array"
         if what == UNWRITTEN:
@@ -60,7 +60,7 @@ class Launched:
             second=self._site(other_place),
             second_kind=other_kind,
             elements=1,
-            place=buffer.place(offset),
+            place=buffer.describe(offset),
             block=block,
             thread=thread,
             other_block=other_block,
@@ -73,10 +73,10 @@ class Launched:
 
     def _name(self, block: int | None, thread: int) -> str:
         (x, y, z), (i, j, k) = ((*extent, 1, 1)[:3] for extent in (self.grid, self.block))
-        return Trace(self.kernel, (x, y, z), (i, j, k), (), (), NONE, NO_ARRIVALS).name_actor(block, thread)
+        return Trace(self.kernel, (x, y, z), (i, j, k), (), (), NONE, NO_ARRIVALS).describe_actor(block, thread)
 
     def _site(self, place: int) -> Site:
-        """The line of source that a call returns to `place` from; of what is inlined, the line in the kernel's text."""
+        """The source line before return address `place`; for inlined code, the line in the kernel's text."""
         command = ["addr2line", "-i", "-e", str(self.program), hex(place - 1)]
         listed = subprocess.run(command, capture_output=True, check=True, text=True).stdout.splitlines()
         found = [line.split(" ")[0].rpartition(":") for line in listed]

@@ -1,4 +1,4 @@
-"""The parameters of a CUDA C++ kernel, read from its text: their names and types."""
+"""Parse the parameters of a CUDA C++ kernel from its source: names and types."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class Parameter:
 
 @lru_cache(maxsize=256)
 def parameters(source: str, kernel: str, name: str) -> tuple[Parameter, ...]:
-    """The parameters of `kernel` (template arguments are ignored) in CUDA C++ text from the file `name`.
+    """The parameters of `kernel` (template arguments are ignored) in the CUDA C++ source of the file `name`.
 
-    Raises InputError for a kernel that the text does not define.
+    Raises InputError if the source does not define the kernel.
     """
     wanted = kernel.partition("<")[0].strip()
     known = dict(_kernels(source))

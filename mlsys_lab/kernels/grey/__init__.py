@@ -1,4 +1,4 @@
-"""Brightness of a colour picture: three numbers in, one out, and a question of how they lie in memory."""
+"""Brightness of a colour picture: three numbers in, one out, in interleaved or planar memory layout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def reference(picture: torch.Tensor) -> torch.Tensor:
 def grey(picture: torch.Tensor, *, language: str = "numba", step: str = "interleaved") -> torch.Tensor:
     """Brightness (rows, columns) of a contiguous picture, by a step of a language's `STEPS`.
 
-    "interleaved" takes (rows, columns, 3), "planar" (3, rows, columns). Raises InputError for another picture, and for
-    a language or step that there is not.
+    "interleaved" takes (rows, columns, 3), "planar" (3, rows, columns). Raises InputError for another picture, or an
+    unknown language or step.
     """
     return perform("grey", language, step, picture)

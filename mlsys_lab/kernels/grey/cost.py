@@ -1,4 +1,4 @@
-"""FLOPs and least bytes of computing a picture's brightness."""
+"""FLOPs and minimum bytes of computing a picture's brightness."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def flops(pixels: int) -> int:
     return 5 * pixels
 
 
-def least_bytes(pixels: int, itemsize: int = 4) -> int:
-    """Least bytes moved for `pixels` pixels: three numbers read and one written each."""
+def min_bytes(pixels: int, itemsize: int = 4) -> int:
+    """Minimum bytes moved for `pixels` pixels: three numbers read and one written each."""
     require_non_negative(pixels=pixels)
     require_positive(itemsize=itemsize)
     return 4 * pixels * itemsize

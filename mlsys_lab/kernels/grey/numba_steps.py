@@ -1,4 +1,4 @@
-"""Brightness in Numba's CUDA: equal arithmetic on two layouts of a picture."""
+"""Brightness in Numba's CUDA: the same arithmetic on two layouts of a picture."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ RED, GREEN, BLUE = (np.float32(weight) for weight in WEIGHTS)
 """Weights of the colours as float32: a Python float would make the kernel compute in float64."""
 
 STEPS = {
-    "interleaved": "red, green and blue of a pixel side by side: a warp's load takes every third number",
-    "planar": "one plane after the other: a warp's load takes 32 numbers in a row",
+    "interleaved": "red, green and blue of a pixel next to each other: a warp's load takes every third element",
+    "planar": "one plane after the other: a warp's load takes 32 consecutive elements",
 }
 
 
 @cuda.jit
 def interleaved(picture, brightness):
-    """Brightness of a picture (rows, columns, 3), one pixel a thread."""
+    """Brightness of a picture (rows, columns, 3), one pixel per thread."""
     column, row = cuda.grid(2)
     if row < brightness.shape[0] and column < brightness.shape[1]:
         red, green, blue = picture[row, column, 0], picture[row, column, 1], picture[row, column, 2]
@@ -36,7 +36,7 @@ def interleaved(picture, brightness):
 
 @cuda.jit
 def planar(picture, brightness):
-    """Brightness of a picture (3, rows, columns), one pixel a thread."""
+    """Brightness of a picture (3, rows, columns), one pixel per thread."""
     column, row = cuda.grid(2)
     if row < brightness.shape[0] and column < brightness.shape[1]:
         red, green, blue = picture[0, row, column], picture[1, row, column], picture[2, row, column]

@@ -1,4 +1,4 @@
-"""Matrix product c = a·b: enough arithmetic for each number to be worth keeping close, and a ladder of places."""
+"""Matrix product c = a·b, from a naive kernel to tiles in shared memory, registers and tensor cores."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, *, language: str = "numba", step: str | None = None) -> torch.Tensor:
-    """Matrix product (M, K) · (K, N) -> (M, N) by a step of a language's `STEPS`; Triton's module has more options.
+    """Matrix product (M, K) · (K, N) -> (M, N) by a step of a language's `STEPS`.
 
-    Without a step: the fastest that takes the operands. Raises InputError for operands that do not fit each other or
-    the step, and for a language or step that there is not.
+    Without a step, the fastest one that takes the operands. Raises InputError for operands that do not match each other
+    or the step, and for an unknown language or step.
     """
     if language == "cuda" and step is None:
         step = "tensor_cores" if getattr(a, "dtype", None) == torch.bfloat16 else "warp_tile"

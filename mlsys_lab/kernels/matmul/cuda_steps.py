@@ -1,7 +1,7 @@
 """a·b in CUDA C++: the ladder in fp32 (steps.cu) and the tensor cores in bf16 (tensor_cores.cu).
 
-A step's tiles are its template's arguments: `WARP_TILE` and `TENSOR_TILES` unless others are given. `TUNED_FP32` and
-`TUNED_BF16` are those that a benchmark can try.
+Tile sizes are template arguments, by default `WARP_TILE` and `TENSOR_TILES`; `TUNED_FP32` and `TUNED_BF16` are
+candidates for a benchmark.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ FP32 = cuda_cpp.Source.read(Path(__file__).with_name("steps.cu"))
 BF16 = cuda_cpp.Source.read(Path(__file__).with_name("tensor_cores.cu"))
 
 STEPS = {
-    "naive": "a thread an element, neighbours in neighbouring rows",
-    "coalesced": "neighbours in neighbouring columns: a warp reads and writes whole rows",
-    "shared_tile": "tiles in shared memory: a block reads each number once",
-    "register_tile_1d": "a thread makes 8 elements of a column: b's numbers stay in a register",
-    "register_tile_2d": "a thread makes 8×8 elements: 16 reads from shared memory for 64 multiply-adds",
-    "vectorised": "sixteen bytes at a time, with a's tile transposed",
-    "warp_tile": "a warp makes a tile near to square, the next tiles arrive while these are multiplied",
+    "naive": "one thread per element, neighbours in neighbouring rows",
+    "coalesced": "neighbours in neighbouring columns: a warp loads and stores consecutive elements of a row",
+    "shared_tile": "tiles in shared memory: a block loads each element once",
+    "register_tile_1d": "a thread computes 8 elements of a column: b's element stays in a register",
+    "register_tile_2d": "a thread computes 8×8 elements: 16 loads from shared memory for 64 multiply-adds",
+    "vectorised": "16 bytes per load, with a's tile transposed",
+    "warp_tile": "a warp computes a nearly square tile, the next tiles are loaded meanwhile",
     "tensor_cores": "bf16: a warp multiplies 16×16 by 16×8 at once, tiles arrive asynchronously",
 }
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """Tile sizes of "warp_tile": elements of c that a block, a warp and a thread make; `depth` along k at a time."""
+    """Tile sizes of "warp_tile": elements of c per block, warp and thread; `depth` steps along k at a time."""
 
     rows: int
     columns: int
@@ -57,7 +57,7 @@ class TensorTiles:
 
     @property
     def threads(self) -> int:
-        """Number of threads of a block."""
+        """Threads of a block."""
         return self.rows // self.warp_rows * (self.columns // self.warp_columns) * 32
 
     @property
@@ -92,8 +92,8 @@ def run(
 ) -> torch.Tensor:
     """Product a·b of two contiguous matrices on a GPU: fp32, for "tensor_cores" bf16 summed in fp32.
 
-    `tiles` are for "warp_tile" (Tiles) and "tensor_cores" (TensorTiles); `launch` is what runs the kernel.
-    Raises InputError for an unknown step and for tensors that do not fit, MissingToolError without a GPU.
+    `tiles` are for "warp_tile" (Tiles) and "tensor_cores" (TensorTiles); `launch` runs the kernel.
+    Raises InputError for an unknown step and for tensors that do not match, MissingToolError without a GPU.
     """
     arguments.check_step(step, STEPS)
     arguments.check_contiguous((torch.bfloat16 if step == "tensor_cores" else torch.float32,), a=a, b=b)
@@ -114,7 +114,7 @@ def run(
 def _plan(
     step: str, m: int, n: int, k: int, starts_well: bool, tiles: Tiles | TensorTiles | None
 ) -> tuple[cuda_cpp.Source, str, tuple[int, ...], tuple[int, ...], int]:
-    """How to launch a step for these sizes: source, kernel, grid, block and bytes of dynamic shared memory."""
+    """Source, kernel, grid, block and bytes of dynamic shared memory of a step's launch for these sizes."""
     by_fours = str(starts_well and n % 4 == 0 and k % 4 == 0).lower()
     by_eights = str(starts_well and n % 8 == 0 and k % 8 == 0).lower()
     if step == "naive":

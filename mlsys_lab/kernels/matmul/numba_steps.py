@@ -1,8 +1,7 @@
 """a·b in Numba's CUDA, step by step, in fp32 and fp64.
 
-A block makes ROWS × COLUMNS elements of c, DEPTH steps along k at a time; a thread makes UP rows and, in the last step,
-ACROSS columns of them, standing apart by what keeps a warp's lanes side by side. Loads and stores of sixteen bytes, the
-step that would follow, are out of Numba's reach: its arrays have elements of one number. CUDA C++ has them.
+A block computes ROWS × COLUMNS elements of c, DEPTH steps along k at a time. The next step, 16-byte loads and stores,
+is not possible in Numba, whose arrays have scalar elements; the CUDA C++ ladder has it.
 """
 
 from __future__ import annotations
@@ -17,31 +16,31 @@ from mlsys_lab.kernels.numba_launch import Launcher, launch
 
 DTYPES = (torch.float32, torch.float64)
 TILE = 16
-"""Side of the square tiles of "shared_tile", whose blocks have as many threads as a tile has numbers."""
+"""Side of the square tiles of "shared_tile", whose blocks have one thread per element of a tile."""
 ROWS = 64
 COLUMNS = 64
 DEPTH = 8
 UP = 8
-"""Number of rows that a thread of "register_tile_1d" makes."""
+"""Rows that a thread of "register_tile_1d" computes."""
 SIDE = 4
-"""Number of rows and of columns that a thread of "register_tile_2d" makes."""
+"""Rows, and columns, that a thread of "register_tile_2d" computes."""
 THREADS_1D = ROWS * COLUMNS // UP
 THREADS_2D = ROWS * COLUMNS // (SIDE * SIDE)
 ACROSS = COLUMNS // SIDE
-"""Threads side by side in a block of "register_tile_2d", and the distance of the columns (and rows) of one thread."""
+"""Threads along a row of a "register_tile_2d" block, and the stride between the columns (and rows) of one thread."""
 
 STEPS = {
-    "naive": "a thread an element, neighbours in neighbouring rows",
-    "coalesced": "neighbours in neighbouring columns: a warp reads and writes whole rows",
-    "shared_tile": "tiles in shared memory: a block reads each of its numbers once",
-    "register_tile_1d": "a thread makes 8 elements of a column: b's number stays in a register",
-    "register_tile_2d": "a thread makes 4×4 elements: 8 reads from shared memory for 16 multiply-adds",
+    "naive": "one thread per element, neighbours in neighbouring rows",
+    "coalesced": "neighbours in neighbouring columns: a warp loads and stores consecutive elements of a row",
+    "shared_tile": "tiles in shared memory: a block loads each of its elements once",
+    "register_tile_1d": "a thread computes 8 elements of a column: b's element stays in a register",
+    "register_tile_2d": "a thread computes 4×4 elements: 8 loads from shared memory for 16 multiply-adds",
 }
 
 
 @cuda.jit
 def naive(a, b, c):
-    """Product with one element of c a thread; neighbours along x go down a column of c."""
+    """Product with one element of c per thread; neighbours along x go down a column of c."""
     row, column = cuda.grid(2)
     if row < c.shape[0] and column < c.shape[1]:
         total = float32(0)
@@ -52,7 +51,7 @@ def naive(a, b, c):
 
 @cuda.jit
 def coalesced(a, b, c):
-    """Product with one element of c a thread; neighbours along x go along a row of c."""
+    """Product with one element of c per thread; neighbours along x go along a row of c."""
     column, row = cuda.grid(2)
     if row < c.shape[0] and column < c.shape[1]:
         total = float32(0)
@@ -63,7 +62,7 @@ def coalesced(a, b, c):
 
 @cuda.jit
 def shared_tile(a, b, c):
-    """Product by tiles in shared memory: each thread fetches one number of either tile and uses TILE of either."""
+    """Product with tiles in shared memory: each thread loads one element of each tile and uses TILE of each."""
     a_tile = cuda.shared.array((TILE, TILE), a.dtype)
     b_tile = cuda.shared.array((TILE, TILE), a.dtype)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
@@ -82,7 +81,7 @@ def shared_tile(a, b, c):
 
 @cuda.jit(device=True)
 def fetch(a, b, a_tile, b_tile, top, left, start, threads):
-    """Fill both tiles with the block's numbers from `start` along k on, zeros outside of the matrices."""
+    """Load both tiles of a block from `start` along k, with zeros outside the matrices."""
     t = cuda.threadIdx.x
     for n in range(t, ROWS * DEPTH, threads):
         row, k = n // DEPTH, n % DEPTH
@@ -96,7 +95,7 @@ def fetch(a, b, a_tile, b_tile, top, left, start, threads):
 
 @cuda.jit
 def register_tile_1d(a, b, c):
-    """Product with UP elements of c a thread: lanes of a warp share the numbers of a, each has its own of b."""
+    """Product with UP elements of c per thread: lanes of a warp share the elements of a and have their own of b."""
     a_tile = cuda.shared.array((ROWS, DEPTH), a.dtype)
     b_tile = cuda.shared.array((DEPTH, COLUMNS), a.dtype)
     totals = cuda.local.array(UP, a.dtype)
@@ -119,7 +118,7 @@ def register_tile_1d(a, b, c):
 
 @cuda.jit
 def register_tile_2d(a, b, c):
-    """Product with SIDE × SIDE elements of c a thread: a number from shared memory serves SIDE multiply-adds."""
+    """Product with SIDE × SIDE elements of c per thread: a shared-memory element is used in SIDE multiply-adds."""
     a_tile = cuda.shared.array((ROWS, DEPTH), a.dtype)
     b_tile = cuda.shared.array((DEPTH, COLUMNS), a.dtype)
     totals = cuda.local.array((SIDE, SIDE), a.dtype)
@@ -169,13 +168,13 @@ TILES = {
     "register_tile_1d": (COLUMNS, ROWS),
     "register_tile_2d": (COLUMNS, ROWS),
 }
-"""Columns and rows of c that a block makes, by step."""
+"""Columns and rows of c that a block computes, by step."""
 
 
 def run(step: str, a: torch.Tensor, b: torch.Tensor, *, launch: Launcher = launch) -> torch.Tensor:
     """Product a·b of two contiguous matrices, by one of `STEPS`.
 
-    Raises InputError for an unknown step and for tensors that do not go together.
+    Raises InputError for an unknown step and for tensors that do not match.
     """
     arguments.check_step(step, STEPS)
     arguments.check_contiguous(DTYPES, a=a, b=b)

@@ -1,11 +1,11 @@
 """Matmul in Triton, step by step: act(A·B + bias) for A (M, K), B (K, N), bias (N,).
 
-    tile         one program a tile, row after row of tiles
-    grouped      tiles in an order that finds A and B in the L2 cache
-    autotuned    the same kernel, with the fastest of several tiles for these sizes
-    fused        bias and activation before the tile leaves the registers; until here they are passes of their own
-    persistent   as many programs as multiprocessors; the next tile's loads begin while this one is stored
-    descriptors  the same, with tiles fetched and stored by Hopper's copy engine (TMA)
+    tile         one program per tile, in row-major order
+    grouped      tiles in a grouped (swizzled) order that reuses A and B in the L2 cache
+    autotuned    the same kernel, with the fastest of several tile sizes for this problem
+    fused        bias and activation applied in registers; in the steps before they are separate passes
+    persistent   one program per multiprocessor; the next tile's loads start while this one is stored
+    descriptors  the same, with tiles loaded and stored by Hopper's copy engine (TMA)
 
 Sums are float32; the result has the operands' dtype. float32 operands are multiplied exactly rounded ("ieee", as torch
 does by default), or on tensor cores ("tf32", "tf32x3": see `tiles.PRECISIONS`).
@@ -18,6 +18,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import tiles
@@ -29,230 +30,228 @@ from mlsys_lab.kernels.tuning import fastest
 from mlsys_lab.validation import require_power_of_two
 
 STEPS = {
-    "tile": "one program a tile",
+    "tile": "one program per tile",
     "grouped": "tiles in an order that reuses the L2 cache",
     "autotuned": "the fastest of several tiles",
     "fused": "bias and activation in the epilogue",
-    "persistent": "programs that stay, a loop over tiles in each",
-    "descriptors": "tiles fetched by Hopper's copy engine",
+    "persistent": "one program per multiprocessor, looping over tiles",
+    "descriptors": "tiles loaded by Hopper's copy engine",
 }
 ACTIVATIONS = ("none", "relu", "silu", "gelu")
 FUSED = ("fused", "persistent", "descriptors")
 
 
 @dataclass(frozen=True)
-class Tile:
-    """How a kernel cuts the work: the tile, the height of a group of tiles, and the compiler's warps and stages."""
+class TileConfig:
+    """Sizes of a tile, tile rows per group of the program order, and the warps and pipeline stages for the compiler."""
 
-    m: int = 128
-    n: int = 256
-    k: int = 64
-    group: int = 8
-    warps: int = 8
-    stages: int = 3
+    block_m: int = 128
+    block_n: int = 256
+    block_k: int = 64
+    group_m: int = 8
+    num_warps: int = 8
+    num_stages: int = 3
 
     def shared_bytes(self, itemsize: int) -> int:
-        """Bytes of shared memory of the tiles of A and B that are in flight at once."""
-        return (self.m + self.n) * self.k * itemsize * self.stages
+        """Bytes of shared memory of the tiles of A and B in flight at once."""
+        return (self.block_m + self.block_n) * self.block_k * itemsize * self.num_stages
 
     def constants(self) -> dict[str, int]:
-        """Keyword arguments of a launch: the kernel's constants, and the compiler's numbers of warps and stages."""
-        blocks = {"BLOCK_M": self.m, "BLOCK_N": self.n, "BLOCK_K": self.k, "GROUP_M": self.group}
-        return blocks | {"num_warps": self.warps, "num_stages": self.stages}
+        """Keyword arguments of a launch: the kernel's constants, num_warps and num_stages."""
+        blocks = {"BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k, "GROUP_M": self.group_m}
+        return blocks | {"num_warps": self.num_warps, "num_stages": self.num_stages}
 
     def __post_init__(self) -> None:
-        for name, size in (("m", self.m), ("n", self.n), ("k", self.k)):
-            require_power_of_two(f"a tile's {name}", size, at_least=16)
-        if self.warps not in (1, 2, 4, 8, 16):
-            raise InputError("warps of a tile", got=self.warps, expected="1, 2, 4, 8 or 16")
-        if self.stages < 1 or self.group < 1:
-            raise InputError("stages and group of a tile", got=f"{self.stages} and {self.group}", expected="1 or more")
+        for name in ("block_m", "block_n", "block_k"):
+            require_power_of_two(f"{name} of a tile", getattr(self, name), at_least=16)
+        if self.num_warps not in (1, 2, 4, 8, 16):
+            raise InputError("num_warps of a tile", got=self.num_warps, expected="1, 2, 4, 8 or 16")
+        if self.num_stages < 1 or self.group_m < 1:
+            got = f"{self.num_stages} and {self.group_m}"
+            raise InputError("num_stages and group_m of a tile", got=got, expected="1 or more")
 
 
-CANDIDATES = (
-    Tile(),
-    Tile(stages=4),
-    Tile(m=256, n=128),
-    Tile(n=128, stages=4),
-    Tile(m=64, n=128, warps=4, stages=4),
-    Tile(m=64, n=64, warps=4, stages=4),
-    Tile(m=16, n=64, k=128, warps=4, stages=4),
-    Tile(m=128, n=64, k=16, stages=2),
-    Tile(m=64, n=64, k=16, stages=2),
-    Tile(m=32, n=32, k=16, warps=4, stages=2),
+CONFIGS = (
+    TileConfig(),
+    TileConfig(num_stages=4),
+    TileConfig(256, 128),
+    TileConfig(block_n=128, num_stages=4),
+    TileConfig(64, 128, num_warps=4, num_stages=4),
+    TileConfig(64, 64, num_warps=4, num_stages=4),
+    TileConfig(16, 64, 128, num_warps=4, num_stages=4),
+    TileConfig(128, 64, 16, num_stages=2),
+    TileConfig(64, 64, 16, num_stages=2),
+    TileConfig(32, 32, 16, num_warps=4, num_stages=2),
 )
-"""Tiles that a self-tuning step tries: large ones read less, small ones make enough programs of small products.
+"""Configurations that autotuning tries: large tiles load less, small ones make enough programs for small products.
 
-The last three are for float32 in precision "ieee", and only they (`tiles.written_out`).
+The last three are for float32 in precision "ieee", which takes only these (`tiles.unrolls_products`).
 """
 
 
 def matmul(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    bias: torch.Tensor | None = None,
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
     *,
     activation: str = "none",
     step: str = "descriptors",
     precision: str = "ieee",
-    tile: Tile | None = None,
-) -> torch.Tensor:
+    config: TileConfig | None = None,
+) -> Tensor:
     """act(a·b + bias): (M, K) · (K, N) -> (M, N), differentiable, by one of `STEPS`.
 
-    `tile` overrides what the step would take. Operands may be transposes (`x.T` of a contiguous x). "descriptors" needs
-    rows whose length is a multiple of 16 bytes; others go the way of "persistent". Raises InputError for operands that
-    do not fit each other, options that there are not, and a tile beyond the device's shared memory.
+    `config` overrides the step's tile sizes. Operands may be transposes (`x.T` of a contiguous x). "descriptors" needs
+    rows whose length is a multiple of 16 bytes, and falls back to "persistent" for others. Raises InputError for
+    operands that do not match, an unknown option, and tiles too large for the device's shared memory.
     """
     _check(a, b, bias, activation, step, precision)
-    if tile is not None:
-        check_shared_memory(tile.shared_bytes(a.itemsize), f"{tile}", tiles.limits(a.device).shared_bytes)
-    keep = activation in ("silu", "gelu") and torch.is_grad_enabled()
-    keep = keep and any(x is not None and x.requires_grad for x in (a, b, bias))
-    chosen = [] if tile is None else list(astuple(tile))
-    out: torch.Tensor = _operator(a, b, bias, activation, step, precision, chosen, keep)[0]
+    if config is not None:
+        check_shared_memory(config.shared_bytes(a.itemsize), f"{config}", tiles.device_limits(a.device).shared_bytes)
+    save_input = activation in ("silu", "gelu") and torch.is_grad_enabled()
+    save_input = save_input and any(x is not None and x.requires_grad for x in (a, b, bias))
+    fields = [] if config is None else list(astuple(config))
+    out: Tensor = _forward(a, b, bias, activation, step, precision, fields, save_input)[0]
     return out
 
 
-def run(step: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def run(step: str, a: Tensor, b: Tensor) -> Tensor:
     """Matrix product a·b by one of `STEPS`."""
     return matmul(a, b, step=step)
 
 
 @torch.library.custom_op("mlsys_lab::matmul", mutates_args=())
-def _operator(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    bias: torch.Tensor | None,
+def _forward(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
     activation: str,
     step: str,
     precision: str,
-    tile: list[int],
-    keep: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The result and, if `keep`, the activation's input, which the backward pass needs (else an empty tensor)."""
+    config: list[int],
+    save_input: bool,
+) -> tuple[Tensor, Tensor]:
+    """The result and, if `save_input`, the activation's input for the backward pass (else an empty tensor)."""
     M, N = a.shape[0], b.shape[1]
-    inside = step in FUSED
+    fused = step in FUSED
     c = a.new_empty(M, N)
-    z = a.new_empty((M, N) if keep else 0)
+    z = a.new_empty((M, N) if save_input else 0)
     if M and N:
-        if inside:
-            _launch(a, b, c, z if keep else None, bias, activation, step, precision, tile)
+        if fused:
+            _launch(a, b, c, z if save_input else None, bias, activation, step, precision, config)
         else:
-            _launch(a, b, c, None, None, "none", step, precision, tile)
-    if inside:
+            _launch(a, b, c, None, None, "none", step, precision, config)
+    if fused:
         return c, z
     if bias is not None:
         c += bias
-    return (_activate(c, activation), c) if keep else (_activate(c, activation), z)
+    return (_activate(c, activation), c) if save_input else (_activate(c, activation), z)
 
 
-@_operator.register_fake
-def _fake(a, b, bias, activation, step, precision, tile, keep):
+@_forward.register_fake
+def _forward_fake(a, b, bias, activation, step, precision, config, save_input):
     shape = (a.shape[0], b.shape[1])
-    return a.new_empty(shape), a.new_empty(shape if keep else 0)
+    return a.new_empty(shape), a.new_empty(shape if save_input else 0)
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-    a, b, bias, ctx.activation, ctx.step, ctx.precision, ctx.tile, _ = inputs
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    a, b, bias, ctx.activation, ctx.step, ctx.precision, ctx.config, _ = inputs
     out, z = output
     ctx.mark_non_differentiable(z)
     ctx.bias = bias is not None
     ctx.save_for_backward(a, b, out if ctx.activation == "relu" else z)
 
 
-def _backward(ctx: Any, d_out: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """Gradients dZ = dC · act′(Z), dA = dZ·Bᵀ, dB = Aᵀ·dZ by the forward pass's step; the bias's is Σ dZ over rows."""
+def _backward(ctx: Any, d_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    """Gradients dZ = dC · act′(Z), dA = dZ·Bᵀ, dB = Aᵀ·dZ by the forward pass's step; d_bias = Σ dZ over rows."""
     a, b, z = ctx.saved_tensors
     dz = _activation_backward(d_out, z, ctx.activation).contiguous()
 
-    def times(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        product: torch.Tensor = _operator(x, y, None, "none", ctx.step, ctx.precision, ctx.tile, False)[0]
-        return product
+    def product(x: Tensor, y: Tensor) -> Tensor:
+        result: Tensor = _forward(x, y, None, "none", ctx.step, ctx.precision, ctx.config, False)[0]
+        return result
 
-    da = times(dz, b.T) if ctx.needs_input_grad[0] else None
-    db = times(a.T, dz) if ctx.needs_input_grad[1] else None
+    da = product(dz, b.T) if ctx.needs_input_grad[0] else None
+    db = product(a.T, dz) if ctx.needs_input_grad[1] else None
     d_bias = dz.sum(0) if ctx.bias and ctx.needs_input_grad[2] else None
     return da, db, d_bias, None, None, None, None, None
 
 
-_operator.register_autograd(_backward, setup_context=_setup_context)
+_forward.register_autograd(_backward, setup_context=_setup_context)
 
 
-def _activate(z: torch.Tensor, activation: str) -> torch.Tensor:
-    """Apply the activation in a separate pass; always a new tensor, since an operator may not return one twice."""
+def _activate(z: Tensor, activation: str) -> Tensor:
+    """Apply the activation in a separate pass, to a new tensor: an operator must not return one tensor twice."""
     if activation == "none":
         return z
-    found: torch.Tensor = getattr(torch.nn.functional, activation)(z)
+    found: Tensor = getattr(torch.nn.functional, activation)(z)
     return found
 
 
-def _activation_backward(d_out: torch.Tensor, z: torch.Tensor, activation: str) -> torch.Tensor:
-    """Gradient d_out · act′(z); for relu, `z` is its result, which tells as much."""
+def _activation_backward(d_out: Tensor, z: Tensor, activation: str) -> Tensor:
+    """Gradient d_out · act′(z); for relu, `z` may be its result."""
     if activation == "none":
         return d_out
     if activation == "relu":
         return torch.where(z > 0, d_out, 0)
     backward: Any = {"silu": torch.ops.aten.silu_backward, "gelu": torch.ops.aten.gelu_backward}[activation]
-    found: torch.Tensor = backward(d_out, z)
+    found: Tensor = backward(d_out, z)
     return found
 
 
 def _launch(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    c: torch.Tensor,
-    z: torch.Tensor | None,
-    bias: torch.Tensor | None,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    z: Tensor | None,
+    bias: Tensor | None,
     activation: str,
     step: str,
     precision: str,
-    tile: list[int],
+    config: list[int],
 ) -> None:
     """Run the step's kernel; `z` receives the activation's input unless it is None."""
     (M, K), N = a.shape, b.shape[1]
-    shared = (a, b, c, z, bias, M, N, K)
-    written = ("c_ptr",) if z is None else ("c_ptr", "z_ptr")
-    how = {"PRECISION": precision, "ACTIVATION": activation, "BIAS": bias is not None, "KEEP": z is not None}
+    arguments = (a, b, c, z, bias, M, N, K)
+    outputs = ("c_ptr",) if z is None else ("c_ptr", "z_ptr")
+    constants: dict[str, Any] = {"PRECISION": precision, "ACTIVATION": activation}
+    constants |= {"BIAS": bias is not None, "SAVE_INPUT": z is not None}
     if step == "descriptors" and not _descriptors_can_read(a, b, c):
         step = "persistent"
-    most = tiles.limits(a.device).multiprocessors if step in ("persistent", "descriptors") else None
+    max_programs = tiles.device_limits(a.device).multiprocessors if step in ("persistent", "descriptors") else None
 
-    def run(tile: Tile) -> None:
-        """Launch the step's kernel with tiles of this size."""
-        programs = triton.cdiv(M, tile.m) * triton.cdiv(N, tile.n)
-        grid = (programs if most is None else min(programs, most),)
-        options: dict[str, Any] = tile.constants() | how | {"outputs": written}
+    def run(config: TileConfig) -> None:
+        num_tiles = triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n)
+        grid = (num_tiles if max_programs is None else min(num_tiles, max_programs),)
+        options: dict[str, Any] = config.constants() | constants | {"outputs": outputs}
         if step == "descriptors":
-            # They are written to memory on the GPU; a thread of autograd's knows nothing of another's allocator.
+            # Descriptors are stored in GPU memory. The allocator is per thread, and autograd runs backward in its own.
             triton.set_allocator(lambda size, align, stream: torch.empty(size, dtype=torch.int8, device=a.device))
-            turned: dict[str, Any] = {"A_TRANSPOSED": _is_transposed(a), "B_TRANSPOSED": _is_transposed(b)}
-            launch(descriptor_kernel, grid, a.device, *shared, _row_stride(a), _row_stride(b), **options, **turned)
+            options |= {"A_TRANSPOSED": _is_transposed(a), "B_TRANSPOSED": _is_transposed(b)}
+            launch(descriptor_kernel, grid, a.device, *arguments, _row_stride(a), _row_stride(b), **options)
         else:
-            kernel = tile_kernel if most is None else persistent_kernel
-            even = M % tile.m == N % tile.n == K % tile.k == 0
-            launch(kernel, grid, a.device, *shared, *a.stride(), *b.stride(), **options, EVEN=even)
+            kernel = tile_kernel if max_programs is None else persistent_kernel
+            even = M % config.block_m == N % config.block_n == K % config.block_k == 0
+            launch(kernel, grid, a.device, *arguments, *a.stride(), *b.stride(), **options, EVEN=even)
 
-    run(
-        Tile(*tile)
-        if tile
-        else _choose_tile(step, a, precision, (step, M, N, K, a.stride(), b.stride(), *how.values()), run)
-    )
+    key = (step, M, N, K, a.stride(), b.stride(), *constants.values())
+    run(TileConfig(*config) if config else _choose_config(step, a, precision, key, run))
 
 
-def _choose_tile(step: str, a: torch.Tensor, precision: str, key: tuple[Any, ...], run: Callable[[Tile], None]) -> Tile:
-    """The tile that the step prescribes, or else the fastest of the candidates that fit."""
-    small = tiles.unrolls_products(a.dtype, precision)
+def _choose_config(
+    step: str, a: Tensor, precision: str, key: tuple[Any, ...], run: Callable[[TileConfig], None]
+) -> TileConfig:
+    """The tile sizes that the step prescribes, or else the fastest that fit."""
+    unrolled = tiles.unrolls_products(a.dtype, precision)
     if step in ("tile", "grouped"):
-        group = 1 if step == "tile" else 8
-        return Tile(m=64, n=64, k=16, group=group) if small else Tile(n=128, k=128 // a.itemsize, group=group)
-    room = tiles.limits(a.device).shared_bytes
-    fitting = [one for one in CANDIDATES if one.shared_bytes(a.itemsize) <= room and (one.k == 16) == small]
-    return fastest(("matmul", *key, a.dtype, a.device), fitting, run)
+        group_m = 1 if step == "tile" else 8
+        return TileConfig(64, 64, 16, group_m) if unrolled else TileConfig(128, 128, 128 // a.itemsize, group_m)
+    limit = tiles.device_limits(a.device).shared_bytes
+    configs = [one for one in CONFIGS if one.shared_bytes(a.itemsize) <= limit and (one.block_k == 16) == unrolled]
+    return fastest(("matmul", *key, a.dtype, a.device), configs, run)
 
 
-def _check(
-    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, activation: str, step: str, precision: str
-) -> None:
+def _check(a: Tensor, b: Tensor, bias: Tensor | None, activation: str, step: str, precision: str) -> None:
     check_step(step, STEPS)
     tiles.check_precision(precision)
     if activation not in ACTIVATIONS:
@@ -268,19 +267,19 @@ def _check(
         tiles.check_operands(2, a=_to_contiguous_rows(a), bias=bias[None])
 
 
-def _to_contiguous_rows(x: torch.Tensor) -> torch.Tensor:
+def _to_contiguous_rows(x: Tensor) -> Tensor:
     """Return the matrix, or its transpose if that is the one whose rows are contiguous."""
     return x.T if x.ndim == 2 and _is_transposed(x) else x
 
 
-def _is_transposed(x: torch.Tensor) -> bool:
+def _is_transposed(x: Tensor) -> bool:
     return x.stride(1) != 1 and x.stride(0) == 1
 
 
-def _row_stride(x: torch.Tensor) -> int:
+def _row_stride(x: Tensor) -> int:
     return _to_contiguous_rows(x).stride(0)
 
 
-def _descriptors_can_read(*matrices: torch.Tensor) -> bool:
-    """Whether the copy engine can read these matrices: it needs rows that start at multiples of 16 bytes."""
+def _descriptors_can_read(*matrices: Tensor) -> bool:
+    """Whether the copy engine can load these matrices, whose rows must start at multiples of 16 bytes."""
     return all(x.data_ptr() % 16 == 0 and _row_stride(x) * x.itemsize % 16 == 0 for x in matrices)

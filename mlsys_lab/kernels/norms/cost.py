@@ -1,6 +1,6 @@
-"""FLOPs and least bytes of layer norm and RMS norm over N rows of D elements, and of their backward passes.
+"""FLOPs and minimum bytes of layer norm and RMS norm over N rows of D elements, and of their backward passes.
 
-Roots and quotients once a row are left out, as are μ and r, which are kept for the backward pass.
+Roots and divisions once per row are not counted, nor are μ and r, which are saved for the backward pass.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from mlsys_lab.validation import require_positive
 
 
 def forward(rows: int, width: int, itemsize: float, *, centred: bool) -> tuple[float, float]:
-    """FLOPs and least bytes of the forward pass, `centred` for layer norm.
+    """FLOPs and minimum bytes of the forward pass, `centred` for layer norm.
 
-    RMS norm takes x², its sum and two products; layer norm beside these the sum of x, a difference and + b.
+    RMS norm takes x², its sum and two products; layer norm also the sum of x, a difference and + b.
 
     x is read and y written; w and b are read once.
 
@@ -24,10 +24,10 @@ def forward(rows: int, width: int, itemsize: float, *, centred: bool) -> tuple[f
 
 
 def backward(rows: int, width: int, itemsize: float, *, centred: bool) -> tuple[float, float]:
-    """FLOPs and least bytes of the backward pass, `centred` for layer norm.
+    """FLOPs and minimum bytes of the backward pass, `centred` for layer norm.
 
-    RMS norm takes x̂, g, g·x̂ and its sum, dy·x̂ and its sum, and three more for dx; layer norm beside these x − μ, Σg,
-    one − and db, 4 more.
+    RMS norm takes x̂, g, g·x̂ and its sum, dy·x̂ and its sum, and three more for dx; layer norm 4 more: x − μ, Σg, one
+    subtraction and db.
 
     x and dy are read and dx written; w is read, dw (and db) written.
     """

@@ -1,4 +1,4 @@
-"""Eleven small kernels, from one thread a number to blocks that share: each adds one idea to the one before."""
+"""Eleven small kernel puzzles, from one thread per element to shared memory: each adds one idea."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import arguments
 from mlsys_lab.kernels.numba_launch import Launcher, launch
 from mlsys_lab.kernels.puzzles.numba_steps import KERNELS
-from mlsys_lab.kernels.puzzles.sizes import MOST_TAPS, SIDE, THREADS
+from mlsys_lab.kernels.puzzles.sizes import MAX_TAPS, SIDE, THREADS
 
 Shape = tuple[int, ...]
 Plan = tuple[Shape, Shape]
-"""Type of a launch: blocks, and threads of a block, x first."""
+"""Launch configuration: grid and block extents, x first."""
 
 
 @dataclass(frozen=True)
@@ -168,15 +168,15 @@ PUZZLES = {
         "two arrays of one length",
     ),
     "convolution": Puzzle(
-        f"Slide a filter of at most {MOST_TAPS} weights along `x`: out[i] = Σ_k x[i + k]·taps[k], wherever the filter "
+        f"Slide a filter of at most {MAX_TAPS} weights along `x`: out[i] = Σ_k x[i + k]·taps[k], wherever the filter "
         "lies on `x` as a whole. A block may read each number of either once.",
         ("x", "taps"),
         (1, 1),
         _convolve,
         lambda x, taps: (x[0] - taps[0] + 1,),
         lambda x, taps: _blocks((x[0] - taps[0] + 1,)),
-        lambda x, taps: 1 <= taps[0] <= min(MOST_TAPS, x[0]),
-        f"1 to {MOST_TAPS} taps, and no more than numbers",
+        lambda x, taps: 1 <= taps[0] <= min(MAX_TAPS, x[0]),
+        f"1 to {MAX_TAPS} taps, and no more than numbers",
     ),
     "axis_sum": Puzzle(
         f"The sum of every row, a block of {THREADS} threads a row, however long the rows are. Neighbouring threads "

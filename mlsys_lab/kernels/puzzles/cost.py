@@ -1,4 +1,4 @@
-"""FLOPs and least bytes of the puzzles."""
+"""FLOPs and minimum bytes of the puzzles."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def flops(name: str, *shapes: Shape) -> int:
     return out * OPERATIONS[name]
 
 
-def least_bytes(name: str, *shapes: Shape, itemsize: int = 4) -> int:
-    """Least bytes of a puzzle: every input read once and `out` written once. InputError for an unknown puzzle."""
+def min_bytes(name: str, *shapes: Shape, itemsize: int = 4) -> int:
+    """Minimum bytes of a puzzle: every input read once and `out` written once. InputError for an unknown puzzle."""
     return itemsize * (sum(map(prod, shapes)) + prod(find(name).shape(*shapes)))

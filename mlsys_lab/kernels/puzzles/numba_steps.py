@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from mlsys_lab.kernels.numba_language import cuda, float32
-from mlsys_lab.kernels.puzzles.sizes import MOST_TAPS, THREADS
+from mlsys_lab.kernels.puzzles.sizes import MAX_TAPS, THREADS
 
 WINDOW = THREADS + 2
 """Size of a block's tile in `pooling`: its numbers and the two neighbours outside of it."""
-REACH = THREADS + MOST_TAPS - 1
+REACH = THREADS + MAX_TAPS - 1
 """Size of a block's tile in `convolution`: its numbers and those that the filter reaches beyond them."""
 
 
@@ -117,7 +117,7 @@ def dot(x, y, out):
 def convolution(x, taps, out):
     """Solution of "convolution": a block fetches what its windows cover, and the filter, once."""
     tile = cuda.shared.array(REACH, float32)
-    weights = cuda.shared.array(MOST_TAPS, float32)
+    weights = cuda.shared.array(MAX_TAPS, float32)
     t, first = cuda.threadIdx.x, cuda.blockIdx.x * THREADS
     for k in range(t, min(THREADS + taps.size - 1, x.size - first), THREADS):
         tile[k] = x[first + k]

@@ -8,5 +8,5 @@ THREADS = 64
 SIDE = 16
 """Threads along a row and along a column of a block in the puzzles with two dimensions."""
 
-MOST_TAPS = 8
+MAX_TAPS = 8
 """Most weights that a filter may have."""

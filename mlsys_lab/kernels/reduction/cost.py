@@ -1,4 +1,4 @@
-"""FLOPs and least bytes of a sum."""
+"""FLOPs and minimum bytes of a sum."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def flops(elements: int) -> int:
     return max(elements - 1, 0)
 
 
-def least_bytes(elements: int, itemsize: int = 4) -> int:
-    """Least bytes of a sum: every number read once, and the sum written."""
+def min_bytes(elements: int, itemsize: int = 4) -> int:
+    """Minimum bytes of a sum: every number read once, and the sum written."""
     require_non_negative(elements=elements)
     require_positive(itemsize=itemsize)
     return (elements + 1) * itemsize

@@ -1,4 +1,4 @@
-"""The sum of a tensor in CUDA C++ (steps.cu)."""
+"""Sum of a tensor in CUDA C++ (steps.cu)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ RESIDENT = 4
 STEPS = {
     "interleaved": "a tree in shared memory with partners 1, 2, 4 … apart",
     "sequential": "a tree with partners THREADS / 2 … 2, 1 apart: whole warps retire",
-    "warp_shuffle": "a warp adds up in its registers, shared memory holds one number a warp",
+    "warp_shuffle": "a warp reduces in registers, shared memory holds one number per warp",
     "one_pass": "each thread adds many elements first, the last block to finish adds the blocks' sums",
 }
 
 
 def run(step: str, x: torch.Tensor, *, launch: cuda_cpp.Launcher = cuda_cpp.launch) -> torch.Tensor:
-    """Sum of a contiguous fp32 tensor on a GPU, as a tensor of no dimension; 0 for an empty one.
+    """Sum of a contiguous fp32 tensor on a GPU, as a 0-dimensional tensor; 0 for an empty one.
 
     `launch` is what runs a kernel. Raises InputError for an unknown step and for a tensor that does not fit,
     MissingToolError without a GPU.

@@ -1,6 +1,7 @@
 """Sum of a tensor in Numba's CUDA, step by step.
 
-The first five steps leave a sum a block and are launched again on these until one is left. `THREADS` is a power of two.
+The first five steps leave one partial sum per block and are launched again on these until one is left. `THREADS` is a
+power of two.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from mlsys_lab.kernels.numba_launch import Launcher, launch
 DTYPES = (torch.float32, torch.float64)
 THREADS = 128
 WARPS = THREADS // 32
-MOST_BLOCKS = 1056
-"""Most blocks of a launch: eight for each of an H100's 132 multiprocessors."""
+MAX_BLOCKS = 1056
+"""Largest grid: eight for each of an H100's 132 multiprocessors."""
 
 STEPS = {
-    "interleaved": "a tree whose partners are 1, 2, 4 … apart: in every warp some threads add and the others wait",
-    "strided": "the same tree by threads that stand together: whole warps retire, their numbers fall into few banks",
-    "sequential": "partners THREADS / 2 … 2, 1 apart: whole warps retire, neighbours read neighbours",
-    "first_add": "each thread adds two numbers while it loads: half the blocks, no thread idle at first",
-    "warp_shuffle": "a warp adds up from register to register: shared memory holds one number a warp",
-    "grid_stride": "each thread adds many numbers first, each block one atomic at the end: one launch",
+    "interleaved": "a tree with partners 1, 2, 4 … apart: every warp diverges",
+    "strided": "the same tree by consecutive threads: whole warps retire, but accesses have bank conflicts",
+    "sequential": "partners THREADS / 2 … 2, 1 apart: whole warps retire, without bank conflicts",
+    "first_add": "each thread adds two elements while loading: half the blocks, no idle thread at first",
+    "warp_shuffle": "a warp reduces by shuffles in registers: shared memory holds one number per warp",
+    "grid_stride": "each thread adds many elements first, each block ends with one atomic: one launch",
 }
 
 
@@ -167,7 +168,7 @@ NUMBERS = {"first_add": 2 * THREADS, "warp_shuffle": 2 * THREADS}
 """Numbers that a block sums, by step, where it is not one number a thread."""
 
 
-def run(step: str, x: torch.Tensor, *, blocks: int = MOST_BLOCKS, launch: Launcher = launch) -> torch.Tensor:
+def run(step: str, x: torch.Tensor, *, blocks: int = MAX_BLOCKS, launch: Launcher = launch) -> torch.Tensor:
     """Sum of a contiguous tensor by one of `STEPS`, as a tensor of no dimension; 0 for an empty one.
 
     `blocks` is the most that "grid_stride" starts. Raises InputError for an unknown step and another dtype.

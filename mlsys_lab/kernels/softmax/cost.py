@@ -1,4 +1,4 @@
-"""FLOPs and least bytes of a softmax over N rows of D elements, fused and not, and of its backward pass."""
+"""FLOPs and minimum bytes of a softmax over N rows of D elements, fused and not, and of its backward pass."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mlsys_lab.validation import require_positive
 
 
 def forward(rows: int, width: int, itemsize: float) -> tuple[float, float]:
-    """FLOPs and least bytes of the forward pass: 5 FLOPs an element; x read once, y written once.
+    """FLOPs and minimum bytes of the forward pass: 5 FLOPs per element; x read once, y written once.
 
     An exponential counts as one FLOP.
 
@@ -18,7 +18,7 @@ def forward(rows: int, width: int, itemsize: float) -> tuple[float, float]:
 
 
 def unfused(rows: int, width: int, itemsize: float) -> tuple[float, float]:
-    """Bytes read and written where maximum, difference, exponential, sum and quotient are a pass over memory each.
+    """Bytes read and written where maximum, difference, exponential, sum and quotient are each a pass over memory.
 
     >>> unfused(4096, 1024, 4)
     (83918848.0, 50364416.0)
@@ -28,6 +28,6 @@ def unfused(rows: int, width: int, itemsize: float) -> tuple[float, float]:
 
 
 def backward(rows: int, width: int, itemsize: float) -> tuple[float, float]:
-    """FLOPs and least bytes of the backward pass: 4 FLOPs an element; y and dy read once, dx written once."""
+    """FLOPs and minimum bytes of the backward pass: 4 FLOPs per element; y and dy read once, dx written once."""
     require_positive(rows=rows, width=width, itemsize=itemsize)
     return 4.0 * rows * width, 3.0 * rows * width * itemsize

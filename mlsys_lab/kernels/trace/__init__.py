@@ -1,8 +1,8 @@
-"""The microscope: every load and store of a kernel, on a machine without a GPU, and what they tell.
+"""The microscope: record and analyse every load and store of a kernel on a machine without a GPU.
 
-It takes your own kernels as they are. Numba's are given the blocks, the threads of a block, and the arguments, which
-are small arrays; `outputs` names those that the kernel is to fill. Triton's have a `record` in `triton_interpreter`,
-which takes the grid and then what a launch takes.
+It takes your own kernels unchanged. For Numba, `record` takes the kernel, the number of blocks, the threads of a block,
+and the arguments, which should be small arrays; `outputs` names those that the kernel fills. For Triton, `record` in
+`triton_interpreter` takes the grid and then the arguments of a launch.
 
 >>> import numpy as np
 >>> from numba import cuda
@@ -19,5 +19,5 @@ line 4 `y[i] = x[3 * i]`: 1 of 64 threads read beyond the end of x (first: block
 line 4 `y[i] = x[3 * i]`: warps read x in up to 24 sectors a request where 8 would do (first: block 0 warp 0)
 
 `print(report(…))` shows the figures too, and in a notebook `Accesses.from_trace(record(…))`, of
-`mlsys_lab.widgets.accesses`, shows which thread touches which element, request by request.
+`mlsys_lab.widgets.accesses`, shows which thread accesses which element, request by request.
 """

@@ -1,7 +1,7 @@
-"""Made-up addresses for a traced Triton kernel: whatever it does with them, no memory of this process is harmed.
+"""Virtual addresses for a traced Triton kernel, so that no access can harm this process.
 
-Triton's kernels see addresses, not arrays. Each argument gets one of its own, so far from all others that even an
-index that is wrong by gigabytes is known for an index into that argument. A copy of the argument stands behind it.
+Triton kernels see addresses, not arrays. Each argument gets a copy for the kernel to work on and a virtual address so
+far from the others that even an index that is wrong by gigabytes is attributed to that argument.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import torch
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.trace.events import Buffer
 
-APART = 40
-"""Power of two of which the distance of two arguments' addresses is a multiple."""
+ADDRESS_SHIFT = 40
+"""Virtual addresses of arguments are multiples of 2 to this power."""
 
 POISON = 0xFF
-"""Value of every byte that a kernel should not have read: NaN as a float of any width, −1 as an integer."""
+"""Byte value of uninitialized memory: NaN as a float of any width, −1 as an integer."""
 
-SPARE = 64
-"""Bytes behind each copy, so that an argument without elements has an address of its own."""
+PADDING_BYTES = 64
+"""Padding bytes after each copy, so that an argument without elements has its own address."""
 
 
 class AddressSpace:
-    """Copies of a launch's arrays, and a map from made-up addresses to their bytes."""
+    """Copies of a launch's arrays, and a map from virtual addresses to their bytes."""
 
     def __init__(self, outputs: tuple[str, ...] = ()) -> None:
         self.buffers: list[Buffer] = []
@@ -36,9 +36,9 @@ class AddressSpace:
         self._stored: set[int] = set()
 
     def stand_in(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Give `tensor` an address: a tensor of one element at the beginning of its copy.
+        """Assign `tensor` a virtual address; return a one-element tensor at the start of its copy.
 
-        Arguments that share storage share the copy; those that begin at the same byte are one buffer.
+        Arguments that share storage share the copy; those that start at the same byte are one buffer.
         """
         copy = self._copy(tensor)
         first = copy[tensor.storage_offset() * tensor.itemsize :][: tensor.itemsize].view(tensor.dtype)
@@ -48,9 +48,9 @@ class AddressSpace:
             tuple(tensor.shape),
             tensor.itemsize,
             tuple(stride * tensor.itemsize for stride in tensor.stride()),
-            written=name not in self._outputs,
+            initialized=name not in self._outputs,
         )
-        if not buffer.written:
+        if not buffer.initialized:
             _view(copy, tensor).fill_(-1)
         if (seen := self._standing.get(first.data_ptr())) is None:
             self._standing[first.data_ptr()] = len(self.buffers)
@@ -64,25 +64,25 @@ class AddressSpace:
         storage = tensor.untyped_storage()
         key = storage.data_ptr() or -1 - len(self._storages)  # without bytes a storage has no address
         if key not in self._storages:
-            copy = torch.full((storage.nbytes() + SPARE,), POISON, dtype=torch.uint8)
+            copy = torch.full((storage.nbytes() + PADDING_BYTES,), POISON, dtype=torch.uint8)
             copy[: storage.nbytes()] = _bytes(storage)
             self._storages[key] = storage, copy
         return self._storages[key][1]
 
     def address(self, stand_in: Any) -> int:
-        """The made-up address that stands for the tensor `stand_in` was made for."""
-        return self._standing[stand_in.data_ptr()] + 1 << APART
+        """The virtual address of the tensor that `stand_in` was made for."""
+        return self._standing[stand_in.data_ptr()] + 1 << ADDRESS_SHIFT
 
     def find(self, addresses: np.ndarray, itemsize: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """For each made-up address: buffer, offset in bytes, whether an element is there, and its place in the copies.
+        """For each virtual address: buffer, offset in bytes, whether it is in bounds, and its address in the copies.
 
-        An address near none of the arguments is counted to the nearest. InputError for elements of another width.
+        An address near no argument is attributed to the nearest. Raises InputError for elements of another width.
         """
         if not self.buffers:
             raise InputError("the kernel touches memory", got="no array among its arguments")
         signed = addresses.astype(np.int64)
-        buffer = np.clip((signed + (1 << APART - 1) >> APART) - 1, 0, len(self.buffers) - 1)
-        offset = signed - (buffer + 1 << APART)
+        buffer = np.clip((signed + (1 << ADDRESS_SHIFT - 1) >> ADDRESS_SHIFT) - 1, 0, len(self.buffers) - 1)
+        offset = signed - (buffer + 1 << ADDRESS_SHIFT)
         for index in np.flatnonzero(np.bincount(buffer.ravel())):
             if (width := self.buffers[index].itemsize) != itemsize:
                 raise InputError(f"elements of {self.buffers[index].name}", got=f"{itemsize} bytes", expected=width)
@@ -91,11 +91,11 @@ class AddressSpace:
         return buffer, offset, inside, np.asarray(self._starts, dtype=np.int64)[buffer] + offset
 
     def mark_stored(self, buffers: np.ndarray) -> None:
-        """Mark these buffers as written to, for `copy_back`."""
+        """Mark these buffers as stored to, for `copy_back`."""
         self._stored.update(np.flatnonzero(np.bincount(buffers)).tolist())
 
     def copy_back(self) -> None:
-        """Copy the new values of all buffers that were written to into the caller's arguments."""
+        """Copy all buffers that were stored to back into the caller's arguments."""
         starts = [self._starts[index] for index in self._stored]
         for storage, copy in self._storages.values():
             if any(0 <= start - copy.data_ptr() < len(copy) for start in starts):

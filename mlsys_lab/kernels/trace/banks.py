@@ -1,10 +1,10 @@
-"""Bank conflicts: how many passes a warp's request to shared memory takes, and how few it could take.
+"""Bank conflicts: passes that a warp's request to shared memory takes, and the ideal number.
 
-Shared memory has 32 banks; successive words of 4 bytes lie in successive banks, and in one pass each bank gives or
-takes one word. Lanes that read the same word share it (CUDA C++ Programming Guide, compute capability 5.x, "Shared
+Shared memory has 32 banks; successive words of 4 bytes lie in successive banks, and in one pass each bank serves
+one word. Lanes that read the same word share it (CUDA C++ Programming Guide, compute capability 5.x, "Shared
 Memory"; later ones follow it). The guide says so of accesses of up to 4 bytes. Wider ones are served in parts, each of
 which can have conflicts of its own: 8 bytes by half-warps, 16 bytes by quarter-warps (the guide's older section on 2.x,
-and what has been measured since). Left out: parts whose lanes share words are at times served together.
+and what has been measured since). Not modelled: parts whose lanes share words are sometimes served together.
 
 Two lanes that write one word are no conflict, but a race (`races`).
 """
@@ -22,12 +22,12 @@ WORD_BYTES = 4
 
 
 def conflicts(trace: Trace) -> tuple[Requests, ...]:
-    """Requests to shared memory by place in the source, with the passes taken and the least possible."""
+    """Requests to shared memory by source line, with the passes taken and the ideal number."""
     return by_site(trace, *passes(trace))
 
 
 def passes(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Rows of shared memory ordered by request, where each request begins, its passes, and the least for its words."""
+    """Rows of shared memory ordered by request, the start of each request, its passes, and the ideal number."""
     rows = trace.of(space="shared")
     order, starts = group_rows(rows["request"])
     rows = rows[order]

@@ -1,14 +1,14 @@
-"""Barriers that not all threads of a block reach.
+"""Barrier divergence: barriers that not all threads of a block reach.
 
 A barrier waits for the threads of the block that have not ended (CUDA C++ Programming Guide on Volta's independent
 thread scheduling; PTX on `exit`, which releases a barrier that only ending threads hold up). So a thread may return
 early. But a barrier in a branch that some threads take and others do not is forbidden (the same guide, on
 `__syncthreads`).
 
-A record shows which threads arrived and what the others touched until the barrier let go. A thread that did not arrive
-counts as one that returned, unless it touched memory where no thread that arrived had done so as often: then it has
-gone on without the barrier. A thread that goes past a barrier and touches nothing afterwards is not noticed here, only
-by `is_reached_by_all`.
+A trace shows which threads arrived and what the other threads accessed until the barrier completed. A thread that did
+not arrive counts as returned, unless it accessed memory at a line more often than every thread that arrived: then it
+continued without the barrier. A thread that passes a barrier and accesses nothing afterwards is found only by
+`is_reached_by_all`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mlsys_lab.kernels.trace.rows import group_rows, group_sizes
 
 @dataclass(frozen=True)
 class Divergence:
-    """Some threads of one block wait at a barrier to which other threads of the block do not come."""
+    """Some threads of a block wait at a barrier that other threads of the block do not reach."""
 
     barrier: Site
     elsewhere: Site  # what the others do: wait at another barrier, or touch memory
@@ -39,14 +39,14 @@ class Divergence:
 
     @property
     def sentence(self) -> str:
-        """One line about the divergence, which begins with the line of source."""
+        """One line about the divergence, starting with its source line."""
         wait, does = "waits" if self.threads == 1 else "wait", "waits" if self.waits else "goes on"
         here = f"{_number(self.threads, 'thread')} of {self.where} {wait} here, {self.who} {does} at"
         return f"{self.barrier}: {here} {self.elsewhere} ({self.others} in this block, {_number(self.blocks, 'block')})"
 
 
 def divergences(trace: Trace) -> tuple[Divergence, ...]:
-    """Barriers that some threads of a block reach while others wait elsewhere or go on, in order of place."""
+    """Barriers that some threads of a block reach while others wait elsewhere or continue, in source order."""
     arrivals, accesses = trace.arrivals, trace.accesses
     phases = 1 + max(int(some["phase"].max(initial=0)) for some in (arrivals, accesses))
     turn = _turn(arrivals, phases)
@@ -59,7 +59,7 @@ def divergences(trace: Trace) -> tuple[Divergence, ...]:
         barrier, threads = waiting[turn]
         block, phase = divmod(turn, phases)
         places = trace.sites[barrier], trace.sites[site]
-        where, who = trace.name_actor(block), trace.name_actor(thread=thread)
+        where, who = trace.describe_actor(block), trace.describe_actor(thread=thread)
         one = Divergence(*places, waits, block, phase, threads, others, thread, 1, where, who)
         found.setdefault((barrier, site, waits), []).append(one)
 
@@ -75,9 +75,9 @@ def divergences(trace: Trace) -> tuple[Divergence, ...]:
 
 
 def is_reached_by_all(trace: Trace) -> bool:
-    """Whether every thread of a block came to each barrier that any came to, threads that have returned included.
+    """Whether every thread of a block reached each barrier that any thread reached, returned threads included.
 
-    Stricter than `divergences`, and free of its rule: all that is forbidden fails, and some that runs as well.
+    Stricter than `divergences`: it fails for everything forbidden, and for some kernels that do run.
     """
     order, starts = group_rows(*(trace.arrivals[field] for field in ("block", "phase", "site", "thread")))
     heads = trace.arrivals[order[starts]]
@@ -86,7 +86,7 @@ def is_reached_by_all(trace: Trace) -> bool:
 
 
 def _turn(rows: np.ndarray, phases: int) -> np.ndarray:
-    """Number that tells a row's block and phase from all others."""
+    """Number that identifies a row's block and phase."""
     found: np.ndarray = rows["block"].astype(np.int64) * phases + rows["phase"]
     return found
 

@@ -1,8 +1,8 @@
-"""Contention: how many turns the atomics of a warp's request take, where its lanes update the same element.
+"""Contention: turns that the atomics of a warp's request take if its lanes update the same element.
 
-Atomics on one element happen one after the other, and on different ones side by side: a request takes as many turns as
-the most of its lanes that share an element, and 1 at best. Left out: other warps, which wait for the same element too,
-and that compilers and hardware may add up a warp's numbers first.
+Atomics on one element are serialized, those on different elements run in parallel: a request takes as many turns as the
+largest number of its lanes that update one element, and 1 at best. Not modelled: other warps that wait for the same
+element, and compilers and hardware that reduce within a warp first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mlsys_lab.kernels.trace.rows import group_rows, group_sizes
 
 
 def contention(trace: Trace) -> tuple[Requests, ...]:
-    """Requests that update memory by atomics, by place in the source, with the turns taken and the least possible."""
+    """Requests that update memory by atomics, by source line, with the turns taken and the ideal number."""
     rows = trace.of(kinds=(ATOMIC,))
     order, starts = group_rows(rows["request"], rows["buffer"], rows["offset"])
     rows, sharing = rows[order], group_sizes(starts, len(order))

@@ -1,7 +1,7 @@
-"""What a launch did to memory: one row for each lane of each load and store, whoever ran the kernel.
+"""Memory accesses of a launch: one row for each lane of each load, store and atomic.
 
-A lane is a CUDA thread, or an element of one of Triton's blocks. Everything else about a launch (traffic, sectors, bank
-conflicts, races …) is worked out from these rows.
+A lane is a CUDA thread, or an element of a Triton block. Every analysis of a launch (traffic, sectors, bank conflicts,
+races …) is computed from these rows.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from mlsys_lab.errors import InputError, did_you_mean
 LOAD, STORE, ATOMIC = 0, 1, 2
 """Values of the field `kind` of an access; an atomic both loads and stores."""
 
-NO_LOCK, TAKE, LET_GO = 0, 1, 2
-"""Values of the field `lock`: an atomic may take a lock, by a compare-and-swap that succeeds, or let it go, by an
-exchange; what is neither is `NO_LOCK`."""
+NO_LOCK, ACQUIRE, RELEASE = 0, 1, 2
+"""Values of the field `role`: an atomic may acquire a lock, by a compare-and-swap that succeeds, or release it, by an
+exchange; any other access is `NO_LOCK`."""
 
 STORED, ADDRESS, MASK, BRANCH = "is stored", "is used as an address", "is used as a mask", "decides a branch"
 """How an undefined lane takes effect."""
 
 WARP = 32
-"""Threads that an NVIDIA GPU runs in step."""
+"""Threads of a warp."""
 
 ACCESS = np.dtype(
     [
@@ -40,24 +40,24 @@ ACCESS = np.dtype(
         ("offset", np.int64),  # bytes from the buffer's first element; may lie outside of it
         ("lock", np.int64),  # number of the lock that protects the access, from 1 on; 0: none, or none is known
         ("value", np.int64),  # of a store: equal for equal values of one type; 0: not known
-        ("role", np.int8),  # of an atomic: NO_LOCK, TAKE or LET_GO
+        ("role", np.int8),  # of an atomic: NO_LOCK, ACQUIRE or RELEASE
     ]
 )
 
 ARRIVAL = np.dtype([("site", np.int16), ("block", np.int32), ("thread", np.int32), ("phase", np.int32)])
-"""dtype of a thread's arrival at a barrier; `phase` counts the barriers that it had passed before."""
+"""dtype of a thread's arrival at a barrier; `phase` counts the barriers that it passed before."""
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """An array that a kernel can touch: an argument in global memory, or a block's own array."""
+    """An array that a kernel can access: an argument in global memory, or a block's shared or local array."""
 
     name: str
     space: Literal["global", "shared", "local"]
     shape: tuple[int, ...]
     itemsize: int  # bytes
     strides: tuple[int, ...]  # bytes
-    written: bool  # whether its elements had values before the launch
+    initialized: bool  # whether its elements had values before the launch
     start: int = (
         0  # bytes before the first element: in shared memory since its start, in global since a multiple of 256
     )
@@ -74,10 +74,10 @@ class Buffer:
         """Number of elements of the array."""
         return int(np.prod(self.shape, dtype=np.int64))
 
-    def place(self, offset: int) -> str:
-        """The element at an offset in bytes, in words, whether or not there is such an element.
+    def describe(self, offset: int) -> str:
+        """Describe the element at an offset in bytes, in bounds or not.
 
-        >>> Buffer("y", "global", (4, 5), 4, (20, 4), written=False).place(80)
+        >>> Buffer("y", "global", (4, 5), 4, (20, 4), initialized=False).describe(80)
         'element (4, 0) of (4, 5)'
         """
         index, left = [0] * len(self.shape), offset
@@ -91,7 +91,7 @@ class Buffer:
 
 @dataclass(frozen=True, order=True)
 class Site:
-    """A place in a kernel's source where memory is touched."""
+    """A source line of a kernel that accesses memory."""
 
     file: str
     line: int
@@ -103,7 +103,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Undefined:
-    """An undefined lane of a masked load that takes effect: the first for its lines of source."""
+    """An undefined lane of a masked load that takes effect: the first one for its source lines."""
 
     load: int  # indices into Trace.sites: of the masked load,
     reduction: int  # of the first reduction that it goes into, −1 if there is none,
@@ -115,7 +115,7 @@ class Undefined:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Record of one launch of one kernel: its grid, arrays, places in the source, accesses and arrivals at barriers."""
+    """Record of one launch: grid, arrays, source lines, accesses and arrivals at barriers."""
 
     kernel: str
     grid: tuple[int, int, int]  # blocks along x, y, z
@@ -124,11 +124,11 @@ class Trace:
     sites: tuple[Site, ...]
     accesses: np.ndarray  # (A,) of ACCESS, in order of `request`
     arrivals: np.ndarray  # (B,) of ARRIVAL
-    words: tuple[str, str] = ("block", "thread")  # what the kernel's language calls them
+    unit_names: tuple[str, str] = ("block", "thread")  # in the kernel's language
     undefined: tuple[Undefined, ...] = ()  # where undefined lanes take effect
 
     def describe_undefined(self, one: Undefined, where: Callable[[Site], str] = str) -> str:
-        """One line about an undefined lane, its lines of source told by `where`."""
+        """One line about an undefined lane; `where` formats its source lines."""
         load, site = where(self.sites[one.load]), where(self.sites[one.site])
         if one.reduction < 0:
             reaches = f"leaves lanes undefined, and such a lane {one.effect} at {site}"
@@ -136,12 +136,12 @@ class Trace:
             reduction = where(self.sites[one.reduction])
             reaches = f"reaches a reduction at {reduction}, and the result {one.effect} at {site}"
         place = f", {one.place}" if one.effect == STORED else ""
-        return f"{load}: masked load without `other` {reaches} (first: {self.name_actor(one.program)}{place})"
+        return f"{load}: masked load without `other` {reaches} (first: {self.describe_actor(one.program)}{place})"
 
-    def name_actor(self, block: int | None = None, thread: int | None = None) -> str:
-        """A block, a thread or both in words, by indices along x, y and z where there are several dimensions."""
+    def describe_actor(self, block: int | None = None, thread: int | None = None) -> str:
+        """Name a block, a thread or both, with indices along x, y and z if there are several dimensions."""
         both = ((block, self.grid), (thread, self.block))
-        named = zip(self.words, both, strict=True)
+        named = zip(self.unit_names, both, strict=True)
         return " ".join(f"{word} {_index(number, sides)}" for word, (number, sides) in named if number is not None)
 
     @property
@@ -150,9 +150,9 @@ class Trace:
         return self.block[0] * self.block[1] * self.block[2]
 
     def of(self, *, space: str | None = None, buffer: str | None = None, kinds: tuple[int, ...] = ()) -> np.ndarray:
-        """Accesses to a space or to one buffer, of the given kinds (all, if none is given).
+        """Select the accesses to a memory space or a buffer, of the given kinds (by default all).
 
-        Raises InputError where the launch had no such buffer.
+        Raises InputError for an unknown buffer.
         """
         names = [one.name for one in self.buffers]
         if buffer is not None and buffer not in names:
@@ -168,7 +168,7 @@ class Trace:
 
 
 def _index(number: int, sides: tuple[int, int, int]) -> int | tuple[int, ...]:
-    """Convert a number that counts x fastest to an index along the dimensions, without trailing ones of length 1."""
+    """Convert a linear index, x fastest, to an index per dimension, without trailing dimensions of length 1."""
     x, y, z = sides
     if y == z == 1:
         return number

@@ -1,7 +1,7 @@
-"""Faults: threads that touch memory outside of an array, and threads that read what nothing has written.
+"""Faults: out-of-bounds accesses and reads of uninitialized memory.
 
-Before a request lie all requests of smaller number; the lanes of one request act at once. Where no barrier keeps
-threads apart their order is the simulator's, and another would do as well: what depends on it is a race (`races`).
+Requests are ordered by number, and the lanes of one request act at once. Without a barrier between threads their order
+is the simulator's choice; a result that depends on it is a race (`races`).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import numpy as np
 
 from mlsys_lab.kernels.trace.events import LOAD, STORE, Site, Trace
 from mlsys_lab.kernels.trace.requests import VERBS
-from mlsys_lab.kernels.trace.rows import element_ids, group_rows, is_inside
+from mlsys_lab.kernels.trace.rows import element_ids, group_rows, in_bounds
 
 BEFORE, BEYOND, UNWRITTEN = "before the start", "beyond the end", "never written"
 NOWHERE = "nowhere near an array"
 FAR_BYTES = 1 << 39
-"""No index leads so far: the address was not made of an array's, but loaded from a table of pointers, say."""
+"""No index reaches this far: the address does not come from an array (it was loaded from memory, for example)."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What threads did wrong to one array at one place in the source, and how many of them."""
+    """Faulty accesses of threads to one array at one source line."""
 
     what: str  # BEFORE, BEYOND, UNWRITTEN or NOWHERE
     site: Site
@@ -39,7 +39,7 @@ class Fault:
 
     @property
     def sentence(self) -> str:
-        """One line about the fault, which begins with the line of source."""
+        """One line about the fault, starting with its source line."""
         where = f"{self.what} of {self.buffer}"
         if self.what == UNWRITTEN:
             where = f"{self.buffer} where nothing was written before"
@@ -51,9 +51,9 @@ class Fault:
 
 
 def faults(trace: Trace) -> tuple[Fault, ...]:
-    """Every access out of bounds and every read of what nothing has written, in order of place in the source."""
+    """Every out-of-bounds access and every read of uninitialized memory, in source order."""
     rows = trace.accesses
-    within = is_inside(trace, rows)
+    within = in_bounds(trace, rows)
     before = ~within & (rows["offset"] < 0)
     early = np.zeros(len(rows), dtype=bool)
     early[within] = _find_early_reads(trace, rows[within])
@@ -64,9 +64,9 @@ def faults(trace: Trace) -> tuple[Fault, ...]:
 
 
 def _find_early_reads(trace: Trace, rows: np.ndarray) -> np.ndarray:
-    """Mask of the rows that read an element which neither the host nor a request before theirs has written."""
+    """Mask of the rows that read an element which neither the host nor an earlier request has written."""
     early = np.zeros(len(rows), dtype=bool)
-    empty = np.asarray([not buffer.written for buffer in trace.buffers], dtype=bool)[rows["buffer"]]
+    empty = np.asarray([not buffer.initialized for buffer in trace.buffers], dtype=bool)[rows["buffer"]]
     rows = rows[empty]
     order, starts = group_rows(element_ids(trace, rows))
     kind, request = rows["kind"][order], rows["request"][order]
@@ -97,14 +97,14 @@ def _by_site(trace: Trace, what: str, which: np.ndarray) -> list[Fault]:
                 of_threads=_threads(trace.accesses[np.logical_and.reduce(here)]),
                 block=int(first["block"]),
                 thread=int(first["thread"]),
-                who=trace.name_actor(int(first["block"]), int(first["thread"])),
-                noun=trace.words[1],
-                place=buffer.place(int(first["offset"])),
+                who=trace.describe_actor(int(first["block"]), int(first["thread"])),
+                noun=trace.unit_names[1],
+                place=buffer.describe(int(first["offset"])),
             )
         )
     return found
 
 
 def _threads(rows: np.ndarray) -> int:
-    """Number of different threads among the rows."""
+    """Number of distinct threads among the rows."""
     return len(group_rows(rows["block"], rows["thread"])[1])

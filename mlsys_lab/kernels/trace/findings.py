@@ -1,7 +1,4 @@
-"""What a check takes from a trace to whoever decides: counts, and what is wrong in lines of text.
-
-`mlsys_checks.trusted.traced` reads them.
-"""
+"""Summary of a trace for the trusted side of a check (`mlsys_checks.trusted.traced`): counts, and problems as text."""
 
 from __future__ import annotations
 
@@ -11,31 +8,31 @@ from typing import Any
 import numpy as np
 
 from mlsys_lab.kernels.trace.barriers import Divergence, divergences
+from mlsys_lab.kernels.trace.cells import locate_in_cell
 from mlsys_lab.kernels.trace.events import LOAD, STORE, Buffer, Site, Trace
 from mlsys_lab.kernels.trace.faults import NOWHERE, UNWRITTEN, Fault, faults
-from mlsys_lab.kernels.trace.places import locate_in_cell
 from mlsys_lab.kernels.trace.races import Race, races
 from mlsys_lab.kernels.trace.requests import VERBS
 from mlsys_lab.kernels.trace.rows import group_rows, per_row
 from mlsys_lab.kernels.trace.traffic import times_written
 
 MOVED, BUSIEST, WIDEST, WRONG = "moved", "busiest", "widest", "wrong"
-"""What is found of a launch."""
+"""Keys of a launch's findings."""
 READS, WRITES = "reads", "writes"
-"""What is moved of an array."""
+"""Keys of an array's traffic."""
 BYTES, LINES, ACTOR, NUMBER = "bytes", "lines", "actor", "number"
-"""How much is moved, and where; the kind and the number of the busiest."""
+"""Keys of an amount and its source lines; kind and index of the busiest program or block."""
 
 
 def findings(trace: Trace, artifact: Any = None, *, actor: str = "program") -> dict[str, Any]:
-    """Counts and faults of one launch, as a tree of dictionaries, numbers and texts.
+    """Counts and problems of one launch, as nested dictionaries of numbers and texts.
 
-    `moved`: for every array of global memory what it `reads` and `writes`: the `bytes` asked for by all lanes (an
-    atomic does both), and the source `lines` that ask. `busiest`: the kind of `actor` ("program" or "block"), the
-    `number` of the one that asks for most bytes of global memory, and those `bytes`. `widest`: elements of the largest
-    block that was loaded or stored at once. `wrong`: a line for each access out of bounds, read of what nothing has
-    written, undefined lane that takes effect, race, barrier in a branch, and result that is not stored everywhere.
-    `artifact`, a module of exported cells, lets lines be told by cells.
+    `moved`: for every array of global memory its `reads` and `writes`: the `bytes` requested by all lanes (an atomic
+    does both), and the source `lines` that request them. `busiest`: the kind of `actor` ("program" or "block"), the
+    `number` of the one that requests most bytes of global memory, and those `bytes`. `widest`: elements of the largest
+    block that was loaded or stored at once. `wrong`: a line for each out-of-bounds access, read of uninitialized
+    memory, undefined lane that takes effect, race, divergent barrier, and result that is not stored completely.
+    `artifact`, a module of exported cells, makes lines refer to cells.
     """
     where = _where(artifact)
     rows = trace.of(space="global")
@@ -52,22 +49,22 @@ def findings(trace: Trace, artifact: Any = None, *, actor: str = "program") -> d
     each = np.add.reduceat(sizes[order], starts) if len(starts) else np.zeros(1, dtype=np.int64)
     most = int(np.argmax(each))
     busiest = int(rows["block"][order[starts[most]]]) if len(starts) else 0
-    told = [_fault(fault, where, actor) for fault in faults(trace)]
-    told += [trace.describe_undefined(one, where) for one in trace.undefined]
-    told += [_race(race, where, actor) for race in races(trace) if not race.equal]
-    told += [_divergence(one, where) for one in divergences(trace)]
-    told += [line for buffer in trace.buffers if (line := _find_unwritten(trace, buffer))]
+    problems = [_fault(fault, where, actor) for fault in faults(trace)]
+    problems += [trace.describe_undefined(one, where) for one in trace.undefined]
+    problems += [_race(race, where, actor) for race in races(trace) if not race.equal]
+    problems += [_divergence(one, where) for one in divergences(trace)]
+    problems += [line for buffer in trace.buffers if (line := _find_unwritten(trace, buffer))]
     return {
         MOVED: moved,
         BUSIEST: {ACTOR: actor, NUMBER: busiest, BYTES: int(each[most])},
         WIDEST: trace.threads,
-        WRONG: "\n".join(told),
+        WRONG: "\n".join(problems),
     }
 
 
 def _find_unwritten(trace: Trace, buffer: Buffer) -> str:
-    """A line about the elements of a result that nothing was ever written to; "" if there are none."""
-    if buffer.written or buffer.space != "global":
+    """A line about the elements of an output that were never stored to; "" if there are none."""
+    if buffer.initialized or buffer.space != "global":
         return ""
     missing = times_written(trace, buffer.name) == 0
     if not missing.any():
@@ -79,7 +76,7 @@ def _find_unwritten(trace: Trace, buffer: Buffer) -> str:
 
 
 def _where(artifact: Any) -> Callable[[Site], str]:
-    """A line as the learner finds it: by its cell where the kernels are those of exported cells."""
+    """A function that formats a source line, by its notebook cell if the kernels come from exported cells."""
     loader = getattr(artifact, "__loader__", None)
     return lambda site: str(locate_in_cell(site, loader))
 

@@ -1,4 +1,4 @@
-"""A kernel's Python function with the simulator in place of `numba.cuda`; the kernel's own module stays as it is."""
+"""Copy a kernel's Python function with the simulator in place of `numba.cuda`; the kernel's module is unchanged."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.trace.cells import KernelError
 from mlsys_lab.kernels.trace.numba_numbers import BUILTINS, as_numba, hold_numbers, stand_in
 from mlsys_lab.kernels.trace.numba_turns import COUNTER, Turns, count_turns
-from mlsys_lab.kernels.trace.places import KernelError
 
 _MARK = "simulated kernel"
-"""Key in the globals of functions made here by which they are known; no Python name can be it."""
+"""Key in the globals of copied functions that identifies them; it cannot clash with a Python name."""
 
 
 VARYING = ("blockDim", "gridDim", "blockIdx", "threadIdx", "shape", "size", "ndim")
@@ -26,7 +26,7 @@ CONSTANTS = ("LOAD_CONST", "KW_NAMES", "RETURN_CONST")
 
 
 def python_function(kernel: Any) -> FunctionType:
-    """The Python function under `@cuda.jit`; InputError for what is no kernel."""
+    """The Python function under `@cuda.jit`; InputError if it is not a kernel."""
     function = getattr(kernel, "py_func", kernel)
     if not isinstance(function, FunctionType):
         raise InputError("not a kernel", got=type(kernel).__name__, expected="a function with @cuda.jit")
@@ -36,7 +36,7 @@ def python_function(kernel: Any) -> FunctionType:
 def simulate(function: FunctionType, cuda: Any, turns: Turns | None = None) -> FunctionType:
     """Copy a kernel's function so that `cuda` means the simulator, in it and in the kernels that it calls.
 
-    With `turns`, the copies tell it of their loops and calls.
+    With `turns`, the copies report their loops and calls to it.
     """
     return _copy(function, cuda, turns, {})
 

@@ -1,4 +1,4 @@
-"""One launch of a simulated kernel: it runs the blocks one after the other and gives one line for what goes wrong."""
+"""One launch of a simulated kernel: runs the blocks one after another and reports errors in one line."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing import Any
 import numpy as np
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.kernels.trace.cells import KernelError
 from mlsys_lab.kernels.trace.events import Buffer
 from mlsys_lab.kernels.trace.numba_functions import find_kernels, locate, python_function, simulate
 from mlsys_lab.kernels.trace.numba_memory import Guarded, Memory, poison
 from mlsys_lab.kernels.trace.numba_module import Cuda, Space
 from mlsys_lab.kernels.trace.numba_numbers import Convert, as_numba
 from mlsys_lab.kernels.trace.numba_threads import Block, Dim3, Thread, Workers
-from mlsys_lab.kernels.trace.numba_turns import Places, Turns
-from mlsys_lab.kernels.trace.places import KernelError
+from mlsys_lab.kernels.trace.numba_turns import Instructions, Turns
 
-MOST_THREADS = 1024
-"""Most threads that a block may have."""
+MAX_THREADS = 1024
+"""Threads of the largest block."""
 
 SHARED_BYTES = 48 * 1024
-"""Most bytes of shared memory that a kernel's own arrays may take in a block."""
+"""Shared memory available to a kernel's own arrays in a block."""
 
 SHARED_ALIGNMENT = 16
-"""Multiple of bytes at which a shared array begins: a model, for compilers place them as they like."""
+"""Alignment of shared arrays in bytes: a model, since compilers choose their own."""
 
 Extent = int | tuple[int, ...]
 
 Calls = tuple[tuple[int, int], ...]
-"""Code and place in it, of a kernel and of the kernels that called it."""
+"""Code and instruction of a kernel and of the kernels that called it."""
 
 
 class Launch:
-    """A simulated launch without a record: an index out of bounds and a barrier that threads miss raise InputError."""
+    """A simulated launch without recording: out-of-bounds indices and divergent barriers raise InputError."""
 
     memory: type[Memory] = Guarded
     counts_turns = False
@@ -44,12 +44,12 @@ class Launch:
 
     def __init__(self, kernel: Any, grid: Extent, block: Extent) -> None:
         self.grid, self.block = _extent("grid", grid), _extent("block", block)
-        if (threads := self.block.x * self.block.y * self.block.z) > MOST_THREADS:
-            raise InputError("threads of a block", got=threads, expected=f"at most {MOST_THREADS}")
+        if (threads := self.block.x * self.block.y * self.block.z) > MAX_THREADS:
+            raise InputError("threads of a block", got=threads, expected=f"at most {MAX_THREADS}")
         function = python_function(kernel)
         self.name, self.parameters = function.__name__, list(inspect.signature(function).parameters)
-        self.place = Places()
-        self.kernel = simulate(function, Cuda(self), Turns(self, self.place) if self.counts_turns else None)
+        self.instruction_of = Instructions()
+        self.kernel = simulate(function, Cuda(self), Turns(self, self.instruction_of) if self.counts_turns else None)
         self.block_number = self.phase = 0
         self.shared: dict[Calls, Memory] = {}  # of the block that runs, by the place that asked for it
         self.buffers: list[Buffer] = []
@@ -94,7 +94,7 @@ class Launch:
 
     def allocate(self, space: Space, shape: Any, dtype: Any, frame: FrameType) -> Memory:
         """The array of one call of cuda.shared.array (one for all threads of a block) or of cuda.local.array."""
-        place = tuple((id(one.f_code), self.place(one)) for one in find_kernels(frame))
+        place = tuple((id(one.f_code), self.instruction_of(one)) for one in find_kernels(frame))
         if space == "shared" and place in self.shared:
             return self.shared[place]
         if space == "shared" and 0 in (shape if isinstance(shape, tuple) else (shape,)):

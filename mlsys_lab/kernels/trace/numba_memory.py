@@ -1,4 +1,4 @@
-"""Arrays as a kernel of Numba sees them: elements by integer indices, a shape, a size, a type, and nothing else."""
+"""Arrays as a simulated Numba kernel sees them: elements by integer indices, shape, size and dtype only."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from mlsys_lab.kernels.trace.events import ATOMIC, LOAD, STORE
 from mlsys_lab.kernels.trace.numba_numbers import Convert, as_numba
 
 Touch = Callable[[int, "Memory", int], None]
-"""Type of the function told of each access: its kind, the array, and the element counted along memory."""
+"""Type of the callback for each access: its kind, the array, and the element's position in memory."""
 
 
 def poison(dtype: np.dtype[Any]) -> Any:
-    """Value of memory that nobody has written: NaN, or an integer type's largest."""
+    """Value of uninitialized memory: NaN, or an integer type's largest value."""
     if dtype.kind in "fc":
         return dtype.type(np.nan)
     return True if dtype.kind == "b" else int(np.iinfo(dtype).max)
 
 
 class Memory:
-    """An array, or a view of one. Integers come out as Python's, which like Numba's do not wrap at 8, 16 or 32 bits.
+    """An array, or a view of one. Integers load as Python's, which like Numba's do not wrap at 8, 16 or 32 bits.
 
     As in Numba, an index below 0 counts from the end of its dimension, and fewer indices than dimensions, or slices,
-    give a view. Nothing else is checked on the device: [0, n] of a row of n elements is [1, 0]. Loads from outside of
-    the whole array give `poison`, stores to it are dropped.
+    give a view. Nothing else is checked on the device: [0, n] of a row of n elements is [1, 0]. Loads from outside the
+    underlying array give `poison`, stores to it are dropped.
     """
 
     __iter__ = None  # NumPy's would never end: no index is refused
@@ -47,7 +47,7 @@ class Memory:
         return as_numba(self._values[element])
 
     def _place(self, first: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
-        """Let this be the view whose element [0, …, 0] is the `first` of the whole array; strides in elements."""
+        """Make this the view whose element [0, …, 0] is element `first` of the whole array; strides in elements."""
         self.shape, self.ndim, self.size = shape, len(shape), prod(shape)
         self._first, self._strides = first, strides
 
@@ -68,7 +68,7 @@ class Memory:
         self._touch(STORE, self, element)
 
     def update(self, key: Any, change: Callable[[Any], Any]) -> Any:
-        """Atomically replace an element by what `change` makes of it; returns the old value."""
+        """Atomically replace an element's value by `change(value)` and return the old value."""
         element = self._changed(key)
         self._touch(ATOMIC, self, element)
         old = self.load(element)
@@ -76,15 +76,15 @@ class Memory:
         return old
 
     def load(self, element: int) -> Any:
-        """Value of an element, without a record of the access."""
+        """Value of an element, without recording the access."""
         return self._read(element) if 0 <= element < len(self._values) else as_numba(poison(self.dtype))
 
     def bits(self, element: int) -> int:
-        """A number for an element's value, equal for equal values; 0 for an element that is not there."""
+        """A number for an element's value, equal for equal values; 0 if out of bounds."""
         return hash(self._values[element].tobytes()) | 1 if 0 <= element < len(self._values) else 0
 
     def store(self, element: int, value: Any) -> None:
-        """Set an element, without a record of the access."""
+        """Set an element, without recording the access."""
         if 0 <= element < len(self._values):
             try:
                 self._values[element] = value
@@ -92,7 +92,7 @@ class Memory:
                 self._values[element] = Convert(self.dtype)(value)
 
     def element(self, key: Any) -> int:
-        """Position of an index in memory, counted in elements; TypeError or ValueError for what names no element."""
+        """Position in memory of an index, in elements; TypeError or ValueError if it does not name an element."""
         if self.ndim == 1:
             one = key if type(key) is int else index(key[0] if type(key) is tuple and len(key) == 1 else key)
             return self._first + (one + self.size if one < 0 else one) * self._strides[0]
@@ -105,7 +105,7 @@ class Memory:
         return self._first + sum((index(one) + n if one < 0 else index(one)) * stride for one, n, stride in indices)
 
     def _changed(self, key: Any) -> int:
-        """Position of the one element that a kernel changes; InputError where the key names more or none."""
+        """Position of the one element that a kernel changes; InputError if the key does not name exactly one."""
         try:
             return self.element(key)
         except (TypeError, ValueError):
@@ -114,7 +114,7 @@ class Memory:
             raise InputError(what, got=_format_key(key)) from None
 
     def _view(self, key: Any) -> Memory:
-        """The part of the array that some integers and slices choose."""
+        """The view that integers and slices select."""
         keys = key if type(key) is tuple else (key,)
         first = self._first
         left: list[tuple[int, int]] = []  # length and stride of each dimension of the view
@@ -139,10 +139,10 @@ class Memory:
 
 
 class Guarded(Memory):
-    """An array of a launch that is not recorded; raises InputError for an index outside of its dimension."""
+    """An array of an unrecorded launch; raises InputError for an out-of-bounds index."""
 
     def element(self, key: Any) -> int:
-        """Position of an index in memory, counted in elements; InputError for one out of bounds."""
+        """Position in memory of an index, in elements; InputError if out of bounds."""
         element = super().element(key)
         keys = key if type(key) is tuple else (key,)
         for one, extent in zip(keys, self.shape, strict=True):
@@ -154,7 +154,7 @@ class Guarded(Memory):
 
 
 def _flatten(values: np.ndarray) -> np.ndarray:
-    """The memory from an array's first element to its last, as one dimension without gaps."""
+    """The memory from an array's first element to its last, as one contiguous dimension."""
     if values.flags.c_contiguous:
         return values.reshape(-1)
     span = 1 + sum((n - 1) * stride for n, stride in zip(values.shape, values.strides, strict=True)) // values.itemsize

@@ -1,8 +1,8 @@
-"""What a simulated kernel finds under the name `cuda`: the part of Numba's interface that kernels use.
+"""The module `cuda` of a simulated kernel: the part of Numba's interface that kernels use.
 
-Fences change nothing when threads run one at a time, but the launch records them; all else is refused by name.
-`syncwarp` makes the lanes of a warp wait for each other and orders what they do to memory; shuffles and votes make them
-wait and order nothing, as on the device.
+Fences have no effect when threads run one at a time, but the launch records them; unsupported names raise an error.
+`syncwarp` synchronizes the lanes of a warp and orders their memory accesses; shuffles and votes synchronize without
+ordering, as on the device.
 """
 
 from __future__ import annotations

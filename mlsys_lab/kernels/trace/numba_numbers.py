@@ -20,18 +20,18 @@ from typing import Any
 
 import numpy as np
 
-LEAST_INTEGER = -(1 << 63)
-"""What becomes of NaN and infinity as an integer (x86-64 and PTX: the least 64-bit integer)."""
+MIN_INTEGER = -(1 << 63)
+"""NaN and infinity converted to an integer (x86-64 and PTX: the smallest 64-bit integer)."""
 
 
 class SmallInteger(int):
-    """An integer of 8 or 16 bits, with which a float32 stays a float32."""
+    """An 8- or 16-bit integer: an operation with a float32 gives a float32."""
 
     __slots__ = ()
 
 
 NARROW = (np.float32, np.float16, bool, SmallInteger)
-"""What a float32 stays a float32 with."""
+"""Operand types with which a float32 gives a float32."""
 
 
 class Float32(np.float32):
@@ -141,7 +141,7 @@ def _number_type(value: Any) -> np.dtype[Any] | None:
 
 def to_int(value: Any) -> int:
     """The number without its fraction; the least 64-bit integer for NaN and infinity."""
-    return int(value) if not isinstance(value, float | np.floating) or math.isfinite(value) else LEAST_INTEGER
+    return int(value) if not isinstance(value, float | np.floating) or math.isfinite(value) else MIN_INTEGER
 
 
 def to_float(value: Any) -> Any:

@@ -1,13 +1,13 @@
-"""Numba's CUDA kernels without a GPU, thread by thread: run, or run with every load and store recorded.
+"""Run or record Numba CUDA kernels without a GPU, thread by thread.
 
-Takes what `@cuda.jit` made, on a machine with a GPU as on one without, and runs the Python function in it: no variable
-of the environment is needed. The threads of a block run one at a time, x fastest, each up to its next barrier, and the
-blocks one after the other, so a race has the same outcome every time; the record is what shows it.
+Takes the result of `@cuda.jit`, on a machine with or without a GPU, and runs the Python function in it; no environment
+variable is needed. The threads of a block run one at a time, x fastest, each up to its next barrier, and the blocks one
+after another, so a race has the same outcome every time; the recorded trace reveals it.
 
-The threads of a warp that execute one instruction in the same turns of the loops around it, between the same barriers,
-make one request together (`numba_turns` says why). The record does not know the compiler: an element that the source
-reads twice counts twice, although one load may be made of it, two stores in the two halves of a branch are two
-requests, although one may be made of them, and local arrays that end in registers count as memory.
+The threads of a warp that execute an instruction in the same iterations of its enclosing loops, between the same
+barriers, make one request together (see `numba_turns`). The trace ignores compiler optimizations: an element that the
+source reads twice counts twice even if the compiler merges the loads, stores in the two branches of an `if` are two
+requests even if it merges them, and local arrays that end up in registers count as memory.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from mlsys_lab.kernels.trace.numba_module import Space
 from mlsys_lab.kernels.trace.numba_threads import Block, Held, Thread
 
 NOTED = ("kind", "buffer", "site", "thread", "offset", "sync", "value", "lock")
-"""Fields of an access that are noted when it happens; its lock is known when that is released."""
+"""Fields noted at an access; its lock is known when that is released."""
 
 
 def run(kernel: Any, grid: Extent, block: Extent, *args: Any) -> None:
-    """Run a kernel as `kernel[grid, block](*args)` would; arrays (contiguous, in the host's memory) change in place.
+    """Run a kernel as `kernel[grid, block](*args)` would; arrays (contiguous, in host memory) change in place.
 
-    Raises InputError, with the kernel's own line, for what fails in a thread, an index outside of its array, and a
-    barrier that not all threads of a block reach.
+    Raises InputError with the kernel's source line for an error in a thread, an out-of-bounds index, and a barrier that
+    not all threads of a block reach.
     """
     Launch(kernel, grid, block).run(args)
 
 
 def record(kernel: Any, grid: Extent, block: Extent, *args: Any, outputs: str | Sequence[str] = ()) -> Trace:
-    """Run a kernel as `run` does and keep what it did to memory.
+    """Run a kernel as `run` does and record its memory accesses.
 
-    `outputs` names parameters whose elements mean nothing before the launch: they are filled with NaN or an integer's
-    largest, as shared and local arrays are. An access outside of an array is recorded and does no harm. A barrier that
-    some threads do not reach is recorded, and the others go on. Raises InputError for what fails in a thread.
+    `outputs` names uninitialized parameters: they are filled with NaN or the largest integer, as shared and local
+    arrays are. An out-of-bounds access is recorded and harmless. A barrier that some threads do not reach is recorded,
+    and the other threads continue. Raises InputError for an error in a thread.
     """
     recording = _Recording(kernel, grid, block, (outputs,) if isinstance(outputs, str) else outputs)
     recording.run(args)
@@ -56,7 +56,7 @@ def record(kernel: Any, grid: Extent, block: Extent, *args: Any, outputs: str | 
 
 
 class _Recording(Launch):
-    """A simulated launch that keeps a row for every access and every arrival at a barrier."""
+    """A simulated launch that records every access and every arrival at a barrier."""
 
     memory = Memory
     counts_turns = True
@@ -75,11 +75,11 @@ class _Recording(Launch):
         self._begin_warp()
 
     def add(self, name: str, space: Space, values: np.ndarray, start: int = 0) -> int:
-        """Number of a new buffer called `name`; an output's values are replaced by poison."""
+        """Add a buffer and return its index; an output's values are replaced by poison."""
         number = super().add(name, space, values, start)
         if space == "global" and name in self._outputs:
             values[...] = poison(values.dtype)
-            self.buffers[number] = replace(self.buffers[number], written=False)
+            self.buffers[number] = replace(self.buffers[number], initialized=False)
         return number
 
     def _begin_warp(self) -> None:
@@ -88,12 +88,12 @@ class _Recording(Launch):
         self._site_of: list[int] = []  # by request
 
     def on_access(self, kind: int, memory: Memory, element: int) -> None:
-        """Note an access of the thread that runs now: its request, and where in the source it stands."""
+        """Record an access of the running thread: its request and its source line."""
         frame = sys._getframe(2)
         if kind == ATOMIC:
             frame = frame.f_back  # type: ignore[assignment]  # through cuda.atomic
         thread = self.thread
-        at = (*thread.path, self.place(frame))
+        at = (*thread.path, self.instruction_of(frame))
         request = self._numbers.get(at)
         if request is None:
             request = self._numbers[at] = len(self._numbers)
@@ -105,14 +105,14 @@ class _Recording(Launch):
         self._warp.extend((request, kind, memory.number, site, thread.number, offset, thread.syncs, value, 0))
 
     def on_fence(self, *, device: bool) -> None:
-        """Let the lock that the running thread has taken protect what it did since."""
+        """Let the lock that the running thread holds protect its accesses since it was acquired."""
         if (held := self.thread.held) is not None:
             held.device = held.device and device
             held.protected += held.accesses
             held.accesses.clear()
 
     def on_exchange(self, memory: Memory, element: int) -> None:
-        """Take an element as a lock, or release it if the running thread has taken it before."""
+        """Acquire an element as a lock, or release it if the running thread holds it."""
         block = self.block_number if self.buffers[memory.number].space == "shared" else -1
         lock, held = (memory.number, element, block), self.thread.held
         if held is None or held.element != lock:
@@ -129,10 +129,10 @@ class _Recording(Launch):
         return super().on_arrival(frame)
 
     def on_barrier(self, block: Block, waiting: list[Thread]) -> None:
-        """Let the waiting threads go on; the recorded arrivals tell who was missing."""
+        """Let the waiting threads continue; the recorded arrivals show which were missing."""
 
     def on_warp_stop(self, warp: list[Thread]) -> None:
-        """Number the requests of a warp in the order of time, which is that of their paths."""
+        """Number the requests of a warp in time order, which is the order of their paths."""
         ranks = np.empty(len(self._numbers), np.int64)
         for rank, at in enumerate(sorted(self._numbers)):
             ranks[self._numbers[at]] = rank

@@ -1,7 +1,7 @@
-"""CUDA's threads one at a time: each runs up to its next barrier, in a fixed order, so that every run is the same.
+"""Run CUDA threads one at a time, each up to its next barrier, in a fixed order, so that every run is the same.
 
-A thread runs in a greenlet: it stops where its kernel waits, and goes on from there. Numba's own simulator starts a
-thread of the operating system for each and polls them.
+A thread runs in a greenlet, which is suspended where its kernel waits. Numba's own simulator starts an operating-system
+thread for each and polls them.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class Dim3(NamedTuple):
 
 @dataclass
 class Waiting:
-    """What a thread waits for: the rest of its block, or those lanes of its warp that `mask` names."""
+    """A thread's pending barrier, shuffle or vote: with its block, or with the lanes of its warp in `mask`."""
 
     name: str  # what the kernel called, such as syncthreads or shfl_down_sync
     where: str  # file:line
     mask: int | None  # None: the whole block
-    value: Any = None  # what this thread brings to it
+    value: Any = None  # this thread's contribution
     argument: int = 0  # the shuffles' lane, distance or lane mask
 
 
 @dataclass
 class Held:
-    """A lock that a thread has taken, and its accesses since: those before its last fence are `protected`."""
+    """A lock that a thread holds, and its accesses since acquiring it: those before its last fence are `protected`."""
 
     element: tuple[int, int, int]  # the lock: array, position, and block where the array is shared memory, else −1
     device: bool = True  # whether all fences are for the whole device
@@ -52,14 +52,14 @@ class Held:
 
 @dataclass(eq=False)
 class Thread:
-    """A thread of the running block: its index, its greenlet, and what it waits for."""
+    """A thread of the running block: its index, its greenlet, and what it is waiting for."""
 
     number: int  # within the block, x fastest
     index: Dim3
     running: greenlet | None = None  # from its first instruction to its last
     finished: bool = False
     waiting: Waiting | None = None
-    answer: Any = None  # what it is told when it goes on
+    answer: Any = None  # the result when it resumes
     syncs: int = 0  # times that it met all of its warp at a syncwarp
     held: Held | None = None
     path: list[int] = field(default_factory=list)  # the calls and the turns of loops that it is in
@@ -103,7 +103,7 @@ class Workers:
 
 
 class Block:
-    """The threads of one block, and how they go on together."""
+    """The threads of one block and their scheduling."""
 
     def __init__(self, shape: Dim3) -> None:
         places = (Dim3(x, y, z) for z in range(shape.z) for y in range(shape.y) for x in range(shape.x))
@@ -127,7 +127,7 @@ class Block:
             _exchange(warp, exchanging)
 
     def release(self) -> None:
-        """Let the threads that wait for their block go on, with the answer to syncthreads_count, _and, _or."""
+        """Resume the threads that wait for their block, with the result of syncthreads_count, _and, _or."""
         waiting = self.at_barrier
         votes = [bool(thread.waiting.value) for thread in waiting if thread.waiting is not None]
         for thread in waiting:
@@ -180,7 +180,7 @@ def _answer(name: str, lanes: dict[int, Thread]) -> None:
                 thread.answer = own.value  # beyond the warp, a thread keeps what it has
             elif source in asked:
                 thread.answer = asked[source].value
-            else:  # a lane that is not there or that the mask does not name: nobody knows what comes
+            else:  # a lane that does not exist or is not in the mask: undefined
                 thread.answer = poison(np.asarray(own.value).dtype)
         elif name == "ballot_sync":
             thread.answer = ballot

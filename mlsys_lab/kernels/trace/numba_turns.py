@@ -1,10 +1,10 @@
-"""Where in its kernel a lane is: in which turn of which loops, called from where, at which instruction.
+"""Position of a lane in its kernel: loop iterations, call stack and instruction, which decide warp reconvergence.
 
-Lanes of a warp that branch apart meet again where the branch ends, and go round a loop together: a lane that skips the
-rest of a turn waits for the others' next, one that has left the loop waits behind it (for structured code this is
-reconvergence at the immediate post-dominator, with lanes that have left or returned no longer waited for). So lanes
-are at one instruction at once if all turns of the loops around it are the same. Python does not tell in which turn a
-loop is; a copy of the kernel's code that counts does.
+Lanes of a warp that diverge at a branch reconverge where the branch ends, and iterate a loop together: a lane that
+skips the rest of an iteration waits for the next one, and a lane that has left the loop waits after it (for structured
+code this is reconvergence at the immediate post-dominator; lanes that have left or returned are not waited for). So
+lanes execute an instruction together if the iterations of all enclosing loops are equal. Python does not expose the
+iteration of a loop; an instrumented copy of the kernel's code counts it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from weakref import WeakKeyDictionary
 from mlsys_lab.errors import InputError
 
 COUNTER = "turns of loops"
-"""Name of the launch's `Turns` in code that counts; no Python name can be it."""
+"""Name of the launch's `Turns` in instrumented code; it cannot clash with a Python name."""
 
 ENDED = sys.maxsize
-"""Turn of a loop whose `else` a lane runs: behind all others, for every lane."""
+"""Iteration number of a loop's `else`: after all iterations, for every lane."""
 
 
 class Lane(Protocol):
-    """Type of a thread that keeps where it is: for each loop around it and each call that led to it, outermost first.
+    """Type of a thread that keeps its position: each enclosing loop and each call on its stack, outermost first.
 
-    A loop stands there as its instruction and its turn, from 1, a call as its instruction.
+    A loop is its instruction and its iteration, from 1; a call is its instruction.
     """
 
     path: list[int]
@@ -43,17 +43,17 @@ class Host(Protocol):
 
     @property
     def thread(self) -> Lane:
-        """The thread that runs now."""
+        """The running thread."""
 
 
-class Places:
+class Instructions:
     """Numbering of the instructions of kernels' code."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, list[int]] = {}  # by code
 
     def __call__(self, frame: FrameType) -> int:
-        """Number of the instruction that a frame is at: its offset, in the order in which a function's code runs."""
+        """Number of a frame's current instruction, in execution order."""
         numbers = self._numbers.get(id(frame.f_code))
         if numbers is None:
             numbers = self._numbers[id(frame.f_code)] = _number_instructions(frame.f_code)
@@ -61,21 +61,21 @@ class Places:
 
 
 class Turns:
-    """What counting code calls: it keeps the running thread's path."""
+    """Callbacks of instrumented code, which keep the running thread's path."""
 
-    def __init__(self, host: Host, place: Places) -> None:
+    def __init__(self, host: Host, place: Instructions) -> None:
         self._host, self._place = host, place
 
     def enter(self) -> None:
-        """Note that the thread is before a loop."""
+        """Record that the thread enters a loop."""
         self._host.thread.path += (self._place(sys._getframe(1)), 0)
 
     def begin(self) -> None:
-        """Note that a turn of the innermost loop begins."""
+        """Record that an iteration of the innermost loop starts."""
         self._host.thread.path[-1] += 1
 
     def end(self) -> None:
-        """Note that the innermost loop's `else` begins."""
+        """Record that the innermost loop's `else` starts."""
         self._host.thread.path[-1] = ENDED
 
     def leave(self) -> None:
@@ -132,7 +132,7 @@ class _Counting(ast.NodeTransformer):
     """Statements around and in each loop that tell of it."""
 
     def __init__(self) -> None:
-        self._left = 0  # loops that a `break` or `continue` here leaves beside its own: those in whose `else` it stands
+        self._left = 0  # enclosing loops that a `break` or `continue` here also leaves: those in whose `else` it stands
 
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
         return self._count(node)

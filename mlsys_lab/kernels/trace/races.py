@@ -1,17 +1,17 @@
-"""Races: accesses to one element in no fixed order, one of which changes it, so that the outcome is left to chance.
+"""Data races: unordered accesses to one element, at least one of which changes it.
 
-Two threads of a block are in order only if a barrier of the block lies between, or in one warp a `syncwarp` of all its
-lanes; without one the threads of a warp run independently since Volta. Two blocks of a launch are never in order. Loads
-do not race with loads nor atomics with atomics; an atomic races with a plain access. Lanes of one request that store to
-one element race too: one of them wins.
+Two threads of a block are ordered only by a barrier of the block between them or, within a warp, by a `syncwarp` of all
+its lanes; without one, the threads of a warp run independently since Volta. Two blocks of a launch are never ordered.
+Loads do not race with loads, nor atomics with atomics; an atomic races with a plain access. Lanes of one request that
+store to one element race too: one of them wins.
 
-Two accesses under one lock are in order. Numba's recorder follows the locks itself; of Triton's, a lock is taken by a
-compare-and-swap that succeeds and let go by an exchange in a later phase, since only a barrier makes sure that the
-other lanes are done. Where all that threads do to an element between two barriers is to store one equal value, nothing
-is left to chance, and the race says so (`equal`).
+Two accesses under one lock are ordered. Numba's recorder tracks locks itself; in Triton a lock is acquired by a
+compare-and-swap that succeeds and released by an exchange in a later phase, since only a barrier ensures that the other
+lanes are done. If threads only store one equal value to an element between two barriers, the outcome is deterministic,
+and the race is marked `equal`.
 
-Left out: other orders that a kernel makes itself (a `syncwarp` of some lanes, fences with flags), which are reported
-although they hold, where both sides update one word by atomics with that word's line.
+Not modelled: other orders that a kernel establishes itself (a `syncwarp` of some lanes, fences with flags). They are
+reported as races; if both sides update one word by atomics, the report names that word's line.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from itertools import combinations
 
 import numpy as np
 
-from mlsys_lab.kernels.trace.events import ATOMIC, LET_GO, LOAD, STORE, TAKE, WARP, Site, Trace
+from mlsys_lab.kernels.trace.events import ACQUIRE, ATOMIC, LOAD, RELEASE, STORE, WARP, Site, Trace
 from mlsys_lab.kernels.trace.requests import VERBS
-from mlsys_lab.kernels.trace.rows import element_ids, group_rows, group_sizes, is_inside
+from mlsys_lab.kernels.trace.rows import element_ids, group_rows, group_sizes, in_bounds
 
 
 @dataclass(frozen=True)
 class Race:
-    """Two places in the source that touch common elements in no order; the first of them changes the elements."""
+    """Two source lines with unordered accesses to the same elements; the first of them changes the elements."""
 
     buffer: str
     first: Site
@@ -54,7 +54,7 @@ class Race:
 
     @property
     def sentence(self) -> str:
-        """One line about the race, which begins with the lines of source."""
+        """One line about the race, starting with its source lines."""
         where = f"{self.first}" if self.first == self.second else f"{self.first} and {self.second}"
         why = "and nothing orders them" if self.between_blocks else "with no barrier between"
         what = f"{self.who} {VERBS[self.first_kind]}s {self.place} of {self.buffer}"
@@ -64,16 +64,16 @@ class Race:
         return f"{where}: {what}, {why}{more}{self.describe_lock(str)}"
 
     def describe_lock(self, where: Callable[[Site], str]) -> str:
-        """The words on what may put the two in order after all, its place told by `where`; "" if nothing may."""
+        """A clause about a lock that may order the two accesses, its line formatted by `where`; "" if there is none."""
         return f", unless {where(self.lock)} is a lock that does" if self.lock else ""
 
 
 def races(trace: Trace) -> tuple[Race, ...]:
-    """Races between threads of a block, in shared and global memory, then those between blocks, by place."""
+    """Races between threads of a block, in shared and global memory, then those between blocks, in source order."""
     changed = np.zeros(len(trace.buffers), dtype=bool)
     changed[trace.accesses["buffer"][trace.accesses["kind"] != LOAD]] = True
     rows = trace.accesses[changed[trace.accesses["buffer"]]]
-    rows = rows[is_inside(trace, rows)]
+    rows = rows[in_bounds(trace, rows)]
     common = rows[np.asarray([buffer.space == "global" for buffer in trace.buffers], dtype=bool)[rows["buffer"]]]
     cell, warp, turn = element_ids(trace, rows), rows["thread"] // WARP, (rows["block"], rows["phase"])
     of_lanes = _find_pairs(rows, rows["thread"], cell, *turn, warp, rows["sync"])
@@ -133,10 +133,10 @@ def _find_held_locks(trace: Trace, rows: np.ndarray) -> np.ndarray:
     held = np.zeros(len(rows), dtype=np.int64)
     locks = rows[rows["role"] != 0]
     elements = element_ids(trace, locks) + 1
-    for number in np.flatnonzero(locks["role"] == TAKE):
+    for number in np.flatnonzero(locks["role"] == ACQUIRE):
         taken = locks[number]
         after = (locks["request"] > taken["request"]) & (locks["block"] == taken["block"])
-        let_go = locks[after & (elements == elements[number]) & (locks["role"] == LET_GO)]
+        let_go = locks[after & (elements == elements[number]) & (locks["role"] == RELEASE)]
         if len(let_go):
             inside = slice(*np.searchsorted(rows["request"], (taken["request"] + 1, let_go["request"][0])))
             under = (rows["block"][inside] == taken["block"]) & (rows["phase"][inside] < let_go["phase"][0])
@@ -187,16 +187,16 @@ def _race(trace: Trace, one: np.void, other: np.void, elements: int, *, equal: b
         second=trace.sites[other["site"]],
         second_kind=int(other["kind"]),
         elements=elements,
-        place=buffer.place(int(one["offset"])),
+        place=buffer.describe(int(one["offset"])),
         block=int(one["block"]),
         thread=int(one["thread"]),
         other_block=int(other["block"]),
         other_thread=int(other["thread"]),
-        who=trace.name_actor(int(one["block"]), int(one["thread"])),
-        other_who=trace.name_actor(
+        who=trace.describe_actor(int(one["block"]), int(one["thread"])),
+        other_who=trace.describe_actor(
             None if other["block"] == one["block"] else int(other["block"]), int(other["thread"])
         ),
-        lock=_find_lock(trace, one, other) if trace.words[0] == "program" else None,
+        lock=_find_lock(trace, one, other) if trace.unit_names[0] == "program" else None,
         equal=equal,
     )
 
@@ -204,7 +204,7 @@ def _race(trace: Trace, one: np.void, other: np.void, elements: int, *, equal: b
 def _find_lock(trace: Trace, one: np.void, other: np.void) -> Site | None:
     """Where the two actors of a race update by atomics one element that is not the one they race for."""
     rows = trace.accesses[trace.accesses["kind"] == ATOMIC]
-    rows = rows[is_inside(trace, rows)]
+    rows = rows[in_bounds(trace, rows)]
     cells = element_ids(trace, rows)
     actor = ["block"] if one["block"] != other["block"] else ["block", "thread"]
     mine, its = (np.logical_and.reduce([rows[field] == row[field] for field in actor]) for row in (one, other))

@@ -1,4 +1,4 @@
-"""Everything that the microscope found in one launch: a table of figures, and a line for each problem and cost."""
+"""Report on one launch: a table of figures, and a line for each problem and each cost."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ from mlsys_lab.kernels.trace.sectors import coalescing
 from mlsys_lab.kernels.trace.traffic import Traffic, traffic
 
 NOTEBOOK_COLUMNS = 90
-"""Characters of a line that JupyterLab shows at 1280 px, beside its file browser."""
+"""Characters of a line that JupyterLab shows at 1280 px, next to its file browser."""
 
 
 @dataclass(frozen=True)
 class Report(JupyterMixin):
-    """What one launch did to memory, and what is wrong with it; it prints, and displays in a notebook, as `table()`."""
+    """Memory traffic, costs and problems of one launch; prints, and displays in a notebook, as `table()`."""
 
     kernel: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
-    words: tuple[str, str]  # for a block and a thread
+    unit_names: tuple[str, str]  # of a block and a thread
     traffic: tuple[Traffic, ...]  # by array
-    coalescing: tuple[Requests, ...]  # by place: sectors of global memory
-    conflicts: tuple[Requests, ...]  # by place: passes through shared memory
-    contention: tuple[Requests, ...]  # by place: turns of atomics
+    coalescing: tuple[Requests, ...]  # by source line: sectors of global memory
+    conflicts: tuple[Requests, ...]  # by source line: passes through shared memory
+    contention: tuple[Requests, ...]  # by source line: turns of atomics
     faults: tuple[Fault, ...]
-    undefined: tuple[str, ...]  # a line for each place where undefined lanes take effect
+    undefined: tuple[str, ...]  # a line for each source line where undefined lanes take effect
     races: tuple[Race, ...]
     divergences: tuple[Divergence, ...]
     reached_by_all: bool  # every barrier, by threads that have returned too
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What makes the kernel wrong, one line each; empty for a correct one."""
+        """Lines about faults, undefined lanes, races and divergences; empty for a correct kernel."""
         races = (race for race in self.races if not race.equal)
         others: tuple[Race | Divergence, ...] = (*races, *self.divergences)
         return (*(one.sentence for one in self.faults), *self.undefined, *(one.sentence for one in others))
 
     @property
     def costs(self) -> tuple[str, ...]:
-        """What makes the kernel slower than it need be, one line each, the most wasteful place first."""
+        """Lines about repeated traffic, uncoalesced requests, bank conflicts and contention, the worst first."""
         sectors = _wasteful(self.coalescing, "sectors")
         passes = _wasteful(self.conflicts, "passes")
         turns = _wasteful(self.contention, "turns")
@@ -71,8 +71,9 @@ class Report(JupyterMixin):
         return capture.get().rstrip()
 
     def table(self) -> Group:
-        """Figures by array and by place in the source, then problems and costs, for rich to print."""
-        parts: list[Table | str] = [f"[bold]{escape(self.kernel)}[/] grid {self.grid}, {self.words[0]} {self.block}"]
+        """Figures by array and by source line, then problems and costs, for rich to print."""
+        head = f"[bold]{escape(self.kernel)}[/] grid {self.grid}, {self.unit_names[0]} {self.block}"
+        parts: list[Table | str] = [head]
         parts.append(_traffic_table(self.traffic))
         for requests, what, unit in (
             (self.coalescing, "requests to global memory", "sectors"),
@@ -94,7 +95,7 @@ class Report(JupyterMixin):
 
 
 class _Fitted(Group):
-    """Lines folded to the width of a notebook's output area, which is narrower than rich takes it for."""
+    """Lines folded to the width of a notebook's output area, which is narrower than rich assumes."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = min(options.max_width, NOTEBOOK_COLUMNS) if console.is_jupyter else options.max_width
@@ -102,12 +103,12 @@ class _Fitted(Group):
 
 
 def report(trace: Trace) -> Report:
-    """Run all analyses on the trace of one launch; takes about a second for a million accesses."""
+    """Run all analyses on the trace of one launch, in about a second per million accesses."""
     return Report(
         kernel=trace.kernel,
         grid=trace.grid,
         block=trace.block,
-        words=trace.words,
+        unit_names=trace.unit_names,
         traffic=traffic(trace),
         coalescing=coalescing(trace),
         conflicts=conflicts(trace),
@@ -121,19 +122,19 @@ def report(trace: Trace) -> Report:
 
 
 def _repeated_traffic(one: Traffic) -> Iterable[str]:
-    """Yield a line for each direction in which an array is read or written more often than it need be."""
-    for flow, does, most in ((one.read, "read", one.most_reads), (one.written, "written", one.most_writes)):
+    """Yield a line for each direction in which an array's elements are read or written more than once."""
+    for flow, does, most in ((one.read, "read", one.max_reads), (one.written, "written", one.max_writes)):
         if most > 1:
             asked = f"{flow.asked_bytes:,} bytes asked for where {flow.least_bytes:,} would do"
             yield f"{one.buffer} is {does} more than once: {asked}, one element {most:,} times"
 
 
 def _wasteful(requests: Iterable[Requests], unit: str) -> list[str]:
-    """Lines about the places that take more sectors, passes or turns (`unit`) than they need."""
-    wasteful = [one for one in requests if one.taken > one.least]
+    """Lines about the source lines that take more sectors, passes or turns (`unit`) than the ideal."""
+    wasteful = [one for one in requests if one.taken > one.ideal]
     lines = []
-    for one in sorted(wasteful, key=lambda one: one.least - one.taken):
-        worst = f"up to {one.worst.taken} {unit} a request where {one.worst.least} would do"
+    for one in sorted(wasteful, key=lambda one: one.ideal - one.taken):
+        worst = f"up to {one.worst.taken} {unit} a request where {one.worst.ideal} would do"
         lines.append(f"{one.site}: warps {VERBS[one.kind]} {one.buffer} in {worst} (first: {one.worst.who})")
     return lines
 
@@ -141,7 +142,7 @@ def _wasteful(requests: Iterable[Requests], unit: str) -> list[str]:
 def _traffic_table(rows: Iterable[Traffic]) -> Table:
     table = _table("bytes of", "", "asked for", "moved", "least", "asked/least", "moved/least", "most")
     for one in rows:
-        for does, flow, most in (("read", one.read, one.most_reads), ("written", one.written, one.most_writes)):
+        for does, flow, most in (("read", one.read, one.max_reads), ("written", one.written, one.max_writes)):
             if flow.asked_bytes:
                 sizes = (flow.asked_bytes, flow.moved_bytes, flow.least_bytes)
                 ratios = (_ratio(flow.ratio), _ratio(flow.sector_ratio))
@@ -154,8 +155,8 @@ def _requests_table(rows: Iterable[Requests], what: str, unit: str) -> Table:
     for one in rows:
         place = f"{one.site.line} [dim]{escape(one.site.text)}[/]"
         does = f"{VERBS[one.kind]} {escape(one.buffer)}"
-        counts = (f"{one.requests:,}", f"{one.taken:,}", f"{one.least:,}", f"{one.efficiency:.0%}")
-        table.add_row(place, does, *counts, f"{one.worst.taken} for {one.worst.least}")
+        counts = (f"{one.requests:,}", f"{one.taken:,}", f"{one.ideal:,}", f"{one.efficiency:.0%}")
+        table.add_row(place, does, *counts, f"{one.worst.taken} for {one.worst.ideal}")
     return table
 
 

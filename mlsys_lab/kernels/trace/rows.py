@@ -1,6 +1,6 @@
-"""Questions about a trace's rows: which element a lane touched, whether it exists, which rows go together.
+"""Helpers for a trace's rows: element of each access, bounds, grouping.
 
-Elements are told apart by array and index. Two arrays that share memory (one argument passed twice, two views of the
+Elements are identified by array and index. Two arrays that share memory (one argument passed twice, two views of the
 same shared memory) count as different ones.
 """
 
@@ -15,22 +15,22 @@ from mlsys_lab.kernels.trace.events import Trace
 
 
 def per_row(rows: np.ndarray, values: Iterable[int]) -> np.ndarray:
-    """For each row the value of the buffer that it touches, from one value for each of the trace's buffers."""
+    """Look up, for each row, the value of its buffer among one value per buffer."""
     found: np.ndarray = np.fromiter(values, dtype=np.int64)[rows["buffer"]]
     return found
 
 
-def is_inside(trace: Trace, rows: np.ndarray) -> np.ndarray:
-    """Mask of the rows that touch bytes of their buffer; the gaps of a strided view count as its bytes."""
+def in_bounds(trace: Trace, rows: np.ndarray) -> np.ndarray:
+    """Mask of the rows within the bounds of their buffer; the gaps of a strided view count as in bounds."""
     last = per_row(rows, (buffer.size_bytes - buffer.itemsize for buffer in trace.buffers))
     within: np.ndarray = (rows["offset"] >= 0) & (rows["offset"] <= last)
     return within
 
 
 def element_ids(trace: Trace, rows: np.ndarray) -> np.ndarray:
-    """A number for the element of each row, equal for two rows if and only if they touch the same memory.
+    """An id for the element of each row, equal for two rows if and only if they access the same memory.
 
-    Every block has shared arrays of its own and every thread local ones. The rows must lie inside of their buffers.
+    Each block has its own shared arrays and each thread its own local ones. The rows must be in bounds.
     """
     blocks = int(trace.accesses["block"].max(initial=0)) + 1
     threads = int(trace.accesses["thread"].max(initial=0)) + 1
@@ -46,9 +46,9 @@ def element_ids(trace: Trace, rows: np.ndarray) -> np.ndarray:
 
 
 def group_rows(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Order in which rows of equal keys stand together, the first key foremost, and where each group begins.
+    """Sort rows by keys, the first key most significant; return the order and the start of each group of equal keys.
 
-    Within a group rows stand as they stood before.
+    The sort is stable.
 
     >>> order, starts = group_rows(np.array([7, 3, 7]))
     >>> order.tolist(), starts.tolist()
@@ -70,12 +70,12 @@ def group_rows(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def group_sizes(starts: np.ndarray, rows: int) -> np.ndarray:
-    """Number of rows in each group, from where the groups begin and the number of all rows."""
+    """Number of rows in each group, from the groups' starts and the total number of rows."""
     return np.diff(starts, append=rows)
 
 
 def _one_key(keys: tuple[np.ndarray, ...]) -> np.ndarray | None:
-    """One integer a row that orders rows as the keys do and sorts several times sooner; None where it does not fit."""
+    """Combine the keys into one integer per row, which sorts several times faster; None if it would overflow."""
     if not len(keys[0]):
         return keys[0]
     lows, highs = ([int(of(key)) for key in keys] for of in (np.min, np.max))

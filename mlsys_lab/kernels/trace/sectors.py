@@ -1,12 +1,11 @@
-"""Coalescing: how many 32-byte sectors of global memory a warp's requests touch, and how few would hold what they ask.
+"""Coalescing: 32-byte sectors of global memory that a warp's requests touch, and the ideal number.
 
-A warp's request is served with as many transactions of 32 bytes as its lanes touch (CUDA C++ Best Practices Guide,
-"Coalesced Access to Global Memory", compute capability 6.0 and above); lanes that ask for the same bytes share them.
-Caches are left out: a sector that two requests touch counts twice.
+A warp's request takes one 32-byte transaction for each sector that its lanes touch (CUDA C++ Best Practices Guide,
+"Coalesced Access to Global Memory", compute capability 6.0 and above); lanes that access the same bytes share them.
+Caches are ignored: a sector that two requests touch counts twice.
 
-The least for a request is what its bytes would fill, and where lanes have parted (some take the one side of a branch,
-some the other), what its lanes would touch if each stood where its number in the warp says: gaps that other lanes fill
-are no scattering.
+The ideal for a request is the number of sectors that its bytes would fill. If lanes have diverged, it is the number
+that the active lanes would touch at their positions in the warp: gaps left by inactive lanes are not scattering.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ SECTOR_BYTES = 32
 
 
 def coalescing(trace: Trace) -> tuple[Requests, ...]:
-    """Requests to global memory by place in the source, with the sectors taken and the least possible."""
+    """Requests to global memory by source line, with the sectors taken and the ideal number."""
     return by_site(trace, *sectors(trace))
 
 
 def sectors(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Rows of global memory ordered by request and array, where each request begins, its sectors, and the least."""
+    """Rows of global memory ordered by request and array; each request's start, sectors, and ideal sectors."""
     rows = trace.of(space="global")
     address = addresses(trace, rows)
     order, starts = group_rows(rows["request"], rows["buffer"], address)
@@ -47,7 +46,7 @@ def sectors(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
 
 
 def _count_different(group: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """How many different values each group has, groups in ascending order."""
+    """Number of distinct values in each group, groups in ascending order."""
     order, different = group_rows(group, value)
     _, starts = group_rows(group[order[different]])
     return group_sizes(starts, len(different))

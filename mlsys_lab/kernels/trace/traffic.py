@@ -1,7 +1,7 @@
-"""Traffic: the bytes that a launch reads from global memory and writes to it, against the least that would do.
+"""Traffic: bytes that a launch reads from and writes to global memory, compared with the minimum.
 
-An atomic reads and writes. The least: an element whose value from before the launch is asked for is read once, an
-element that is stored to is written once. Lanes outside of an array move bytes as well, but touch no element of it.
+An atomic reads and writes. At the minimum, an element whose value from before the launch is needed is read once, and an
+element that is stored to is written once. Out-of-bounds lanes move bytes too, but touch no element of the array.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ import numpy as np
 
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.kernels.trace.events import LOAD, STORE, Buffer, Trace
-from mlsys_lab.kernels.trace.rows import element_ids, group_rows, is_inside
+from mlsys_lab.kernels.trace.rows import element_ids, group_rows, in_bounds
 from mlsys_lab.kernels.trace.sectors import SECTOR_BYTES, sectors
 
 
 @dataclass(frozen=True)
 class Flow:
-    """Bytes that went one way between lanes and one array of global memory, or several; flows can be added."""
+    """Bytes moved in one direction between lanes and one or more arrays of global memory; flows can be added."""
 
-    asked_bytes: int  # by the lanes, one element each
-    moved_bytes: int  # in whole sectors, by the warps' requests
-    least_bytes: int  # each element that had to be moved, once
-    whole_bytes: int  # each element that there is, once
+    asked_bytes: int  # requested by the lanes, one element each
+    moved_bytes: int  # in full sectors, by the warps' requests
+    least_bytes: int  # each element that must be moved, once
+    buffer_bytes: int  # each element of the array, once
 
     @property
     def ratio(self) -> float:
-        """Bytes asked for over the least, 1 at best; infinite where nothing need have been asked for."""
+        """Requested bytes over the minimum, 1 at best; infinite if the minimum is 0."""
         return _ratio(self.asked_bytes, self.least_bytes)
 
     @property
     def sector_ratio(self) -> float:
-        """Bytes moved in sectors over the fewest whole sectors that hold the least.
+        """Bytes moved in sectors over the fewest full sectors that hold the minimum.
 
-        Above 1 also where rows do not begin at sectors: neighbouring requests then move a sector twice, which a cache
-        would spare them.
+        Also above 1 if rows are not aligned to sectors: neighbouring requests then move a sector twice, which a cache
+        would avoid.
         """
         return _ratio(self.moved_bytes, -(-self.least_bytes // SECTOR_BYTES) * SECTOR_BYTES)
 
@@ -45,7 +45,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that a launch and one array of global memory exchanged, by direction."""
+    """Traffic between a launch and one array of global memory, by direction."""
 
     buffer: str
     elements: int
@@ -53,23 +53,23 @@ class Traffic:
     written: Flow
     elements_read: int  # at least once
     elements_written: int
-    most_reads: int  # of one element, by how many lanes
-    most_writes: int
+    max_reads: int  # of one element, by how many lanes
+    max_writes: int
     mean_reads: float  # of the elements that were read at all
     mean_writes: float
 
     @property
     def both(self) -> Flow:
-        """Reads and writes added up."""
+        """Sum of reads and writes."""
         return self.read + self.written
 
 
 def traffic(trace: Trace) -> tuple[Traffic, ...]:
-    """Traffic of every array in global memory, untouched ones too, in the order of the trace's buffers."""
+    """Traffic of every array in global memory, untouched arrays included, in the order of the trace's buffers."""
     asked = trace.of(space="global")
     by_request, starts, taken, _ = sectors(trace)
     heads = by_request[starts]
-    within = asked[is_inside(trace, asked)]
+    within = asked[in_bounds(trace, asked)]
     order, starts = group_rows(element_ids(trace, within))
     kinds, first = within["kind"][order], within[order[starts]]
     reads = np.add.reduceat(kinds != STORE, starts, dtype=np.int64)  # of each element touched
@@ -88,8 +88,8 @@ def traffic(trace: Trace) -> tuple[Traffic, ...]:
                     written=_flow(buffer, LOAD, asked[lanes], heads[requests], taken[requests], len(stored)),
                     elements_read=len(once),
                     elements_written=len(stored),
-                    most_reads=int(once.max(initial=0)),
-                    most_writes=int(stored.max(initial=0)),
+                    max_reads=int(once.max(initial=0)),
+                    max_writes=int(stored.max(initial=0)),
                     mean_reads=float(once.mean()) if len(once) else 0.0,
                     mean_writes=float(stored.mean()) if len(stored) else 0.0,
                 )
@@ -103,22 +103,22 @@ def total(trace: Trace) -> Flow:
 
 
 def times_read(trace: Trace, name: str) -> np.ndarray:
-    """How many lanes read each element of the array, atomics counted: an array of its shape."""
+    """How many lanes read each element, atomics included: an array of the buffer's shape."""
     return _times(trace, name, STORE)
 
 
 def times_written(trace: Trace, name: str) -> np.ndarray:
-    """How many lanes wrote each element of the array, atomics counted: an array of its shape."""
+    """How many lanes wrote each element, atomics included: an array of the buffer's shape."""
     return _times(trace, name, LOAD)
 
 
 def writers(trace: Trace, name: str) -> np.ndarray:
-    """The block that wrote each element of the array last, -1 where none did: an array of its shape."""
+    """Index of the block that last wrote each element, -1 if none did: an array of the buffer's shape."""
     buffer, rows = _rows(trace, name, LOAD)
-    rows = rows[is_inside(trace, rows)]
-    found = np.full(_places(buffer), -1)
+    rows = rows[in_bounds(trace, rows)]
+    found = np.full(_span(buffer), -1)
     found[rows["offset"] // buffer.itemsize] = rows["block"]
-    return _laid_out(found, buffer)
+    return _reshape(found, buffer)
 
 
 def reads_each_once(trace: Trace, name: str) -> bool:
@@ -132,12 +132,12 @@ def writes_each_once(trace: Trace, name: str) -> bool:
 
 
 def _flow(buffer: Buffer, other: int, asked: np.ndarray, heads: np.ndarray, taken: np.ndarray, elements: int) -> Flow:
-    """Traffic in one direction: all accesses but those of kind `other`, which only go the other way."""
+    """Traffic in one direction: all accesses except kind `other`, which goes only the other way."""
     return Flow(
         asked_bytes=buffer.itemsize * int((asked["kind"] != other).sum()),
         moved_bytes=SECTOR_BYTES * int(taken[heads["kind"] != other].sum()),
         least_bytes=buffer.itemsize * elements,
-        whole_bytes=buffer.itemsize * buffer.elements,
+        buffer_bytes=buffer.itemsize * buffer.elements,
     )
 
 
@@ -159,21 +159,21 @@ def _rows(trace: Trace, name: str, other: int) -> tuple[Buffer, np.ndarray]:
 
 def _times(trace: Trace, name: str, other: int) -> np.ndarray:
     buffer, rows = _rows(trace, name, other)
-    index = rows["offset"][is_inside(trace, rows)] // buffer.itemsize
-    return _laid_out(np.bincount(index, minlength=_places(buffer)), buffer)
+    index = rows["offset"][in_bounds(trace, rows)] // buffer.itemsize
+    return _reshape(np.bincount(index, minlength=_span(buffer)), buffer)
 
 
-def _places(buffer: Buffer) -> int:
-    """Numbers from the first element to the last, gaps counted."""
+def _span(buffer: Buffer) -> int:
+    """Elements from the first to the last in memory, gaps included."""
     return -(-buffer.size_bytes // buffer.itemsize)
 
 
-def _laid_out(values: np.ndarray, buffer: Buffer) -> np.ndarray:
-    """One value for each place in an array's memory, as an array of its shape."""
+def _reshape(values: np.ndarray, buffer: Buffer) -> np.ndarray:
+    """Values by position in memory, as an array of the buffer's shape."""
     steps = [values.itemsize * stride // buffer.itemsize for stride in buffer.strides]
     return np.lib.stride_tricks.as_strided(values, buffer.shape, steps).copy()
 
 
 def _each_once(trace: Trace, name: str, other: int) -> bool:
     _, rows = _rows(trace, name, other)
-    return bool(is_inside(trace, rows).all() and (_times(trace, name, other) == 1).all())
+    return bool(in_bounds(trace, rows).all() and (_times(trace, name, other) == 1).all())

@@ -1,10 +1,10 @@
-"""What a Triton kernel does to memory, recorded in Triton's own interpreter.
+"""Record the memory accesses of a Triton kernel in Triton's own interpreter.
 
-The source of such a kernel says nothing about threads. Here the elements of a block stand for its lanes, 32 to a
-request, numbered along the dimension in which their addresses follow one another (the last, if there is none): the
-order in which the compiler gives elements to threads. This is a model. On the device a thread may take several
-elements at once in one wider load, and one thread may serve elements of several warps' worth of lanes in turn. A
-`tl.debug_barrier()` begins a new phase. Programs run one after another, z fastest.
+A Triton kernel's source does not mention threads. Here the elements of a block are its lanes, 32 per request, numbered
+along the dimension in which their addresses are contiguous (the last, if there is none): the order in which the
+compiler assigns elements to threads. This is a model. On the device a thread may access several elements in one
+wider load, and one thread may process the elements of several warps of lanes in turn. A `tl.debug_barrier()` starts a
+new phase. Programs run one after another, z fastest.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ import torch
 from mlsys_lab.errors import CourseError, InputError, UnfinishedError, did_you_mean
 from mlsys_lab.kernels.runtime import load_triton
 from mlsys_lab.kernels.trace.addresses import AddressSpace
+from mlsys_lab.kernels.trace.cells import locate_in_cell
 from mlsys_lab.kernels.trace.events import Site, Trace
-from mlsys_lab.kernels.trace.places import locate_in_cell
 from mlsys_lab.kernels.trace.triton_recorder import Recorder, is_machinery
 from mlsys_lab.kernels.triton_launch import enable_interpreter, replace_launches, silence_arithmetic
 
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-"""Options of a launch on the device beside the kernel's own parameters; ignored by the interpreter."""
+"""Launch options other than the kernel's own parameters; ignored by the interpreter."""
 NO_ADDRESS = re.compile(r"Unsupported ptr type .* in `(tl\.\w+)`")
-"""What Triton says of a load, a store or an atomic at numbers."""
+"""Triton's message for a load, store or atomic whose address is not a pointer."""
 INSTEAD = {
     "'int' object is not iterable": (
         "an address or a block, used as a list",
@@ -47,8 +47,7 @@ INSTEAD = {
     "Expected dtype ['fp32', 'fp64'] but got": ("", "`.to(tl.float32)` before it"),
     "unsupported operand type(s) for @": ("", "tl.dot(a, b)"),
 }
-"""What Triton says, in part, where it does not say the cause, or the way out: what was got, "" for its words; what to
-write."""
+"""Part of a message of Triton's that lacks cause or remedy: the cause ("" keeps Triton's words), and what to write."""
 
 
 def record(kernel: Any, grid: Any, /, *args: Any, outputs: str | Sequence[str] = (), **constants: Any) -> Trace:
@@ -56,11 +55,10 @@ def record(kernel: Any, grid: Any, /, *args: Any, outputs: str | Sequence[str] =
 
     `grid` is one to three integers, or a function of the arguments by name. `args` and `constants` are the arguments
     as for a launch: tensors (also in tuples, or as the base of a tensor descriptor), numbers, constants. `outputs`
-    names tensors whose contents mean nothing before; they begin as poison. Tensors hold the results afterwards. A load
-    out of bounds gives poison (NaN, −1), a store out of bounds is dropped. An autotuned kernel is given one
-    configuration's constants here.
+    names uninitialized tensors; they start as poison. Tensors hold the results afterwards. An out-of-bounds load gives
+    poison (NaN, −1), an out-of-bounds store is dropped. An autotuned kernel takes one configuration's constants here.
 
-    Raises InputError for arguments that do not fit the kernel and for a kernel that fails, with its line.
+    Raises InputError for arguments that do not match the kernel, and with its line for a kernel that fails.
     """
     load_triton()
     interpreter = importlib.import_module("triton.runtime.interpreter")
@@ -84,11 +82,11 @@ def record(kernel: Any, grid: Any, /, *args: Any, outputs: str | Sequence[str] =
 
 
 @contextmanager
-def recorded() -> Iterator[list[Trace]]:
-    """Collect the traces of all launches of the package's own operations in the body of a `with`, in order.
+def record_launches() -> Iterator[list[Trace]]:
+    """Collect the traces of all launches of this package's operations in the body of a `with`, in order.
 
     >>> from mlsys_lab.kernels.vector_add.triton_steps import vector_add
-    >>> with recorded() as traces:
+    >>> with record_launches() as traces:
     ...     _ = vector_add(torch.ones(5), torch.ones(5))
     >>> [(trace.kernel, len(trace.accesses)) for trace in traces]
     [('add_kernel', 15)]
@@ -99,7 +97,7 @@ def recorded() -> Iterator[list[Trace]]:
 
 
 def _unwrap(kernel: Any, interpreter: Any) -> Callable[..., Any]:
-    """The Python function of a kernel, without the autotuning and heuristics around it."""
+    """The Python function of a kernel, without autotuning and heuristics."""
     jit = importlib.import_module("triton.runtime.jit")
     inner = kernel
     while isinstance(inner, jit.KernelInterface):
@@ -135,7 +133,7 @@ def _sides(grid: Any, given: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def _replace_tensors(value: Any, name: str, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Any:
-    """An argument with each tensor in it replaced by `change(name, tensor)`."""
+    """Replace each tensor in an argument by `change(name, tensor)`."""
     if isinstance(value, torch.Tensor):
         return change(name, value)
     if isinstance(value, tuple):
@@ -149,7 +147,7 @@ def _replace_tensors(value: Any, name: str, change: Callable[[str, torch.Tensor]
 
 
 def _explain(name: str, error: BaseException) -> CourseError:
-    """The error for an exception in a kernel, with the kernel's line at which it happened."""
+    """The error for an exception in a kernel, with the kernel's source line."""
     cause: BaseException = error
     at = ""
     while True:
@@ -163,11 +161,11 @@ def _explain(name: str, error: BaseException) -> CourseError:
     if isinstance(cause, CourseError):
         return cause
     innermost = [frame.f_code.co_filename for frame, _ in _frames(cause.__traceback__)][-1]
-    if isinstance(cause, NotImplementedError) and not is_machinery(innermost):  # a task that is still to do
+    if isinstance(cause, NotImplementedError) and not is_machinery(innermost):  # an unfinished task
         return UnfinishedError(str(cause))
-    if (told := NO_ADDRESS.match(str(cause))) is not None:
+    if (matched := NO_ADDRESS.match(str(cause))) is not None:
         expected = "an array's parameter plus offsets; no numbers that were loaded"
-        return InputError(f"{name} fails{at}", got=f"`{told[1]}` of what is no address", expected=expected)
+        return InputError(f"{name} fails{at}", got=f"`{matched[1]}` of what is no address", expected=expected)
     said = str(cause).strip() or f"Triton holds it to `{_last_line(cause)}`"
     got, expected = next((words for part, words in INSTEAD.items() if part in said), ("", ""))
     return InputError(

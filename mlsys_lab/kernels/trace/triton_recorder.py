@@ -1,4 +1,4 @@
-"""The recorder in front of Triton's interpreter: it notes each load, store and atomic of a kernel as it happens."""
+"""Recorder of each load, store and atomic of a kernel in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from mlsys_lab.kernels import triton_arithmetic, triton_launch
 from mlsys_lab.kernels.trace.addresses import AddressSpace
 from mlsys_lab.kernels.trace.events import (
     ACCESS,
+    ACQUIRE,
     ADDRESS,
     ARRIVAL,
     ATOMIC,
-    LET_GO,
     LOAD,
     MASK,
     NO_LOCK,
+    RELEASE,
     STORE,
     STORED,
-    TAKE,
     WARP,
     Site,
     Trace,
@@ -35,13 +35,13 @@ from mlsys_lab.kernels.trace.triton_undefined import UndefinedLanes, poison
 from mlsys_lab.kernels.triton_arithmetic import replace_members
 
 HERE = str(Path(__file__).parent)
-"""Folder of the microscope's own code."""
+"""Folder of the microscope."""
 
 Handle = Any  # Triton's TensorHandle: a NumPy array and the type of its elements
 
 
 class Recorder:
-    """Recorder that replaces the few methods of Triton's interpreter that touch memory."""
+    """Recorder that replaces the methods of Triton's interpreter that access memory."""
 
     def __init__(self, space: AddressSpace, builder: Any) -> None:
         self.space, self.builder = space, builder
@@ -49,16 +49,16 @@ class Recorder:
         self.phase = self.requests = 0
         self.program: tuple[int, ...] | None = None
         self.widest = 1
-        self.filled = False  # whether the load that is under way says what lanes get that are masked off
+        self.filled = False  # whether the current load has `other`
         self.sites: dict[tuple[str, int], int] = {}
         self.rows: list[np.ndarray] = []
         self.undefined = UndefinedLanes(builder, self._site, self._block, self._take_lock)
-        self.exchanged = False  # whether the last access was a compare-and-swap of one element, and succeeded
+        self.exchanged = False  # whether the last access was a successful compare-and-swap of one element
         self.scratch = np.zeros(16, dtype=np.uint8)
 
     @contextmanager
     def hook_into(self, interpreter: Any) -> Iterator[None]:
-        """Replace the interpreter's methods by the recorder's for the body of a `with`."""
+        """Replace the interpreter's methods by the recorder's in the body of a `with`."""
         hooks: dict[str, Callable[..., Any]] = {
             "create_masked_load": self._load,
             "create_masked_store": self._store,
@@ -89,7 +89,7 @@ class Recorder:
         return value
 
     def _fill(self, original: Callable[..., Any], ptrs: Any, mask: Any = None, other: Any = None, *rest: Any) -> Any:
-        """Follow a load with its `other`, which Triton, when it is a single 0, takes for none and does not pass on."""
+        """Remember whether a load has `other`: Triton drops it if it is a single 0."""
         self.filled = other is not None
         try:
             return original(ptrs, mask, other, *rest)
@@ -102,7 +102,7 @@ class Recorder:
         real, inside, outside = self._note(LOAD, ptrs, mask)
         found = original(real, inside, other, *rest)
         off = ~(inside.data | outside)
-        # What a lane that is masked off gets is undefined unless the kernel says it; the interpreter gives 0.
+        # A masked-off lane is undefined without `other`; the interpreter gives 0.
         undefined = np.zeros_like(off) if self.filled or other is not None else off
         self.undefined.inherit(found, other, off)
         self.undefined.mark(found, undefined)
@@ -116,8 +116,8 @@ class Recorder:
     def _update(
         self, original: Callable[..., Any], operation: Any, ptrs: Handle, value: Handle, mask: Handle, *rest: Any
     ) -> Handle:
-        takes = LET_GO if operation.name == "XCHG" else NO_LOCK
-        real, inside, outside = self._note(ATOMIC, ptrs, mask, role=takes)
+        role = RELEASE if operation.name == "XCHG" else NO_LOCK
+        real, inside, outside = self._note(ATOMIC, ptrs, mask, role=role)
         found = original(operation, real, self._poison_stored(ptrs, value, inside), inside, *rest)
         self.undefined.mark(found, ~inside.data)
         self.undefined.mark(found, outside, fault=True)
@@ -136,20 +136,20 @@ class Recorder:
         return poison(found, outside)
 
     def _poison_stored(self, ptrs: Handle, value: Handle, inside: Handle) -> Handle:
-        """The value of a store with poison in the lanes that are undefined, which are noted."""
+        """Replace the undefined lanes of a stored value by poison, and note them."""
 
         def describe(lane: int) -> str:
             buffer, offset, *_ = self.space.find(ptrs.data.reshape(-1)[lane : lane + 1], _itemsize(ptrs))
             target = self.space.buffers[buffer[0]]
-            return f"{target.place(int(offset[0]))} of {target.name}"
+            return f"{target.describe(int(offset[0]))} of {target.name}"
 
         undefined = self.undefined.note(value, STORED, inside.data, describe)
         return poison(type(value)(value.data, value.dtype), undefined)
 
     def _take_lock(self) -> None:
-        """Count the compare-and-swap before a decision as one that takes a lock, if nothing was accessed since."""
+        """Mark the compare-and-swap before a branch as acquiring a lock, if nothing was accessed since."""
         if self.exchanged:
-            self.rows[-1]["role"] = TAKE
+            self.rows[-1]["role"] = ACQUIRE
 
     def _as_atomic(self, original: Callable[..., Any], *args: Any) -> Any:
         self.kind = ATOMIC
@@ -164,14 +164,14 @@ class Recorder:
         original(*args)
 
     def _follow(self) -> None:
-        """Begin at phase 0 when another program of the grid has begun."""
+        """Restart at phase 0 when another program of the grid starts."""
         if self.program != (now := tuple(self.builder.grid_idx)):
             self.program, self.phase = now, 0
 
     def _note(
         self, kind: int, ptrs: Handle, mask: Handle, value: Handle | None = None, role: int = NO_LOCK
     ) -> tuple[Handle, Handle, np.ndarray]:
-        """Record one access; returns its true pointers, the mask of lanes that exist, and those out of bounds."""
+        """Record one access; return its real pointers, the mask of lanes in bounds, and the lanes out of bounds."""
         self._follow()
         self.exchanged = False
         itemsize = _itemsize(ptrs)
@@ -215,7 +215,7 @@ class Recorder:
         return self.sites.setdefault((frame.f_code.co_filename, frame.f_lineno), len(self.sites))
 
     def trace(self, kernel: str, grid: tuple[int, int, int]) -> Trace:
-        """The trace of everything that was recorded, of the kernel and grid so called."""
+        """The trace of all recorded accesses."""
         sites = tuple(Site(file, line, linecache.getline(file, line).strip()) for file, line in self.sites)
         accesses = np.concatenate(self.rows) if self.rows else np.empty(0, dtype=ACCESS)
         block = (self.widest, 1, 1)
@@ -225,12 +225,12 @@ class Recorder:
 
 
 def _with_original(hook: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `hook` so that it gets `original` first, and the interpreter's own keywords in their order."""
+    """Wrap `hook` so that it gets `original` first, and keyword arguments by position."""
     return lambda *args, **keywords: hook(original, *args, *keywords.values())
 
 
 def _lanes(addresses: np.ndarray, itemsize: int) -> list[int]:
-    """Dimensions of a block of addresses, ordered so that the one along which they follow one another comes last."""
+    """Dimensions of a block of addresses, ordered so that the contiguous one comes last."""
 
     def follow(axis: int) -> bool:
         steps = np.diff(addresses.astype(np.int64), axis=axis)
@@ -240,7 +240,7 @@ def _lanes(addresses: np.ndarray, itemsize: int) -> list[int]:
 
 
 def _itemsize(ptrs: Handle) -> int:
-    """Bytes of an element that addresses point to."""
+    """Bytes of the element that a pointer points to."""
     return max(1, int(ptrs.get_element_ty().primitive_bitwidth) // 8)
 
 

@@ -1,9 +1,9 @@
-"""Undefined lanes of Triton's blocks: what a masked load without `other` leaves, and everything computed from it.
+"""Taint tracking of undefined lanes in Triton blocks: masked loads without `other`, and everything computed from them.
 
-Each block carries, next to its values, the origin of each undefined lane: 0 for a lane that is defined. Elementwise
-operations hand origins on lane by lane; `tl.where` takes that of the side it chooses; a reduction, a scan and `tl.dot`
-make a result undefined if any lane that goes into it is. What counts is where an undefined lane takes effect: in a
-store, an address, a mask, or a branch. A lane that is computed and then masked off does no harm.
+Each block carries, next to its values, the origin of each undefined lane: 0 for a defined lane. Elementwise operations
+propagate origins lane by lane; `tl.where` takes that of the chosen side; a reduction, a scan and `tl.dot` make a result
+undefined if any of its inputs is. An undefined lane is reported where it takes effect: in a store, an address, a mask,
+or a branch. A lane that is computed and then masked off is harmless.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ KEY = "undefined"
 MEMORY = ("load", "store", "atomic", "descriptor", "block_ptr", "advance", "print", "assert", "assume", "barrier")
 """Parts of the names of operations that `triton_recorder` hooks, or that compute nothing."""
 MOVING = ("reshape", "trans", "expand_dims", "broadcast", "cat", "join", "split", "splat", "unsplat")
-"""Operations that move lanes and change none."""
+"""Operations that move lanes without changing them."""
 
 
 class UndefinedLanes:
-    """The origins of one launch's undefined lanes, and where these take effect.
+    """Origins of one launch's undefined lanes, and where they take effect.
 
-    `locate` returns the number of the kernel's line that runs, `program` that of the program. `decided` is called when
-    a number of the kernel decides a branch or a loop.
+    `locate` returns the index of the running source line, `program` that of the program. `decided` is called when a
+    value decides a branch or a loop.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class UndefinedLanes:
 
     @contextmanager
     def hook_into(self, interpreter: Any) -> Iterator[None]:
-        """Follow all of the interpreter's operations for the body of a `with`."""
+        """Track all of the interpreter's operations in the body of a `with`."""
         hooks = {
             name: self._follow(name.removeprefix("create_"), getattr(self.builder, name))
             for name in dir(self.builder)
@@ -67,7 +67,7 @@ class UndefinedLanes:
             yield
 
     def mark(self, handle: Handle, which: np.ndarray, *, fault: bool = False) -> None:
-        """Make lanes of a loaded block undefined; those of a `fault` are poison that is reported as such elsewhere."""
+        """Make lanes of a loaded block undefined; those of a `fault` are poison, reported elsewhere."""
         if which.any():
             origin = self._number(-2 if fault else self.locate(), -1)
             _set(handle, np.where(which, origin, _get(handle, which.shape)))
@@ -78,9 +78,9 @@ class UndefinedLanes:
             _set(handle, np.where(which, _get(other, which.shape), _get(handle, which.shape)))
 
     def note(self, handle: Handle, effect: str, which: Any, describe: Callable[[int], str] = str) -> np.ndarray:
-        """Note that lanes of a block take effect; returns which of them are undefined.
+        """Note that lanes of a block take effect; return which of them are undefined.
 
-        `describe` says, of a lane's number, what it is that it changes.
+        `describe` names the target of a lane, by the lane's index.
         """
         shape = np.shape(which)
         origins = np.where(which, _get(handle, shape), 0)
@@ -100,7 +100,7 @@ class UndefinedLanes:
         return self._numbers[load, reduction]
 
     def _reduced(self, origins: np.ndarray) -> np.ndarray:
-        """The origins of what a reduction at the line that runs makes of these; the first reduction is remembered."""
+        """Origins of a reduction's result at the running line; the first reduction is remembered."""
         found = np.zeros_like(origins)
         for origin in np.unique(origins[origins > 0]).tolist():
             load, reduction = self._origins[origin]
@@ -108,17 +108,17 @@ class UndefinedLanes:
         return found
 
     def _follow(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap an operation of the builder so that its result has the origins of its operands."""
+        """Wrap an operation of the builder so that its result inherits the origins of its operands."""
 
         def operate(*args: Any, **keywords: Any) -> Any:
             result = original(*args, **keywords)
             if any(KEY in getattr(one, "attr", ()) for one in args):
-                self._hand_on(name, original, args, result)
+                self._propagate(name, original, args, result)
             return result
 
         return operate
 
-    def _hand_on(self, name: str, original: Callable[..., Any], args: tuple[Any, ...], result: Any) -> None:
+    def _propagate(self, name: str, original: Callable[..., Any], args: tuple[Any, ...], result: Any) -> None:
         operands = [one for one in args if hasattr(one, "attr")]
         if name in MOVING:
             moved = original(*(_origins_of(one) if hasattr(one, "attr") else one for one in args))
@@ -166,7 +166,7 @@ class UndefinedLanes:
         return apply
 
     def _watch_decisions(self, interpreter: Any) -> None:
-        """Note undefined numbers that decide a branch, or how often a loop runs."""
+        """Note undefined values that decide a branch or the trip count of a loop."""
         tensor = interpreter.tl.tensor
         if getattr(tensor.__bool__, "watches", None) is self:
             return
@@ -185,7 +185,7 @@ class UndefinedLanes:
 
 
 def poison(handle: Handle, which: np.ndarray) -> Handle:
-    """Make lanes of a block what no kernel should use: NaN, or −1 where it holds integers."""
+    """Overwrite lanes of a block with poison: NaN, or −1 for integers."""
     if which.any():
         data = np.array(np.broadcast_to(handle.data, which.shape))
         data[which] = np.frombuffer(bytes([POISON]) * data.itemsize, dtype=data.dtype)[0]
@@ -194,7 +194,7 @@ def poison(handle: Handle, which: np.ndarray) -> Handle:
 
 
 def _flip(block: Any, dim: Any = None) -> Any:
-    """`tl.flip`, which Triton makes of sums of pairs, in each of which one undefined lane would spoil the other."""
+    """`tl.flip`, which Triton implements with sums of pairs, where one undefined lane would taint the other."""
     axis = -1 if (number := getattr(dim, "value", dim)) is None else number
     handle = type(block.handle)(np.flip(block.handle.data, axis), block.handle.dtype)
     if KEY in block.handle.attr:
@@ -217,7 +217,7 @@ def _origins_of(handle: Handle) -> Handle:
 
 
 def _decides(name: str, values: np.ndarray) -> Any:
-    """Where a defined operand decides the result whatever the other one is: x & 0, x | −1, and 0 · x of integers."""
+    """Where a defined operand determines the result by itself: x & 0, x | −1, and 0 · x of integers."""
     if values.dtype.kind not in "biu":
         return False
     return values == (~np.zeros_like(values) if name == "or" else 0)

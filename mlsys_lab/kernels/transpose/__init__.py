@@ -1,4 +1,4 @@
-"""Transpose y = xᵀ: nothing is computed, so all there is to win lies in the order of loads and stores."""
+"""Transpose y = xᵀ: no arithmetic, so its speed depends on the order of loads and stores alone."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def reference(x: torch.Tensor) -> torch.Tensor:
 def transpose(x: torch.Tensor, *, language: str = "numba", step: str | None = None) -> torch.Tensor:
     """Transpose (n, m) of a contiguous matrix (m, n), by a step of a language's `STEPS`, by default the last.
 
-    Raises InputError for another tensor, and for a language or step that there is not.
+    Raises InputError for another tensor, or an unknown language or step.
     """
     return perform("transpose", language, step, x)

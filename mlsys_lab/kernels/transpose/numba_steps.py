@@ -12,22 +12,22 @@ from mlsys_lab.kernels.numba_launch import Launcher, launch
 
 DTYPES = (torch.float16, torch.float32, torch.float64)
 TILE = 32
-"""Side of the square that a block turns: a warp wide."""
+"""Side of the tile that a block transposes: one warp wide."""
 PITCH = TILE + 1
-"""Numbers in a row of a padded tile; Numba takes the shape of a shared array in constants only, not in sums."""
+"""Elements in a row of a padded tile; Numba takes only constants, no sums, as the shape of a shared array."""
 ROWS = 8
 """Rows of threads in a block: each thread moves TILE / ROWS elements."""
 
 STEPS = {
-    "naive": "a thread an element: reads are coalesced, writes are a whole row apart",
-    "tiled": "a tile turns in shared memory: both are coalesced, but a column of the tile lies in one bank",
-    "padded": "one column more in the tile: a column lies in 32 banks",
+    "naive": "one thread per element: loads are coalesced, stores are a row apart",
+    "tiled": "a tile is transposed in shared memory: both are coalesced, but a column of the tile lies in one bank",
+    "padded": "the tile padded by one column: a column lies in 32 banks",
 }
 
 
 @cuda.jit
 def naive(x, y):
-    """Transpose by one element a thread; neighbouring threads write into neighbouring rows of y."""
+    """Transpose with one element per thread; neighbouring threads store to neighbouring rows of y."""
     column, row = cuda.grid(2)
     if row < x.shape[0] and column < x.shape[1]:
         y[column, row] = x[row, column]
@@ -35,7 +35,7 @@ def naive(x, y):
 
 @cuda.jit
 def tiled(x, y):
-    """Transpose by tiles in shared memory: a block reads rows of x and writes rows of y."""
+    """Transpose with tiles in shared memory: a block loads rows of x and stores rows of y."""
     tile = cuda.shared.array((TILE, TILE), x.dtype)
     top, left = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
@@ -50,7 +50,7 @@ def tiled(x, y):
 
 @cuda.jit
 def padded(x, y):
-    """Transpose by tiles with rows of PITCH numbers, so that a column's numbers lie in different banks."""
+    """Transpose with tiles of row length PITCH, so that a column's elements lie in different banks."""
     tile = cuda.shared.array((TILE, PITCH), x.dtype)
     top, left = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y

@@ -1,4 +1,4 @@
-"""Sum z = x + y: the smallest kernel that there is, limited by memory on every device."""
+"""Vector addition z = x + y, memory-bound on every device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FLOPs and least bytes of x + y."""
+"""FLOPs and minimum bytes of x + y."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from mlsys_lab.validation import require_non_negative, require_positive
 
 
 def flops(elements: int) -> int:
-    """FLOPs of x + y: one addition an element."""
+    """FLOPs of x + y: one addition per element."""
     require_non_negative(elements=elements)
     return elements
 
 
-def least_bytes(elements: int, itemsize: int = 4) -> int:
-    """Least bytes of x + y: two arrays read and one written, each once."""
+def min_bytes(elements: int, itemsize: int = 4) -> int:
+    """Minimum bytes of x + y: two arrays read and one written, each once."""
     require_non_negative(elements=elements)
     require_positive(itemsize=itemsize)
     return 3 * elements * itemsize

@@ -14,19 +14,19 @@ from mlsys_lab.kernels.cuda_cpp.launcher import blocks_that_fill, starts_at_16_b
 SOURCE = cuda_cpp.Source.read(Path(__file__).with_name("steps.cu"))
 THREADS = 256
 RESIDENT = {"grid_stride": 8, "vectorised": 4}
-"""Blocks a multiprocessor by step, no more than its registers hold: one that waited its turn would work alone."""
+"""Resident blocks per multiprocessor by step, as its registers allow: one more would run alone at the end."""
 
 STEPS = {
-    "naive": "a thread an element",
-    "grid_stride": "as many threads as the device holds, each striding over the whole",
-    "vectorised": "sixteen bytes at a time",
+    "naive": "one thread per element",
+    "grid_stride": "as many threads as are resident, each striding through the arrays",
+    "vectorised": "16 bytes per load",
 }
 
 
 def run(step: str, x: torch.Tensor, y: torch.Tensor, *, launch: cuda_cpp.Launcher = cuda_cpp.launch) -> torch.Tensor:
-    """Sum x + y of two contiguous fp32 tensors of one shape on a GPU; `launch` is the function that runs the kernel.
+    """Sum x + y of two contiguous fp32 tensors of one shape on a GPU; `launch` runs the kernel.
 
-    Raises InputError for an unknown step and for tensors that do not fit, MissingToolError without a GPU.
+    Raises InputError for an unknown step and for tensors that do not match, MissingToolError without a GPU.
     """
     arguments.check_step(step, STEPS)
     arguments.check_contiguous((torch.float32,), x=x, y=y)

@@ -12,18 +12,18 @@ from mlsys_lab.kernels.numba_launch import Launcher, launch
 
 DTYPES = (torch.float16, torch.float32, torch.float64)
 THREADS = 128
-MOST_BLOCKS = 1056
-"""Most blocks: eight for each of an H100's 132 multiprocessors, since more would only wait for their turn."""
+MAX_BLOCKS = 1056
+"""Largest grid: eight blocks for each of an H100's 132 multiprocessors, since more would only wait."""
 
 STEPS = {
-    "naive": "a thread an element, those beyond the end masked off",
-    "grid_stride": "as many threads as there is room for, each striding over the whole",
+    "naive": "one thread per element, threads beyond the end masked off",
+    "grid_stride": "a fixed number of threads, each striding through the arrays",
 }
 
 
 @cuda.jit
 def naive(x, y, z):
-    """Sum with one element a thread."""
+    """Sum with one element per thread."""
     i = cuda.grid(1)
     if i < z.size:
         z[i] = x[i] + y[i]
@@ -31,17 +31,17 @@ def naive(x, y, z):
 
 @cuda.jit
 def grid_stride(x, y, z):
-    """Sum with elements a whole grid apart a thread: neighbours in a warp stay neighbours in memory at every turn."""
+    """Sum with a grid-stride loop: lanes of a warp access consecutive elements in every iteration."""
     for i in range(cuda.grid(1), z.size, cuda.gridsize(1)):
         z[i] = x[i] + y[i]
 
 
 def run(
-    step: str, x: torch.Tensor, y: torch.Tensor, *, blocks: int = MOST_BLOCKS, launch: Launcher = launch
+    step: str, x: torch.Tensor, y: torch.Tensor, *, blocks: int = MAX_BLOCKS, launch: Launcher = launch
 ) -> torch.Tensor:
-    """Sum x + y of two contiguous tensors of one shape; `blocks` is the most that "grid_stride" starts.
+    """Sum x + y of two contiguous tensors of one shape; `blocks` is the largest grid of "grid_stride".
 
-    Raises InputError for an unknown step and for tensors that do not go together.
+    Raises InputError for an unknown step and for tensors that do not match.
     """
     arguments.check_step(step, STEPS)
     arguments.check_contiguous(DTYPES, x=x, y=y)

@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from mlsys_lab.kernels.attention import cost
+from mlsys_lab.kernels.attention import attention, cost
 from tests.bench.kernels.entries import Case, Entry, Machine
 
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
@@ -27,18 +27,14 @@ def inputs(machine: Machine, length: int, heads: int, width: int) -> list[torch.
 
 
 def forward(machine: Machine, length: int, heads: int, width: int) -> Case:
-    from mlsys_lab.kernels.attention import triton_steps
-
     q, k, v = inputs(machine, length, heads, width)
     against = {backend: partial(by_torch, q, k, v, backend) for backend in BACKENDS}
     flops, _ = cost.forward(shape(length, heads, width))
-    ours = partial(triton_steps.attention, q, k, v, causal=True)
+    ours = partial(attention, q, k, v, causal=True)
     return Case(ours, against, against["flash"], flops, "TFLOP/s", {"dtype": "torch.bfloat16"})
 
 
 def backward(machine: Machine, length: int, heads: int, width: int) -> Case:
-    from mlsys_lab.kernels.attention import triton_steps
-
     given = [one.requires_grad_() for one in inputs(machine, length, heads, width)]
     d_out = machine.randn(1, heads, length, width, dtype=torch.bfloat16)
 
@@ -47,7 +43,7 @@ def backward(machine: Machine, length: int, heads: int, width: int) -> Case:
 
     against = {backend: gradients(by_torch(*given, backend)) for backend in BACKENDS}
     flops, _ = cost.backward(shape(length, heads, width))
-    ours = gradients(triton_steps.attention(*given, causal=True))
+    ours = gradients(attention(*given, causal=True))
     return Case(ours, against, against["flash"], flops, "TFLOP/s", {"dtype": "torch.bfloat16"})
 
 

@@ -36,33 +36,33 @@ def triton_add(machine: Machine, elements: int) -> Case:
 
     x, y = machine.several(2, elements, dtype=torch.float32)
     ours = partial(triton_steps.run, "blocks", x, y)
-    return moving(machine, ours, lambda: x + y, vector_add_cost.least_bytes(elements), dtype="float32")
+    return moving(machine, ours, lambda: x + y, vector_add_cost.min_bytes(elements), dtype="float32")
 
 
 def cuda_add(machine: Machine, elements: int, step: str) -> Case:
     x, y = machine.several(2, elements, dtype=torch.float32)
     ours = partial(vector_add.run, step, x, y, launch=machine.launch)
-    return moving(machine, ours, lambda: x + y, vector_add_cost.least_bytes(elements), dtype="float32")
+    return moving(machine, ours, lambda: x + y, vector_add_cost.min_bytes(elements), dtype="float32")
 
 
 def cuda_grey(machine: Machine, rows: int, columns: int, step: str) -> Case:
     picture = machine.randn(rows, columns, 3, dtype=torch.float32)
     given = picture.permute(2, 0, 1).contiguous() if step == "planar" else picture
     ours = partial(grey.run, step, given, launch=machine.launch)
-    size_bytes = grey_cost.least_bytes(rows * columns)
+    size_bytes = grey_cost.min_bytes(rows * columns)
     return moving(machine, ours, lambda: grey_reference(picture), size_bytes, dtype="float32")
 
 
 def cuda_sum(machine: Machine, elements: int, step: str) -> Case:
     x = machine.randn(elements, dtype=torch.float32).abs()
     ours = partial(reduction.run, step, x, launch=machine.launch)
-    return moving(machine, ours, x.sum, reduction_cost.least_bytes(elements), dtype="float32")
+    return moving(machine, ours, x.sum, reduction_cost.min_bytes(elements), dtype="float32")
 
 
 def cuda_transpose(machine: Machine, rows: int, columns: int, step: str) -> Case:
     x = machine.randn(rows, columns, dtype=torch.float32)
     ours = partial(transpose.run, step, x, launch=machine.launch)
-    size_bytes = transpose_cost.least_bytes(rows, columns)
+    size_bytes = transpose_cost.min_bytes(rows, columns)
     return moving(machine, ours, x.T.contiguous, size_bytes, dtype="float32")
 
 

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from mlsys_lab.configs import TransformerConfig
-from mlsys_lab.configs.families import llama
 from mlsys_lab.inference.engine import CompletionOutput, Engine, Request, SamplingParams, SchedulerConfig
 from mlsys_lab.inference.generate import generate
 from mlsys_lab.models import Transformer
@@ -35,13 +34,13 @@ CHECKED = ((5, 9), (40, 3), (17, 12), (1, 7), (33, 10))
 
 def config(layers: int, width: int) -> TransformerConfig:
     """TinyLlama's sizes at 22 layers and a width of 2,048; others in proportion."""
-    return llama(
+    return TransformerConfig(
         f"llama-{layers}x{width}",
-        layers,
-        width,
-        width // 64,
-        max(1, width // 512),
-        width * 11 // 4,
+        n_layers=layers,
+        d_model=width,
+        n_heads=width // 64,
+        n_kv_heads=max(1, width // 512),
+        d_ff=width * 11 // 4,
         vocab_size=width * 125 // 8,
         context=2048,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,11 @@ from mlsys_checks.trusted.artifact import (
     parse_notebook,
     read_notebook,
     refuse_absent,
+    refuse_topics,
     refuse_withheld,
 )
 from mlsys_lab.errors import InputError
+from mlsys_lab.stack.labinfo import find_lab
 from mlsys_lab.stack.loading import find_elsewhere, load
 
 
@@ -142,8 +145,17 @@ def test_exported_cells_may_not_import_what_the_lab_asks_for(source: str) -> Non
     refuse_withheld(artifact, ["mlsys_lab.auto", "mlsys_lab.autograd_next"])
 
 
+def test_exported_cells_may_load_only_the_topics_that_are_there_in_grading() -> None:
+    source = "#| export\nfrom mlsys_lab import stack\n# stack.load('cuda')\nengine = stack.load('autograd')"
+    artifact = export_cells(parse_notebook(_document(_cell(source)), "n.ipynb"))
+    refuse_topics(artifact, ["autograd"])
+    with pytest.raises(InputError, match="cell 1 loads autograd from the stack, which is not there where this lab"):
+        refuse_topics(artifact, [])
+
+
 def test_exported_cells_may_not_import_what_is_not_there_in_grading() -> None:
-    inside = find_provided("", ["mlsys_lab.comm.rank"], ["mlsys_lab.comm.cost"])
+    lab = replace(find_lab("autograd"), checks_module="", provided=("mlsys_lab.comm.rank",))
+    inside = find_provided(lab, ["mlsys_lab.comm.cost"])
     for absent in ("import mlsys_lab.models", "from mlsys_lab import widgets", "from mlsys_lab.comm import cost"):
         artifact = export_cells(parse_notebook(_document(_cell(f"#| export\n{absent}")), "n.ipynb"))
         with pytest.raises(

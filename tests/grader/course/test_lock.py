@@ -91,6 +91,29 @@ def test_a_link_in_the_locks_place_is_not_followed(course, tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_folder_that_cannot_be_written_to_is_named(course, monkeypatch, number):
+    def fail(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", fail)
+    said = f"cannot write to the course folder .*: got {os.strerror(number)}"
+    with pytest.raises(InputError, match=said), lock_course(course, "x"):
+        pass
+
+
+def test_a_process_that_is_forked_meanwhile_does_not_keep_it(course):
+    with lock_course(course, "grade tiny"):
+        ready, done = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.read(ready, 1)
+            os._exit(0)
+    with lock_course(course, "grade tiny"):
+        os.write(done, b"x")
+    os.waitpid(child, 0)
+
+
 def commands(tmp_path):
     """Every command that writes to a course folder."""
     yield ["collect", str(tmp_path / "hand-ins"), "--lab", "tiny"]

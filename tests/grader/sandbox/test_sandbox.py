@@ -96,10 +96,15 @@ Value = None
     assert "['sandboxed', 'sandboxed/autograd', 'sandboxed/kernels']" in str(told.meta), told
 
 
-def test_an_earlier_labs_reference_is_found_under_the_name_that_its_lab_gives(tiny):
-    loaded = "__import__('mlsys_lab.stack.reference').stack.reference.load_reference('scaling-laws').__name__"
-    with Sandbox(GradedLab(replace(tiny.info, provided=("mlsys_lab.scaling",)))) as sandbox:
-        assert answer(sandbox, loaded) == "mlsys_lab.scaling"
+def test_it_loads_the_solved_labs_that_its_lab_runs_on_and_no_other(tiny):
+    loaded = "[load_solved(topic) is not None for topic in ('scaling-laws', 'autograd')]"
+    with Sandbox(GradedLab(replace(tiny.info, stack=("scaling-laws",)))) as sandbox:
+        assert answer(sandbox, loaded, before="from mlsys_lab.stack.solved import load_solved") == [True, False]
+
+
+def test_without_a_solved_lab_that_its_lab_runs_on_it_does_not_start(tiny):
+    with pytest.raises(InputError, match="tiny runs on solved labs: got none here, expected those of no-such"):
+        Sandbox(GradedLab(replace(tiny.info, stack=("no-such",))), unsafe=True).__enter__()
 
 
 def test_of_the_system_it_sees_programs_and_libraries_by_name(sandbox):

@@ -10,7 +10,7 @@ from mlsys_lab.kernels.decode_attention.cost import forward, paged_bytes
 
 
 def test_intensity_is_the_rooflines():
-    flops, size_bytes = forward([8192], heads=32, kv_heads=4, width=128)
+    flops, size_bytes = forward([8192], heads=32, kv_heads=4, head_dim=128)
     assert flops / size_bytes == pytest.approx(roofline.attention_intensity(1, 8192, group=8))
 
 
@@ -20,20 +20,20 @@ def test_sequences_add_up():
     assert forward([], 4, 2, 16) == (0.0, 0.0)
 
 
-def test_pages_and_parts_cost_a_few_percent():
+def test_blocks_and_splits_cost_a_few_percent():
     lengths = [8192] * 8
     least = forward(lengths, 32, 8, 128)[1]
     assert 1 < paged_bytes(lengths, 32, 8, 128) / least < 1.01
-    assert 1 < paged_bytes(lengths, 32, 8, 128, parts=7) / least < 1.02
+    assert 1 < paged_bytes(lengths, 32, 8, 128, num_splits=7) / least < 1.02
 
 
-def test_parts_without_keys_are_written_and_not_read():
-    one, two = (paged_bytes([64], 1, 1, 16, parts=parts, block_n=64) for parts in (2, 3))
+def test_splits_without_keys_are_written_and_not_read():
+    one, two = (paged_bytes([64], 1, 1, 16, num_splits=n, block_n=64) for n in (2, 3))
     assert two - one == 16 * 2 + 4 + (16 + 2) * 4, "a query and a length read, a part and two log-sum-exps moved"
 
 
 def test_bad_input():
-    with pytest.raises(InputError, match="lengths must not be negative"):
+    with pytest.raises(InputError, match="seq_lens must not be negative"):
         forward([3, -1], 4, 2, 16)
     with pytest.raises(InputError, match="multiple of key/value heads"):
         forward([3], 3, 2, 16)

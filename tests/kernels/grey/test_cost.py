@@ -6,4 +6,4 @@ from mlsys_lab.kernels.grey import cost
 
 
 def test_five_operations_and_four_numbers_a_pixel():
-    assert (cost.flops(10), cost.least_bytes(10), cost.least_bytes(10, itemsize=8)) == (50, 160, 320)
+    assert (cost.flops(10), cost.min_bytes(10), cost.min_bytes(10, itemsize=8)) == (50, 160, 320)

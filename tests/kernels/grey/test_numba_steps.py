@@ -42,7 +42,7 @@ def traced(step, rows=8, columns=64):
 @pytest.mark.parametrize("step", numba_steps.STEPS)
 def test_each_number_moves_once(step):
     trace = traced(step, 7, 33)
-    assert sum(one.both.asked_bytes for one in traffic(trace)) == cost.least_bytes(7 * 33)
+    assert sum(one.both.asked_bytes for one in traffic(trace)) == cost.min_bytes(7 * 33)
     assert all(one.both.ratio == 1 for one in traffic(trace))
     assert not faults(trace) and not races(trace)
 
@@ -50,8 +50,8 @@ def test_each_number_moves_once(step):
 def test_a_load_of_interleaved_numbers_touches_three_times_the_sectors():
     interleaved = {one.buffer: one for one in coalescing(traced("interleaved")) if one.kind == LOAD}
     planar = {one.buffer: one for one in coalescing(traced("planar")) if one.kind == LOAD}
-    assert (interleaved["picture"].taken, interleaved["picture"].least) == (3 * 16 * 12, 3 * 16 * 4)
-    assert (planar["picture"].taken, planar["picture"].least) == (3 * 16 * 4, 3 * 16 * 4)
+    assert (interleaved["picture"].taken, interleaved["picture"].ideal) == (3 * 16 * 12, 3 * 16 * 4)
+    assert (planar["picture"].taken, planar["picture"].ideal) == (3 * 16 * 4, 3 * 16 * 4)
 
 
 def test_what_is_refused():

@@ -59,15 +59,15 @@ def test_a_is_read_once_for_each_block_of_columns(step, shape):
     m, n, k = shape
     rows, columns = block_of(step)
     a, b, c = traffic(traced(step, *shape))
-    assert (a.most_reads, a.mean_reads) == (-(-n // columns), -(-n // columns))
-    assert (b.most_reads, b.mean_reads) == (-(-m // rows), -(-m // rows))
-    assert (c.most_reads, c.most_writes, c.elements_written) == (0, 1, m * n)
+    assert (a.max_reads, a.mean_reads) == (-(-n // columns), -(-n // columns))
+    assert (b.max_reads, b.mean_reads) == (-(-m // rows), -(-m // rows))
+    assert (c.max_reads, c.max_writes, c.elements_written) == (0, 1, m * n)
     asked = sum(one.read.asked_bytes + one.written.asked_bytes for one in (a, b, c))
     assert asked == cost.tiled_bytes(m, n, k, rows, columns)
 
 
 def test_reads_fall_with_the_tile():
-    reads = {step: traffic(traced(step))[0].most_reads for step in numba_steps.STEPS}
+    reads = {step: traffic(traced(step))[0].max_reads for step in numba_steps.STEPS}
     assert reads == {
         "naive": N,
         "coalesced": N,
@@ -85,7 +85,7 @@ def test_nothing_is_wrong_at_the_edges(step):
 
 def sectors(step):
     """Sectors over the fewest possible, by array and kind."""
-    return {(one.buffer, one.kind): one.taken / one.least for one in coalescing(traced(step))}
+    return {(one.buffer, one.kind): one.taken / one.ideal for one in coalescing(traced(step))}
 
 
 def test_neighbours_in_a_row_need_an_eighth_of_the_sectors():

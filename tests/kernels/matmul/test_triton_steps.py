@@ -11,7 +11,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.matmul import cost, triton_steps
 from mlsys_lab.kernels.matmul import matmul as in_any_language
 from mlsys_lab.kernels.matmul.triton_kernels import descriptor_kernel, persistent_kernel, tile_kernel
-from mlsys_lab.kernels.matmul.triton_steps import ACTIVATIONS, CANDIDATES, STEPS, Tile, matmul
+from mlsys_lab.kernels.matmul.triton_steps import ACTIVATIONS, CONFIGS, STEPS, TileConfig, matmul
 from mlsys_lab.kernels.tiles import HOPPER_SHARED_BYTES
 from mlsys_lab.kernels.trace.traffic import times_written, traffic
 from mlsys_lab.kernels.trace.triton_interpreter import record
@@ -19,7 +19,7 @@ from tests.kernels.closeness import assert_near
 from tests.kernels.compiled import compiled
 from tests.kernels.operators import looked_at
 
-SMALL = Tile(m=16, n=32, k=16, group=2)
+SMALL = TileConfig(16, 32, 16, 2)
 ODD = [(33, 40, 24), (1, 1, 1), (17, 31, 13), (32, 64, 32), (5, 7, 0), (0, 4, 3), (3, 0, 5)]
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -38,7 +38,7 @@ def expected(a, b, bias=None, activation="none"):
 def test_every_step_at_odd_shapes(step, dtype, device):
     for m, n, k in ODD:
         a, b, bias = operands(m, n, k, dtype, device)
-        y = matmul(a, b, bias, step=step, tile=SMALL)
+        y = matmul(a, b, bias, step=step, config=SMALL)
         assert y.dtype == dtype
         assert_near(y, expected(a, b, bias))
 
@@ -48,7 +48,7 @@ def test_every_step_at_odd_shapes(step, dtype, device):
 def test_gradients(step, activation, device):
     a, b, bias = operands(33, 40, 24, device=device)
     dy = torch.randn(33, 40, device=device)
-    matmul(a, b, bias, activation=activation, step=step, tile=SMALL).backward(dy)
+    matmul(a, b, bias, activation=activation, step=step, config=SMALL).backward(dy)
     wide = [x.detach().double().requires_grad_() for x in (a, b, bias)]
     expected(*wide, activation).backward(dy.double())
     for x, exact in zip((a, b, bias), wide, strict=True):
@@ -58,7 +58,7 @@ def test_gradients(step, activation, device):
 @pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
 def test_gradients_in_half_precision(dtype, device):
     a, b, bias = operands(33, 40, 24, dtype, device)
-    y = matmul(a, b, bias, activation="relu", tile=SMALL)
+    y = matmul(a, b, bias, activation="relu", config=SMALL)
     dy = torch.randn_like(y)
     y.backward(dy)
     dz = torch.where(y > 0, dy, 0).double()  # where the result is 0 is the kernel's to round
@@ -69,8 +69,8 @@ def test_gradients_in_half_precision(dtype, device):
 def test_transposed_operands(device):
     a, b, _ = operands(24, 40, 32, device=device)
     for step in STEPS:
-        assert_near(matmul(b.T, a.T, step=step, tile=SMALL), expected(b.T, a.T))
-    assert_near(matmul(b.T, a.T, torch.ones(24, device=device), tile=SMALL), expected(b.T, a.T) + 1)
+        assert_near(matmul(b.T, a.T, step=step, config=SMALL), expected(b.T, a.T))
+    assert_near(matmul(b.T, a.T, torch.ones(24, device=device), config=SMALL), expected(b.T, a.T) + 1)
     a, b, _ = operands(31, 24, 40, device=device)  # rows that the copy engine cannot start at
     assert_near(matmul(a.T, torch.ones_like(a)), expected(a.T, torch.ones_like(a)))
 
@@ -85,15 +85,15 @@ def test_torch_can_call_it(device):
     a, b, bias = operands(16, 16, 8, device=device)
     for activation, keep in (("gelu", True), ("none", False)):
         args = (a, b, bias, activation, "fused", "ieee", [16, 16, 16, 1, 4, 2], keep)
-        torch.library.opcheck(triton_steps._operator, args)
+        torch.library.opcheck(triton_steps._forward, args)
 
     @torch.compile(backend="aot_eager", fullgraph=True)
     def layer(x, y, z):
-        return matmul(x, y, z, activation="silu", tile=SMALL)
+        return matmul(x, y, z, activation="silu", config=SMALL)
 
     layer(a, b, bias).sum().backward()
     compiled_grad, a.grad = a.grad, None
-    matmul(a, b, bias, activation="silu", tile=SMALL).sum().backward()
+    matmul(a, b, bias, activation="silu", config=SMALL).sum().backward()
     assert torch.equal(a.grad, compiled_grad)
 
 
@@ -111,10 +111,10 @@ def test_bad_input():
         "unknown activation": lambda: matmul(a, b, activation="tanh"),
         "unknown step": lambda: matmul(a, b, step="fast"),
         "unknown precision": lambda: matmul(a, b, precision="fp8"),
-        "too large for shared memory": lambda: matmul(a, b, tile=Tile(m=256, n=256, k=128)),
-        "a tile's k": lambda: Tile(k=24),
-        "warps of a tile": lambda: Tile(warps=3),
-        "stages and group": lambda: Tile(stages=0),
+        "too large for shared memory": lambda: matmul(a, b, config=TileConfig(256, 256, 128)),
+        "block_k of a tile": lambda: TileConfig(block_k=24),
+        "num_warps of a tile": lambda: TileConfig(num_warps=3),
+        "num_stages and group_m": lambda: TileConfig(num_stages=0),
     }
     for line, call in refusals.items():
         with pytest.raises(InputError, match=line) as caught:
@@ -125,8 +125,8 @@ def test_bad_input():
 def launched(kernel, m, n, k, tile, **more):
     a, b, _ = (x.detach() for x in operands(m, n, k))
     c = torch.empty(m, n)
-    tiles = -(-m // tile.m) * -(-n // tile.n)
-    constants = tile.constants() | {"PRECISION": "ieee", "ACTIVATION": "none", "BIAS": False, "KEEP": False}
+    tiles = -(-m // tile.block_m) * -(-n // tile.block_n)
+    constants = tile.constants() | {"PRECISION": "ieee", "ACTIVATION": "none", "BIAS": False, "SAVE_INPUT": False}
     strides = (k, n) if kernel is descriptor_kernel else (k, 1, n, 1)
     grid = (tiles if kernel is tile_kernel else min(3, tiles),)
     trace = record(kernel, grid, a, b, c, None, None, m, n, k, *strides, outputs=("c_ptr",), **constants, **more)
@@ -143,25 +143,25 @@ def launched(kernel, m, n, k, tile, **more):
     ],
 )
 def test_a_is_read_once_for_each_column_of_tiles(kernel, more):
-    m, n, k, tile = 36, 72, 28, Tile(m=16, n=32, k=16, group=2)
+    m, n, k, tile = 36, 72, 28, TileConfig(16, 32, 16, 2)
     found = {one.buffer: one for one in traffic(launched(kernel, m, n, k, tile, **more))}
-    assert found["a_ptr"].read.ratio == -(-n // tile.n) == 3
-    assert found["b_ptr"].read.ratio == -(-m // tile.m) == 3
+    assert found["a_ptr"].read.ratio == -(-n // tile.block_n) == 3
+    assert found["b_ptr"].read.ratio == -(-m // tile.block_m) == 3
     assert found["c_ptr"].written.ratio == 1
     asked = sum(one.read.asked_bytes + one.written.asked_bytes for one in found.values())
-    assert asked == cost.tiled_bytes(m, n, k, tile.m, tile.n)
+    assert asked == cost.tiled_bytes(m, n, k, tile.block_m, tile.block_n)
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_nothing_is_touched_that_should_not_be(step):
     for m, n, k in ((33, 40, 24), (17, 31, 13), (5, 7, 0)):
         a, b, bias = operands(m, n, k)
-        looked_at(lambda a=a, b=b, bias=bias: matmul(a, b, bias, activation="gelu", step=step, tile=SMALL))
+        looked_at(lambda a=a, b=b, bias=bias: matmul(a, b, bias, activation="gelu", step=step, config=SMALL))
 
 
 def test_larger_tiles_read_less():
     asked = [
-        sum(one.read.asked_bytes for one in traffic(launched(tile_kernel, 64, 64, 16, Tile(m=m, n=m, k=16), EVEN=True)))
+        sum(one.read.asked_bytes for one in traffic(launched(tile_kernel, 64, 64, 16, TileConfig(m, m, 16), EVEN=True)))
         for m in (16, 32, 64)
     ]
     assert asked[0] == 2 * asked[1] == 4 * asked[2]
@@ -171,7 +171,7 @@ def test_grouped_order_needs_fewer_different_tiles_at_once():
     """Of the first 9 of 64 tiles: row after row needs 2 rows of A and all 8 columns of B, in groups of 3, 3 and 3."""
 
     def different(group):
-        trace = launched(tile_kernel, 128, 128, 16, Tile(m=16, n=16, k=16, group=group), EVEN=True)
+        trace = launched(tile_kernel, 128, 128, 16, TileConfig(16, 16, 16, group), EVEN=True)
         reads = trace.accesses[trace.accesses["block"] < 9]
         names = [buffer.name for buffer in trace.buffers]
         a, b = (reads[reads["buffer"] == names.index(name)]["offset"] // 4 for name in ("a_ptr", "b_ptr"))
@@ -189,18 +189,18 @@ def test_persistent_programs_write_each_tile_once():
 def test_results_ask_for_gradients_where_operands_do(device):
     for activation, grad, step in itertools.product(ACTIVATIONS, (True, False), ("grouped", "fused")):
         a, b, bias = (x.detach().requires_grad_(grad) for x in operands(16, 16, 16, device=device))
-        assert matmul(a, b, bias, activation=activation, step=step, tile=SMALL).requires_grad == grad
+        assert matmul(a, b, bias, activation=activation, step=step, config=SMALL).requires_grad == grad
 
 
 LAUNCHES = """
 import torch
-from mlsys_lab.kernels.matmul.triton_steps import CANDIDATES, Tile, matmul
+from mlsys_lab.kernels.matmul.triton_steps import CONFIGS, TileConfig, matmul
 a, b, bias = (torch.empty(shape, dtype=torch.bfloat16) for shape in ((512, 512), (512, 512), (512,)))
-matmul(a, b, step="fused", tile=CANDIDATES[0])
-matmul(a, b, step="persistent", tile=CANDIDATES[0])
-matmul(a.T, b, bias, activation="gelu", step="descriptors", tile=CANDIDATES[1])
+matmul(a, b, step="fused", config=CONFIGS[0])
+matmul(a, b, step="persistent", config=CONFIGS[0])
+matmul(a.T, b, bias, activation="gelu", step="descriptors", config=CONFIGS[1])
 x = torch.empty(64, 64)
-matmul(x, x, step="fused", precision="tf32", tile=Tile(m=64, n=64, k=32))
+matmul(x, x, step="fused", precision="tf32", config=TileConfig(64, 64, 32))
 """
 
 
@@ -218,6 +218,6 @@ def test_compiled_for_hopper():
 
 
 def test_every_dtype_and_precision_has_a_candidate():
-    assert all(tile.shared_bytes(2) <= HOPPER_SHARED_BYTES for tile in CANDIDATES)
+    assert all(tile.shared_bytes(2) <= HOPPER_SHARED_BYTES for tile in CONFIGS)
     for small in (True, False):
-        assert any(tile.shared_bytes(4) <= HOPPER_SHARED_BYTES and (tile.k == 16) == small for tile in CANDIDATES)
+        assert any(tile.shared_bytes(4) <= HOPPER_SHARED_BYTES and (tile.block_k == 16) == small for tile in CONFIGS)

@@ -25,12 +25,12 @@ from mlsys_lab.kernels.puzzles import PUZZLES, cost
     ],
 )
 def test_each(name, shapes, flops, least_bytes):
-    assert (cost.flops(name, *shapes), cost.least_bytes(name, *shapes)) == (flops, least_bytes)
+    assert (cost.flops(name, *shapes), cost.min_bytes(name, *shapes)) == (flops, least_bytes)
 
 
 def test_nothing_costs_nothing():
     assert cost.flops("dot", (0,), (0,)) == 0 and cost.flops("axis_sum", (3, 0)) == 0
-    assert cost.least_bytes("map", (0,)) == 0
+    assert cost.min_bytes("map", (0,)) == 0
     with pytest.raises(InputError, match="unknown puzzle"):
         cost.flops("sudoku")
     assert {name for name in PUZZLES if name not in cost.OPERATIONS} == {"dot", "convolution", "axis_sum"}

@@ -11,7 +11,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.numba_launch import Recorder
 from mlsys_lab.kernels.puzzles import PUZZLES, cost, reference, solve
 from mlsys_lab.kernels.puzzles.numba_steps import KERNELS
-from mlsys_lab.kernels.puzzles.sizes import MOST_TAPS, SIDE, THREADS
+from mlsys_lab.kernels.puzzles.sizes import MAX_TAPS, SIDE, THREADS
 from mlsys_lab.kernels.trace.banks import conflicts
 from mlsys_lab.kernels.trace.barriers import divergences
 from mlsys_lab.kernels.trace.faults import faults
@@ -32,7 +32,7 @@ SHAPES = {
     "shared": [((n,),) for n in MANY],
     "pooling": [((n,),) for n in MANY],
     "dot": [((n,), (n,)) for n in MANY],
-    "convolution": [((n,), (k,)) for n in MANY for k in (1, 3, MOST_TAPS) if n >= k],
+    "convolution": [((n,), (k,)) for n in MANY for k in (1, 3, MAX_TAPS) if n >= k],
     "axis_sum": [(shape,) for shape in [(1, 1), (3, 2 * THREADS + 5), (2, THREADS), (0, 4), (4, 0)]],
 }
 CASES = [(name, shapes) for name in PUZZLES for shapes in SHAPES[name]]
@@ -107,7 +107,7 @@ EXACT = [name for name in PUZZLES if name not in ("broadcast", "pooling", "convo
 @pytest.mark.parametrize("name", EXACT)
 def test_each_number_moves_once(name):
     flows = traffic(traced(name, LARGE[name]))
-    assert sum(one.both.asked_bytes for one in flows) == cost.least_bytes(name, *LARGE[name])
+    assert sum(one.both.asked_bytes for one in flows) == cost.min_bytes(name, *LARGE[name])
 
 
 @pytest.mark.parametrize("name, reach", [("pooling", 2), ("convolution", 4)])
@@ -120,7 +120,7 @@ def test_a_block_reads_a_number_that_it_shares_with_a_neighbour_again(name, reac
 
 def test_each_entry_of_a_table_reads_both_of_its_numbers():
     x, y, out = traffic(traced("broadcast", LARGE["broadcast"]))
-    assert (x.most_reads, y.most_reads, out.most_writes) == (7, 13, 1)
+    assert (x.max_reads, y.max_reads, out.max_writes) == (7, 13, 1)
 
 
 @pytest.mark.parametrize("name", ["shared", "axis_sum", "dot", "blocks"])

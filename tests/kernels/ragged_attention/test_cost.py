@@ -11,7 +11,7 @@ from mlsys_lab.kernels.ragged_attention.cost import forward, packed_bytes
 
 
 def test_a_whole_prompt_is_causal_attention():
-    shape = attention_cost.Shape(1, heads=8, kv_heads=2, queries=37, keys=37, width=16, causal=True)
+    shape = attention_cost.Shape(1, heads=8, kv_heads=2, queries=37, keys=37, head_dim=16, causal=True)
     assert forward([(37, 0)], 8, 2, 16) == attention_cost.forward(shape)
 
 

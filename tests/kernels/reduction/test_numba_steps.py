@@ -62,7 +62,7 @@ def traced(step, size=4 * THREADS, blocks=2):
 def test_the_numbers_are_read_once_and_nothing_is_wrong(step):
     first, *again = traced(step, 1031)
     x = traffic(first)[0]
-    assert (x.buffer, x.read.asked_bytes, x.most_reads) == ("x", 1031 * 4, 1)
+    assert (x.buffer, x.read.asked_bytes, x.max_reads) == ("x", 1031 * 4, 1)
     for trace in [first, *again]:
         assert not faults(trace) and not races(trace) and not divergences(trace)
 
@@ -118,7 +118,7 @@ def test_a_grid_stride_needs_one_launch_and_one_atomic_a_block():
     (trace,) = recorder.traces
     assert len(trace.of(buffer="sums")) == 2
     moved = sum(one.read.asked_bytes + one.written.asked_bytes for one in traffic(trace))
-    assert moved <= 1.001 * cost.least_bytes(size)
+    assert moved <= 1.001 * cost.min_bytes(size)
 
 
 def test_what_is_refused():

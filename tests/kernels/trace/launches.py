@@ -15,19 +15,19 @@ def array(
     shape: int | tuple[int, ...],
     *,
     itemsize: int = 4,
-    written: bool = True,
+    initialized: bool = True,
     space: str = "global",
     start: int = 0,
 ) -> Buffer:
     """A contiguous array."""
     shape = (shape,) if isinstance(shape, int) else shape
     strides = tuple(itemsize * int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
-    return Buffer(name, space, shape, itemsize, strides, written, start)  # type: ignore[arg-type]
+    return Buffer(name, space, shape, itemsize, strides, initialized, start)  # type: ignore[arg-type]
 
 
 def shared(name: str, shape: int | tuple[int, ...], *, itemsize: int = 4, start: int = 0) -> Buffer:
     """A block's array, which nothing has written before the launch."""
-    return array(name, shape, itemsize=itemsize, written=False, space="shared", start=start)
+    return array(name, shape, itemsize=itemsize, initialized=False, space="shared", start=start)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def trace(
     arrivals: Iterable[tuple[int, int, int, int]] = (),
     grid: tuple[int, int, int] = (1, 1, 1),
     block: tuple[int, int, int] = (WARP, 1, 1),
-    words: tuple[str, str] = ("block", "thread"),
+    unit_names: tuple[str, str] = ("block", "thread"),
 ) -> Trace:
     """A launch that made these requests, one after the other; arrivals are (line, block, thread, phase)."""
     asks, arrivals = list(asks), list(arrivals)
@@ -77,5 +77,5 @@ def trace(
         sites=tuple(Site("kernel.py", line, f"source of line {line}") for line in lines),
         accesses=np.array(rows, dtype=ACCESS),
         arrivals=np.array(reached, dtype=ARRIVAL),
-        words=words,
+        unit_names=unit_names,
     )

@@ -17,7 +17,7 @@ def counts(elements: object, *, itemsize: int = 4, start: int = 0) -> tuple[int,
     """Passes that one request takes, and the least."""
     buffers = [shared("s", 4096, itemsize=itemsize, start=start)]
     (found,) = conflicts(trace([Ask("s", elements)], buffers=buffers))  # type: ignore[arg-type]
-    return found.taken, found.least
+    return found.taken, found.ideal
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_stores_to_one_word_are_no_conflict_and_global_memory_has_no_banks() -> 
         Ask("x", range(0, 1024, 32)),
     ]
     found = conflicts(trace(asks, buffers=[shared("s", (32, 32)), array("x", 1024)]))
-    assert [(one.site.line, one.taken, one.least, one.efficiency) for one in found] == [
+    assert [(one.site.line, one.taken, one.ideal, one.efficiency) for one in found] == [
         (4, 1, 1, 1.0),
         (6, 32, 1, 1 / 32),
     ]

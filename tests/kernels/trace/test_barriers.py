@@ -8,7 +8,7 @@ from mlsys_lab.kernels.trace.barriers import Divergence, divergences, is_reached
 from mlsys_lab.kernels.trace.events import STORE
 from tests.kernels.trace.launches import Ask, array, shared, trace
 
-BUFFERS = [array("x", 256), array("y", 256, written=False), shared("s", 64)]
+BUFFERS = [array("x", 256), array("y", 256, initialized=False), shared("s", 64)]
 
 
 def found(asks: list[Ask], arrivals: list[tuple[int, int, int, int]]) -> tuple[Divergence, ...]:

@@ -18,7 +18,7 @@ def test_lanes_that_update_one_element_take_turns_and_others_do_not() -> None:
         Ask("s", [5] * 32, STORE, line=4),
     ]
     found = contention(trace(asks, buffers=BUFFERS, grid=(2, 1, 1)))
-    assert [(one.site.line, one.buffer, one.requests, one.taken, one.least) for one in found] == [
+    assert [(one.site.line, one.buffer, one.requests, one.taken, one.ideal) for one in found] == [
         (1, "x", 1, 32, 1),
         (2, "x", 1, 1, 1),
         (3, "s", 2, 8, 2),

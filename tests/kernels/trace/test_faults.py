@@ -14,7 +14,7 @@ from tests.kernels.trace.launches import Ask, array, shared, trace
 
 def found(*asks: Ask, **arrays: object) -> list[tuple[str, int, str, int, int, int]]:
     """What, line, array, threads, of how many, accesses: of each fault."""
-    buffers = [array("x", 35), array("y", 35, written=False), shared("s", 32)]
+    buffers = [array("x", 35), array("y", 35, initialized=False), shared("s", 32)]
     made = trace(asks, buffers=buffers, grid=(4, 1, 1))
     return [(f.what, f.site.line, f.buffer, f.threads, f.of_threads, f.accesses) for f in faults(made)]
 
@@ -22,7 +22,7 @@ def found(*asks: Ask, **arrays: object) -> list[tuple[str, int, str, int, int, i
 def test_three_of_the_threads_of_the_last_block_write_beyond_the_end() -> None:
     # 38 threads for 35 elements.
     asks = [Ask("y", range(32), STORE, line=12), Ask("y", range(32, 38), STORE, line=12, block=1)]
-    (fault,) = faults(trace(asks, buffers=[array("y", 35, written=False)], grid=(2, 1, 1)))
+    (fault,) = faults(trace(asks, buffers=[array("y", 35, initialized=False)], grid=(2, 1, 1)))
     assert (fault.what, fault.threads, fault.of_threads, fault.accesses) == (BEYOND, 3, 38, 3)
     assert (fault.kind, fault.block, fault.thread, fault.place) == (STORE, 1, 3, "element 35 of 35")
     assert fault.sentence == (
@@ -116,7 +116,7 @@ ASKS = st.lists(
 
 @given(ASKS)
 def test_against_a_plain_walk_through_the_requests(asks: list[Ask]) -> None:
-    buffers = [array("x", 8, written=False), shared("s", 8)]
+    buffers = [array("x", 8, initialized=False), shared("s", 8)]
     written: set[tuple[str, int, int]] = set()
     wrong: dict[tuple[str, str, int], int] = {}
     for ask in asks:

@@ -10,7 +10,7 @@ from mlsys_lab.kernels.trace.findings import findings
 from mlsys_lab.stack.artifact import Artifact
 from tests.kernels.trace.launches import Ask, array, shared, trace
 
-BUFFERS = [array("x", 8), array("y", (2, 4), itemsize=2, written=False), shared("s", 32)]
+BUFFERS = [array("x", 8), array("y", (2, 4), itemsize=2, initialized=False), shared("s", 32)]
 
 
 def found(*asks: Ask, actor: str = "program") -> dict[str, Any]:

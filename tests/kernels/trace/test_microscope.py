@@ -156,7 +156,7 @@ def test_rows_that_lie_apart() -> None:
     x, y = X.reshape(32, 32), np.empty((32, 32), np.float32)
     found = seen(by_columns, 1, 32, x, y)
     assert found.problems == ()
-    assert [(one.buffer, one.taken, one.least) for one in found.coalescing] == [("x", 1024, 128), ("y", 1024, 128)]
+    assert [(one.buffer, one.taken, one.ideal) for one in found.coalescing] == [("x", 1024, 128), ("y", 1024, 128)]
     assert [(one.both.ratio, one.both.sector_ratio) for one in found.traffic] == [(1.0, 8.0)] * 2
     place = line(by_columns, "a row each")
     assert all(one.startswith(f"{place}: warps") and "32 sectors a request where 4" in one for one in found.costs)

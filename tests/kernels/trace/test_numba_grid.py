@@ -98,7 +98,7 @@ def test_launches_that_cannot_be():
         run(3, 1, 1)
     with pytest.raises(InputError, match="add has no such output: got ou; help: did you mean 'out'"):
         record(add, 1, 1, x, x, x, outputs=("ou",))
-    assert [one.written for one in record(add, 1, 1, x, x, x, outputs="out").buffers] == [True, True, False]
+    assert [one.initialized for one in record(add, 1, 1, x, x, x, outputs="out").buffers] == [True, True, False]
     for bad in (np.ones((2, 2))[::-1], np.asarray(["a"]), np.asarray(1.0)):
         with pytest.raises(InputError, match="x must be an array of numbers with strides of whole elements"):
             run(add, 1, 1, bad, x, x)

@@ -52,7 +52,7 @@ def test_memory_that_nobody_has_written():
     out, whole, count = floats(0), np.zeros(1, np.int32), np.zeros(1, np.uint8)
     trace = record(unwritten, 1, 1, out, whole, count, outputs=("count",))
     assert np.isnan(out[0]) and whole[0] == 2**31 - 1 and count[0] == 255
-    assert [(one.name, one.space, one.written) for one in trace.buffers[2:]] == [
+    assert [(one.name, one.space, one.initialized) for one in trace.buffers[2:]] == [
         ("count", "global", False),
         ("tile", "shared", False),
         ("mine", "local", False),

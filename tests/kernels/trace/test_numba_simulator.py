@@ -36,7 +36,7 @@ def test_rows_of_a_masked_addition():
     trace = record(add, 2, 2, floats(1, 2, 3), floats(10, 20, 30), out, outputs=("out",))
     assert out.tolist() == [11, 22, 33]
     assert (trace.kernel, trace.grid, trace.block, trace.threads) == ("add", (2, 1, 1), (2, 1, 1), 2)
-    assert [(one.name, one.space, one.shape, one.written) for one in trace.buffers] == [
+    assert [(one.name, one.space, one.shape, one.initialized) for one in trace.buffers] == [
         ("x", "global", (3,), True),
         ("y", "global", (3,), True),
         ("out", "global", (3,), False),
@@ -78,7 +78,7 @@ def test_recording_changes_no_result():
 def test_shared_memory_and_a_barrier():
     trace = record(rotated, 1, 4, floats(1, 2, 3, 4), floats(0, 0, 0, 0))
     tile = trace.buffers[2]
-    assert (tile.name, tile.space, tile.shape, tile.itemsize, tile.written) == ("tile", "shared", (4,), 4, False)
+    assert (tile.name, tile.space, tile.shape, tile.itemsize, tile.initialized) == ("tile", "shared", (4,), 4, False)
     shared = trace.of(space="shared")
     assert [(row["kind"], row["thread"], row["phase"], row["offset"]) for row in shared] == [
         *((STORE, i, 0, 4 * i) for i in range(4)),

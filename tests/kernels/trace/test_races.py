@@ -58,7 +58,7 @@ def test_what_may_be_a_lock_is_named() -> None:
         ]
 
     def of_triton(*asks: Ask) -> tuple[Race, ...]:
-        return races(trace(asks, buffers=BUFFERS, grid=(4, 1, 1), words=("program", "lane")))
+        return races(trace(asks, buffers=BUFFERS, grid=(4, 1, 1), unit_names=("program", "lane")))
 
     sentences = [race.sentence for race in of_triton(*in_turn(0, 0), *in_turn(1, 0), *in_turn(0, 1))]
     assert sentences == [

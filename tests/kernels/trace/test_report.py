@@ -31,7 +31,7 @@ def copy() -> Trace:
             Ask("s", range(31, -1, -1), line=4, phase=1),
             Ask("y", range(32), STORE, line=4, phase=1),
         ],
-        buffers=[array("x", 32), array("y", 32, written=False), shared("s", 32)],
+        buffers=[array("x", 32), array("y", 32, initialized=False), shared("s", 32)],
         arrivals=[(3, 0, thread, 0) for thread in range(32)],
     )
 
@@ -157,7 +157,7 @@ ASKS = st.lists(
     ASKS, st.lists(st.tuples(st.integers(1, 5), st.integers(0, 2), st.integers(0, 63), st.integers(0, 2)), max_size=12)
 )
 def test_whatever_a_launch_did_the_report_says_it_in_lines(asks: list[Ask], arrivals: list[tuple[int, ...]]) -> None:
-    buffers = [array("x", 37), array("y", 5, itemsize=8, written=False), shared("s", 33)]
+    buffers = [array("x", 37), array("y", 5, itemsize=8, initialized=False), shared("s", 33)]
     made = report(trace(asks, buffers=buffers, arrivals=arrivals, grid=(3, 1, 1)))  # type: ignore[arg-type]
     lines = made.problems + made.costs
     assert all("\n" not in line and line.startswith(("line ", "x is", "y is")) for line in lines)

@@ -7,22 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlsys_lab.kernels.trace.events import Buffer
-from mlsys_lab.kernels.trace.rows import element_ids, group_rows, group_sizes, is_inside
+from mlsys_lab.kernels.trace.rows import element_ids, group_rows, group_sizes, in_bounds
 from tests.kernels.trace.launches import Ask, array, shared, trace
 
 
 def test_an_offset_is_inside_if_its_last_byte_is() -> None:
     made = trace([Ask("x", [-1, 0, 4, 5]), Ask("none", [0])], buffers=[array("x", 5), array("none", 0)])
-    assert is_inside(made, made.accesses).tolist() == [False, True, True, False, False]
+    assert in_bounds(made, made.accesses).tolist() == [False, True, True, False, False]
     across = made.accesses[:1].copy()
     across["offset"] = 17  # bytes 17 to 20 of 20
-    assert is_inside(made, across).tolist() == [False]
+    assert in_bounds(made, across).tolist() == [False]
 
 
 def test_a_strided_view_reaches_to_the_end_of_its_last_element() -> None:
-    column = Buffer("column", "global", (3,), 4, (20,), written=True)
+    column = Buffer("column", "global", (3,), 4, (20,), initialized=True)
     made = trace([Ask("column", [0, 5, 10, 11])], buffers=[column])
-    assert is_inside(made, made.accesses).tolist() == [True, True, True, False]
+    assert in_bounds(made, made.accesses).tolist() == [True, True, True, False]
 
 
 def test_blocks_have_shared_arrays_of_their_own_and_threads_local_ones() -> None:

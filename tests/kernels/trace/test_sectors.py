@@ -15,7 +15,7 @@ def counts(elements: object, *, itemsize: int = 4, start: int = 0) -> tuple[int,
     """Sectors taken by one request, and the least."""
     buffers = [array("x", 4096, itemsize=itemsize, start=start)]
     (found,) = coalescing(trace([Ask("x", elements)], buffers=buffers))  # type: ignore[arg-type]
-    return found.taken, found.least
+    return found.taken, found.ideal
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_requests_are_summed_by_place_array_and_kind() -> None:
     ]
     buffers = [array("x", 400), array("y", 400), shared("s", 32)]
     found = coalescing(trace(asks, buffers=buffers, grid=(3, 1, 1), block=(64, 1, 1)))
-    assert [(one.site.line, one.buffer, one.kind, one.requests, one.taken, one.least) for one in found] == [
+    assert [(one.site.line, one.buffer, one.kind, one.requests, one.taken, one.ideal) for one in found] == [
         (3, "x", LOAD, 2, 36, 8),
         (3, "y", STORE, 1, 4, 4),
         (5, "x", LOAD, 1, 1, 1),
@@ -79,7 +79,7 @@ def test_requests_are_summed_by_place_array_and_kind() -> None:
     ]
     assert found[0].efficiency == pytest.approx(8 / 36)
     worst = found[0].worst
-    assert (worst.number, worst.block, worst.warp, worst.lanes, worst.taken, worst.least) == (2, 0, 0, 32, 32, 4)
+    assert (worst.number, worst.block, worst.warp, worst.lanes, worst.taken, worst.ideal) == (2, 0, 0, 32, 32, 4)
     assert (found[2].worst.block, found[2].worst.warp) == (2, 1)
 
 

@@ -76,7 +76,7 @@ def test_a_grid_may_be_a_function_of_the_arguments_and_one_output_its_name() -> 
         BLOCK=4,
         outputs="y_ptr",
     )
-    assert trace.grid == (2, 1, 1) and [one.written for one in trace.buffers] == [True, False]
+    assert trace.grid == (2, 1, 1) and [one.initialized for one in trace.buffers] == [True, False]
 
 
 def test_options_of_the_launch_are_accepted() -> None:

@@ -33,7 +33,7 @@ def test_every_lane_of_a_masked_block_is_a_row() -> None:
     trace = record(double, 2, x, y, 6, BLOCK=4, outputs=["y_ptr"])
     assert y.tolist() == [0, 2, 4, 6, 8, 10]
     assert trace.kernel == "double" and trace.grid == (2, 1, 1) and trace.block == (4, 1, 1)
-    assert [(b.name, b.space, b.shape, b.itemsize, b.written) for b in trace.buffers] == [
+    assert [(b.name, b.space, b.shape, b.itemsize, b.initialized) for b in trace.buffers] == [
         ("x_ptr", "global", (6,), 4, True),
         ("y_ptr", "global", (6,), 4, False),
     ]

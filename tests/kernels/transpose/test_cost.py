@@ -6,4 +6,4 @@ from mlsys_lab.kernels.transpose import cost
 
 
 def test_each_element_there_and_back():
-    assert (cost.least_bytes(3, 5), cost.least_bytes(3, 5, itemsize=2), cost.least_bytes(0, 5)) == (120, 60, 0)
+    assert (cost.min_bytes(3, 5), cost.min_bytes(3, 5, itemsize=2), cost.min_bytes(0, 5)) == (120, 60, 0)

@@ -47,15 +47,15 @@ def traced(step, rows=64, columns=64):
 @pytest.mark.parametrize("step", numba_steps.STEPS)
 def test_each_number_moves_once_whatever_the_order(step):
     trace = traced(step, 67, 41)
-    assert sum(one.both.asked_bytes for one in traffic(trace)) == cost.least_bytes(67, 41)
+    assert sum(one.both.asked_bytes for one in traffic(trace)) == cost.min_bytes(67, 41)
     assert all(one.both.ratio == 1 for one in traffic(trace))
     assert not faults(trace) and not races(trace) and not divergences(trace)
 
 
 def test_naive_stores_touch_eight_times_the_sectors():
     load, store = coalescing(traced("naive"))
-    assert (load.kind, load.taken, load.least) == (LOAD, 512, 512)
-    assert (store.kind, store.taken, store.least) == (STORE, 8 * 512, 512)
+    assert (load.kind, load.taken, load.ideal) == (LOAD, 512, 512)
+    assert (store.kind, store.taken, store.ideal) == (STORE, 8 * 512, 512)
 
 
 @pytest.mark.parametrize("step", ["tiled", "padded"])
@@ -66,7 +66,7 @@ def test_through_a_tile_both_are_coalesced(step):
 def test_a_column_of_the_tile_lies_in_one_bank_until_it_is_padded():
     for step, worst in (("tiled", 32), ("padded", 1)):
         store, load = sorted(conflicts(traced(step)), key=lambda one: one.kind != STORE)
-        assert (store.taken, store.least) == (128, 128)
+        assert (store.taken, store.ideal) == (128, 128)
         assert (load.kind, load.taken, load.worst.taken) == (LOAD, worst * 128, worst)
 
 

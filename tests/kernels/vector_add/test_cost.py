@@ -9,7 +9,7 @@ from mlsys_lab.kernels.vector_add import cost
 
 
 def test_an_addition_and_twelve_bytes_an_element():
-    assert (cost.flops(10), cost.least_bytes(10), cost.least_bytes(10, itemsize=2)) == (10, 120, 60)
-    assert (cost.flops(0), cost.least_bytes(0)) == (0, 0)
+    assert (cost.flops(10), cost.min_bytes(10), cost.min_bytes(10, itemsize=2)) == (10, 120, 60)
+    assert (cost.flops(0), cost.min_bytes(0)) == (0, 0)
     with pytest.raises(InputError, match="elements must not be negative: got -1"):
-        cost.least_bytes(-1)
+        cost.min_bytes(-1)

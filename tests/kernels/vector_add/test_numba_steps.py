@@ -49,7 +49,7 @@ def test_each_number_moves_once_in_whole_sectors(step):
     numba_steps.run(step, x, y, blocks=2, launch=recorder)
     (trace,) = recorder.traces
     flows = traffic(trace)
-    assert sum(one.both.asked_bytes for one in flows) == cost.least_bytes(1031) == 12372
+    assert sum(one.both.asked_bytes for one in flows) == cost.min_bytes(1031) == 12372
     assert all(one.both.ratio == 1 for one in flows)
     assert all(one.efficiency == 1 for one in coalescing(trace))
     assert not faults(trace) and not races(trace)

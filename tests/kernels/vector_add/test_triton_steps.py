@@ -31,7 +31,7 @@ def test_each_number_moves_once(dtype: torch.dtype) -> None:
     x = torch.ones(5000, dtype=dtype)
     (trace,) = looked_at(lambda: add(x, x + 1))
     assert reads_and_writes(trace) == {"x_ptr": (1, 0), "y_ptr": (1, 0), "z_ptr": (0, 1)}
-    assert trace.accesses.size * x.itemsize == cost.least_bytes(5000, x.itemsize)
+    assert trace.accesses.size * x.itemsize == cost.min_bytes(5000, x.itemsize)
 
 
 @pytest.mark.parametrize(

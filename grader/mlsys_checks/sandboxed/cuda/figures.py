@@ -12,9 +12,9 @@ import numpy as np
 
 from mlsys_checks.sandboxed.spec import Arrays
 from mlsys_checks.sandboxed.trees import Tree, flatten
+from mlsys_lab.kernels.trace.cells import locate_in_cells
 from mlsys_lab.kernels.trace.events import LOAD, STORE, Trace
 from mlsys_lab.kernels.trace.faults import UNWRITTEN
-from mlsys_lab.kernels.trace.places import locate_in_cells
 from mlsys_lab.kernels.trace.report import report
 from mlsys_lab.kernels.trace.requests import busiest_block, busiest_thread, find_worst
 

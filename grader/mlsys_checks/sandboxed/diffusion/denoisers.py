@@ -129,7 +129,7 @@ def walk_sde(artifact: Any, query: Query, arrays: Arrays) -> Arrays:
 def posterior(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `posterior`: mean and deviation."""
     x0, x = tensors(arrays, "x0", "x")
-    got = artifact.posterior(x0, x, *(float(arrays[name]) for name in ("sigma", "following", "eta")))
+    got = artifact.posterior(x0, x, *(float(arrays[name]) for name in ("sigma", "sigma_next", "eta")))
     mean, deviation = pair("posterior", got, "mean", "deviation")
     return {"mean": tensor("the mean", mean), "deviation": number("the deviation", deviation)}
 
@@ -137,24 +137,24 @@ def posterior(artifact: Any, arrays: Arrays) -> Arrays:
 def ddim_step(artifact: Any, query: Query, arrays: Arrays) -> Arrays:
     """Call `ddim_step`: images at the next level."""
     x, noise = tensors(arrays, "x", "noise")
-    sigma, following, eta = (float(arrays[name]) for name in ("sigma", "following", "eta"))
+    sigma, sigma_next, eta = (float(arrays[name]) for name in ("sigma", "sigma_next", "eta"))
     denoiser = Watched(query, arrays)
-    end = artifact.ddim_step(denoiser, x, sigma, following, noise, eta, label_of(arrays))
+    end = artifact.ddim_step(denoiser, x, sigma, sigma_next, noise, eta, label_of(arrays))
     return {"x": tensor("x", end), NEXT: denoiser.next_answer()}
 
 
 def heun_step(artifact: Any, query: Query, arrays: Arrays) -> Arrays:
     """Call `heun_step`: images at the next level, and those that other images in one tensor lead to."""
     (x,) = tensors(arrays, "x")
-    sigma, following, label = float(arrays["sigma"]), float(arrays["following"]), label_of(arrays)
+    sigma, sigma_next, label = float(arrays["sigma"]), float(arrays["sigma_next"]), label_of(arrays)
     denoiser = Watched(query, arrays)
-    got = {"x": tensor("x", artifact.heun_step(denoiser, x, sigma, following, label))}
+    got = {"x": tensor("x", artifact.heun_step(denoiser, x, sigma, sigma_next, label))}
     other = 2 * x
-    artifact.heun_step(denoiser, other, sigma, following, label)
+    artifact.heun_step(denoiser, other, sigma, sigma_next, label)
     other.neg_()
-    got[OPPOSITE] = tensor("x", artifact.heun_step(denoiser, other, sigma, following, label))
-    if following:
-        got[ON] = tensor("x", artifact.heun_step(denoiser, other, following, following / 2, label))
+    got[OPPOSITE] = tensor("x", artifact.heun_step(denoiser, other, sigma, sigma_next, label))
+    if sigma_next:
+        got[ON] = tensor("x", artifact.heun_step(denoiser, other, sigma_next, sigma_next / 2, label))
     return got | {NEXT: denoiser.next_answer()}
 
 
@@ -167,11 +167,11 @@ def convergence(artifact: Any, arrays: Arrays) -> Arrays:
         kept = spread**2 / (spread**2 + sigma[:, None] ** 2)
         return kept * x + (1 - kept) * centre
 
-    def ddim(at: torch.Tensor, sigma: float, following: float) -> Any:
-        return artifact.ddim_step(denoise, at, sigma, following, torch.ones_like(at))
+    def ddim(at: torch.Tensor, sigma: float, sigma_next: float) -> Any:
+        return artifact.ddim_step(denoise, at, sigma, sigma_next, torch.ones_like(at))
 
-    def heun(at: torch.Tensor, sigma: float, following: float) -> Any:
-        return artifact.heun_step(denoise, at, sigma, following)
+    def heun(at: torch.Tensor, sigma: float, sigma_next: float) -> Any:
+        return artifact.heun_step(denoise, at, sigma, sigma_next)
 
     answers: Arrays = {}
     steps: dict[str, Callable[..., Any]] = {"ddim": ddim, "heun": heun}
@@ -179,8 +179,8 @@ def convergence(artifact: Any, arrays: Arrays) -> Arrays:
         for count in (int(arrays["steps"]), 2 * int(arrays["steps"])):
             grid = np.geomspace(first, last, count + 1).tolist()
             at = x
-            for sigma, following in pairwise(grid):
-                at = step(at, sigma, following)
+            for sigma, sigma_next in pairwise(grid):
+                at = step(at, sigma, sigma_next)
             answers[f"{name}, {count} steps"] = tensor("x", at)
     return answers
 

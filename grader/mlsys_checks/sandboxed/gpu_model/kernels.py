@@ -11,8 +11,8 @@ from mlsys_checks.sandboxed.spec import Arrays
 from mlsys_checks.sandboxed.trees import flatten
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.numba_record import parameters_of, record_launch
+from mlsys_lab.kernels.trace.cells import locate_in_cells
 from mlsys_lab.kernels.trace.events import WARP, Trace
-from mlsys_lab.kernels.trace.places import locate_in_cells
 from mlsys_lab.kernels.trace.requests import VERBS, busiest_block, busiest_thread, find_worst
 from mlsys_lab.kernels.trace.rows import group_rows, group_sizes
 from mlsys_lab.kernels.trace.sectors import coalescing

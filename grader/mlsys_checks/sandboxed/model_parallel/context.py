@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def zigzag(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `zigzag`: the positions of each rank."""
-    call = partial(artifact.zigzag, int(arrays["tokens"]), int(arrays["p"]))
-    got = call_twice("zigzag", call)
+    """Call `zigzag_positions`: the positions of each rank."""
+    call = partial(artifact.zigzag_positions, int(arrays["tokens"]), int(arrays["p"]))
+    got = call_twice("zigzag_positions", call)
     if not isinstance(got, list | tuple):
-        raise InputError("zigzag gives no list", got=describe_value(got), expected="a tensor for each rank")
+        raise InputError("zigzag_positions gives no list", got=describe_value(got), expected="a tensor for each rank")
     return {"count": np.array(len(got))} | {
         f"rank {r}": tensor_values(f"positions of rank {r}", one) for r, one in enumerate(got)
     }

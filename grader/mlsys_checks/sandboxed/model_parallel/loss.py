@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
 
 def cross_entropy(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Call `cross_entropy`, and go back from it twice, `again` with another gradient where the case has one."""
+    """Call `vocab_parallel_cross_entropy`, then its backward pass twice, the second with gradient `again` if given."""
     logits, targets = copy_tensors(arrays, "logits", "targets")
     logits.requires_grad_()
-    loss = require_tensor("cross_entropy", artifact.cross_entropy(rank, logits, int(arrays["start"]), targets), ())
+    loss = artifact.vocab_parallel_cross_entropy(rank, logits, int(arrays["start"]), targets)
+    loss = require_tensor("vocab_parallel_cross_entropy", loss, ())
     answers = {"loss": number("loss", loss.detach())}
-    go_back("cross_entropy", loss, arrays["gradient"], again=True)
-    go_back("cross_entropy", loss, arrays.get("again", arrays["gradient"]))
+    go_back("vocab_parallel_cross_entropy", loss, arrays["gradient"], again=True)
+    go_back("vocab_parallel_cross_entropy", loss, arrays.get("again", arrays["gradient"]))
     refuse_change("logits", logits, arrays["logits"], wants=True)
     refuse_change("targets", targets, arrays["targets"])
     return answers | {"logits.grad": array("logits.grad", logits.grad)}

@@ -53,7 +53,7 @@ def _linear(name: str, artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
 
 
 def _apply(name: str, artifact: Any, rank: Rank, given: np.ndarray) -> Arrays:
-    """Apply `Enter` or `Leave` to r + 1 times an array on rank r, turned in memory; go back from there with as much."""
+    """Apply an autograd function to r + 1 times a column-major array on rank r, and its backward pass to the same."""
     own = np.asfortranarray(given * (rank.rank + 1))
     x = torch.from_numpy(own).clone().requires_grad_()
     y = require_tensor(name, getattr(artifact, name).apply(x, rank), tuple(x.shape))
@@ -64,13 +64,17 @@ def _apply(name: str, artifact: Any, rank: Rank, given: np.ndarray) -> Arrays:
 
 
 def column_linear(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Call `column_linear` and `Enter`, forward and backward."""
-    return _linear("column_linear", artifact, rank, arrays) | _apply("Enter", artifact, rank, arrays["x"])
+    """Call `column_parallel_linear` and `CopyToTensorParallelRegion`, forward and backward."""
+    return _linear("column_parallel_linear", artifact, rank, arrays) | _apply(
+        "CopyToTensorParallelRegion", artifact, rank, arrays["x"]
+    )
 
 
 def row_linear(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Call `row_linear` and `Leave`, forward and backward."""
-    return _linear("row_linear", artifact, rank, arrays) | _apply("Leave", artifact, rank, arrays["gradient"])
+    """Call `row_parallel_linear` and `ReduceFromTensorParallelRegion`, forward and backward."""
+    return _linear("row_parallel_linear", artifact, rank, arrays) | _apply(
+        "ReduceFromTensorParallelRegion", artifact, rank, arrays["gradient"]
+    )
 
 
 def parallel_mlp(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:

@@ -48,10 +48,10 @@ def attention_share(artifact: Any, arrays: Arrays) -> Arrays:
     config, other = config_of(artifact, arrays["model"]), other_config(artifact, arrays["model"])
     tokens = int(arrays["tokens"])
     call_before(artifact.attention_share, (config, tokens), (other, tokens + 1))
-    call_before(artifact.crossover_tokens, (config,), (other,))
+    call_before(artifact.attention_crossover, (config,), (other,))
     share = call_with_given(partial(artifact.attention_share, config, tokens), artifact, arrays, config)
-    crossover = call_with_given(partial(artifact.crossover_tokens, config), artifact, arrays, config)
+    crossover = call_with_given(partial(artifact.attention_crossover, config), artifact, arrays, config)
     return {
         "attention_share": number("attention_share", share),
-        "crossover_tokens": number("crossover_tokens", crossover),
+        "attention_crossover": number("attention_crossover", crossover),
     }

@@ -14,7 +14,7 @@ from mlsys_checks.sandboxed.transformer_arithmetic.given import call_with_given
 from mlsys_checks.sandboxed.transformer_arithmetic.models import config_of, other_config, product_rows
 from mlsys_checks.sandboxed.values import number, whole
 
-PRODUCTS_S, STEP_S = "predict_step_s with unit_s = 0", "predict_step_s"
+PRODUCTS_S, STEP_S = "predict_training_step_s with unit_s = 0", "predict_training_step_s"
 
 
 def merge_shapes(rows: list[list[int]]) -> np.ndarray:
@@ -56,13 +56,13 @@ def predict_step(artifact: Any, arrays: Arrays) -> Arrays:
     faster = {shape: 2 * rate for shape, rate in rates.items()}
 
     def seconds(rates: dict[tuple[int, int, int], float], unit_s: float, *model: Any) -> Any:
-        return artifact.predict_step_s(*model, rates, unit_s)
+        return artifact.predict_training_step_s(*model, rates, unit_s)
 
     units = {PRODUCTS_S: 0.0, STEP_S: float(arrays["unit_s"])}
     found = {}
     for name, unit_s in units.items():
         with unchanged(rates=rates):
             call_before(seconds, (rates, unit_s, config, *sizes), (faster, 2 * unit_s, other, *(n + 1 for n in sizes)))
-            call = partial(artifact.predict_step_s, config, *sizes, rates, unit_s)
-            found[name] = number("predict_step_s", call_with_given(call, artifact, arrays, config))
+            call = partial(artifact.predict_training_step_s, config, *sizes, rates, unit_s)
+            found[name] = number("predict_training_step_s", call_with_given(call, artifact, arrays, config))
     return found

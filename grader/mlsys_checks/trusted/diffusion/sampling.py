@@ -19,16 +19,16 @@ from mlsys_checks.trusted.diffusion.oracle import CODE_OF_NEXT, Ages, Aging, dra
 def _draw_step(rng: np.random.Generator, case: Case) -> Arrays:
     least = max(0.4, 1.5 * case.params.get("to", 0.0))
     sigma = math.exp(rng.uniform(math.log(least), math.log(20)))
-    following = case.params.get("to", sigma * rng.uniform(0.3, 0.8))
+    sigma_next = case.params.get("to", sigma * rng.uniform(0.3, 0.8))
     eta = case.params.get("eta", rng.uniform(0.2, 0.9))
     return {
         **draw_images(rng, case, "x", "x0", "noise"),
         **draw_denoiser(rng, case),
-        **{name: np.array(float(value)) for name, value in zip(_STEP, (sigma, following, eta), strict=True)},
+        **{name: np.array(float(value)) for name, value in zip(_STEP, (sigma, sigma_next, eta), strict=True)},
     }
 
 
-_STEP = ("sigma", "following", "eta")
+_STEP = ("sigma", "sigma_next", "eta")
 _DENOISER = ("centres", "spread", "label", "_ages", "_crowd")
 
 
@@ -43,9 +43,9 @@ def _pick(*names: str) -> Callable[[np.random.Generator, Case], Arrays]:
 
 def _posterior(x0: np.ndarray, x: np.ndarray, arrays: Arrays) -> tuple[np.ndarray, float]:
     """Mean and deviation from DDPM's ᾱ and β̃ (eq. 7) and DDIM's equation 12, over √ᾱ of the next level."""
-    sigma, following, eta = (float(arrays[name]) for name in _STEP)
-    now, then = 1 / (1 + sigma**2), 1 / (1 + following**2)
-    noisy = -math.expm1(-math.log1p(following**2))  # 1 - then, to the last digit
+    sigma, sigma_next, eta = (float(arrays[name]) for name in _STEP)
+    now, then = 1 / (1 + sigma**2), 1 / (1 + sigma_next**2)
+    noisy = -math.expm1(-math.log1p(sigma_next**2))  # 1 - then, to the last digit
     beta = (1 / now - 1 / then) * now
     drawn = eta**2 * noisy / (1 - now) * beta
     noise = (math.sqrt(now) * x - math.sqrt(now) * x0) / math.sqrt(1 - now)
@@ -68,34 +68,34 @@ def _expect_ddim(arrays: Arrays) -> Arrays:
 
 def _expect_heun(arrays: Arrays) -> Arrays:
     denoise, x = Aging(arrays), arrays["x"].astype(np.float64)
-    sigma, following = float(arrays["sigma"]), float(arrays["following"])
+    sigma, sigma_next = float(arrays["sigma"]), float(arrays["sigma_next"])
 
-    def step(x: np.ndarray, sigma: float, following: float) -> np.ndarray:
+    def step(x: np.ndarray, sigma: float, sigma_next: float) -> np.ndarray:
         denoised = denoise(x, sigma, arrays.get("label"))
-        end: np.ndarray = denoised + following / sigma * (x - denoised)
-        if not following:
+        end: np.ndarray = denoised + sigma_next / sigma * (x - denoised)
+        if not sigma_next:
             return end
-        noise = (x - denoised) / sigma, (end - denoise(end, following, arrays.get("label"))) / following
-        end = x + (following - sigma) * (0.5 * noise[0] + 0.5 * noise[1])
+        noise = (x - denoised) / sigma, (end - denoise(end, sigma_next, arrays.get("label"))) / sigma_next
+        end = x + (sigma_next - sigma) * (0.5 * noise[0] + 0.5 * noise[1])
         return end
 
-    ends = {"x": step(x, sigma, following)}
-    step(2 * x, sigma, following)
-    ends[calls.OPPOSITE] = step(-2 * x, sigma, following)
-    if following:
-        ends[calls.ON] = step(-2 * x, following, following / 2)
+    ends = {"x": step(x, sigma, sigma_next)}
+    step(2 * x, sigma, sigma_next)
+    ends[calls.OPPOSITE] = step(-2 * x, sigma, sigma_next)
+    if sigma_next:
+        ends[calls.ON] = step(-2 * x, sigma_next, sigma_next / 2)
     return {name: end.astype(arrays["x"].dtype) for name, end in ends.items()} | denoise.next_answer()
 
 
 def _code_of_step(arrays: Arrays) -> str:
     centres, x = (f'torch.from_numpy(given["{name}"])' for name in ("centres", "x"))
     label = 'torch.from_numpy(given["label"])' if "label" in arrays else "None"
-    between = f"{float(arrays['sigma'])!r}, {float(arrays['following'])!r}"
+    between = f"{float(arrays['sigma'])!r}, {float(arrays['sigma_next'])!r}"
     made = f"denoiser = AgingDenoiser({centres}, {float(arrays['spread'])!r})"
     if "noise" in arrays:
         noisy = f'torch.from_numpy(given["noise"]), {float(arrays["eta"])!r}'
         return f"{made}\nddim_step(denoiser, {x}, {between}, {noisy}, label={label})\n{CODE_OF_NEXT}"
-    on = f"{float(arrays['following'])!r}, {float(arrays['following'] / 2)!r}"
+    on = f"{float(arrays['sigma_next'])!r}, {float(arrays['sigma_next'] / 2)!r}"
     lines = [
         made,
         f"x, label = {x}, {label}",
@@ -105,9 +105,9 @@ def _code_of_step(arrays: Arrays) -> str:
         "other *= -1",
         f"second = heun_step(denoiser, other, {between}, label=label)",
     ]
-    if arrays["following"]:
+    if arrays["sigma_next"]:
         lines.append(f"third = heun_step(denoiser, other, {on}, label=label)")
-    named = "first, second, third" if arrays["following"] else "first, second"
+    named = "first, second, third" if arrays["sigma_next"] else "first, second"
     return "\n".join([*lines, f"{named}, {CODE_OF_NEXT}"])
 
 
@@ -142,15 +142,15 @@ def _expect_order(arrays: Arrays) -> Arrays:
     return {**ends, EXACT: arrays["centre"] + math.hypot(spread, last) / math.hypot(spread, first) * far}
 
 
-def _ddim_factor(spread: float, sigma: float, following: float) -> float:
+def _ddim_factor(spread: float, sigma: float, sigma_next: float) -> float:
     """What one Euler step leaves of the distance from the centre, where the slope is σ/(s² + σ²) times it."""
-    return 1 + (following - sigma) * _slope(spread, sigma)
+    return 1 + (sigma_next - sigma) * _slope(spread, sigma)
 
 
-def _heun_factor(spread: float, sigma: float, following: float) -> float:
+def _heun_factor(spread: float, sigma: float, sigma_next: float) -> float:
     """What one step of Heun leaves of it, whose second slope is that where Euler's step ends."""
-    second = _slope(spread, following) * _ddim_factor(spread, sigma, following)
-    return 1 + (following - sigma) / 2 * (_slope(spread, sigma) + second)
+    second = _slope(spread, sigma_next) * _ddim_factor(spread, sigma, sigma_next)
+    return 1 + (sigma_next - sigma) / 2 * (_slope(spread, sigma) + second)
 
 
 def _slope(spread: float, sigma: float) -> float:
@@ -190,8 +190,8 @@ for step in (lambda *at: ddim_step(denoise, *at, torch.ones_like(x)), lambda *at
     for count in ({steps}, {2 * steps}):
         grid = torch.tensor({last!r} / {first!r}).double() ** (torch.arange(count + 1) / count)
         at = x
-        for sigma, following in pairwise(({first!r} * grid).tolist()):
-            at = step(at, sigma, following)
+        for sigma, sigma_next in pairwise(({first!r} * grid).tolist()):
+            at = step(at, sigma, sigma_next)
         ends.append(at)
 ends"""
 
@@ -220,7 +220,7 @@ CHECKS = (
         hint="The squared level there, times η² and times the share that goes; what is left of the squared level is "
         "the guessed noise's.",
         uses=("posterior",),
-        snippet="posterior(x0, x, sigma, following, eta)",
+        snippet="posterior(x0, x, sigma, sigma_next, eta)",
     ),
     Check(
         name="ddim_step",
@@ -263,7 +263,7 @@ CHECKS = (
             Case("numbers without axes", {"shape": (4,), "dtype": "float32"}),
             Case("many images", {"shape": (22, 2, 2)}, hidden=True),
         ),
-        inputs=_pick("x", *_DENOISER, "sigma", "following"),
+        inputs=_pick("x", *_DENOISER, "sigma", "sigma_next"),
         run=calls.heun_step,
         partner=Ages,
         expect=_expect_heun,

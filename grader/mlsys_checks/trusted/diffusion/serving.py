@@ -82,12 +82,12 @@ def _expect_images(arrays: Arrays) -> Arrays:
     for call in range(max(ends, default=0)):
         now = np.array([i for i in range(len(steps)) if starts[i] <= call < ends[i]])
         at = np.array([first[i] + call - starts[i] for i in now])
-        sigma, following = arrays["grids"][at], arrays["grids"][at + 1]
+        sigma, sigma_next = arrays["grids"][at], arrays["grids"][at + 1]
         scale, low, high = arrays["guidance"][now].T
         asked = {"sigma": sigma, "scale": scale, "low": low, "high": high, "label": arrays["label"][now]}
         x = images[now]
         denoised = guided(denoise, x, asked)
-        images[now] = denoised + column(following / sigma, x) * (x - denoised)
+        images[now] = denoised + column(sigma_next / sigma, x) * (x - denoised)
     drawn = {f"image {i}": np.array(image, arrays["noise"].dtype) for i, image in enumerate(images)}
     return drawn | denoise.next_answer()
 

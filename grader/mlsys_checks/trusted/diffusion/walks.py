@@ -85,12 +85,12 @@ def _draw_noisy_walk(rng: np.random.Generator, case: Case) -> Arrays:
 def _expect_walk(arrays: Arrays) -> Arrays:
     """Along the line through x and the denoised image: a share of what lies between is left, or less with noise."""
     denoise, x = Aging(arrays), arrays["x"].astype(np.float64)
-    for i, (sigma, following) in enumerate(pairwise(arrays["grid"].tolist())):
+    for i, (sigma, sigma_next) in enumerate(pairwise(arrays["grid"].tolist())):
         denoised = denoise(x, sigma, arrays.get("label"))
-        left = following / sigma
+        left = sigma_next / sigma
         if "noise" in arrays:
             x = denoised + left**2 * (x - denoised)
-            x += math.sqrt(sigma**2 - following**2) * arrays["noise"][i] if following else 0.0
+            x += math.sqrt(sigma**2 - sigma_next**2) * arrays["noise"][i] if sigma_next else 0.0
         else:
             x = denoised + left * (x - denoised)
     return {"x": x.astype(arrays["x"].dtype), **denoise.next_answer()}

@@ -113,8 +113,8 @@ CHECKS = (
         first_hint="Into how many stretches is the text cut, and which two of them does rank r have?",
         hint="tensor_split cuts the positions into twice as many stretches as there are ranks; the last belongs to the "
         "rank that has the first.",
-        uses=("zigzag",),
-        snippet="zigzag(tokens, p)",
+        uses=("zigzag_positions",),
+        snippet="zigzag_positions(tokens, p)",
     ),
     partial(check_ranks, memory_bytes=BUDGET_BYTES)(
         name="ring_attention",

@@ -48,7 +48,7 @@ def _compare_loss(got: Arrays, expected: Arrays) -> Mismatch | None:
 
     Where each token's target is all but certain, little is left of either but what rounding leaves.
     """
-    return close(got, expected, least={"loss": 1.0, "logits.grad": 1 / len(expected["logits.grad"])})
+    return close(got, expected, min_size={"loss": 1.0, "logits.grad": 1 / len(expected["logits.grad"])})
 
 
 def _expect_loss(arrays: Arrays) -> Arrays:
@@ -103,10 +103,11 @@ CHECKS = (
         hint="Gather the ranks' maxima and take the largest for each token. Then the sum of exponentials and the "
         "target's logit, zero where another rank has it, can go through one all_reduce. Backward: softmax of the own "
         "columns, less one at targets that lie here, times the incoming gradient, over T.",
-        uses=("cross_entropy",),
+        uses=("vocab_parallel_cross_entropy",),
         snippet=SPLIT + "def program(rank, arrays):\n"
         '    logits = torch.from_numpy(arrays["logits"]).clone().requires_grad_()\n'
-        '    loss = cross_entropy(rank, logits, int(arrays["start"]), torch.from_numpy(arrays["targets"]))\n'
+        '    targets = torch.from_numpy(arrays["targets"])\n'
+        '    loss = vocab_parallel_cross_entropy(rank, logits, int(arrays["start"]), targets)\n'
         '    (loss * float(arrays["gradient"])).backward(retain_graph=True)\n'
         '    (loss * float(arrays["gradient"])).backward()\n'
         "    return loss.item(), logits.grad\n\n\n"

@@ -75,8 +75,8 @@ def _expect_columns(arrays: Arrays) -> Arrays:
             "result": x @ part["weight"] + part["bias"],
             "weight.grad": x.T @ part["gradient"],
             "bias.grad": part["gradient"].sum(0),
-            "Enter": x * r,
-            "Enter: x.grad": x * all_parts,
+            "CopyToTensorParallelRegion": x * r,
+            "CopyToTensorParallelRegion: x.grad": x * all_parts,
         }
         | ({"x.grad": x_grad + BESIDE} if part["x_wants"] else {})
         for r, part in enumerate(parts, start=1)
@@ -105,8 +105,8 @@ def _expect_rows(arrays: Arrays) -> Arrays:
             "result": result,
             "weight.grad": part["x"].T @ gradient,
             "bias.grad": gradient.sum(0),
-            "Leave": gradient * all_parts,
-            "Leave: x.grad": gradient * r,
+            "ReduceFromTensorParallelRegion": gradient * all_parts,
+            "ReduceFromTensorParallelRegion: x.grad": gradient * r,
         }
         | ({"x.grad": gradient @ part["weight"].T + BESIDE} if part["x_wants"] else {})
         for r, part in enumerate(parts, start=1)
@@ -207,10 +207,10 @@ CHECKS = (
         run=calls.column_linear,
         expect=_expect_columns,
         first_hint="Which gradient does a rank see only in part: that of x, of its columns, or of its bias?",
-        hint="Forward is a product of this rank's own. All ranks used x, so what goes into the product is what Enter "
-        "gives: as it is forward, added up over the ranks backward.",
-        uses=("column_linear", "Enter"),
-        snippet=LINEAR_ASK.replace("{name}", "column_linear"),
+        hint="Forward is a product of this rank's own. All ranks used x, so what goes into the product is what "
+        "CopyToTensorParallelRegion gives: as it is forward, added up over the ranks backward.",
+        uses=("column_parallel_linear", "CopyToTensorParallelRegion"),
+        snippet=LINEAR_ASK.replace("{name}", "column_parallel_linear"),
     ),
     check_ranks(
         name="row_linear",
@@ -229,10 +229,10 @@ CHECKS = (
         expect=_expect_rows,
         first_hint="What is the sum of the ranks' products, how often is the bias in it, and what is each one's "
         "gradient?",
-        hint="Leave takes this rank's product alone, adds up forward and hands the gradient through backward; the bias "
-        "is added to its result.",
-        uses=("row_linear", "Leave"),
-        snippet=LINEAR_ASK.replace("{name}", "row_linear"),
+        hint="ReduceFromTensorParallelRegion takes this rank's product alone, adds up forward and hands the "
+        "gradient through backward; the bias is added to its result.",
+        uses=("row_parallel_linear", "ReduceFromTensorParallelRegion"),
+        snippet=LINEAR_ASK.replace("{name}", "row_parallel_linear"),
     ),
     check_ranks(
         name="parallel_mlp",

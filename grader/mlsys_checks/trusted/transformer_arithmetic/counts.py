@@ -147,7 +147,7 @@ def _share_expect(arrays: Arrays) -> Arrays:
     rest_of_one, pairs_of_one = parts(1)
     return {
         "attention_share": np.array(pairs / (rest + pairs)),
-        "crossover_tokens": np.array(rest_of_one / pairs_of_one),
+        "attention_crossover": np.array(rest_of_one / pairs_of_one),
     }
 
 
@@ -276,12 +276,12 @@ CHECKS = (
         ),
         inputs=_share_inputs,
         run=calls.attention_share,
-        describe=describe_calls("attention_share(config, {tokens})", "crossover_tokens(config)"),
+        describe=describe_calls("attention_share(config, {tokens})", "attention_crossover(config)"),
         expect=_share_expect,
         compare=agree,
         first_hint="Double the tokens on paper: which products double, and which grow fourfold?",
         hint="FLOPs are a·T + b·T²: which two products make up b? The share is that part of the whole, and the parts "
         "are equal at one T, which need not be whole.",
-        uses=("TransformerConfig", "forward_products", "attention_share", "crossover_tokens"),
+        uses=("TransformerConfig", "forward_products", "attention_share", "attention_crossover"),
     ),
 )

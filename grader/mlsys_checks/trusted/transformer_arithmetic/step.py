@@ -183,12 +183,14 @@ CHECKS = (
         ),
         inputs=_predict_inputs,
         run=calls.predict_step,
-        describe=describe_calls("predict_step_s(config, {batch}, {tokens}, rates, {unit_s})", further=_rates_code),
+        describe=describe_calls(
+            "predict_training_step_s(config, {batch}, {tokens}, rates, {unit_s})", further=_rates_code
+        ),
         expect=_predict_expect,
         compare=close,
         first_hint="Work one product out by hand: its FLOPs, its own rate, its seconds.",
         hint="Seconds of one kind of product are its FLOPs, 2·times·m·k·n, over the rate of its own shape. Add them "
         "up, and add the elementwise elements times unit_s.",
-        uses=("TransformerConfig", "step_products", "elementwise_units", "predict_step_s"),
+        uses=("TransformerConfig", "step_products", "elementwise_units", "predict_training_step_s"),
     ),
 )

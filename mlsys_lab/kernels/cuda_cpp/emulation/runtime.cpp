@@ -8,7 +8,7 @@
 //
 // Two accesses are in order in one thread, across a barrier, and across a lock: what a thread did before a fence comes
 // before what another does later, if after the fence the one, and then the other, have updated one word by atomics. (A
-// fence after the latter is not asked for.) What is wrong ends the program with WRONG and a line on stderr.
+// fence after the latter is not asked for.) A faulty access ends the program with FAULT and a line on stderr.
 #include "cuda_on_cpu.h"
 
 #include <fcntl.h>
@@ -40,7 +40,7 @@ const uintptr_t FIRST = uintptr_t(1) << 42, RANGE = uintptr_t(1) << 39;
 const unsigned BLOCK = 1u << 31, WARP = 1u << 30;  // among the numbers of threads: all of a block, those of a warp
 
 enum State { RUNNING, AT_BLOCK_BARRIER, AT_WARP_BARRIER, DONE };
-enum Ending { ALL_DONE, WAITING, APART, NO_ROOM, WRONG };  // of a program, as its exit status
+enum Ending { ALL_DONE, WAITING, DIVERGED, NO_ADDRESSES, FAULT };  // of a program, as its exit status
 
 // Who touched memory, where in the program, and when: by its fences, and the barriers of its block and of its warp.
 struct Access {
@@ -142,18 +142,18 @@ struct {
     Access own;
 } early;
 
-[[noreturn]] void end_wrong() { _exit(WRONG); }
+[[noreturn]] void end_with_fault() { _exit(FAULT); }
 
 void tell_race(size_t array, ptrdiff_t offset, size_t bytes, const Access& other, const Access& own) {
     bool turned = other.kind == LOAD;
     tell("race", array, offset, bytes, turned ? own : other, turned ? other : own);
-    end_wrong();
+    end_with_fault();
 }
 
 void end_if_early() {
     if (!early.bytes) return;
     tell("unwritten", early.array, early.offset, early.bytes, early.own, early.own);
-    end_wrong();
+    end_with_fault();
 }
 
 void settle() {
@@ -285,7 +285,7 @@ Ending run_block(bool reversed) {
                 }
             } while (any || release(first, last, AT_WARP_BARRIER));
         }
-        if (!are_together()) return APART;
+        if (!are_together()) return DIVERGED;
     } while (release(0, count, AT_BLOCK_BARRIER));
     end_if_early();
     for (const Thread& t : threads) {
@@ -296,7 +296,7 @@ Ending run_block(bool reversed) {
 
 void* map(void* at, size_t bytes, int flags, int file, off_t place) {
     void* found = mmap(at, bytes, PROT_READ | PROT_WRITE, flags | (at ? MAP_FIXED_NOREPLACE : 0), file, place);
-    if (found == MAP_FAILED || (at && found != at)) _exit(NO_ROOM);
+    if (found == MAP_FAILED || (at && found != at)) _exit(NO_ADDRESSES);
     return found;
 }
 
@@ -313,7 +313,7 @@ void watch_array(Array array) {
 char* place(int file, char* start, const uint64_t* words, unsigned size) {
     auto [at, row, rows, reach, pitch, first] = *reinterpret_cast<const uint64_t(*)[6]>(words);
     uintptr_t begin = FIRST + arrays.size() * RANGE + RANGE / 2;
-    if (first + (rows - 1) * pitch + row > RANGE / 2) _exit(NO_ROOM);
+    if (first + (rows - 1) * pitch + row > RANGE / 2) _exit(NO_ADDRESSES);
     watch_array({begin, first, size ? row : 0, rows, pitch, max(size, 1u), false, nullptr});
     if (!size) return start + at;
     for (uint64_t i = 0; i < rows && row; i++) {
@@ -346,7 +346,7 @@ void touch(Kind kind, const void* address, size_t bytes, const void* from) {
     if (within < 0 || row >= array->rows || in_row + bytes > array->row) {
         end_if_early();
         tell("bounds", number, within, bytes, now, now);
-        end_wrong();
+        end_with_fault();
     }
     if (kind == ATOMIC) {
         if (!current->told.until.empty()) {
@@ -489,7 +489,7 @@ void __tsan_write_range(void* at, size_t bytes) { touch(STORE, at, bytes, EMULAT
 void __ubsan_handle_type_mismatch_v1(void*, uintptr_t) {
     Access now{block_number, unsigned(uintptr_t(EMULATION_CALLER)), 0, 0, 0, (unsigned short)current->number, LOAD};
     tell("misaligned", 0, 0, 0, now, now);
-    end_wrong();
+    end_with_fault();
 }
 
 // The text calls these in place of memcpy, memmove and memset.

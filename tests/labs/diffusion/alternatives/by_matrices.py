@@ -44,17 +44,17 @@ def train_step(network, optimizer, average, prediction, x0, sigma, noise, label,
     return float(losses.detach().mean())
 
 
-def posterior(x0, x, sigma, following, eta):
-    share = following / sigma
-    deviation = eta * following * math.sqrt((1 - share) * (1 + share))
-    return x0.lerp(x, math.sqrt((following - deviation) * (following + deviation)) / sigma), deviation
+def posterior(x0, x, sigma, sigma_next, eta):
+    share = sigma_next / sigma
+    deviation = eta * sigma_next * math.sqrt((1 - share) * (1 + share))
+    return x0.lerp(x, math.sqrt((sigma_next - deviation) * (sigma_next + deviation)) / sigma), deviation
 
 
-def ddim_step(denoiser, x, sigma, following, noise, eta=0.0, label=None):
+def ddim_step(denoiser, x, sigma, sigma_next, noise, eta=0.0, label=None):
     denoised = denoiser(x, level_of(sigma, x), label)
-    if following == 0:
+    if sigma_next == 0:
         return denoised
-    mean, deviation = posterior(denoised, x, sigma, following, eta)
+    mean, deviation = posterior(denoised, x, sigma, sigma_next, eta)
     return torch.add(mean, noise, alpha=deviation)
 
 

@@ -41,8 +41,8 @@ def loss_weight(prediction, sigma):
     return {"epsilon": kept / (1 - kept), "x0": kept / kept, "v": 1 / (1 - kept)}[prediction]
 
 
-def posterior(x0, x, sigma, following, eta):
-    now, then = kept_of(sigma), kept_of(following)
+def posterior(x0, x, sigma, sigma_next, eta):
+    now, then = kept_of(sigma), kept_of(sigma_next)
     beta = 1 - now / then
     drawn = eta**2 * (1 - then) / (1 - now) * beta
     noise = (x - x0) / sigma
@@ -50,13 +50,13 @@ def posterior(x0, x, sigma, following, eta):
     return x0 + (left / then) ** 0.5 * noise, (drawn / then) ** 0.5
 
 
-def heun_step(denoiser, x, sigma, following, label=None):
+def heun_step(denoiser, x, sigma, sigma_next, label=None):
     first = denoiser(x, level_of(sigma, x), label)
-    ahead = first.lerp(x, following / sigma)
-    if not following:
+    ahead = first.lerp(x, sigma_next / sigma)
+    if not sigma_next:
         return ahead
-    second = denoiser(ahead, level_of(following, x), label)
-    return x + (following - sigma) * ((x - first) / (2 * sigma) + (ahead - second) / (2 * following))
+    second = denoiser(ahead, level_of(sigma_next, x), label)
+    return x + (sigma_next - sigma) * ((x - first) / (2 * sigma) + (ahead - second) / (2 * sigma_next))
 
 
 def serve(denoiser, requests, null, slots):
@@ -68,11 +68,11 @@ def serve(denoiser, requests, null, slots):
     images = [float(request.grid[0]) * request.noise for request in requests]
     for call in range(max(free)):
         now = [(requests[i], i, call - start) for i, start, end in plan if start <= call < end]
-        sigma, following = torch.stack([one.grid[step : step + 2] for one, _, step in now], 1).double()
+        sigma, sigma_next = torch.stack([one.grid[step : step + 2] for one, _, step in now], 1).double()
         settings = torch.tensor([(one.scale, one.low, one.high) for one, _, _ in now], dtype=torch.float64).T
         x = torch.stack([images[i] for _, i, _ in now])
         label = torch.tensor([one.label for one, _, _ in now])
         denoised = guide(denoiser, x, sigma, label, settings[0], null, settings[1], settings[2])
         for row, (_, i, _) in enumerate(now):
-            images[i] = denoised[row] + float(following[row] / sigma[row]) * (x[row] - denoised[row])
+            images[i] = denoised[row] + float(sigma_next[row] / sigma[row]) * (x[row] - denoised[row])
     return images

@@ -32,19 +32,19 @@ def slope(denoised, x, sigma):
 
 def walk_ode(denoiser, x, grid, label=None):
     for step in range(len(grid) - 1):
-        sigma, following = float(grid[step]), float(grid[step + 1])
+        sigma, sigma_next = float(grid[step]), float(grid[step + 1])
         denoised = denoiser(x, level_of(sigma, x), label)
-        x = denoised + following / sigma * (x - denoised)
+        x = denoised + sigma_next / sigma * (x - denoised)
     return x
 
 
 def walk_sde(denoiser, x, grid, noise, label=None):
     for step in range(len(grid) - 1):
-        sigma, following = float(grid[step]), float(grid[step + 1])
+        sigma, sigma_next = float(grid[step]), float(grid[step + 1])
         denoised = denoiser(x, level_of(sigma, x), label)
-        x = denoised + (following / sigma) ** 2 * (x - denoised)
-        if following:
-            x = x + (sigma**2 - following**2) ** 0.5 * noise[step]
+        x = denoised + (sigma_next / sigma) ** 2 * (x - denoised)
+        if sigma_next:
+            x = x + (sigma**2 - sigma_next**2) ** 0.5 * noise[step]
     return x
 
 
@@ -81,9 +81,9 @@ def guide(denoiser, x, sigma, label, scale, null, low=0.0, high=math.inf):
 
 def drawn(request):
     x = request.noise * float(request.grid[0])
-    for sigma, following in pairwise(request.grid.tolist()):
+    for sigma, sigma_next in pairwise(request.grid.tolist()):
         denoised = yield x, sigma, request
-        x = denoised + following / sigma * (x - denoised)
+        x = denoised + sigma_next / sigma * (x - denoised)
     yield x, None, request
 
 

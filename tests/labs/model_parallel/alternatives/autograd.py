@@ -11,24 +11,24 @@ def take_part(rank, x, dim):
     return torch.empty_like(own).copy_(own)
 
 
-def column_linear(rank, x, weight, bias):
+def column_parallel_linear(rank, x, weight, bias):
     entered = x.view_as(x)
     if entered.requires_grad:
         entered.register_hook(lambda grad: collectives.all_reduce(rank, grad))
     return torch.addmm(bias, entered, weight)
 
 
-def row_linear(rank, x, weight, bias):
+def row_parallel_linear(rank, x, weight, bias):
     product = x @ weight
     return product + (collectives.all_reduce(rank, product.detach()) - product.detach()) + bias
 
 
-def cross_entropy(rank, logits, start, targets):
+def vocab_parallel_cross_entropy(rank, logits, start, targets):
     largest = torch.cat([one[None] for one in collectives.all_gather(rank, logits.detach().amax(1))]).amax(0)
     shifted = logits - largest[:, None]
     inside = torch.arange(start, start + logits.shape[1]) == targets[:, None]
-    total = Leave.apply(shifted.exp().sum(1), rank)
-    of_target = Leave.apply(shifted.masked_fill(~inside, 0).sum(1), rank)
+    total = ReduceFromTensorParallelRegion.apply(shifted.exp().sum(1), rank)
+    of_target = ReduceFromTensorParallelRegion.apply(shifted.masked_fill(~inside, 0).sum(1), rank)
     return (total.log() - of_target).sum() / len(targets)
 
 

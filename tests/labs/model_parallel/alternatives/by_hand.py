@@ -95,7 +95,7 @@ def run_stage(rank, actions, stage, inputs, loss):
     return mean if r == p - 1 else None
 
 
-def zigzag(tokens, p):
+def zigzag_positions(tokens, p):
     length, rest = divmod(tokens, 2 * p)
     starts = [i * length + min(i, rest) for i in range(2 * p + 1)]
     stretches = [list(range(first, end)) for first, end in pairwise(starts)]

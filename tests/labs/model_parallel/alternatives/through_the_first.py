@@ -16,7 +16,7 @@ def add_up(rank, x):
     return total
 
 
-class Enter(torch.autograd.Function):
+class CopyToTensorParallelRegion(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, rank):
         ctx.rank = rank
@@ -27,7 +27,7 @@ class Enter(torch.autograd.Function):
         return add_up(ctx.rank, grad), None
 
 
-class Leave(torch.autograd.Function):
+class ReduceFromTensorParallelRegion(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, rank):
         return add_up(rank, x)

@@ -21,7 +21,7 @@ def attention_share(config, tokens):
     return quadratic / (quadratic + 2 * per_token(config))
 
 
-def crossover_tokens(config):
+def attention_crossover(config):
     return 2 * per_token(config) / pairs(config)
 
 

@@ -78,7 +78,7 @@ def choose_machine(config, tokens, machines):
     return choices[0] if choices else None
 
 
-def predict_step_s(config, batch, tokens, rates, unit_s):
+def predict_training_step_s(config, batch, tokens, rates, unit_s):
     seconds = [elementwise_units(config, batch, tokens) * unit_s]
     for _, times, m, k, n in step_products(config, batch, tokens):
         seconds += [2.0 * m * k * n / rates[(m, k, n)]] * times
