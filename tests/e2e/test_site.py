@@ -241,7 +241,7 @@ def test_a_guess_on_the_front_page_is_answered(page: Page, site_url: str) -> Non
     page.locator(".front-guess input").nth(1).focus()
     page.keyboard.press("Space")
     expect(answer).to_be_visible()
-    expect(answer).to_contain_text("tokens a second")
+    expect(answer).to_contain_text("tokens per second")
 
 
 def test_a_prediction_is_judged_by_a_click_and_remembered(page: Page, site_url: str) -> None:
