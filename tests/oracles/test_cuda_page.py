@@ -209,6 +209,8 @@ def test_problems_on_products(page) -> None:
     assert page.p5[32] == 4 * (2 * 4096**3 // 32 + 4096**2)
     assert page.p5_r[32] < page.p5_r[16] and page.from_requests(page.p5_r[32]) < 1 / 8
     assert 2 * 4 * page.p6_memory**2 <= 48 * 1024 < 2 * 4 * (page.p6_memory + 1) ** 2
+    optin = page.h100.shared_bytes_per_unit - 1024  # per multiprocessor 228 KiB, of which a block takes 1 KiB itself
+    assert optin == 227 * 1024 and 2 * 4 * page.p6_optin**2 <= optin < 2 * 4 * (page.p6_optin + 1) ** 2
     assert page.p6_threads**2 == 1024
     assert page.p7[8, 8] < page.p7[16, 4] < 1 < page.p7[64, 1]
 
