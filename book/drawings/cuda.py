@@ -64,8 +64,8 @@ def coalescing() -> Markup:
     """Eight lanes load the red values of an image: interleaved with other colours, and in a plane."""
     pixels = 8
     return drawing(
-        "Eight lanes load eight red values. Interleaved with green and blue they lie in three sectors of 32 bytes; in a "
-        "plane of their own, in one.",
+        "Eight lanes load eight red values. Interleaved with green and blue they lie in three sectors of 32 bytes; "
+        "in a plane of their own, in one.",
         _reds("interleaved", torch.ones(1, pixels, 3), "rgb" * pixels),
         _reds("planar", torch.ones(3, 1, pixels), "".join(colour * pixels for colour in "rgb")),
     )
@@ -363,8 +363,9 @@ def fragments() -> Markup:
         text(left, top + 80, "d, 16 × 8: 4 values", "green", size="small", anchor="start"),
     ]
     return drawing(
-        "A tile of a with 16 by 16 elements, of b with 16 by 8, and of d with 16 by 8. Lane 5 holds rows 1 and 9 of a in "
-        "columns 2, 3, 10 and 11, the same numbers as rows of b in column 1, and rows 1 and 9 of d in columns 2 and 3.",
+        "A tile of a with 16 by 16 elements, of b with 16 by 8, and of d with 16 by 8. Lane 5 holds rows 1 and 9 of a "
+        "in columns 2, 3, 10 and 11, the same numbers as rows of b in column 1, and rows 1 and 9 of d in columns 2 "
+        "and 3.",
         panel(340, low + pitch * 16 + 20, pieces),
     )
 
