@@ -256,3 +256,8 @@ def test_the_design_of_a_bf16_product(page) -> None:
     assert page.p8_stage_s < 1e-6 < 3 * page.p8_stage_s  # two stages stall, four do not
     assert page.p8_traffic / BANDWIDTH > page.p8_compute_s > page.p8_grouped / BANDWIDTH
     assert (page.p8_tiles, page.p8_wave_efficiency) == (2048, exactly(2048 / (16 * 132)))
+
+
+def test_where_the_worklog_ends(page) -> None:
+    assert round(100 * page.last / page.cublas, 1) == 93.7  # as published
+    assert page.cublas == 23249.6
