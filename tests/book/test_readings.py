@@ -347,7 +347,7 @@ def test_the_syllabus_is_the_course() -> None:
     labs = [lab.number for chapter in SYLLABUS.chapters for lab in chapter.labs if lab.number]
     assert labs == list(range(1, len(labs) + 1)) and len(labs) >= 12
     later = [chapter.topic for chapter in SYLLABUS.chapters if not chapter.number]
-    assert later == ["tpu", "compiler", "quantization", "infrastructure", "capstone"]
+    assert later == ["tpu", "compiler", "quantisation", "infrastructure", "capstone"]
     assert SYLLABUS.chapter("02") is SYLLABUS.chapter("automatic-differentiation")
     assert SYLLABUS.chapter("2") is None and SYLLABUS.chapter("99") is None
     found = SYLLABUS.chapter("02")
