@@ -154,11 +154,20 @@ def _timeline(starts: list[tuple[int, int]], product: int, exponential: int, tit
     for start, group in starts:
         x, y = left + start, 2 + 34 * group
         pieces += [
-            box(x, y, product - 1, height, "QK, PV", "blue"),
+            box(x, y, product - 1, height, "MMA", "blue"),
             box(x + product, y, exponential - 1, height, "", "orange"),
         ]
     end = left + starts[-1][0] + product + exponential
-    pieces += [line(left, 74, end, 74), text(end, 92, f"{end - left} units of time", size="small", anchor="end")]
+    pieces += [
+        line(left, 74, end, 74),
+        text(
+            end,
+            92,
+            f"{100 * (end - left) / (4 * (product + exponential)):.0f} % of the time",
+            size="small",
+            anchor="end",
+        ),
+    ]
     return panel(332, 98, pieces, title=title)
 
 
