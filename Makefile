@@ -129,14 +129,14 @@ bench: $(READY) ## Measure what the course promises, as ratios within one run
 bench-gpu: $(if $(GPU_PYTHON),,$(READY)) ## Measure what kernels, serving and diffusion promise, on a GPU (ONLY=matmul for some; GPU_PYTHON=python3 with its own torch)
 	$(or $(GPU_PYTHON),$(BIN)/python) tests/bench/gpu.py --record $(if $(ONLY),--only '$(ONLY)')
 
-grade-shard: $(READY) ## Judge one share of a class: LAB= SHARD=1/4 IN=course folder OUT=
+grade-shard: $(READY) ## Judge one shard of a class: LAB= SHARD=1/4 IN=course folder OUT=
 	$(BIN)/mlsys-grader $(if $(LABS),--labs '$(LABS)') --course '$(IN)' shard '$(LAB)' --shard '$(SHARD)' --out '$(OUT)'
 
-grade-speed: $(if $(IMAGE),,$(READY)) ## Measure performance points: LAB= IN=course folder FROM='shares' OUT= (in a container: IMAGE=)
+grade-speed: $(if $(IMAGE),,$(READY)) ## Measure performance points: LAB= IN=course folder FROM='shards' OUT= (in a container: IMAGE=)
 	@$(if $(IMAGE),$(FIND_IMAGE))
 	$(GPU_GRADER) $(if $(LABS),--labs '$(LABS)') --course '$(IN)' shard '$(LAB)' --speed-of $(FROM) --out '$(OUT)'
 
-grade-merge: $(READY) ## Enter shares into the gradebook: LAB= IN=course folder FROM='shares'
+grade-merge: $(READY) ## Enter shards into the gradebook: LAB= IN=course folder FROM='shares'
 	$(BIN)/mlsys-grader $(if $(LABS),--labs '$(LABS)') --course '$(IN)' merge '$(LAB)' $(FROM)
 
 gpu-doctor: $(if $(IMAGE),,$(READY)) ## What does this machine lack to measure performance points? (in a container: IMAGE=)

@@ -15,12 +15,12 @@ import torch
 from book.pretrain_digits import RECORDS
 from mlsys_lab.benchmark import new_record
 from mlsys_lab.diffusion.digits import accuracy, diversity, feature_distance, load_digits
-from mlsys_lab.diffusion.distillation import distil, halve
+from mlsys_lab.diffusion.distillation import distil, halve_grid
 from mlsys_lab.diffusion.preconditioning import Preconditioned
 from mlsys_lab.diffusion.pretrained import (
     STUDENTS,
+    load_classifier,
     load_digits_model,
-    load_judge,
     load_student,
     read_config,
     save_student,
@@ -55,7 +55,7 @@ def train_students() -> float:
         losses = [
             loss for _, loss in distil(teacher, student, grid, *digits, steps=STEPS, batch=BATCH, rate=RATE, seed=SEED)
         ]
-        grid, teacher = halve(grid), student.requires_grad_(False)
+        grid, teacher = halve_grid(grid), student.requires_grad_(False)
         steps, last = len(grid) - 1, losses[-STEPS // 5 :]
         print(f"{steps} steps: loss {sum(last) / len(last):.5f}, {time.process_time() - started:.0f} CPU s", flush=True)
         if steps in STUDENTS:
@@ -70,7 +70,7 @@ def rounds_to(steps: int) -> int:
 
 def record(seconds: float) -> None:
     """Measure what the saved students and their teacher draw of the held-out digits' classes, and keep it."""
-    teacher, judge = load_digits_model(), load_judge()
+    teacher, judge = load_digits_model(), load_classifier()
     _, held_out = load_digits()
 
     def draw(denoiser: Denoiser, grid: torch.Tensor, sampler: Sampler) -> torch.Tensor:

@@ -16,22 +16,22 @@ import torch
 
 from book.project import BOOK
 from mlsys_lab.benchmark import new_record
-from mlsys_lab.diffusion.averaging import Average
 from mlsys_lab.diffusion.digits import (
     accuracy,
     diversity,
     feature_distance,
     load_digits,
-    memorised_share,
+    memorised_fraction,
     sheet,
     train_classifier,
     write_png,
 )
 from mlsys_lab.diffusion.digits.data import CLASSES, SIZE
-from mlsys_lab.diffusion.guidance import ClassifierFree
+from mlsys_lab.diffusion.ema import EMA
+from mlsys_lab.diffusion.guidance import ClassifierFreeGuidance
 from mlsys_lab.diffusion.networks import DiT
 from mlsys_lab.diffusion.preconditioning import Preconditioned
-from mlsys_lab.diffusion.pretrained import JUDGE, MODEL, describe, load_digits_model, load_judge, save
+from mlsys_lab.diffusion.pretrained import CLASSIFIER, MODEL, describe, load_classifier, load_digits_model, save
 from mlsys_lab.diffusion.samplers import DDIM
 from mlsys_lab.diffusion.sampling import Noise, Sampling
 from mlsys_lab.diffusion.schedules import edm_grid
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     picture = parser.parse_args(argv).sheet
     digits, _ = load_digits()
     with one_thread():
-        save(train_classifier(digits), JUDGE, {})
+        save(train_classifier(digits), CLASSIFIER, {})
         denoiser, curve, seconds = train_denoiser()
         save(denoiser.network, MODEL, {**describe(denoiser), "steps": STEPS, "batch": BATCH, "curve": curve})
         record(seconds)
@@ -75,7 +75,7 @@ def train_denoiser() -> tuple[Preconditioned, list[tuple[int, float]], float]:
     denoiser = Preconditioned(DiT(CONFIG), "edm", round(float(digits.images.std()), 4))
     curve: list[tuple[int, float]] = []
     started, seen = time.process_time(), []
-    average = Average(denoiser, decay=0.99)
+    average = EMA(denoiser, decay=0.99)
     for step, loss in train(
         denoiser, *digits, average, steps=STEPS, batch=BATCH, rate=RATE, levels=log_normal(**LEVELS), seed=SEED
     ):
@@ -89,13 +89,13 @@ def train_denoiser() -> tuple[Preconditioned, list[tuple[int, float]], float]:
 
 def draw(denoiser: Preconditioned, labels: torch.Tensor, scale: float) -> torch.Tensor:
     """Images of the classes in labels (B,), (B, 1, 8, 8), under guidance of this scale."""
-    guided = ClassifierFree(denoiser, scale, CLASSES)
+    guided = ClassifierFreeGuidance(denoiser, scale, CLASSES)
     return Sampling(guided, GRID, Noise((len(labels), 1, SIZE, SIZE), SEED), labels, SAMPLER).run()
 
 
 def record(seconds: float) -> None:
     """Measure what the saved model draws of the held-out digits' classes, and keep it with its seconds of training."""
-    denoiser, judge = load_digits_model(), load_judge()
+    denoiser, judge = load_digits_model(), load_classifier()
     digits, held_out = load_digits()
     own, other = digits.images[: len(held_out.images)], held_out.images
     figures: dict[str, dict[str, float]] = {
@@ -111,7 +111,7 @@ def record(seconds: float) -> None:
             "accuracy": accuracy(judge, images, held_out.labels),
             "distance": feature_distance(judge, images, other),
             "diversity": diversity(images, held_out.labels),
-            "memorised": memorised_share(images, digits.images, other),
+            "memorised": memorised_fraction(images, digits.images, other),
         }
     for name, values in figures.items():
         print(name + ": " + ", ".join(f"{what} {value:.4f}" for what, value in values.items()), flush=True)

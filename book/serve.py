@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -46,15 +47,21 @@ def free_port(wanted: int | None, preferred: int) -> int:
     raise InputError(f"port {wanted} is in use", help="choose another, or leave the option out")
 
 
-def prepare_workspace(workspace: Path) -> list[str]:
+def prepare_workspace(workspace: Path, html: Path | None = None) -> list[str]:
     """Make the learner's folder and copy into it the released labs that are not there yet; returns those copied.
 
-    What a learner has is never touched: a lab whose folder exists is left as it is.
+    The chapters' notebooks of the site at `html` come along, in a folder `chapters`. What a learner has is never
+    touched: a lab whose folder exists and a chapter whose notebook exists are left as they are.
 
     Raises:
         InputError: the folder cannot be written.
     """
     Workspace.create(workspace)
+    for notebook in sorted(html.glob("chapters/*.ipynb")) if html else ():
+        copied = workspace / "chapters" / notebook.name
+        copied.parent.mkdir(exist_ok=True)
+        if not copied.exists():
+            shutil.copyfile(notebook, copied)
     new = [lab for lab in released_labs(LABS) if not (workspace / lab.name).exists()]
     return [copy_lab(lab, workspace).name for lab in new]
 
@@ -170,7 +177,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 def serve(html: Path, workspace: Path, port: int | None, jupyter_port: int | None) -> None:
     """Serve the site and a JupyterLab until interrupted; MissingToolError if JupyterLab ends before."""
-    copied = prepare_workspace(workspace)
+    copied = prepare_workspace(workspace, html)
     lab_port, token = free_port(jupyter_port, 8888), secrets.token_urlsafe(24)
     base = f"http://{HOST}:{lab_port}/lab"
     server = site_server(html, free_port(port, 8000), f"{base}/tree/{{notebook}}?token={token}")

@@ -34,6 +34,13 @@ TERMS = {
     "HOPELESS": "LOAD_FAILED",
     "HeavyAnswerError": "AnswerTooLargeError",
     "SilentRankError": "RankTimeoutError",
+    "read_trouble|find_trouble|describe_trouble": "problem",
+    "HandIns?": "FoundNotebook, FoundSubmissions",
+    "assign_share|judge_share|read_shares": "shard",
+    "give_texts|lend_texts": "kernel sources",
+    # diffusion: EDM, diffusers
+    "ClassifierFree": "ClassifierFreeGuidance",
+    "MOST_CHURN": "MAX_CHURN",
     # English
     "hangs on": "depends on",
     "look whether": "check whether",

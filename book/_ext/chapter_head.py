@@ -51,16 +51,16 @@ def head(
     if before:
         facts.append("<span>after " + ", ".join(_link(one.page, one.title, relative) for one in before) + "</span>")
     else:
-        facts.append("<span>after no other: whoever has trained a model can begin here</span>")
+        facts.append("<span>the first chapter: all you need is to have trained a model</span>")
     facts += [f"<span>{_link(lab.page, f'Lab {lab.number}', relative)}</span>" for lab in _labs(chapter, titles)]
     able = "".join(f"<li>{escape(one)}</li>" for one in chapter.able)
     return f"""
 <div class="lab-header chapter-head">
   <p class="lab-facts">{"".join(facts)}</p>
   <div><p>You will be able to</p><ul>{able}</ul></div>
-  <p class="lab-buttons">
+  <p class="lab-buttons" data-notebook="chapters/{escape(name)}.ipynb">
     <a class="lab-button" href="{escape(name)}.ipynb" download>Download as a notebook</a>
-    <a class="lab-button" href="{escape(address.colab(f"{name}.ipynb", branch=NOTEBOOKS))}">Open in Colab</a>
+    <a class="lab-button lab-colab" href="{escape(address.colab(f"{name}.ipynb", branch=NOTEBOOKS))}">Open in Colab</a>
   </p>
 </div>
 """

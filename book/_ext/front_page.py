@@ -66,7 +66,7 @@ PICTURES = (
     Picture(
         "automatic_differentiation.graph",
         "An engine",
-        "that knows the derivative of every step, and what each of them keeps in memory.",
+        "that computes gradients, and counts what each operation saves for them.",
         "labs/01-autograd",
     ),
     Picture(
@@ -78,7 +78,7 @@ PICTURES = (
     Picture(
         "inference.pages",
         "A server",
-        "that shares its memory in pages among all who ask, and answers over HTTP.",
+        "that shares its KV cache among all requests, and answers over HTTP.",
         "labs/11-serving",
     ),
 )

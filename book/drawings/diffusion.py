@@ -16,7 +16,7 @@ from mlsys_lab.diffusion.cost import autoregressive_cost
 from mlsys_lab.diffusion.mixtures import Mixture
 from mlsys_lab.diffusion.process import slope
 from mlsys_lab.diffusion.samplers import DDIM, Heun, Sampler, State
-from mlsys_lab.diffusion.sampling import answer
+from mlsys_lab.diffusion.sampling import run_step
 from mlsys_lab.flops import dit, unet
 from mlsys_lab.flops.roofline import bound_on
 from mlsys_lab.hardware import device
@@ -253,7 +253,7 @@ def _step_along(sampler: Sampler, title: str) -> Panel:
 
     def stepped(way: Sampler, x: float, sigma: float, sigma_next: float) -> float:
         state = State.begin(torch.tensor([[x]]).double())
-        return float(answer(way.advance(state, sigma, sigma_next, lambda: state.x), TWO_HEAPS).x)
+        return float(run_step(way.advance(state, sigma, sigma_next, lambda: state.x), TWO_HEAPS).x)
 
     def follow(x: float, sigma: float, sigma_next: float) -> float:
         point = torch.tensor([[x]]).double()

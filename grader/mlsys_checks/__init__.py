@@ -1,11 +1,11 @@
-"""What each lab checks, and how. In a notebook: `check = lab("autograd")`, then `check("value_add")`.
+"""What each lab checks. In a notebook: `check = lab("autograd")`, then `check("value_add")`.
 
-    sandboxed/   runs in the process of the submission: limits, the calls of each lab, arrays from what they return
-    trusted/     inputs, oracles and comparison; a package named after each topic defines `LAB`, and `labs()` finds it
-    sides.py     which files of the two belong to a lab
+    sandboxed/   runs in the submission's process: limits, the calls of each lab, conversion of results to arrays
+    trusted/     inputs, oracles and comparison; a package per topic defines `LAB`
+    sides.py     which files of both belong to a lab
 
-The other modules bring both sides together on the learner's own machine: in a live notebook (`live`), or on a saved one
-in a fresh process (`fresh`), for `mlsys-lab check` (`command`); `render` shows a report as text or as a card.
+The other modules join the two sides on the learner's machine: in a live notebook (`live`), or on a saved one in a fresh
+process (`fresh`), for `mlsys-lab check` (`command`); `render` shows a report as text or as a card.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ TOPIC = re.compile(r"[a-z][a-z0-9-]*")
 
 
 def topics() -> tuple[str, ...]:
-    """Topics that have checks, in the order of the alphabet; none of their modules is imported."""
+    """Topics that have checks, in alphabetical order; imports none of them."""
     return tuple(name.replace("_", "-") for name in find_modules())
 
 
 def load_lab(topic: str) -> Lab:
-    """The checks of a topic; `InputError` with a suggestion where there is none."""
+    """The checks of a topic; `InputError` with a suggestion for an unknown one."""
     name = default_checks(topic)
     try:
         module = importlib.import_module(name) if TOPIC.fullmatch(topic) else None
@@ -52,7 +52,7 @@ def load_lab(topic: str) -> Lab:
 
 
 def load_checks(info: LabInfo) -> Lab:
-    """The checks of a lab; `InputError` where their module is missing or defines none."""
+    """The checks of a lab; `InputError` if their module is missing or defines none."""
     try:
         found = getattr(importlib.import_module(info.checks_module), "LAB", None)
     except ModuleNotFoundError as error:
@@ -70,7 +70,7 @@ def labs() -> dict[str, Lab]:
 
 
 def lab(topic: str, names: dict[str, Any] | None = None) -> LiveChecks:
-    """The checks of a lab, bound to `names` (the caller's own global names if None, which is the notebook)."""
-    from mlsys_checks.live import LiveChecks  # it imports what a notebook needs
+    """The checks of a lab bound to `names`, by default the caller's globals: the notebook."""
+    from mlsys_checks.live import LiveChecks  # imports what only a notebook needs
 
     return LiveChecks(load_lab(topic), sys._getframe(1).f_globals if names is None else names)

@@ -1,4 +1,4 @@
-"""The child of `mlsys_checks.fresh`: run a lab's public checks on a saved notebook, one JSON line per event."""
+"""Child process of `mlsys_checks.fresh`: run a lab's public checks on a saved notebook, one JSON line per event."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from mlsys_checks.runner import run_check
+from mlsys_checks.sandboxed.kernel_sources import lend_sources
 from mlsys_checks.sandboxed.kernels.loading import load_kernels
-from mlsys_checks.sandboxed.texts import lend_texts
 from mlsys_checks.trusted.artifact import export_cells, load
 from mlsys_lab.errors import CourseError, UnfinishedError
 from mlsys_lab.stack.limits import OutOfTimeError, time_limit
@@ -21,7 +21,7 @@ IMPORT_LIMIT_S = 30.0
 
 
 def main(checks_module: str, notebook: str, results: str) -> None:
-    """Write to `results` the plan (all checks); then why the artifact does not load, or that it did and each report."""
+    """Write events to `results`: the plan (all checks); then a load error, or success and each report."""
     with Path(results).open("w", encoding="utf-8", buffering=1) as file:
 
         def tell(**event: Any) -> None:
@@ -48,7 +48,7 @@ def main(checks_module: str, notebook: str, results: str) -> None:
         tell(loaded=True)
         for check in lab.checks:
             if check.traced:
-                lend_texts(kernels, artifact, check.texts)
+                lend_sources(kernels, artifact, check.kernel_sources)
             report = run_check(check, kernels if check.traced else artifact)
             mismatch = report.mismatch
             missing = [name for name in check.uses if not hasattr(artifact, name)]

@@ -74,7 +74,7 @@ def run(args: Arguments) -> int:
 
 
 def find_notebook(name: str) -> tuple[Path, LabInfo | None]:
-    """The notebook that `name` (a lab or a path) stands for, and the lab if named; InputError if there is none."""
+    """The notebook for `name` (a lab or a path), and the lab if named; InputError if there is none."""
     path = Path(name)
     if path.is_file() or path.suffix == ".ipynb":
         return path, None
@@ -94,7 +94,7 @@ def find_notebook(name: str) -> tuple[Path, LabInfo | None]:
 
 
 def lab_of(notebook: Notebook, named: LabInfo | None) -> LabInfo:
-    """The lab that a notebook belongs to; InputError if it is none of this course's, or not the lab that was named."""
+    """The lab of a notebook; InputError if it is not of this course, or not the named lab."""
     labs = released_labs()
     by_topic = {lab.topic: lab for lab in labs}
     if named is not None and (not notebook.topics or named.topic in notebook.topics):
@@ -142,7 +142,7 @@ def _table(reports: list[SavedReport]) -> Table:
 
 
 def _reasons(reports: list[SavedReport]) -> list[str]:
-    """Lines that say why points were lost: that of a refused notebook once, a reason that checks share once."""
+    """Lines with the reasons for lost points; a reason that several checks share appears once."""
     failed = [report for report in reports if not report.passed]
     if failed and failed[0].refused:
         return ["", failed[0].what]

@@ -1,4 +1,4 @@
-"""Check a saved notebook in a fresh process, free of the live kernel's state and bounded in time."""
+"""Check a saved notebook in a fresh process, independent of the live kernel's state and limited in time."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ from mlsys_lab.errors import CourseError
 START_LIMIT_S = 120.0
 """Time for a cold import of torch and for the exported cells, which stop themselves after 30 s."""
 GRACE_S = 120.0
-"""What a check may take beyond its own time limit before the process is killed: inputs and the oracle, on a machine
-that is busy with other work too. Code that merely loops is stopped at the limit, by its alarm."""
+"""Time beyond a check's limit before the process is killed: inputs and the oracle, on a busy machine. An endless loop
+in the learner's code is stopped at the limit, by its alarm.
+"""
 POLL_S = 0.05
 ONE_THREAD = MappingProxyType(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
-"""Environment of the process, as in the grader's sandbox: what a check multiplies is small, and waking a thread for a
-product of five numbers takes forty times as long as the product."""
+"""Environment of the process, as in the grader's sandbox: a check's products are small, and waking a thread takes forty
+times as long as a product of five numbers.
+"""
 
 
 @dataclass(frozen=True)
 class SavedReport:
-    """Outcome of one check on a saved notebook: like `runner.Report`, in plain values.
+    """Outcome of one check on a saved notebook: `runner.Report` in plain values.
 
-    `refused`: the notebook's code could not be loaded, which `what` says of every check.
+    `refused`: the notebook's code could not be loaded, for the reason in `what`.
     """
 
     name: str
@@ -52,19 +54,19 @@ class SavedReport:
 
     @property
     def earned(self) -> float:
-        """The check's points if it passed, else 0."""
+        """Points earned."""
         return self.points if self.passed else 0.0
 
 
 class ChecksBrokenError(CourseError):
-    """The checks themselves could not be run."""
+    """The checks themselves could not run."""
 
 
 def check_saved(checks_module: str, notebook: Path, start_limit_s: float = START_LIMIT_S) -> Iterator[SavedReport]:
-    """Run all public checks of `checks_module` on a notebook; yields each report when it is known.
+    """Run all public checks of `checks_module` on a notebook; yield each report as it completes.
 
-    The process has the notebook's folder as its current one, so that earlier labs are found, and cannot import files
-    that lie there, as a grader could not either. What the learner's code prints is dropped.
+    The process runs in the notebook's folder, so that earlier labs are found, but cannot import files from it, just as
+    a grader could not. Output of the learner's code is dropped.
     """
     with tempfile.TemporaryDirectory(prefix="mlsys-lab-") as scratch:
         results, errors = Path(scratch) / "results.jsonl", Path(scratch) / "stderr"
@@ -77,7 +79,7 @@ def check_saved(checks_module: str, notebook: Path, start_limit_s: float = START
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
-                start_new_session=True,  # so that ranks which the learner's code started end with it
+                start_new_session=True,  # ranks started by the learner's code end with it
             )
         try:
             yield from _reports(process, results, errors, start_limit_s)
@@ -111,7 +113,7 @@ def _reports(
 
 
 def _events(process: subprocess.Popen[bytes], results: Path, start_limit_s: float) -> Iterator[dict[str, Any]]:
-    """The child's lines as they come; {"silent_s": …} once it has been silent for longer than it may."""
+    """The child's events as they come; {"silent_s": …} if it is silent for longer than allowed."""
     limits_s: list[float] = []
     seen, allowed_s, since = 0, start_limit_s, time.monotonic()
     while True:
@@ -148,7 +150,7 @@ def _ending(code: int) -> str:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End the child and, where the system has process groups, everything that it started."""
+    """Kill the child and, where there are process groups, its descendants."""
     if hasattr(os, "killpg"):
         with suppress(ProcessLookupError):  # all of them have ended
             os.killpg(process.pid, signal.SIGKILL)

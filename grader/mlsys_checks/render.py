@@ -1,4 +1,4 @@
-"""Outcomes for people: a card in a notebook, legible in light and dark themes, and plain text in a terminal."""
+"""Render outcomes: a card in a notebook for light and dark themes, plain text in a terminal."""
 
 from __future__ import annotations
 
@@ -7,29 +7,33 @@ from html import escape
 
 from mlsys_checks.runner import Report
 
-# Colours that have a contrast of at least 3:1 on white and on JupyterLab's dark #111111; text keeps the theme's own.
+# Contrast at least 3:1 on white and on JupyterLab's dark #111111; text uses the theme's colour.
 PASSED, UNFINISHED, WRONG = "#2e9e5b", "#b7791f", "#e0524a"
 MONO = "font-family:ui-monospace,monospace;font-size:0.92em;white-space:pre-wrap;overflow-wrap:anywhere;margin:0"
 
+SHOWN_LINES = 6
+"""Lines of code that a card shows unfolded."""
+
 
 def _verdict(report: Report) -> tuple[str, str, str]:
-    """How an outcome looks: its sign, its word and its colour."""
+    """Sign, word and colour of an outcome."""
     if report.passed:
         return "✓", "passed", PASSED
     return ("○", "still to do", UNFINISHED) if report.unfinished else ("✗", "not right yet", WRONG)
 
 
 def _facts(report: Report) -> list[tuple[str, str, bool]]:
-    """Label, text and whether it is code, for what a learner has to know beside the verdict."""
+    """Rows of a report: label, text, and whether the text is code."""
     if report.mismatch is None:
         return []
     facts = [("what", report.mismatch.what, False)]
-    if report.case is not None and not report.unfinished:
-        given = [("given", report.given, True)] if report.given else []
-        facts = [("case", report.case.name, False), *given, *facts]
     values = (("got", report.mismatch.got), ("expected", report.mismatch.expected))
     facts += [(label, value, True) for label, value in values if value]
-    return [*facts, ("hint", report.hint, False)] if report.hint else facts
+    facts += [("hint", report.hint, False)] if report.hint else []
+    if report.case is not None and not report.unfinished:
+        facts += [("case", report.case.name, False)]
+        facts += [("given", report.given, True)] if report.given else []
+    return facts
 
 
 def _tally(report: Report) -> str:
@@ -41,11 +45,11 @@ def _tally(report: Report) -> str:
 
 
 def html(report: Report, footer: str = "") -> str:
-    """A self-contained card. Everything that came from the learner's code is escaped."""
+    """A self-contained card. Everything from the learner's code is escaped."""
     sign, word, colour = _verdict(report)
     rows = "".join(
         f'<div style="display:contents"><span style="opacity:.7">{label}</span>'
-        + (f'<pre style="{MONO};background:none">{escape(text)}</pre>' if code else f"<span>{_inline(text)}</span>")
+        + (_folded(text) if code else f"<span>{_inline(text)}</span>")
         + "</div>"
         for label, text, code in _facts(report)
     )
@@ -60,16 +64,27 @@ def html(report: Report, footer: str = "") -> str:
     )
 
 
+def _folded(code: str) -> str:
+    """Escaped code, behind a line that opens it where it is long."""
+    block = f'<pre style="{MONO};background:none">{escape(code)}</pre>'
+    count = code.count("\n") + 1
+    return (
+        block
+        if count <= SHOWN_LINES
+        else f"<details><summary>{count} lines that you can run</summary>{block}</details>"
+    )
+
+
 def _inline(text: str) -> str:
-    """Escaped prose in which `…` is set as code."""
+    """Escape prose and set `…` as code."""
     parts = escape(text).split("`")
-    if len(parts) % 2 == 0:  # an odd backtick: show the text as it is
+    if len(parts) % 2 == 0:  # unpaired backtick: show the text unchanged
         return escape(text)
     return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
 
 
 def text(report: Report, footer: str = "") -> str:
-    """An outcome as plain lines of text, for a terminal."""
+    """An outcome as plain text for a terminal."""
     sign, word, _ = _verdict(report)
     lines = [f"{sign} {word}: {report.check.title} ({_tally(report)})"]
     for label, said, _ in _facts(report):
@@ -78,7 +93,7 @@ def text(report: Report, footer: str = "") -> str:
 
 
 def show(report: Report, footer: str = "") -> None:
-    """Display the card where there is a notebook, else print the text."""
+    """Display the card in a notebook, else print the text."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is None:
         print(text(report, footer))

@@ -1,4 +1,4 @@
-"""Run a check on a learner's code in this process: in a notebook, and behind `mlsys-lab check`."""
+"""Run a check in this process: in a notebook, and for `mlsys-lab check`."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from mlsys_checks.trusted.verdict import bind_call, draw_inputs, judge_case, pub
 from mlsys_lab.errors import CourseError
 
 PUBLIC_SEED = 0
-"""Public cases draw the same numbers every time, so that a learner who changes one line sees what that line changed."""
+"""Public cases use a fixed seed, so that a learner who changes one line sees what that line changed."""
 
-PATIENCE = 5.0
-"""Times a time limit by the clock, after which a notebook waits no longer: other work may keep the machine from it."""
+WALL_CLOCK_FACTOR = 5.0
+"""Wall-clock limit as a multiple of a time limit: the machine may be busy."""
 
 
 class CheckFailed(CourseError):
-    """A check in a notebook was not passed. Notebooks show its one line and no traceback."""
+    """A check in a notebook failed. Notebooks show one line and no traceback."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Outcome of one check. `case` and `mismatch` tell the first case that failed; both are None when it passed.
+    """Outcome of one check. `case` and `mismatch` describe the first failed case; both are None if it passed.
 
-    `given` is that case as code that can be run. `time_s` is the time spent in the learner's code over all cases
-    tried. `failures` counts earlier attempts of the session that were helped by a hint.
+    `given` is that case as runnable code. `time_s` is the time in the learner's code over all cases tried. `failures`
+    counts earlier failed attempts of the session for which a hint helps.
     """
 
     check: Check
@@ -42,18 +42,18 @@ class Report:
 
     @property
     def points(self) -> float:
-        """The check's points if it passed, else 0."""
+        """Points earned."""
         return self.check.points if self.passed else 0.0
 
     @property
     def hint(self) -> str:
-        """The next of the check's hints, where there is an answer of the right form to mend; else ""."""
+        """The next hint, if the answer has the right form but is wrong; else ""."""
         helps = self.mismatch is not None and not self.unfinished and not self.mismatch.is_form
         return self.check.hints[min(self.failures, len(self.check.hints) - 1)] if helps else ""
 
     @property
     def line(self) -> str:
-        """The outcome in one line of plain text."""
+        """The outcome in one line."""
         if self.mismatch is None:
             return f"passed: {self.check.title}"
         if self.unfinished:
@@ -62,11 +62,11 @@ class Report:
 
 
 def run_check(
-    check: Check, artifact: Any, *, seed: int = PUBLIC_SEED, hidden: bool = False, patience: float = PATIENCE
+    check: Check, artifact: Any, *, seed: int = PUBLIC_SEED, hidden: bool = False, patience: float = WALL_CLOCK_FACTOR
 ) -> Report:
-    """Try a check's public cases (and the hidden ones if asked) until one fails; `patience` as in `time_limit`.
+    """Run a check's public cases (and hidden ones if requested) until one fails; `patience` as in `time_limit`.
 
-    `artifact` is the module of exported cells, or anything that has the learner's definitions as attributes.
+    `artifact` is the module of exported cells, or any object with the learner's definitions as attributes.
     """
     time_s, tried = 0.0, 0
     for case in check.cases:

@@ -1,7 +1,7 @@
 """The two sides of a lab's checks as files: what goes into a sandbox, and what a verdict depends on.
 
-`sandboxed/` runs in the same process as the submission, `trusted/` never does. In both, a file or folder named after a
-topic belongs to that lab alone; every other file serves all labs.
+`sandboxed/` runs in the submission's process, `trusted/` never does. In both, a file or folder named after a topic
+belongs to that lab; every other file serves all labs.
 """
 
 from __future__ import annotations
@@ -20,47 +20,48 @@ from mlsys_lab.stack.solved import export_solved, find_solved
 CHECKS = Path(__file__).parent
 SANDBOXED, TRUSTED = CHECKS / "sandboxed", CHECKS / "trusted"
 PACKAGE = Path(mlsys_lab.__file__).parent
-"""The folder of `mlsys_lab`."""
 HOMES = tuple(dict.fromkeys((PACKAGE.parent, CHECKS.parent)))
-"""The folders that hold `mlsys_lab` and `mlsys_checks`: two in a checkout, one where both are installed."""
+"""Folders that hold `mlsys_lab` and `mlsys_checks`: two in a checkout, one where both are installed."""
 COURSE = ("mlsys_lab", "mlsys_checks", "mlsys_grader")
-"""The packages of the course. Where they are installed, everything else that is lies next to them."""
-GIVEN = ("mlsys_lab.errors", "mlsys_lab.hardware", "mlsys_lab.stack")
-"""Modules of the package that exported cells of every lab may import."""
+"""Packages of the course. Where they are installed, all other packages are their siblings."""
+ALWAYS_PROVIDED = ("mlsys_lab.errors", "mlsys_lab.hardware", "mlsys_lab.stack")
+"""Modules that exported cells of every lab may import."""
 TRUSTED_PACKAGE = "mlsys_checks.trusted"
 DEFINES_LAB = re.compile(r"^LAB\b[^=\n]*=", re.MULTILINE)
 
 
 def find_modules() -> tuple[str, ...]:
-    """Find the modules and packages of `trusted/` that define a lab, by their text: topics as names ("gpu_model")."""
+    """Names of the modules in `trusted/` that define a lab, found by their text ("gpu_model")."""
     found = {path.stem: path for path in TRUSTED.glob("*.py")}
     found |= {path.parent.name: path for path in TRUSTED.glob("*/__init__.py")}
     return tuple(name for name, path in sorted(found.items()) if DEFINES_LAB.search(path.read_text(encoding="utf-8")))
 
 
 def find_other_labs(side: Path, checks_module: str) -> set[Path]:
-    """Find what a side holds of labs other than the one whose checks `checks_module` defines."""
+    """Files of a side that belong to other labs than `checks_module`'s."""
     others = {name for name in find_modules() if f"{TRUSTED_PACKAGE}.{name}" != checks_module}
     return {path for path in side.iterdir() if path.stem in others}
 
 
 def find_files(side: Path, checks_module: str) -> list[Path]:
-    """Find the modules of a side that serve every lab, and those of the lab whose checks `checks_module` defines."""
+    """Files of a side that serve every lab, plus those of `checks_module`'s lab."""
     others = find_other_labs(side, checks_module)
     return sorted(path for path in side.rglob("*.py") if not others.intersection((path, *path.parents)))
 
 
 def find_provided(lab: LabInfo, withheld: Iterable[str], others: Iterable[Path] = ()) -> list[Path]:
-    """Find the modules of the package that are there where a lab's exported cells are graded.
+    """Files of the package available where a lab's exported cells are graded.
 
-    These are the sandboxed side of the lab's checks, `GIVEN` and what lab.toml has `provided`; all that these modules,
-    the solved labs of its `stack` and the files `others` import, and the packages above them; without `withheld`.
-    Nothing else is: a module that computes the same as a withheld one, or would once that one is replaced, is no help.
+    These are the sandboxed side of the lab's checks, `ALWAYS_PROVIDED`, what lab.toml has `provided`, all that these
+    modules, the solved labs of its `stack` and the files `others` import, and their parent packages; without
+    `withheld`. Nothing else is available: a module that computes the same as a withheld one would give it away.
     """
     roots = [*find_files(SANDBOXED, lab.checks_module), *others]
     for path in find_stack(lab):
         roots += _imported(export_solved(path.read_text(encoding="utf-8")).encode(), ())
-    found = set(add_imports([*roots, *(file for name in (*GIVEN, *lab.provided) for file in find_module(name))]))
+    found = set(
+        add_imports([*roots, *(file for name in (*ALWAYS_PROVIDED, *lab.provided) for file in find_module(name))])
+    )
     while packages := {file for file in _packages_above(found) if _may_be_inside(file)} - found:
         found.update(add_imports(packages))
     found -= {file for name in withheld for file in find_module(name)}
@@ -81,7 +82,7 @@ def _may_be_inside(file: Path) -> bool:
 
 
 def find_module(name: str) -> list[Path]:
-    """Find the file of a module of the package, or all files of a package; `InputError` where there is none."""
+    """The file of a module of the package, or all files of a package; `InputError` if there is none."""
     path = PACKAGE.parent.joinpath(*name.split("."))
     files = [path.with_suffix(".py")] if path.with_suffix(".py").is_file() else sorted(path.rglob("*.py"))
     if not files:
@@ -90,10 +91,9 @@ def find_module(name: str) -> list[Path]:
 
 
 def add_imports(files: Iterable[Path], folders: Sequence[Path] = ()) -> list[Path]:
-    """Return files with all that they import, directly or not, of the course or from `folders`.
+    """Return files with everything of the course, or from `folders`, that they import directly or indirectly.
 
-    An import counts wherever it stands in a file. Packages above an imported module do not: they hold names, and
-    nothing of what the module does.
+    Imports anywhere in a file count. Parent packages of an imported module do not: they hold names, not behaviour.
     """
     found, waiting = set[Path](), list(files)
     while waiting:
@@ -113,7 +113,7 @@ def _imported(source: bytes, folders: Sequence[Path]) -> Iterator[Path]:
 
 @cache
 def _names(source: bytes) -> tuple[str, ...]:
-    """The modules that a source imports; of `from a import b` both a and a.b, since either may be one."""
+    """Modules that a source imports; for `from a import b` both a and a.b, since either may be one."""
     names: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):

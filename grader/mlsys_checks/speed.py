@@ -1,4 +1,4 @@
-"""How fast a notebook's code is beside the library's, where there is a GPU. The grader measures the points for it."""
+"""Compare the speed of a notebook's code with the library's on a GPU. The grader measures the points."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SAMPLES = 20
 
 
 def speed_of(check: Check, artifact: Any) -> str:
-    """A line on the time of one call beside the library's; without the GPU that it takes, a line that says so.
+    """One line on the time of a call compared with the library's; without the GPU it needs, a line that says so.
 
-    Times are of the calls alone. Grading also counts against the learner how long it takes to draw inputs and to add up
-    outputs (`mlsys_checks.sandboxed.performance.Performance`), so its ratio is lower. Raises `InputError` for a check
-    without points for speed, for kernels that are interpreted, for code that is not there and for a wrong result.
+    Only the calls are timed. Grading also charges the learner for drawing inputs and summing outputs
+    (`mlsys_checks.sandboxed.performance.Performance`), so its ratio is lower. Raises `InputError` for a check without
+    performance points, interpreted kernels, missing code and a wrong result.
     """
     import torch
 
@@ -44,7 +44,7 @@ def speed_of(check: Check, artifact: Any) -> str:
     return (
         f"{check.title}: {1e3 * times.timings['yours'].p50_s:.3g} ms, the library "
         f"{1e3 * times.timings['library'].p50_s:.3g} ms: {ratio:.2f} of its speed. "
-        f"Points rise from {performance.start:g} to {performance.target:g} of it; grading measures anew."
+        f"Points rise from {performance.start:g} to {performance.target:g} of it; grading measures it again."
     )
 
 
@@ -53,7 +53,7 @@ def _several(result: Any) -> tuple[Any, ...]:
 
 
 def _refuse_wrong(got: Any, want: Any, scale: float) -> None:
-    """Raise `InputError` unless one tensor is another, within what the grader allows as a norm."""
+    """Raise `InputError` unless two tensors agree in norm within the grader's tolerance."""
     if (got.shape, got.dtype) != (want.shape, want.dtype):
         raise InputError("the result has another shape or dtype", got=_kind(got), expected=_kind(want))
     off = float((got.double() - want.double()).norm() / want.double().norm())

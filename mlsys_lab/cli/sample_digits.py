@@ -66,7 +66,7 @@ def _prepare(args: Arguments) -> tuple[Sampling, DiTConfig]:
     """The run that draws the digits, and the sizes of its network."""
     import torch
 
-    from mlsys_lab.diffusion.guidance import ClassifierFree
+    from mlsys_lab.diffusion.guidance import ClassifierFreeGuidance
     from mlsys_lab.diffusion.pretrained import load_digits_model, read_config
     from mlsys_lab.diffusion.samplers import find_sampler
     from mlsys_lab.diffusion.sampling import Noise, Sampling
@@ -75,7 +75,7 @@ def _prepare(args: Arguments) -> tuple[Sampling, DiTConfig]:
     sampler, denoiser, config = find_sampler(args.sampler), load_digits_model(), read_config()
     noise = Noise((args.count, config.channels, config.size, config.size), args.seed)
     label = torch.full((args.count,), args.digit)
-    guided = ClassifierFree(denoiser, args.guidance, config.classes)
+    guided = ClassifierFreeGuidance(denoiser, args.guidance, config.classes)
     return Sampling(guided, edm_grid(args.steps, SIGMA_MIN, SIGMA_MAX), noise, label, sampler), config
 
 

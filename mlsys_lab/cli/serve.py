@@ -48,7 +48,9 @@ class Arguments:
     blocks: Annotated[int, option("blocks of 16 tokens in the KV cache", "N")] = 256
     sequences: Annotated[int, option("maximum number of sequences per step", "N")] = 16
     queue: Annotated[int, option("sequences that may wait; further ones get 429", "N")] = 64
-    scheduler: Annotated[str | None, option("Python file whose build(pages, page, limits) makes it", "FILE")] = None
+    scheduler: Annotated[
+        str | None, option("Python file with a function build(num_blocks, block_size, config)", "FILE")
+    ] = None
     adapter: Annotated[list[str] | None, option("serve a LoRA adapter as another model", "NAME=FOLDER")] = None
     timeout: Annotated[float, option("seconds per request", "S")] = 120.0
     client_timeout: Annotated[int, option("seconds that a client may take to send its request or to read on", "S")] = 10

@@ -1,12 +1,12 @@
-"""Features kept from one step to the next: fewer FLOPs, for images that are no longer quite the same.
+"""Feature caching between steps: fewer FLOPs, for images that are no longer identical.
 
-What the middle blocks of a transformer add changes slowly along a run, so it is worked out at every n-th evaluation and
-added as it is at the others (Δ-DiT, arXiv:2406.01125; for U-Nets DeepCache, arXiv:2312.00858). How slowly is a property
-of the trained network and of the steps' length. The digit model of this package, in 24 steps of DDIM: two of its four
-blocks worked out at every second call change an image by 2.2 % of its deviation, at 75 % of the FLOPs; at every fourth
+What the middle blocks of a transformer add changes slowly between steps, so it is computed at every n-th evaluation and
+reused at the others (Δ-DiT, arXiv:2406.01125; for U-Nets DeepCache, arXiv:2312.00858). How slowly depends on the
+trained network and the step size. For the digit model of this package with 24 DDIM steps: two of its four blocks
+computed at every second call change an image by 2.2 % of its standard deviation, at 75 % of the FLOPs; at every fourth
 by 6.2 %, at 63 %; all four at every second call by 2.3 %, at 51 %.
 
-Dimension letters: B images of a batch, T tokens of an image, D d_model, L layers.
+Dimension letters: B images of a batch, T tokens of an image, L layers, D d_model.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from mlsys_lab.validation import require_at_least_one
 
 
 class CachedDiT(nn.Module):
-    """A DiT that works out blocks `first` to `last` - 1 at every `every`-th call, and adds what they added at others.
+    """A DiT that computes blocks `first` to `last` - 1 at every `every`-th call, and reuses their residual at the
+    others.
 
-    It belongs to one run: its calls must be of one batch, and `reset` comes before the next. With `every` 1 it is the
-    network itself. InputError for blocks that there are not, and for a batch of another size within a run.
+    One sampling run at a time: all calls must have the same batch, and `reset` comes before the next run. `every` 1 is
+    the plain network. InputError for blocks out of range, and if the batch size changes within a run.
     """
 
     def __init__(self, network: DiT, first: int, last: int, every: int) -> None:
@@ -37,13 +38,13 @@ class CachedDiT(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """Forget what is kept, so that the next call works out everything."""
+        """Drop the cached features, so that the next call computes all blocks."""
         self.calls = 0
         self.added: torch.Tensor | None = None
 
     def forward(self, x: torch.Tensor, noise: torch.Tensor, label: torch.Tensor | None = None) -> torch.Tensor:
-        """Answer to noisy images x (B, C, S, S), of which noise (B,) says the level and label (B,) the class."""
-        condition = self.network.begin(x, noise, label)
+        """Network output for noisy images x (B, C, S, S), c_noise `noise` (B,) and classes `label` (B,)."""
+        condition = self.network.embed_condition(x, noise, label)
         tokens = self.network.embed(x)  # (B, T, D)
         for block in self.network.blocks[: self.first]:
             tokens = block(tokens, condition)
@@ -59,7 +60,7 @@ class CachedDiT(nn.Module):
         self.calls += 1
         for block in self.network.blocks[self.last :]:
             tokens = block(tokens, condition)
-        return self.network.end(tokens, condition)
+        return self.network.unpatchify(tokens, condition)
 
 
 def cached_flops(config: DiTConfig, blocks: int, every: int) -> float:

@@ -1,4 +1,4 @@
-"""What sampling and training cost: evaluations of the network, beside an autoregressive model of equal parameters.
+"""Cost of sampling and training: network evaluations, compared with an autoregressive model of equal size.
 
 Letters: N parameters, T tokens of an image, S steps of a sampler. A multiply-add is two FLOPs.
 """
@@ -13,7 +13,7 @@ from mlsys_lab.validation import require_at_least_one, require_positive
 
 
 def evaluations(sampler: Sampler, steps: int, *, guided: bool = False) -> int:
-    """How many images the network is given to make one in `steps` steps; guidance without a class doubles them.
+    """Number of function evaluations (NFE) for one image in `steps` steps; guidance doubles it.
 
     >>> from mlsys_lab.diffusion.samplers import DDIM, Heun
     >>> evaluations(DDIM(eta=1), 1000), evaluations(DDIM(), 50, guided=True), evaluations(Heun(), 18)
@@ -24,23 +24,23 @@ def evaluations(sampler: Sampler, steps: int, *, guided: bool = False) -> int:
 
 
 class Cost(NamedTuple):
-    """FLOPs of making a batch of images, and bytes of weights read for it."""
+    """FLOPs to generate a batch of images, and bytes of weights read for it."""
 
     flops: float
     weight_bytes: float
 
     @property
     def intensity(self) -> float:
-        """FLOPs for each byte of weights that is read."""
+        """FLOPs per byte of weights read."""
         return self.flops / self.weight_bytes
 
 
 def diffusion_cost(
     n_parameters: float, tokens: int, passes: int, batch: int = 1, *, guided: bool = False, element_bytes: float = 2
 ) -> Cost:
-    """Cost of `batch` images of T tokens: each of `passes` runs of the network sees all tokens of all images.
+    """Cost of `batch` images of T tokens: each of `passes` evaluations processes all tokens of all images.
 
-    By the rule of 2·N FLOPs a token; attention is left out. A guided pass has twice the images, and reads no more.
+    2·N FLOPs per token; attention is ignored. A guided pass has twice the images and reads the weights once.
     """
     require_at_least_one(tokens=tokens, passes=passes, batch=batch)
     require_positive(element_bytes=element_bytes)
@@ -49,10 +49,10 @@ def diffusion_cost(
 
 
 def autoregressive_cost(n_parameters: float, tokens: int, batch: int = 1, *, element_bytes: float = 2) -> Cost:
-    """Cost of `batch` images written token after token by a model with a KV cache: a pass for each of T tokens.
+    """Cost of `batch` images generated token by token with a KV cache: one pass per token.
 
-    Beside `diffusion_cost` of S passes: S times fewer FLOPs, T/S times as many bytes. So at batch 1 it is bound by
-    memory on any device, where diffusion's intensity, T times as high, seldom is.
+    Compared with `diffusion_cost` of S passes: S times fewer FLOPs, T/S times as many bytes. At batch 1 it is
+    memory-bound on any device, where diffusion, with T times the arithmetic intensity, seldom is.
 
     >>> ours, theirs = diffusion_cost(675e6, 256, passes=50), autoregressive_cost(675e6, 256)
     >>> ours.flops / theirs.flops, theirs.weight_bytes / ours.weight_bytes, ours.intensity, theirs.intensity
@@ -64,10 +64,10 @@ def autoregressive_cost(n_parameters: float, tokens: int, batch: int = 1, *, ele
 
 
 def training_cost(n_parameters: float, tokens: int, images: int) -> float:
-    """FLOPs of training on `images` images of T tokens, 6·N·T each: as many by diffusion as token after token.
+    """FLOPs of training on `images` images of T tokens: 6·N·T each, for diffusion and autoregression alike.
 
-    What differs is how much is learned from them: every token of a text model's pass has a loss of its own, while
-    diffusion sees one level of noise in a pass, and needs many passes over an image.
+    They differ in what is learned per pass: each token of a text has its own loss, while diffusion sees one noise level
+    per pass and needs many passes over an image.
     """
     require_at_least_one(tokens=tokens, images=images)
     return six_n(n_parameters, tokens * images)

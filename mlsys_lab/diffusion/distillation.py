@@ -1,9 +1,9 @@
-"""Progressive distillation: a student learns to do in one step what its teacher does in two, again and again.
+"""Progressive distillation: a student learns to do in one step what its teacher does in two, repeatedly.
 
-It is algorithm 2 of Salimans and Ho (arXiv:2202.00512). A round halves the steps of a run by DDIM: the student begins
-with the teacher's weights, and is the next round's teacher. It stays a denoiser, so that samplers, guidance and the
-engine take it as they take its teacher. What it ought to learn follows from the teacher without an approximation
-(`Halved`), where consistency distillation (arXiv:2303.01469) asks a network for the answer it has just been taught.
+Algorithm 2 of Salimans and Ho (arXiv:2202.00512). Each round halves the number of DDIM steps: the student starts from
+the teacher's weights and becomes the next round's teacher. It remains a denoiser, so samplers, guidance and the engine
+accept it like its teacher. Its target follows exactly from the teacher (`TwoStepTeacher`), whereas consistency
+distillation (arXiv:2303.01469) uses a network's own output as the target.
 
 Dimension letters: I images to train on, B images of a batch, S steps of the student, 2·S of its teacher.
 """
@@ -18,16 +18,16 @@ import torch
 from mlsys_lab.diffusion.preconditioning import Preconditioned
 from mlsys_lab.diffusion.process import Denoiser, per_image, q_sample
 from mlsys_lab.diffusion.schedules import check_grid
-from mlsys_lab.diffusion.training import batches, descend, squared_error, uniform_over
+from mlsys_lab.diffusion.training import batches, optimize, squared_error, uniform_over
 from mlsys_lab.errors import InputError
 
 
-def halve(grid: torch.Tensor) -> torch.Tensor:
-    """A student's levels (S + 1,): every second one of its teacher's (2·S + 1,), both ends among them.
+def halve_grid(grid: torch.Tensor) -> torch.Tensor:
+    """A student's noise schedule (S + 1,): every second level of its teacher's (2·S + 1,), both ends included.
 
-    InputError for an odd number of steps, and for levels that do not fall.
+    InputError for an odd number of steps, and for levels that do not decrease.
 
-    >>> halve(torch.tensor([8.0, 4.0, 2.0, 1.0, 0.0])).tolist()
+    >>> halve_grid(torch.tensor([8.0, 4.0, 2.0, 1.0, 0.0])).tolist()
     [8.0, 2.0, 0.0]
     """
     steps = len(check_grid(grid)) - 1
@@ -37,18 +37,18 @@ def halve(grid: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Halved:
-    """The perfect student: a denoiser whose run of DDIM down `halve(grid)` is the teacher's run down `grid` (2·S + 1,).
+class TwoStepTeacher:
+    """The target of distillation: a denoiser whose DDIM step equals two of the teacher's along `grid` (2·S + 1,).
 
-    It asks the teacher twice, so it saves nothing by itself; a network that has learned it does. InputError for an odd
-    number of steps, and for levels from which no step of the student sets out.
+    It calls the teacher twice, so it saves nothing itself; a student that has learned it does. InputError for an odd
+    number of steps, and for levels at which no student step starts.
     """
 
     teacher: Denoiser
     grid: torch.Tensor
 
     def __post_init__(self) -> None:
-        halve(self.grid)
+        halve_grid(self.grid)
 
     def __call__(self, x: torch.Tensor, sigma: torch.Tensor, label: torch.Tensor | None = None) -> torch.Tensor:
         """Denoise x (B, ...) at the student's levels sigma (B,): x̃ of algorithm 2, in unscaled coordinates."""
@@ -59,8 +59,8 @@ class Halved:
         return (ahead - left * x) / (1 - left)
 
     def _levels(self, sigma: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Levels (B,) at which the student's step begins, the teacher's second begins, and both end."""
-        found = sigma[:, None].to(self.grid) == halve(self.grid)[:-1]  # (B, S)
+        """Levels (B,) at the start of the student's step, in its middle and at its end."""
+        found = sigma[:, None].to(self.grid) == halve_grid(self.grid)[:-1]  # (B, S)
         if not bool(found.any(1).all()):
             raise InputError("no step of the student begins at that level", got=f"{float(sigma[~found.any(1)][0]):.4g}")
         at = 2 * found.int().argmax(1)
@@ -80,13 +80,13 @@ def distil(
     drop: float = 0.1,
     seed: int = 0,
 ) -> Iterator[tuple[int, float]]:
-    """Train a student in place to halve its teacher's steps down `grid`; yields each step's number, from 1, and loss.
+    """Train a student in place to halve its teacher's steps along `grid`; yield each step's number, from 1, and loss.
 
-    images (I, ...), labels (I,). The squared error has the weight 1/c_out², which for a prediction of v is the paper's
-    SNR + 1 (§4). Every level that the student has is drawn as often as another. `steps`, `batch`, `rate`, `drop`
-    and `seed` are as in `mlsys_lab.diffusion.training.train`. InputError for an odd number of the teacher's steps.
+    images (I, ...), labels (I,). The squared error has weight 1/c_out², which for v-prediction is the paper's SNR + 1
+    (§4). The student's levels are drawn uniformly. `steps`, `batch`, `rate`, `drop` and `seed` are as in
+    `mlsys_lab.diffusion.training.train`. InputError for an odd number of teacher steps.
     """
-    perfect, levels = Halved(teacher, grid), uniform_over(halve(grid)[:-1])
+    perfect, levels = TwoStepTeacher(teacher, grid), uniform_over(halve_grid(grid)[:-1])
 
     def loss(x0: torch.Tensor, sigma: torch.Tensor, noise: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         x = q_sample(x0, sigma, noise)
@@ -95,7 +95,7 @@ def distil(
         return squared_error(student, x, sigma, label, target).mean()
 
     losses = (loss(*drawn) for drawn in batches(images, labels, levels, batch=batch, drop=drop, seed=seed))
-    return descend(student, losses, steps=steps, rate=rate)
+    return optimize(student, losses, steps=steps, rate=rate)
 
 
 def _step(

@@ -1,10 +1,10 @@
-"""An engine that draws for many requests at once, each at its own step, with its own sampler and guidance.
+"""Continuous batching for diffusion: many requests at once, each at its own step, with its own sampler and guidance.
 
-A request is a batch of one. What its sampler asks for waits as (x, sigma), and every call of the network answers the
-questions of all requests under way, whatever their levels: one that ends makes room for the next at once. Images are
-those that each request would give alone, to rounding.
+A request is a batch of one. What its sampler wants denoised waits as (x, sigma), and every network call serves all
+running requests, whatever their noise levels; a finished request frees its slot at once. Images equal those of each
+request alone, up to rounding.
 
-Dimension letters: R requests under way, C channels, S size of an image.
+Dimension letters: R running requests, C channels, S size of an image.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 
 from mlsys_lab.diffusion.guidance import denoise_guided
 from mlsys_lab.diffusion.process import Denoiser
-from mlsys_lab.diffusion.samplers import DDIM, Asking, Sampler
+from mlsys_lab.diffusion.samplers import DDIM, Sampler, StepGenerator
 from mlsys_lab.diffusion.sampling import Noise, Sampling
 from mlsys_lab.diffusion.schedules import check_grid
 from mlsys_lab.errors import InputError
@@ -27,10 +27,10 @@ from mlsys_lab.errors import InputError
 
 @dataclass(frozen=True)
 class Request:
-    """One image that is asked for: its class, the levels of its steps, its seed, sampler and guidance.
+    """A request for one image: class, noise schedule, seed, sampler and guidance.
 
-    Guidance of `scale` acts at levels from `low` to `high`; 1 is none. InputError for levels that do not fall, an
-    interval that is none, and a scale that is no number.
+    Guidance with `scale` acts on levels from `low` to `high`; scale 1 is none. InputError for levels that do not
+    decrease, an empty interval, and a scale that is not a number.
     """
 
     label: int
@@ -48,44 +48,44 @@ class Request:
             raise InputError("guidance out of range", got=got, expected="a number, and 0 <= low <= high")
 
     def scale_at(self, sigma: float) -> float:
-        """Scale of guidance at a level, 1 outside of the interval."""
+        """Guidance scale at a noise level: 1 outside the guidance interval."""
         return self.scale if self.low <= sigma <= self.high else 1.0
 
 
 class _Running:
-    """A request under way, and the question that it waits with."""
+    """A running request, and the denoiser call that it waits for."""
 
     def __init__(self, number: int, request: Request, sampling: Sampling) -> None:
         self.number, self.request, self._sampling, self._step = number, request, sampling, 0
         self.state = sampling.start()
-        self._ask()
+        self._advance()
 
     @property
     def ended(self) -> bool:
-        """Whether all steps have been taken, so that `state` is the last."""
+        """Whether all steps are done, so that `state` is final."""
         return self._step == self._sampling.steps
 
     def send(self, denoised: torch.Tensor) -> None:
-        """Take the answer (1, C, S, S) to the question, up to the next question or the end."""
+        """Pass the denoised image (1, C, S, S) to the sampler, up to its next call or the end."""
         try:
-            self.x, self.sigma = self._asking.send(denoised)
+            self.x, self.sigma = self._generator.send(denoised)
         except StopIteration as end:
             self.state = end.value
             self._step += 1
             if not self.ended:
-                self._ask()
+                self._advance()
 
-    def _ask(self) -> None:
-        self._asking: Asking = self._sampling.ask(self.state, self._step)
-        self.x, self.sigma = next(self._asking)
+    def _advance(self) -> None:
+        self._generator: StepGenerator = self._sampling.step_generator(self.state, self._step)
+        self.x, self.sigma = next(self._generator)
 
 
 class Engine:
-    """Draws images (C, S, S) for requests with one denoiser, at most `slots` of them under way at a time.
+    """Generate images (C, S, S) for requests with one denoiser, at most `slots` at a time.
 
-    `shape` is (C, S, S), `null` the label of no class, or None for a network without one. InputError for a request
-    that needs guidance then; the others go on. Images are drawn in `dtype` on `device`, where the denoiser must be; no
-    step waits for a GPU.
+    `shape` is (C, S, S), `null` the label of the null class, or None for a network without one: then a request with
+    guidance raises InputError, and the others continue. Images are generated in `dtype` on `device`, where the denoiser
+    must be; no step synchronises with a GPU.
     """
 
     def __init__(
@@ -103,13 +103,15 @@ class Engine:
             raise InputError("an engine needs slots", got=slots, expected="1 or more")
         self.denoiser, self.shape, self.classes, self.null = denoiser, shape, classes, null
         self.slots, self.dtype, self.device = slots, dtype, device
-        self.calls, self.images = 0, 0  # of the network; images that it was given, those without a class included
+        self.calls, self.images = 0, 0  # network calls; images in them, unconditional ones included
         self._waiting: deque[tuple[int, Request]] = deque()
         self._running: list[_Running] = []
         self._submitted = 0
 
     def submit(self, request: Request) -> int:
-        """Take in a request; its number, 0, 1, ... InputError for an unknown class, or guidance without a null one."""
+        """Queue a request; return its number, 0, 1, ... InputError for an unknown class, or guidance without a null
+        class.
+        """
         if not 0 <= request.label < self.classes:
             raise InputError("no such class", got=request.label, expected=f"0 to {self.classes - 1}")
         if request.scale != 1 and self.null is None:
@@ -119,7 +121,7 @@ class Engine:
         return self._submitted - 1
 
     def step(self) -> dict[int, torch.Tensor]:
-        """Answer one question of every request under way with one call; images (C, S, S) of those that ended."""
+        """Serve every running request with one network call; return images (C, S, S) of those that finished."""
         while self._waiting and len(self._running) < self.slots:
             number, request = self._waiting.popleft()
             noise = Noise((1, *self.shape), request.seed, self.dtype, self.device)
@@ -129,20 +131,20 @@ class Engine:
             )
         if not self._running:
             return {}
-        for running, answer in zip(self._running, self._denoise(), strict=True):
-            running.send(answer[None])
+        for running, denoised in zip(self._running, self._denoise(), strict=True):
+            running.send(denoised[None])
         ended = {running.number: running.state.x[0] for running in self._running if running.ended}
         self._running = [running for running in self._running if not running.ended]
         return ended
 
     def run(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """Work until nothing is left; yields each request's number and image as it ends."""
+        """Run until the queue is empty; yield each request's number and image as it finishes."""
         while self._waiting or self._running:
             yield from self.step().items()
 
     @torch.no_grad()
     def _denoise(self) -> torch.Tensor:
-        """Answers to all questions that wait, (R, C, S, S)."""
+        """Denoised images for all waiting calls, (R, C, S, S)."""
         x = torch.cat([running.x for running in self._running])
         sigma = self._move([running.sigma for running in self._running], torch.float64)
         label = self._move([running.request.label for running in self._running], torch.int64)
@@ -156,5 +158,5 @@ class Engine:
         return denoise_guided(self.denoiser, x, sigma, label, scale, which, self.null)
 
     def _move(self, values: list[Any], dtype: torch.dtype) -> torch.Tensor:
-        """Numbers as a tensor on the device, without waiting for it."""
+        """Copy numbers to the device as a tensor, without synchronising."""
         return torch.tensor(values, dtype=dtype).to(self.device, non_blocking=True)

@@ -1,10 +1,10 @@
-"""Guidance: images that are more of their class than the class's own images are, at the price of variety.
+"""Guidance: samples more typical of their class, at the price of diversity.
 
-A scale s gives D = D_u + s·(D_c - D_u), as in GLIDE and DiT: 1 is no guidance, 0 leaves the class out. Ho and Salimans
-(arXiv:2207.12598, eq. 6) write (1 + w)·ε_c - w·ε_u, which is s = 1 + w: the rule is linear, so it is one for denoised
-images, noise and scores.
+A guidance scale s gives D = D_u + s·(D_c - D_u), as in GLIDE and DiT: 1 is no guidance, 0 drops the class. Ho and
+Salimans (arXiv:2207.12598, eq. 6) write (1 + w)·ε_c - w·ε_u, which is s = 1 + w. The rule is linear, so it is the same
+for denoised images, noise and scores.
 
-Dimension letters: B images of a batch, G those of them that are guided, K classes.
+Dimension letters: B images of a batch, G of them guided, K classes.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ def guide(conditional: Value, unconditional: Value, scale: Value) -> Value:
     return unconditional + scale * (conditional - unconditional)
 
 
-def scale_of(w: float) -> float:
-    """The scale s = 1 + w of guidance that Ho and Salimans write with the weight w (arXiv:2207.12598, eq. 6).
+def scale_from_weight(w: float) -> float:
+    """Guidance scale s = 1 + w for the weight w of Ho and Salimans (arXiv:2207.12598, eq. 6).
 
-    >>> scale_of(0), scale_of(3)
+    >>> scale_from_weight(0), scale_from_weight(3)
     (1, 4)
     """
     return 1 + w
 
 
 @dataclass(frozen=True)
-class ClassifierFree:
-    """A denoiser guided by itself without the class: one call of B + G images, G those whose level is in the interval.
+class ClassifierFreeGuidance:
+    """Classifier-free guidance: one call with B + G images, where G images are inside the guidance interval.
 
-    `scale` is one for all images or (B,); `null` is the label on which the network learned to do without a class. With
-    levels `low` to `high` guidance acts there alone, and elsewhere costs nothing (arXiv:2404.07724).
-    InputError where there is no null class, no label to leave out, and for scales that are no numbers or do not fit.
+    `scale` is one for all images or (B,); `null` is the null class's label. Guidance acts on levels `low` to `high`
+    only, and costs nothing elsewhere (arXiv:2404.07724). InputError without a null class or labels, and for scales that
+    are not numbers or do not match.
     """
 
     denoiser: Denoiser
@@ -86,10 +86,9 @@ def denoise_guided(
     guided: torch.Tensor,
     null: int,
 ) -> torch.Tensor:
-    """Denoise x (B, ...) at levels sigma (B,) towards label (B,), with guidance for some of the images: (B, ...).
+    """Denoise x (B, ...) at levels sigma (B,) towards label (B,), with guidance for the images `guided` (G,): (B, ...).
 
-    These are images `guided` (G,), by the scales (B,) of all in the dtype of x; the denoiser is called once, with B + G
-    images, of which the last G have the label `null`.
+    `scale` (B,) has the dtype of x. The denoiser is called once, with B + G images, the last G with the label `null`.
     """
     both = denoiser(
         torch.cat([x, x[guided]]),
@@ -106,11 +105,11 @@ Classify = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class ClassifierGuided:
-    """A denoiser pushed by a classifier of noisy images: D + s·σ²·∇ log p(class | x) (arXiv:2105.05233, algorithm 2).
+class ClassifierGuidance:
+    """Classifier guidance with a classifier of noisy images: D + s·σ²·∇ log p(class | x) (arXiv:2105.05233, alg. 2).
 
-    What is pushed is the denoiser without a class: it is called with the label `null`, or with none. InputError without
-    labels, for labels that the classifier does not know, and for a scale that is no number.
+    The denoiser is unconditional: called with the label `null`, or without labels. InputError without labels, for
+    labels unknown to the classifier, and for a scale that is not a number.
     """
 
     denoiser: Denoiser
@@ -123,7 +122,7 @@ class ClassifierGuided:
             raise InputError("scale of guidance is not a number", got=self.scale)
 
     def __call__(self, x: torch.Tensor, sigma: torch.Tensor, label: torch.Tensor | None = None) -> torch.Tensor:
-        """Denoise x (B, ...) at levels sigma (B,), pushed towards label (B,): (B, ...)."""
+        """Denoise x (B, ...) at levels sigma (B,), guided towards label (B,): (B, ...)."""
         if label is None:
             raise InputError("guidance needs labels", got="none", expected="a class for each image")
         with torch.enable_grad():

@@ -1,6 +1,6 @@
-"""Mixtures of Gaussians, for which the denoiser is known exactly: what any sampler ought to give can be worked out.
+"""Mixtures of Gaussians, whose denoiser is known exactly: an oracle for samplers.
 
-Letters: K components, D numbers of a point, B points.
+Letters: K components, D dimensions of a point, B points.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from mlsys_lab.errors import InputError
 
 @dataclass(frozen=True)
 class Mixture:
-    """K round Gaussians of one deviation, each a class of its own: a denoiser whose null class K is the whole mixture.
+    """K isotropic Gaussians of one standard deviation, each a class: an exact denoiser. The null class K is the
+    mixture.
 
-    `means` (K, D), `weights` (K,), which sum to 1. InputError for others.
+    `means` (K, D), `weights` (K,), which sum to 1. InputError otherwise.
     """
 
     means: torch.Tensor
@@ -34,7 +35,7 @@ class Mixture:
 
     @property
     def null(self) -> int:
-        """Label that stands for no class in particular."""
+        """Label of the null class."""
         return len(self.means)
 
     def __call__(self, x: torch.Tensor, sigma: torch.Tensor, label: torch.Tensor | None = None) -> torch.Tensor:
@@ -47,7 +48,7 @@ class Mixture:
         return kept * x + (1 - kept) * shares @ self.means
 
     def responsibilities(self, x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
-        """Probability of each class for points x (B, D) with noise of level sigma (B,): (B, K)."""
+        """Posterior probability of each class for points x (B, D) at levels sigma (B,): (B, K)."""
         variance = (self.deviation**2 + sigma.to(x) ** 2)[:, None]
         return (self.weights.log() - (x[:, None] - self.means).square().sum(-1) / (2 * variance)).softmax(-1)
 

@@ -1,8 +1,8 @@
-"""Noise levels: the papers' schedules of training, and the grids of levels that a sampler walks down.
+"""Noise schedules: the betas of training, and the noise levels of a sampler.
 
-A level is σ, the deviation of noise on data that is not scaled: x = x₀ + σ·n (EDM, Karras et al., arXiv:2206.00364).
-DDPM's x_t = √ᾱ·x₀ + √(1 - ᾱ)·ε is √ᾱ times that, with σ = √((1 - ᾱ)/ᾱ); rectified flow's x_t = (1 - t)·x₀ + t·ε is
-1 - t times that, with σ = t/(1 - t). So every method walks along the same levels, each with its own spacing.
+A noise level is σ, the standard deviation of noise on unscaled data: x = x₀ + σ·n (EDM, Karras et al.,
+arXiv:2206.00364). DDPM's x_t = √ᾱ·x₀ + √(1 - ᾱ)·ε is √ᾱ times that, with σ = √((1 - ᾱ)/ᾱ); rectified flow's x_t = (1 -
+t)·x₀ + t·ε is 1 - t times that, with σ = t/(1 - t). So all methods share the same levels and differ in their spacing.
 
 Letters: T steps of a schedule, S steps of a sampler. All results are in float64.
 """
@@ -18,40 +18,40 @@ from mlsys_lab.validation import require_at_least_one
 
 
 def linear_betas(steps: int = 1000, first: float = 1e-4, last: float = 0.02) -> torch.Tensor:
-    """DDPM's variances β of the T steps, along a line, (T,) (Ho et al., arXiv:2006.11239, §4)."""
+    """DDPM's linear variances β of the T steps, (T,) (Ho et al., arXiv:2006.11239, §4)."""
     require_at_least_one(steps=steps)
     if not 0 < first <= last < 1:
         raise InputError("betas out of range", got=f"{first} to {last}", expected="0 < first <= last < 1")
     return torch.linspace(first, last, steps, dtype=torch.float64)
 
 
-def cosine_betas(steps: int = 1000, offset: float = 0.008, most: float = 0.999) -> torch.Tensor:
-    """Variances β (T,) whose ᾱ falls like a squared cosine (Nichol and Dhariwal, arXiv:2102.09672, eq. 17).
+def cosine_betas(steps: int = 1000, offset: float = 0.008, max_beta: float = 0.999) -> torch.Tensor:
+    """Variances β (T,) for which ᾱ falls like a squared cosine (Nichol and Dhariwal, arXiv:2102.09672, eq. 17).
 
-    β is held to `most`, as in the paper, so that the last step leaves something of the data.
+    β is limited to `max_beta`, as in the paper, so that the last step leaves something of the data.
     """
     require_at_least_one(steps=steps)
     times = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
     falling = torch.cos((times + offset) / (1 + offset) * math.pi / 2) ** 2
-    return (1 - falling[1:] / falling[:-1]).clamp(max=most)
+    return (1 - falling[1:] / falling[:-1]).clamp(max=max_beta)
 
 
-def alphas_bar(betas: torch.Tensor) -> torch.Tensor:
-    """ᾱ_t, the product of all 1 - β up to step t: (T,) -> (T,) (DDPM, eq. 4); InputError unless each is in (0, 1)."""
+def alphas_cumprod(betas: torch.Tensor) -> torch.Tensor:
+    """ᾱ_t, the product of all 1 - β up to step t: (T,) -> (T,) (DDPM, eq. 4); InputError unless all are in (0, 1)."""
     if betas.ndim != 1 or not len(betas) or not bool(((betas > 0) & (betas < 1)).all()):
         raise InputError("not a schedule of variances", got=_describe(betas), expected="betas (T,), each in (0, 1)")
     return (1 - betas.double()).cumprod(0)
 
 
-def sigmas(alphas_bar: torch.Tensor) -> torch.Tensor:
-    """Levels σ = √((1 - ᾱ)/ᾱ) of a schedule, rising: (T,) -> (T,) (EDM, table 1, "VP")."""
-    return ((1 - alphas_bar) / alphas_bar).sqrt()
+def sigmas(alphas_cumprod: torch.Tensor) -> torch.Tensor:
+    """Noise levels σ = √((1 - ᾱ)/ᾱ) of a schedule, increasing: (T,) -> (T,) (EDM, table 1, "VP")."""
+    return ((1 - alphas_cumprod) / alphas_cumprod).sqrt()
 
 
 def respace(levels: torch.Tensor, steps: int) -> torch.Tensor:
-    """A grid of S of the T levels that a network was trained on, evenly spaced, the first and the last among them.
+    """Noise schedule of S of the T levels of training, evenly spaced, including the first and the last.
 
-    levels (T,), rising -> (S + 1,), falling, ending in 0. InputError for more steps than there are levels.
+    levels (T,), increasing -> (S + 1,), decreasing to 0. InputError for more steps than levels.
     """
     if not 1 <= steps <= len(levels):
         raise InputError("more steps than the schedule has, or none", got=steps, expected=f"1 to {len(levels)}")
@@ -60,7 +60,7 @@ def respace(levels: torch.Tensor, steps: int) -> torch.Tensor:
 
 
 def edm_grid(steps: int, sigma_min: float = 0.002, sigma_max: float = 80.0, rho: float = 7.0) -> torch.Tensor:
-    """EDM's levels, evenly spaced in σ^(1/ρ), then 0: (S + 1,), falling (arXiv:2206.00364, eq. 5)."""
+    """EDM's levels, evenly spaced in σ^(1/ρ), then 0: (S + 1,), decreasing (arXiv:2206.00364, eq. 5)."""
     require_at_least_one(steps=steps)
     if not (0 < sigma_min < sigma_max < math.inf and rho > 0):
         got = f"sigma_min {sigma_min}, sigma_max {sigma_max}, rho {rho}"
@@ -72,7 +72,7 @@ def edm_grid(steps: int, sigma_min: float = 0.002, sigma_max: float = 80.0, rho:
 def flow_grid(steps: int, sigma_max: float = 80.0) -> torch.Tensor:
     """Rectified flow's levels, evenly spaced in t = σ/(1 + σ), down to 0: (S + 1,) (Liu et al., arXiv:2209.03003).
 
-    Time 1 would be a level without end: the grid begins at `sigma_max`, which is t = 0.988 for 80.
+    t = 1 would be an infinite level: the schedule starts at `sigma_max`.
     """
     require_at_least_one(steps=steps)
     if not 0 < sigma_max < math.inf:
@@ -82,7 +82,7 @@ def flow_grid(steps: int, sigma_max: float = 80.0) -> torch.Tensor:
 
 
 def check_grid(grid: torch.Tensor) -> torch.Tensor:
-    """Return a sampler's levels (S + 1,) as they are; InputError unless they are finite and fall, to 0 or above."""
+    """Return a sampler's levels (S + 1,); InputError unless they are finite and decrease, to 0 or above."""
     falls = grid.ndim == 1 and len(grid) > 1 and bool(grid.isfinite().all() and (grid.diff() < 0).all())
     if not falls or grid[-1] < 0:
         raise InputError("not levels to walk down", got=_describe(grid), expected="two or more, falling, none below 0")

@@ -1,4 +1,4 @@
-"""Training of a denoiser on images with classes, one step at a time.
+"""Train a denoiser on labelled images, one step at a time.
 
 Dimension letters: I images to train on, B images of a batch.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
-from mlsys_lab.diffusion.averaging import Average
+from mlsys_lab.diffusion.ema import EMA
 from mlsys_lab.diffusion.preconditioning import Preconditioned
 from mlsys_lab.diffusion.process import q_sample
 from mlsys_lab.errors import InputError
@@ -19,16 +19,16 @@ from mlsys_lab.errors import InputError
 Levels = Callable[[int, torch.Generator], torch.Tensor]
 """Draws the noise levels (B,) of a batch."""
 WARMUP, BETAS, GRADIENT_NORM = 0.1, (0.9, 0.99), 1.0
-"""Share of the steps in which the learning rate rises; AdamW's decays of its moments; most that a gradient may be."""
+"""Fraction of steps in which the learning rate rises; AdamW's betas; maximum gradient norm."""
 
 
 def log_normal(mean: float = -1.2, deviation: float = 1.2) -> Levels:
-    """Levels whose logarithm is normal (EDM, arXiv:2206.00364, table 1)."""
+    """Log-normal noise levels (EDM, arXiv:2206.00364, table 1)."""
     return lambda count, generator: torch.randn(count, generator=generator).mul(deviation).add(mean).exp()
 
 
 def uniform_over(levels: torch.Tensor) -> Levels:
-    """Levels (T,) of a schedule, each as often as another (DDPM, arXiv:2006.11239, algorithm 1)."""
+    """Uniform choice among the levels (T,) of a schedule (DDPM, arXiv:2006.11239, algorithm 1)."""
     return lambda count, generator: levels[torch.randint(len(levels), (count,), generator=generator)]
 
 
@@ -55,7 +55,7 @@ def train(
     denoiser: Preconditioned,
     images: torch.Tensor,
     labels: torch.Tensor,
-    average: Average[Preconditioned],
+    average: EMA[Preconditioned],
     *,
     steps: int,
     batch: int = 128,
@@ -64,16 +64,16 @@ def train(
     drop: float = 0.1,
     seed: int = 0,
 ) -> Iterator[tuple[int, float]]:
-    """Train a denoiser in place; yields each step's number, from 1, and its loss.
+    """Train a denoiser in place; yield each step's number, from 1, and its loss.
 
-    images (I, ...), labels (I,); `average` takes in the weights of every step. AdamW with a warm-up to `rate` and a
-    cosine down to 0 that ends with the run. Levels are EDM's log-normal ones by default. A share `drop` of labels gives
-    way to the null class, one more than the last (arXiv:2207.12598, algorithm 1). The seed decides the images, levels,
+    images (I, ...), labels (I,); `average` is updated after every step. AdamW with a warm-up to the learning rate
+    `rate` and a cosine decay to 0 at the end. Levels are EDM's log-normal ones by default. A fraction `drop` of labels
+    becomes the null class, one more than the last (arXiv:2207.12598, algorithm 1). The seed determines images, levels,
     noise and dropped labels of each step.
     """
     drawn = batches(images, labels, levels or log_normal(), batch=batch, drop=drop, seed=seed)
     losses = (p_losses(denoiser, x0, sigma, noise, label).mean() for x0, sigma, noise, label in drawn)
-    for step, loss in descend(denoiser, losses, steps=steps, rate=rate):
+    for step, loss in optimize(denoiser, losses, steps=steps, rate=rate):
         average.update(denoiser)
         yield step, loss
 
@@ -81,9 +81,9 @@ def train(
 def batches(
     images: torch.Tensor, labels: torch.Tensor, levels: Levels, *, batch: int, drop: float, seed: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Draw batches without end: images (B, ...), levels (B,), noise (B, ...) and labels (B,), some of them dropped.
+    """Draw batches endlessly: images (B, ...), levels (B,), noise (B, ...) and labels (B,), some of them dropped.
 
-    images (I, ...), labels (I,); a dropped label is one more than the last. InputError unless there are as many.
+    images (I, ...), labels (I,); a dropped label is one more than the last. InputError if their numbers differ.
     """
     if len(images) != len(labels) or not len(images):
         raise InputError("images and labels do not fit", got=f"{len(images)} and {len(labels)}", expected="as many")
@@ -97,16 +97,16 @@ def batches(
         yield x0, levels(batch, generator), noise, label
 
 
-def descend(
+def optimize(
     model: nn.Module, losses: Iterator[torch.Tensor], *, steps: int, rate: float
 ) -> Iterator[tuple[int, float]]:
-    """Take `steps` steps of AdamW down losses that are worked out as they are asked for; yields number and loss.
+    """Take `steps` steps of AdamW on losses computed on demand; yield number and loss.
 
-    The rate rises along a line to `rate`, then falls along a cosine to 0. Gradients are cut at a norm of 1.
+    The learning rate rises linearly to `rate`, then falls along a cosine to 0. Gradients are clipped to norm 1.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=BETAS, fused=True)
     warmup = max(1, round(WARMUP * steps))
-    course = torch.optim.lr_scheduler.LambdaLR(
+    scheduler = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda done: min((done + 1) / warmup, (1 + math.cos(math.pi * done / steps)) / 2)
     )
     for step, loss in zip(range(1, steps + 1), losses, strict=False):
@@ -114,5 +114,5 @@ def descend(
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_NORM)
         optimizer.step()
-        course.step()
+        scheduler.step()
         yield step, loss.item()

@@ -1,4 +1,4 @@
-"""A small model that can tell whether keys and values were kept or computed anew: every pass makes it another."""
+"""A small model that reveals whether keys and values were cached or recomputed: its weights change with every pass."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mlsys_lab.models.transformer import Transformer
 
 
 class AgingModel(Transformer):
-    """A narrow `Transformer` in float64 whose keys and values are others after each pass.
+    """A narrow float64 `Transformer` whose keys and values change after each forward pass.
 
-    After a pass, the rows of all key and value projections have moved on by one. So logits show in which pass each
-    token went through the model: keys that a cache kept are those of their own pass, and keys computed again are not.
-    `weights` are all parameters in their order, flat, `count_weights` of them; drawn as in `Transformer` where None.
+    After a pass, the rows of all key and value projections rotate by one. Logits therefore show in which pass each
+    token went through the model: cached keys are those of their own pass, recomputed ones are not. `weights` are all
+    parameters in order, flat, `count_weights` of them; initialised as in `Transformer` if None.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class AgingModel(Transformer):
 
     @property
     def count_weights(self) -> int:
-        """Number of all parameters together."""
+        """Total number of parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def forward(self, tokens: torch.Tensor, **how: Any) -> torch.Tensor:
-        """Logits as `Transformer.forward` gives them; then the model is a pass older."""
+        """Logits as in `Transformer.forward`; then age the model by one pass."""
         logits = super().forward(tokens, **how)
         for name, parameter in self.named_parameters():
             if name.endswith((".key.weight", ".value.weight")):

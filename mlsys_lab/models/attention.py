@@ -1,4 +1,4 @@
-"""Self-attention: its projections around a function that attends, and the types of such functions.
+"""Self-attention: projections around an attention function, and the types of such functions.
 
 Dimension letters: B batch, T tokens, D d_model, N query heads, K key/value heads, H head_dim.
 """
@@ -15,33 +15,33 @@ from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.models.positions import rotate
 
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
-"""Type of causal attention with grouped heads: q (B, N, T, H), k and v (B, K, T, H), bias -> (B, N, T, H).
+"""Causal grouped-query attention: q (B, N, T, H), k and v (B, K, T, H), bias -> (B, N, T, H).
 
-Query head n attends with key/value head n // (N/K); scores are scaled by 1/√H. A bias (N or 1, T, T), or one for each
-of the batch, is added to the scores where it is not None, and holds the causal mask as -inf.
+Query head n attends with key/value head n // (N/K); scores are scaled by 1/√H. A bias (N or 1, T, T), or one per batch
+element, is added to the scores if not None, and contains the causal mask as -inf.
 """
 
 CachedAttention = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""Type of attention that knows its layer, as caches of keys and values have it: layer, q, k, v -> (B, N, T, H).
+"""Attention with a KV cache, which knows its layer: layer, q, k, v -> (B, N, T, H).
 
-Layers count from 0; q is (B, N, T, H), k and v are (B, K, T, H) of the new tokens alone, already turned by rotary
-angles. What masks and biases the scores is up to it; they are scaled by 1/√head_dim of the configuration, for latent
-attention's queries and keys are wider here than its heads are (`mlsys_lab.models.latent`).
+Layers count from 0; q is (B, N, T, H), k and v are (B, K, T, H) of the new tokens alone, with rotary embedding applied.
+Masking and bias are up to the function; scores are scaled by 1/√head_dim of the configuration, because latent
+attention's queries and keys are wider than its heads (`mlsys_lab.models.latent`).
 """
 
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 Project = Callable[[torch.Tensor, Sequence[nn.Linear]], list[torch.Tensor]]
-"""Type of what multiplies one input (..., I) by several matrices: a result (..., O) of each linear layer."""
+"""Multiplies one input (..., I) by several matrices: a result (..., O) per linear layer."""
 
 
 def project_each(x: torch.Tensor, linears: Sequence[nn.Linear]) -> list[torch.Tensor]:
-    """Call each linear layer with x, one after the other."""
+    """Call each linear layer with x in turn."""
     return [linear(x) for linear in linears]
 
 
 def fused_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Causal attention of the type `Attention`, by torch's own kernels (`scaled_dot_product_attention`)."""
+    """Attention of type `Attention` by torch's `scaled_dot_product_attention`."""
     grouped = q.shape[1] != k.shape[1]
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=bias is None, enable_gqa=grouped)
 
@@ -49,7 +49,7 @@ def fused_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: tor
 class SelfAttention(nn.Module):
     """Self-attention with its projections, around a function `attention`: (B, T, D) -> (B, T, D).
 
-    `project` multiplies the input by the matrices of queries, keys and values.
+    `project` computes queries, keys and values.
     """
 
     def __init__(self, config: TransformerConfig, attention: Attention) -> None:
@@ -70,9 +70,9 @@ class SelfAttention(nn.Module):
         bias: torch.Tensor | None,
         attend: Attend | None = None,
     ) -> torch.Tensor:
-        """Attend: x (B, T, D), rotary angles (2, ..., T, H/2) or None, bias or None -> (B, T, D).
+        """x (B, T, D), rotary angles (2, ..., T, H/2) or None, bias or None -> (B, T, D).
 
-        `attend`, where it is given, takes the place of `attention` and of the bias.
+        `attend`, if given, replaces `attention` and the bias.
         """
         q, k, v = (
             projected.view(*projected.shape[:2], projected.shape[2] // self.head_dim, self.head_dim).transpose(1, 2)
@@ -80,7 +80,7 @@ class SelfAttention(nn.Module):
         )
         q, k = self.query_norm(q), self.key_norm(k)
         if angles is not None:
-            turned = rotate(torch.cat((q, k), dim=1), angles)  # both at once: half as many operations
+            turned = rotate(torch.cat((q, k), dim=1), angles)  # both at once: half the operations
             q, k = turned[:, : q.shape[1]], turned[:, q.shape[1] :]
         heads = self.attention(q, k, v, bias) if attend is None else attend(q, k, v)  # (B, N, T, H)
         return self.out(heads.transpose(1, 2).flatten(2))  # (B, T, D)

@@ -1,6 +1,6 @@
-"""The second half of a transformer block: a dense MLP, or a mixture of experts that sends each token to a few of many.
+"""The MLP of a transformer block: dense, or a mixture of experts with top-k routing.
 
-Dimension letters: B batch, T tokens, D d_model, F hidden width, E experts, A experts that a token uses.
+Dimension letters: B batch, T tokens, D d_model, F hidden size, E experts, A active experts per token.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class MLP(nn.Module):
-    """MLP down(act(up(x))), gated down(act(gate(x)) · up(x)) (arXiv:2002.05202): (..., D) -> (..., D).
+    """MLP down(act(up(x))), or gated down(act(gate(x)) · up(x)) (arXiv:2002.05202): (..., D) -> (..., D).
 
-    `project` multiplies the input by the matrix of `up`, or by those of `gate` and `up`.
+    `project` computes `up`, or `gate` and `up`.
     """
 
     def __init__(self, config: TransformerConfig, d_ff: int) -> None:
@@ -39,7 +39,6 @@ class MLP(nn.Module):
         self.up, self.down = nn.Linear(D, d_ff, bias=bias), nn.Linear(d_ff, D, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Apply the MLP to each vector: (..., D) -> (..., D)."""
         if self.gate is None:
             (up,) = self.project(x, (self.up,))  # (..., F)
             return self.down(self.activation(up))
@@ -48,9 +47,9 @@ class MLP(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """Mixture of experts: sum of the A best, weighted by the router's softmax over them (arXiv:2401.04088, §2.1).
+    """Mixture of experts: the A top experts, weighted by the router's softmax over them (arXiv:2401.04088, §2.1).
 
-    Shared experts, where there are any, take every token with weight 1 (arXiv:2401.06066, §3.2). No token is dropped.
+    Shared experts, if any, take every token with weight 1 (arXiv:2401.06066, §3.2). No token is dropped.
     """
 
     def __init__(self, config: TransformerConfig, experts: Experts) -> None:
@@ -61,7 +60,7 @@ class MixtureOfExperts(nn.Module):
         self.shared = nn.ModuleList(MLP(config, experts.d_ff) for _ in range(experts.shared))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Send each token to its experts and sum their weighted results: (B, T, D) -> (B, T, D)."""
+        """Route each token to its experts and sum their weighted results: (B, T, D) -> (B, T, D)."""
         tokens = x.flatten(0, 1)  # (B·T, D)
         best = self.router(tokens).topk(self.active)  # values and indices (B·T, A)
         weights = best.values.softmax(-1, dtype=torch.promote_types(x.dtype, torch.float32)).to(x.dtype)

@@ -1,4 +1,4 @@
-"""Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, §2.1): keys and values come from one small vector.
+"""Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, §2.1): keys and values from one small latent vector.
 
 Dimension letters: B batch, T tokens, D d_model, N heads, R kv_rank, P rope_dim, M nope_dim, U v_dim; H = M + P.
 """
@@ -16,10 +16,9 @@ from mlsys_lab.models.positions import rotate
 class LatentSelfAttention(nn.Module):
     """Latent self-attention around a function `attention`: (B, T, D) -> (B, T, D).
 
-    A token's latent vector (R), and a rotary key (P) that all heads share, are all that has to be kept of it. Without a
-    cache they are unpacked into a key and a value for each head. With one, the unpacking matrices are multiplied into
-    queries and results instead ("absorbed"): every head then attends with the very vectors that are kept, as if they
-    were one key and one value head, so that nothing cached is ever unpacked.
+    Only a token's latent vector (R) and a rotary key (P) shared by all heads need to be cached. Without a cache they
+    are up-projected to a key and a value per head. With one, the up-projections are absorbed into queries and outputs:
+    every head attends directly to the cached vectors, as one key and one value head.
     """
 
     def __init__(self, config: TransformerConfig, attention: Attention) -> None:
@@ -46,10 +45,10 @@ class LatentSelfAttention(nn.Module):
         bias: torch.Tensor | None,
         attend: Attend | None = None,
     ) -> torch.Tensor:
-        """Attend: x (B, T, D), rotary angles (2, ..., T, P/2), bias or None -> (B, T, D).
+        """x (B, T, D), rotary angles (2, ..., T, P/2), bias or None -> (B, T, D).
 
-        `attend`, where it is given, takes the place of `attention` and of the bias; its queries and keys are R + P wide
-        and its values, which are the keys' first R numbers, R.
+        `attend`, if given, replaces `attention` and the bias; its queries and keys have R + P dimensions, and its
+        values are the keys' first R.
         """
         latent = self.latent
         assert angles is not None

@@ -1,4 +1,4 @@
-"""Checkpoints in Hugging Face's format: a folder with config.json and safetensors, in one file or in shards."""
+"""Load Hugging Face checkpoints: a folder with config.json and safetensors, in one file or in shards."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mlsys_lab.configs.huggingface import read_config, read_fields
 from mlsys_lab.configs.transformer import SCALINGS
 from mlsys_lab.errors import InputError
 from mlsys_lab.models.attention import Attention, fused_attention
-from mlsys_lab.models.layouts import LAYOUTS, NO_WEIGHTS, Stored, locate
+from mlsys_lab.models.layouts import IGNORED_BUFFERS, LAYOUTS, StoredWeight, locate
 from mlsys_lab.models.transformer import Transformer
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HEAD = "lm_head.weight"
 WINDOWED = ("mistral", "mixtral")
-"""Architectures that, where they have a window of attention, have it in every layer."""
+"""Architectures whose sliding window, if any, applies to every layer."""
 
 
 def load(
@@ -34,11 +34,11 @@ def load(
 ) -> Transformer:
     """A `Transformer` with the weights of a checkpoint: GPT-2, BLOOM, LLaMA, Mistral, Mixtral, Qwen 2 and Qwen 3.
 
-    `dtype` None keeps that of the stored embedding. Files are mapped and tensors copied out one by one, so that memory
-    for the model and one tensor is enough. Where only some layers have a window of attention (Qwen), it becomes the
-    context, within which it makes no difference. Raises InputError, in one line, for a folder without these files,
-    damaged ones, tensors that are missing, left over or of another shape, quantised weights, and for an architecture
-    or a stretching of rotary angles that `Transformer` does not compute.
+    `dtype` None keeps that of the stored embedding. Files are memory-mapped and tensors copied one by one, so memory
+    for the model and one tensor is enough. If only some layers have a sliding window (Qwen), the window becomes the
+    context length, within which it makes no difference. Raises InputError, in one line, for a folder without these
+    files, damaged files, tensors that are missing, unused or of another shape, quantized weights, and for an
+    architecture or rotary scaling that `Transformer` does not support.
     """
     folder = Path(folder)
     fields = read_fields(folder / "config.json")
@@ -52,7 +52,7 @@ def load(
         stored = wanted[name]
         tensor = checkpoint.tensor(stored.name, stored.shape(ours.shape))
         dtype = dtype or tensor.dtype
-        # A copy of its own, so that nothing holds on to the whole of a stacked tensor.
+        # Copy, so that no view keeps a stacked tensor alive.
         weights[name] = stored.take(tensor, model.config).to(device, dtype, copy=True).contiguous()
     if model.config.tied and HEAD in checkpoint.files:
         head = checkpoint.tensor(HEAD, tuple(model.embedding.weight.shape)).to(device, dtype)
@@ -63,7 +63,7 @@ def load(
 
 
 def _build_empty(folder: Path, fields: Fields, attention: Attention) -> Transformer:
-    """The checkpoint's model, built on the meta device: without memory for its weights."""
+    """The checkpoint's model on the meta device, without memory for weights."""
     config = read_config(folder)
     if fields.inside or fields.text("model_type") not in LAYOUTS:
         raise InputError(
@@ -87,7 +87,7 @@ def _build_empty(folder: Path, fields: Fields, attention: Attention) -> Transfor
 
 
 class Checkpoint:
-    """The tensors of a folder of safetensors files, read one at a time, and the names of all of them."""
+    """The tensors of a folder of safetensors files, read one at a time, and all their names."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -101,13 +101,13 @@ class Checkpoint:
             help_ = f"{others[0]} is a pickle; convert it to safetensors" if others else ""
             raise InputError(f"no weights in {folder}", expected=f"{SINGLE} or {INDEX}", help=help_)
 
-    def rename(self, stored: Stored) -> Stored:
-        """Correct the stored name to this checkpoint's: some leave out the prefix "transformer." or "model."."""
+    def rename(self, stored: StoredWeight) -> StoredWeight:
+        """Adapt a stored name to this checkpoint: some omit the prefix "transformer." or "model."."""
         bare = stored.name.removeprefix("transformer.").removeprefix("model.")
         return dataclasses.replace(stored, name=bare) if bare in self.files else stored
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """Read one tensor; InputError if it is missing or has another shape or dtype than expected."""
+        """Read one tensor; InputError if it is missing or has an unexpected shape or dtype."""
         file = self.files[name]
         try:
             piece = self._open(file).get_slice(name)
@@ -147,11 +147,11 @@ class Checkpoint:
         return self.open[file]
 
 
-def _check_names(checkpoint: Checkpoint, wanted: Iterable[Stored], *, tied: bool) -> None:
+def _check_names(checkpoint: Checkpoint, wanted: Iterable[StoredWeight], *, tied: bool) -> None:
     names = {stored.name for stored in wanted}
     known = names | ({HEAD} if tied else set())
     missing = [name for name in sorted(names) if name not in checkpoint.files]
-    left_over = [name for name in sorted(checkpoint.files) if name not in known and not name.endswith(NO_WEIGHTS)]
+    left_over = [name for name in sorted(checkpoint.files) if name not in known and not name.endswith(IGNORED_BUFFERS)]
     if missing:
         help_ = f"left over is {_some(left_over)}" if left_over else "config.json may be that of another model"
         raise InputError(f"{checkpoint.folder} lacks {_some(missing)}", help=help_)

@@ -1,4 +1,4 @@
-"""Where tokens stand, for attention: rotary angles, ALiBi's slopes, and which keys a query sees.
+"""Token positions in attention: rotary embedding, ALiBi, and the causal mask.
 
 Dimension letters: T tokens or queries, S keys, N heads, H head_dim, ... any leading axes.
 """
@@ -17,23 +17,23 @@ def rotary_angles(
 ) -> torch.Tensor:
     """Cosines and sines of the rotary angles of positions: (..., T) -> (2, ..., T, H/2), in the dtype of `like`.
 
-    RoFormer (arXiv:2104.09864), §3.2.2, equation 15: pair i turns by theta^(-2i/H) a position, or less by
-    `stretch_angles` where there is a scaling. Worked out in fp32 at least, since bf16 cannot tell far positions apart.
+    RoFormer (arXiv:2104.09864), §3.2.2, equation 15: pair i rotates by theta^(-2i/H) per position, or by
+    `scale_frequencies` of that. Computed in fp32 at least, since bf16 cannot distinguish distant positions.
     """
     fine = torch.promote_types(like.dtype, torch.float32)
     turns = theta ** (-torch.arange(0, H, 2, device=like.device, dtype=fine) / H)  # (H/2,)
     if scaling is not None:
-        turns = stretch_angles(turns, scaling)
+        turns = scale_frequencies(turns, scaling)
     angles = positions.to(fine)[..., None] * turns  # (..., T, H/2)
     return torch.stack((angles.cos(), angles.sin())).to(like.dtype)  # (2, ..., T, H/2)
 
 
-def stretch_angles(turns: torch.Tensor, scaling: RotaryScaling) -> torch.Tensor:
-    """Stretch rotary angles by `scaling`: radians a position of each pair, (H/2,) -> (H/2,).
+def scale_frequencies(turns: torch.Tensor, scaling: RotaryScaling) -> torch.Tensor:
+    """Scale rotary frequencies, in radians per position: (H/2,) -> (H/2,).
 
     "linear": Chen et al. 2023 (arXiv:2306.15595), §2.3, positions divided by the factor. "llama3": `apply_scaling` of
-    Meta's llama-models (models/llama3/model.py), which transformers has as `_compute_llama3_parameters`. By how often a
-    pair turns right round within the original context, a share of its speed is kept and the rest divided.
+    Meta's llama-models (models/llama3/model.py), which transformers has as `_compute_llama3_parameters`: the fraction
+    of a frequency that is kept depends on its number of rotations within the original context.
     """
     if scaling.kind == "linear":
         return turns / scaling.factor
@@ -44,7 +44,7 @@ def stretch_angles(turns: torch.Tensor, scaling: RotaryScaling) -> torch.Tensor:
 
 
 def rotate(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
-    """Turn the pairs (i, i + H/2) of heads by their positions' angles: (..., T, H), (2, ..., T, H/2) -> (..., T, H).
+    """Apply rotary embedding to the pairs (i, i + H/2): (..., T, H), (2, ..., T, H/2) -> (..., T, H).
 
     The pairs are those of Hugging Face checkpoints; LLaMA's own files pair neighbours, (2i, 2i + 1).
     """
@@ -56,8 +56,8 @@ def rotate(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
 def alibi_slopes(N: int, like: torch.Tensor) -> torch.Tensor:
     """ALiBi's slope of each head, (N,), on the device of `like` and in fp32 at least.
 
-    Slopes are 2^(-8/n), 2^(-16/n), ... for n heads; where N is no power of two, n is the next lower one and the rest
-    are every other slope of 2n heads (arXiv:2108.12409, §3 and its code).
+    Slopes are 2^(-8/n), 2^(-16/n), ... for n heads; if N is no power of two, n is the next lower one and the rest are
+    every other slope of 2n heads (arXiv:2108.12409, §3 and its code).
     """
     n = 2 ** math.floor(math.log2(N))
     powers = [8 * (i + 1) / n for i in range(n)] + [4 * (2 * i + 1) / n for i in range(N - n)]
@@ -73,9 +73,9 @@ def score_bias(
     slopes: torch.Tensor | None = None,
     window: int | None = None,
 ) -> torch.Tensor:
-    """What to add to scores of queries and keys at given positions: (..., T) and (..., S) -> (..., N or 1, T, S).
+    """Mask and bias of attention scores for query and key positions: (..., T) and (..., S) -> (..., N or 1, T, S).
 
-    -inf where the key stands after the query, or `window` positions and more before it: a query sees itself and the
+    -inf where the key comes after the query, or `window` positions or more before it: a query sees itself and the
     `window` - 1 before. Elsewhere 0, or with ALiBi's `slopes` (N,) minus slope times distance. In the dtype of `like`.
     """
     fine = torch.promote_types(like.dtype, torch.float32)

@@ -1,4 +1,4 @@
-"""Write a checkpoint in Hugging Face's format: what `load` reads, and `transformers` too."""
+"""Save a checkpoint in Hugging Face's format, for `load` and `transformers`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from mlsys_lab.models.transformer import Transformer
 
 
 def save(model: Transformer, folder: Path, *, dtype: torch.dtype = torch.bfloat16) -> None:
-    """Write config.json and the weights of a model built like LLaMA, in `dtype`, to a folder that is made if need be.
+    """Write config.json and the weights of a LLaMA-like model in `dtype` to a folder, created if needed.
 
-    InputError for a model that is not: rotary positions, RMS norms, SwiGLU, no biases, no experts and no window; and
-    for one whose weights are not those of its config, because they were quantized, sharded or given adapters.
+    InputError for any other model: it takes rotary positions, RMS norms, SwiGLU, no biases, no experts and no window;
+    and if the weights do not match the configuration because they were quantized, sharded or given adapters.
     """
     config = model.config
     fields = _fields(config) | {"torch_dtype": str(dtype).removeprefix("torch.")}

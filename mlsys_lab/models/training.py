@@ -1,6 +1,6 @@
-"""Training of a small transformer on token ids, one step at a time, on one CPU core.
+"""Train a small transformer on token ids, one step at a time, on one CPU core.
 
-Dimension letters: D tokens of the text, B sequences of a batch, T tokens of a sequence, V vocabulary.
+Dimension letters: D tokens of the data, B sequences of a batch, T tokens of a sequence, V vocabulary.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from mlsys_lab.models.transformer import Transformer
 
 Tokens = NDArray[np.int64]
 WARMUP = 0.1
-"""Share of the steps in which the learning rate rises; in the rest it falls along a line to zero."""
+"""Fraction of steps in which the learning rate rises; afterwards it falls linearly to zero."""
 BETAS, WEIGHT_DECAY, GRADIENT_NORM = (0.9, 0.98), 0.1, 1.0
 
 
 def train(
     model: nn.Module, ids: Tokens, *, batch: int, sequence: int, steps: int, rate: float, seed: int
 ) -> Iterator[tuple[int, float]]:
-    """Train a model in place to predict each next token of ids (D,); yields each step's number, from 1, and loss.
+    """Train a model in place to predict each next token of ids (D,); yield each step's number, from 1, and loss.
 
-    AdamW with a warm-up to the learning rate `rate` and a decay to zero that end with the run. A step sees `batch`
-    sequences of `sequence` tokens, and its loss is theirs, in nats a token, before the update. The seed decides the
-    order of sequences.
+    AdamW with a warm-up to the learning rate `rate` and a linear decay to zero. A step processes `batch` sequences of
+    `sequence` tokens; its loss, in nats per token, is from before the update. The seed determines the order of
+    sequences.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
     batches = Batches(len(ids), batch, sequence, seed)
@@ -48,10 +48,10 @@ def train(
 
 
 def new_model(config: TransformerConfig, seed: int) -> Transformer:
-    """Build a model with weights of deviation 1/√(fan-in), 0 where a block adds to its input: it begins as an identity.
+    """Build a model with weights of standard deviation 1/√(fan-in), and 0 where a block adds to the residual stream.
 
-    A run of 100 steps cannot afford to unlearn the noise of its blocks: at width 32 and 48,000 tokens the loss is 4.57,
-    with deviation 1/√(fan-in) there too 5.05. The caller's random state is left as it was.
+    Every block starts as an identity, because a run of 100 steps cannot afford to unlearn random blocks: at hidden size
+    32 and 48,000 tokens the loss is 4.57, with 1/√(fan-in) there too 5.05. The global random state is preserved.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
@@ -65,22 +65,22 @@ def new_model(config: TransformerConfig, seed: int) -> Transformer:
 
 
 def windows(ids: Tokens, starts: Tokens, sequence: int) -> torch.Tensor:
-    """Sequences of T tokens and the one after each: ids (D,) and where they start, (B,) -> (B, T + 1)."""
+    """Sequences of T tokens and the next one: ids (D,) and start positions (B,) -> (B, T + 1)."""
     return torch.from_numpy(ids[starts[:, None] + np.arange(sequence + 1)])
 
 
 def loss(model: nn.Module, windows: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy of predicting each next token in windows (B, T + 1), in nats a token."""
+    """Mean next-token cross-entropy of windows (B, T + 1), in nats per token."""
     logits = model(windows[:, :-1])  # (B, T, V)
     return F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
 
 
 @torch.no_grad()
 def mean_loss(model: Transformer, ids: Tokens, sequence: int) -> float:
-    """Mean loss over a text in nats a token; its exponential is the perplexity. ids (D,), at least `sequence` + 1.
+    """Mean loss over ids (D,), at least `sequence` + 1 of them, in nats per token; its exponential is the perplexity.
 
-    The text is cut into sequences of `sequence` tokens without overlap, each read without what stands before it; what
-    is left at the end is not read.
+    The data is cut into sequences of `sequence` tokens without overlap, each without preceding context; the remainder
+    at the end is ignored.
     """
     starts = np.arange((len(ids) - 1) // sequence) * sequence
     return loss(model, windows(ids, starts, sequence)).item()
@@ -88,7 +88,7 @@ def mean_loss(model: Transformer, ids: Tokens, sequence: int) -> float:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Give torch one thread within a block: products of small models gain nothing from more."""
+    """Limit torch to one thread within a block: small matrix products gain nothing from more."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -98,16 +98,16 @@ def one_thread() -> Iterator[None]:
 
 
 def learning_rate(step: int, steps: int, peak: float) -> float:
-    """Learning rate of step 1, 2, ... `steps`: it rises to its peak along a line, and falls along another to zero."""
+    """Learning rate of step 1, 2, ... `steps`: linear rise to its peak, linear decay to zero."""
     warmup = max(1, round(WARMUP * steps))
     return peak * min(step / warmup, (steps - step + 1) / (steps - warmup + 1))
 
 
 class Batches:
-    """Iterator over the starts (B,) of each step's sequences, without end.
+    """Endless iterator over the start positions (B,) of each step's sequences.
 
-    Every epoch cuts a text of `tokens` tokens at another offset, in another order, as the seed decides. `state` is
-    where it stands, as plain numbers; setting it goes on from there. InputError for a text shorter than two sequences.
+    Every epoch cuts the data of `tokens` tokens at another offset, in another order, both seeded. `state` is its
+    position as plain numbers; assigning it resumes from there. InputError for data shorter than two sequences.
     """
 
     def __init__(self, tokens: int, batch: int, sequence: int, seed: int) -> None:

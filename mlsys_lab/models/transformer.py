@@ -1,4 +1,4 @@
-"""A decoder transformer: every block a norm, attention, a norm and an MLP, each added to what goes through.
+"""A decoder transformer: norm, attention, norm and MLP in every block, added to the residual stream.
 
 Dimension letters: B batch, T tokens, D d_model, N query heads, K key/value heads, H head_dim, V vocabulary.
 """
@@ -18,13 +18,13 @@ from mlsys_lab.models.experts import MLP, MixtureOfExperts
 from mlsys_lab.models.latent import LatentSelfAttention
 from mlsys_lab.models.positions import alibi_slopes, rotary_angles, score_bias
 
-WHOLE = (torch.int32, torch.int64)
+INTEGERS = (torch.int32, torch.int64)
 
 
 class Block(nn.Module):
-    """Pre-norm block: x + attention(norm(x)), then x + mlp(norm(x)); both from one norm where blocks are parallel.
+    """Pre-norm block: x + attention(norm(x)), then x + mlp(norm(x)); both from one norm in parallel blocks.
 
-    With post-norms each result is normed once more before it is added.
+    With post-norms each result is normalised again before it is added.
     """
 
     def __init__(self, config: TransformerConfig, layer: int, attention: Attention) -> None:
@@ -46,7 +46,7 @@ class Block(nn.Module):
         bias: torch.Tensor | None,
         attend: Attend | None = None,
     ) -> torch.Tensor:
-        """Add attention's and the MLP's results to x: (B, T, D) -> (B, T, D); the others as in `SelfAttention`."""
+        """Add attention and MLP to x: (B, T, D) -> (B, T, D); other arguments as in `SelfAttention`."""
         h = self.attention_norm(x)
         attended = self.attention_post_norm(self.attention(h, angles, bias, attend))
         if self.mlp_norm is None:
@@ -56,13 +56,13 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Decoder transformer of the GPT-2 and LLaMA families: token ids (B, T) -> logits of the next token (B, T, V).
+    """Decoder transformer of the GPT-2 and LLaMA families: token ids (B, T) -> next-token logits (B, T, V).
 
-    `attention` is what each layer calls with its queries, keys and values. With a `window` a token sees itself and the
+    `attention` is called by each layer with its queries, keys and values. With a `window` a token sees itself and the
     `window` - 1 before it (Mistral, arXiv:2310.06825, §2), in every layer. Raises InputError for attention sinks and a
-    router's bias, whose arithmetic is in `mlsys_lab.flops` but which are not built here. Weights begin as GPT-2's:
-    normal, deviation 0.02, divided by √(2L) where a block adds to what goes through (Radford et al. 2019, §2.3); biases
-    0.
+    router bias, which `mlsys_lab.flops` covers but this model does not. Weights are initialised as in GPT-2: normal,
+    standard deviation 0.02, divided by √(2L) where a block adds to the residual stream (Radford et al. 2019, §2.3);
+    biases 0.
     """
 
     def __init__(
@@ -102,16 +102,16 @@ class Transformer(nn.Module):
         attend: CachedAttention | None = None,
         rows: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Logits of each next token: ids (B, T) -> (B, T, V).
+        """Next-token logits: ids (B, T) -> (B, T, V).
 
-        `positions` (T,) or (B, T) say where the tokens stand, each one after the other; 0 to T-1 where it is None.
-        `attend` takes the place of attention, its mask and its bias, in every layer. With `rows`, indices (R,) into the
-        B·T tokens, only their logits are worked out, (R, V). Raises InputError for other shapes and dtypes, tokens
-        outside the vocabulary and positions outside the context; values on a GPU are not looked at.
+        `positions` (T,) or (B, T) are consecutive token positions; 0 to T-1 if None. `attend` replaces attention, mask
+        and bias in every layer. With `rows`, indices (R,) into the B·T tokens, only their logits are computed, (R, V).
+        Raises InputError for other shapes and dtypes, tokens outside the vocabulary and positions outside the context;
+        values on a GPU are not checked.
         """
         self._check(tokens, positions, rows)
         x = self.embed(tokens, positions)
-        angles, bias = self.place(x, positions, masked=attend is None)
+        angles, bias = self.position_terms(x, positions, masked=attend is None)
         for layer, block in enumerate(self.blocks):
             x = block(x, angles, bias, attend and partial(attend, layer))
         if rows is not None:
@@ -119,7 +119,7 @@ class Transformer(nn.Module):
         return self.predict(x)  # (B, T, V) or (R, V)
 
     def embed(self, tokens: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
-        """What goes into the first block: ids (B, T) -> (B, T, D). InputError for a token outside the vocabulary."""
+        """Input of the first block: ids (B, T) -> (B, T, D). InputError for a token outside the vocabulary."""
         try:
             x = self.embedding(tokens)
         except IndexError:
@@ -131,13 +131,12 @@ class Transformer(nn.Module):
             x = x + (self.positions.weight[: tokens.shape[1]] if positions is None else self.positions(positions))
         return self.embedding_norm(x)
 
-    def place(
+    def position_terms(
         self, x: torch.Tensor, positions: torch.Tensor | None = None, *, masked: bool = True
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Rotary angles (2, ..., T, H/2) and bias of the scores that every block takes, each None where there is none.
+        """Rotary angles (2, ..., T, H/2) and score bias for every block, None where unused.
 
-        x (B, T, D) has their dtype, and its tokens stand at 0 to T-1 where `positions` is None. Without `masked`, no
-        bias.
+        x (B, T, D) gives their dtype; its tokens are at 0 to T-1 if `positions` is None. Without `masked`, no bias.
         """
         c, angles, bias = self.config, None, None
         T = x.shape[1] if positions is None else positions.shape[-1]
@@ -156,15 +155,15 @@ class Transformer(nn.Module):
         return angles, bias
 
     def predict(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits of what comes out of the last block: (..., D) -> (..., V)."""
+        """Logits from the last block's output: (..., D) -> (..., V)."""
         return F.linear(self.norm(x), self.embedding.weight if self.head is None else self.head.weight)
 
     def slopes(self) -> torch.Tensor | None:
-        """ALiBi's slopes (N,), or None for a model with other positions."""
+        """ALiBi's slopes (N,), or None for other position embeddings."""
         return alibi_slopes(self.config.n_heads, self.embedding.weight) if self.config.position == "alibi" else None
 
     def score_bias(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Mask and ALiBi bias of queries and keys at these positions: (..., T) and (..., S) -> (..., N or 1, T, S)."""
+        """Mask and ALiBi bias for query and key positions: (..., T) and (..., S) -> (..., N or 1, T, S)."""
         return score_bias(queries, keys, self.embedding.weight, slopes=self.slopes(), window=self.window)
 
     def oldest_visible(self, position: int) -> int:
@@ -174,7 +173,7 @@ class Transformer(nn.Module):
     def _check(self, tokens: torch.Tensor, positions: torch.Tensor | None, rows: torch.Tensor | None) -> None:
         context = self.config.context
         too_long = positions is None and tokens.shape[-1:] > (context,)
-        if tokens.ndim != 2 or too_long or tokens.dtype not in WHOLE:
+        if tokens.ndim != 2 or too_long or tokens.dtype not in INTEGERS:
             expected = f"integers (B, T), T up to {context}" if positions is None else "integers (B, T)"
             raise InputError(
                 "tokens of another shape", got=f"{tuple(tokens.shape)} of {tokens.dtype}", expected=expected
@@ -186,8 +185,8 @@ class Transformer(nn.Module):
 
 
 def _check_indices(name: str, indices: torch.Tensor, end: int, shapes: tuple[torch.Size, ...]) -> None:
-    """Raise InputError unless these are integers of one of the shapes and, where looking costs nothing, below `end`."""
-    if indices.shape not in shapes or indices.dtype not in WHOLE:
+    """Raise InputError unless these are integers of one of the shapes and, if cheap to check, below `end`."""
+    if indices.shape not in shapes or indices.dtype not in INTEGERS:
         raise InputError(
             f"{name} of another shape",
             got=f"{tuple(indices.shape)} of {indices.dtype}",
@@ -200,7 +199,7 @@ def _check_indices(name: str, indices: torch.Tensor, end: int, shapes: tuple[tor
 
 
 def norm(config: TransformerConfig) -> nn.Module:
-    """A new norm over the last axis, of the kind and with the bias that the configuration names."""
+    """A new norm over the last axis, as configured."""
     if config.norm == "rms":
         return nn.RMSNorm(config.d_model, config.norm_eps)
     return nn.LayerNorm(config.d_model, config.norm_eps, bias=config.norm_bias)

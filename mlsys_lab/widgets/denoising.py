@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import traitlets
 
-from mlsys_lab.diffusion.guidance import ClassifierFree
+from mlsys_lab.diffusion.guidance import ClassifierFreeGuidance
 from mlsys_lab.diffusion.mixtures import Mixture
 from mlsys_lab.diffusion.samplers import find_sampler
 from mlsys_lab.diffusion.sampling import Noise, Sampling
@@ -81,7 +81,7 @@ def sampling_of(data: Mapping[str, Any], solver: str, steps: int, scale: float) 
     """The figure's run, computed by the package."""
     weights = torch.full((_CLASSES,), 1 / _CLASSES, dtype=torch.float64)
     mixture = Mixture(torch.tensor(data["means"], dtype=torch.float64), weights, data["deviation"])
-    denoiser = mixture if scale == 1 else ClassifierFree(mixture, scale, mixture.null)
+    denoiser = mixture if scale == 1 else ClassifierFreeGuidance(mixture, scale, mixture.null)
     grid = edm_grid(steps, data["sigma_min"], data["sigma_max"])
     noise = _FixedNoise((_CLASSES * _POINTS, 2), dtype=torch.float64, steps=data["noise"])
     return Sampling(denoiser, grid, noise, torch.tensor(data["classes"]), find_sampler(solver))

@@ -1,42 +1,47 @@
 # %% [markdown]
-# # Lab 11 · A serving engine: many readers, one model
+# # Lab 11 · A serving engine: many requests, one model
 #
-# A model that writes for one reader leaves most of its machine idle. A server lets many share each step, and has to
-# decide, before every step, which tokens of which texts go into it, who waits, and who gives up memory. This program,
-# the scheduler, needs no model: it knows texts by their lengths and memory by its blocks. You build one that no trick
-# of the load can bring down, and in the end it serves a model over HTTP.
+# A decode step of LLaMA 3 8B takes about 4.8 ms on an H100, because it reads all weights once. If 64 requests share
+# the step, it takes 6.5 ms and yields 64 tokens: 47 times the throughput of one request at a time. A program decides
+# which requests share each step, which wait, and who owns which part of the KV cache. It is called the **scheduler**,
+# and you build one that stands up to bursts of traffic, long prompts and full memory.
+#
+# ```text
+#              admit                         schedule()
+#  request ──► waiting ────────► running ───────────────► one step of the model ──► 1 token for each
+#                 ▲                 │                     (prompt chunks + 1 token     sampled sequence
+#                 └──── preempt ────┘                      per decoding sequence)
+#                                   │ allocate, free
+#  KV cache:  [ block 0 ][ block 1 ][ block 2 ][ block 3 ] …        each in use, cached or free
+# ```
 #
 # **You will build**
 #
-# 1. a block manager, and tables that say where each text's keys and values lie;
-# 2. continuous batching: every step is put together anew;
-# 3. prompts in chunks, under a budget of tokens a step;
-# 4. blocks that texts with equal beginnings share;
-# 5. preemption, for when memory runs out;
-# 6. a policy that keeps a promise to readers, on loads that it has not seen.
+# 1. a block pool, and block tables that say where the KV cache of each sequence lies (`40 min`);
+# 2. continuous batching (`40 min`);
+# 3. chunked prefill under a token budget (`35 min`);
+# 4. prefix caching (`50 min`);
+# 5. preemption (`40 min`);
+# 6. a policy that meets latency objectives on traffic it has not seen (`35 min`).
+#
+# At the end your scheduler runs inside the course's engine and serves a model over HTTP.
 #
 # **At the end you can answer**
 #
-# - Why do blocks waste less than rows, and what decides how much?
-# - Which number sets the longest gap between two tokens that a reader sees?
-# - Why does everybody get an answer although anybody may lose all memory on the way?
+# - Why do blocks waste less memory than one row per sequence, and what decides how much?
+# - What sets the longest gap between two tokens that a user sees?
+# - Why does every request finish although any of them may be preempted?
 #
-# **Time:** about 240 minutes (each task says its share). **Points:** 100. **You need:** what a KV cache keeps (lab 10),
-# Python's lists and dictionaries; no torch until the last cells. Chapter 13, *Serving*, gives the background.
+# **Time:** about 240 minutes. **Points:** 100. **You need:** [lab 10](10-kv-cache.ipynb) (what a KV cache holds) and
+# Python's lists and dictionaries; no torch until the last section. Background: chapter 13, *Serving*.
 #
-# **Readings it leans on:** *How continuous batching enables 23x throughput in LLM inference while reducing p50 latency*
+# **Readings:** *How continuous batching enables 23x throughput in LLM inference while reducing p50 latency*
 # (`anyscale-continuous-batching`), *Reproducible Performance Metrics for LLM inference* (`anyscale-metrics`), *LLM
 # Inference Performance Engineering: Best Practices* (`databricks-llm-inference`).
 #
-# **How it works.** Put your code in place of each line that raises `NotImplementedError`, run the cell, then run the
-# `check` cell below it. Cells that begin with `#| export` make up the module that is graded. Grading runs the same
-# checks with other loads and a few more cases.
-#
-# **What the checks see** is a log: which blocks each text had in every step, and which of its tokens were fed. Whoever
-# decides plays it again, writes every token into the block where your tables say that it lies, and looks whether each
-# new token finds all those before it. So it does not matter how you keep your books, nor which free block you take.
-#
-# **Letters:** P tokens of a block (its page size); *kept* tokens are those whose keys and values lie in blocks.
+# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example to see
+# whether it does what the text says, then run the `check` below. Cells that start with `#| export` are what is
+# graded. Names and signatures are those of the course's engine, `mlsys_lab.inference.engine`.
 
 # %%
 from mlsys_lab.checks import lab
@@ -48,143 +53,191 @@ check = lab("serving")
 import hashlib
 import math
 from array import array
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 
 # %% [markdown]
-# ## Task 1 · Blocks and tables
+# ## Task 1 · Block pool and block tables
 #
-# *About 45 minutes.*
+# *About 40 minutes.*
 #
-# In lab 10 each text had a row with room for the longest one. PagedAttention (Kwon et al. 2023) cuts memory into blocks
-# of P tokens instead. A text's **table** names its blocks in the order of its tokens, wherever they lie, and grows by a
-# block when the last one is full.
+# **Goal.** Lab 10 reserved a row as long as the longest possible sequence and left most of it empty. PagedAttention
+# (Kwon et al. 2023) cuts the KV cache into *blocks* of `block_size` tokens and gives a sequence a block at a time:
+# write the pool of blocks, and the manager that keeps each sequence's **block table**, the list of its blocks.
 #
-# **1a.** `BlockManager`: `references` says for each block how many tables hold it. `allocate` gives out a block that
-# nobody holds, with one reference, and raises `ValueError` where there is none. `share` adds a reference to a block
-# that has one, `release` takes one away; a block with no reference left can be given out again. `available` is the
-# number of blocks without a reference.
+# A `Sequence` is given. Its first `num_computed_tokens` tokens have their keys and values in the blocks of
+# `block_table`, in this order; the remaining tokens are *pending*.
+
+
+# %%
+#| export
+@dataclass(eq=False)
+class Sequence:
+    """Prompt and output tokens of a request, and the blocks that hold its KV cache."""
+
+    seq_id: int
+    token_ids: list[int]  # prompt and output tokens so far
+    num_prompt_tokens: int
+    max_tokens: int  # output tokens at most
+    arrival_s: float = 0.0
+    block_table: list[int] = field(default_factory=list)
+    block_hashes: list[Hashable] = field(default_factory=list)  # used from Task 4 on
+    num_computed_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Number of tokens generated so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_pending_tokens(self) -> int:
+        """Number of tokens to compute before the next token can be sampled."""
+        return len(self.token_ids) - self.num_computed_tokens
+
+
+# %% [markdown]
+# **Interface**
 #
-# **1b.** `PageTables`: `start` is given, and numbers a text that has no block yet.
+# | | returns | does |
+# |---|---|---|
+# | `pool.num_free_blocks` | int | number of blocks whose reference count is 0 |
+# | `pool.allocate()` | int | takes a free block and sets its `ref_cnt` to 1; `ValueError` if none is free |
+# | `pool.touch(block)` | – | adds a reference: one more sequence uses the block |
+# | `pool.free(block)` | – | drops a reference; with the last one the block is free again |
+# | `manager.blocks_for(num_tokens)` | int | blocks that `num_tokens` tokens fill, the last one perhaps partly |
+# | `manager.allocate_slots(seq, num_new_tokens, num_free_reserved=0)` | bool | makes room for new tokens |
+# | `manager.free(seq)` | – | gives back all blocks of a sequence |
 #
-# - `pages(tokens)`: how many blocks so many tokens of one text fill, the last one perhaps in part.
-# - `try_reserve(counts, spare)`: texts are about to get `counts[number]` tokens beyond those kept, some perhaps none.
-#   Give each the blocks that it lacks for them: what an earlier call has set aside counts, no block is given too many,
-#   and none is taken back. True; or False, **with nothing changed**, where fewer than `spare` blocks would be available
-#   afterwards, even if nothing is lacking.
-# - `commit(new)`: the model has run, and these tokens, by number, are kept from now on; of some texts perhaps none. It
-#   takes no blocks. Lists and dictionaries that a call is given stay the caller's: they are not changed.
-# - `drop(number)`: forget a text, and release its blocks, **the last one first** (why will show in Task 4). To ask for
-#   what it had gives nothing then, or an error.
+# **Example**
 #
-# **Size:** about 1, 5, 1, 3, 1, 6, 2 and 3 lines. **Cost:** no search through all blocks, here and in Task 4: a check
-# has very many of them, and a step has 10 ms for everything. (`in`, `count`, `min` and `remove` search a list; `pop`
-# does not.)
+# ```python
+# pool = BlockPool(2)
+# a = pool.allocate()
+# pool.touch(a)  # two sequences use it now
+# pool.free(a)
+# pool.num_free_blocks  # → 1
+# manager = BlockManager(num_blocks=4, block_size=16)
+# seq = Sequence(0, [7] * 20, num_prompt_tokens=20, max_tokens=50)
+# manager.allocate_slots(seq, 20), len(seq.block_table)  # → (True, 2)
+# seq.num_computed_tokens = 20  # what a step of the model does
+# manager.allocate_slots(seq, 12), len(seq.block_table)  # → (True, 2)
+# manager.allocate_slots(seq, 13, num_free_reserved=2)  # → False
+# manager.free(seq)
+# seq.block_table, seq.num_computed_tokens, manager.pool.num_free_blocks  # → ([], 0, 4)
+# ```
+#
+# (Why 12 more tokens need no block: 20 tokens leave 12 slots of the second block empty. Why 13 more are refused: the
+# third block is there, but only 1 block would stay free.)
+#
+# **Requirements**
+#
+# - `allocate_slots` extends `seq.block_table` by just enough blocks to hold the computed tokens and `num_new_tokens`
+#   more. Blocks that the sequence has already count.
+# - It returns `False` and changes nothing if fewer than `num_free_reserved` blocks would stay free.
+# - `free(seq)` empties `block_table` and sets `num_computed_tokens` to 0. It frees the **last block first**; Task 4
+#   depends on this order.
+# - No operation on the pool searches all blocks. `in`, `min`, `count` and `list.remove` do; a server manages hundreds
+#   of thousands of blocks and has milliseconds per step.
+#
+# **Size:** about 1, 5, 1, 3, 1, 5 and 3 lines.
+#
+# <details><summary>Details</summary>
+#
+# - Which free block is allocated next is up to you.
+# - A sequence may hold more blocks than it needs right now. `allocate_slots` takes none of them back.
+# - `num_new_tokens` may be 0.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-1-blocks"}
 #| export
-class BlockManager:
-    """Reference counts of blocks 0 to count - 1."""
+class BlockPool:
+    """Reference counts of blocks 0 to `num_blocks` - 1."""
 
-    def __init__(self, count: int) -> None:
-        self.references = [0] * count
-        self.free = list(range(count))
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self.ref_cnt = [0] * num_blocks
+        self.free_blocks = list(range(num_blocks))
 
     @property
-    def available(self) -> int:
-        """How many blocks can be given out. About 1 line."""
+    def num_free_blocks(self) -> int:
+        """Number of blocks that can be allocated. About 1 line."""
         ### BEGIN SOLUTION
-        return len(self.free)
+        return len(self.free_blocks)
         ### END SOLUTION
 
     @property
-    def used(self) -> int:
-        """How many blocks have a reference."""
-        return len(self.references) - self.available
+    def num_used_blocks(self) -> int:
+        """Number of blocks that a sequence refers to."""
+        return self.num_blocks - self.num_free_blocks
 
     def allocate(self) -> int:
-        """Give out a block with one reference; ValueError where none is left. About 5 lines."""
+        """Return a free block, now with one reference. About 5 lines."""
         ### BEGIN SOLUTION
-        if not self.free:
-            raise ValueError("no block is left")
-        block = self.free.pop()
-        self.references[block] = 1
+        if not self.free_blocks:
+            raise ValueError("no block is free")
+        block = self.free_blocks.pop()
+        self.ref_cnt[block] = 1
         return block
         ### END SOLUTION
 
-    def share(self, block: int) -> None:
+    def touch(self, block: int) -> None:
         """Add a reference to a block. About 1 line."""
         ### BEGIN SOLUTION
-        self.references[block] += 1
+        self.ref_cnt[block] += 1
         ### END SOLUTION
 
-    def release(self, block: int) -> None:
-        """Take a reference away; with the last one, the block can be given out again. About 3 lines."""
+    def free(self, block: int) -> None:
+        """Drop a reference to a block. About 3 lines."""
         ### BEGIN SOLUTION
-        self.references[block] -= 1
-        if self.references[block] == 0:
-            self.free.append(block)
+        self.ref_cnt[block] -= 1
+        if self.ref_cnt[block] == 0:
+            self.free_blocks.append(block)
         ### END SOLUTION
 
 
-class PageTables:
-    """Which blocks of `page` tokens each text has, by its number."""
+class BlockManager:
+    """Allocates the blocks of sequences, `block_size` tokens each, from one pool."""
 
-    def __init__(self, blocks: BlockManager, page: int) -> None:
-        self.blocks, self.page = blocks, page
-        self.tables: dict[int, list[int]] = {}
-        self.kept: dict[int, list[int]] = {}  # tokens whose keys and values lie in the blocks
-        self.started = 0
+    def __init__(self, num_blocks: int, block_size: int = 16) -> None:
+        self.block_size, self.pool = block_size, BlockPool(num_blocks)
 
-    def start(self, tokens: Tokens[int] = ()) -> int:
-        """Number of a new text, which keeps nothing yet, whatever its tokens are."""
-        number, self.started = self.started, self.started + 1
-        self.tables[number], self.kept[number] = [], []
-        return number
+    def allocate_prefix(self, seq: Sequence) -> int:
+        """Number of tokens found in the prefix cache: none before Task 4."""
+        return 0
 
-    def length(self, number: int) -> int:
-        """How many tokens of a text are kept."""
-        return len(self.kept[number])
+    def cache_full_blocks(self, seq: Sequence) -> None:
+        """Add full blocks to the prefix cache: there is none before Task 4."""
 
-    def table(self, number: int) -> list[int]:
-        """Blocks of a text, in the order of its tokens."""
-        return self.tables[number]
-
-    def pages(self, tokens: int) -> int:
-        """How many blocks so many tokens of one text need. About 1 line."""
+    def blocks_for(self, num_tokens: int) -> int:
+        """Number of blocks that so many tokens of one sequence fill. About 1 line."""
         ### BEGIN SOLUTION
-        return -(-tokens // self.page)
+        return -(-num_tokens // self.block_size)
         ### END SOLUTION
 
-    def try_reserve(self, counts: Mapping[int, int], spare: int = 0) -> bool:
-        """Give texts blocks for so many tokens beyond those kept; False, with nothing changed, without room.
-
-        About 6 lines.
-        """
+    def allocate_slots(
+        self, seq: Sequence, num_new_tokens: int, num_free_reserved: int = 0
+    ) -> bool:
+        """Allocate blocks for new tokens; False if there is no room. About 5 lines."""
         ### BEGIN SOLUTION
-        lacking = {n: self.pages(self.length(n) + count) - len(self.table(n)) for n, count in counts.items()}
-        if sum(max(0, blocks) for blocks in lacking.values()) + spare > self.blocks.available:
+        num_tokens = seq.num_computed_tokens + num_new_tokens
+        num_blocks = max(0, self.blocks_for(num_tokens) - len(seq.block_table))
+        if num_blocks + num_free_reserved > self.pool.num_free_blocks:
             return False
-        for number, blocks in lacking.items():
-            self.tables[number] += [self.blocks.allocate() for _ in range(blocks)]
+        seq.block_table += [self.pool.allocate() for _ in range(num_blocks)]
         return True
         ### END SOLUTION
 
-    def commit(self, new: Mapping[int, Tokens[int]]) -> None:
-        """Count in new tokens of texts. About 2 lines."""
+    def free(self, seq: Sequence) -> None:
+        """Free all blocks of a sequence, the last one first. About 3 lines."""
         ### BEGIN SOLUTION
-        for number, tokens in new.items():
-            self.kept[number] += tokens
-        ### END SOLUTION
-
-    def drop(self, number: int) -> None:
-        """Forget a text and release its blocks, the last one first. About 3 lines."""
-        ### BEGIN SOLUTION
-        for block in reversed(self.tables.pop(number)):
-            self.blocks.release(block)
-        del self.kept[number]
+        while seq.block_table:
+            self.pool.free(seq.block_table.pop())
+        seq.num_computed_tokens = 0
         ### END SOLUTION
 
 
@@ -195,231 +248,219 @@ check("blocks")
 check("tables")
 
 # %% [markdown]
-# **Predict, then measure.** Texts of all lengths, in blocks of P tokens: how many places are empty, in a text on
-# average? And how many of a row for the longest text?
+# **Predict, then measure.** Sequences of 1 to 512 tokens, each length once, in blocks of 16 tokens: how many slots
+# are empty per sequence, on average? Write your number into the next cell before you run the one after it.
 
 # %%
-guess = None  # empty places a text, in blocks of 16 tokens
+guess = None  # empty slots per sequence, block_size=16
 
-lengths = [37 * number % 512 + 1 for number in range(512)]  # 1 to 512, each once
-for page in (1, 4, 16, 64):
-    tables = PageTables(BlockManager(200_000), page)
+# %%
+lengths = range(1, 513)
+empty = {}
+for block_size in (1, 4, 16, 64):
+    manager = BlockManager(200_000, block_size)
     for length in lengths:
-        number = tables.start()
-        assert tables.try_reserve({number: length})
-        tables.commit({number: [0] * length})
-    empty = (page * tables.blocks.used - sum(lengths)) / len(lengths)
-    print(f"P = {page:2}: {empty:5.1f} places empty, {empty / (empty + sum(lengths) / len(lengths)):5.1%}")
-print(f"a row each: {512 - sum(lengths) / len(lengths):5.1f}, {1 - sum(lengths) / len(lengths) / 512:.1%}")
-print("Write down your guess, too." if guess is None else f"yours: {guess}, (P - 1) / 2 is {(16 - 1) / 2}")
+        seq = Sequence(length, [0] * length, length, 1)
+        assert manager.allocate_slots(seq, length)
+    num_slots = block_size * manager.pool.num_used_blocks
+    empty[block_size] = (num_slots - sum(lengths)) / len(lengths)
+    wasted = 1 - sum(lengths) / num_slots
+    print(f"block_size {block_size:2}: {empty[block_size]:5.1f} empty, {wasted:5.1%}")
+row = 512 - sum(lengths) / len(lengths)
+print(f"a row for each:  {row:5.1f} empty, {row / 512:5.1%}")
+check.predict(guess, empty[16], "empty slots per sequence")
 
 # %% [markdown]
+# Only the last block of a sequence has empty slots, and its fill is spread evenly from 1 to `block_size`: on average
+# `(block_size - 1) / 2` slots stay empty, however long the sequence is. A row wastes half of what it reserves.
+#
 # ## Task 2 · Continuous batching
 #
 # *About 40 minutes.*
 #
-# Texts **wait** in the order in which they came, or **run**. Given are what a scheduler is told (`Limits`), what it
-# knows of a text (`Sequence`), and what it decides (`Batch`): tokens to be fed, by number in the tables, and the
-# **writers**, texts all of whose tokens will then be kept, so that the step gives their next one.
+# **Goal.** Before Orca (Yu et al. 2022) a batch ran until its longest answer was complete, and slots with short
+# answers sat idle. Write a scheduler that composes a new batch for *every step*: a request leaves when it is done,
+# and the next one takes its slot at once.
 
 
 # %%
 #| export
 @dataclass(frozen=True)
-class Limits:
-    """What a step may hold: texts that run, and tokens, at least one for each of them."""
+class SchedulerConfig:
+    """Limits of a step: running sequences, and tokens that the model computes."""
 
-    sequences: int
-    tokens: int
+    max_num_seqs: int = 16
+    max_num_batched_tokens: int = 256
 
     def __post_init__(self) -> None:
-        if self.tokens < self.sequences:
-            raise ValueError(f"a step of {self.tokens} tokens has none for some of {self.sequences} sequences")
-
-
-@dataclass(eq=False)
-class Sequence:
-    """A text: its prompt and what is written so far, `most` tokens in the end; its number in the tables, if it runs."""
-
-    tokens: list[int]
-    most: int
-    arrived_s: float = 0.0
-    number: int | None = None
-    prompt: int = 0  # how many of the tokens were there when it came
-    drafts: tuple[int, ...] = ()  # guesses of next tokens, which an engine may check: none here
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError("max_num_batched_tokens: one token for each sequence")
 
 
 @dataclass
-class Batch:
-    """A step: new tokens by number, texts whose next token it gives, and texts that had to give way."""
+class SchedulerOutput:
+    """One step: tokens to compute, sequences to sample, sequences that lost blocks."""
 
-    new: dict[int, list[int]] = field(default_factory=dict)
-    writers: list[Sequence] = field(default_factory=list)
-    preempted: list[Sequence] = field(default_factory=list)
-    # What an engine can move besides, from page to page and to the host's memory and back: nothing here.
-    copies: tuple[()] = ()
-    saves: tuple[()] = ()
-    restores: tuple[()] = ()
+    num_scheduled_tokens: dict[Sequence, int] = field(default_factory=dict)
+    sampled: list[Sequence] = field(default_factory=list)
+    preempted: list[Sequence] = field(default_factory=list)  # used from Task 5 on
+    draft_token_ids: dict[Sequence, list[int]] = field(default_factory=dict)  # unused
 
     @property
-    def tokens(self) -> int:
-        """How many tokens are fed."""
-        return sum(map(len, self.new.values()))
+    def total_num_scheduled_tokens(self) -> int:
+        """Number of tokens that the step computes, over all sequences."""
+        return sum(self.num_scheduled_tokens.values())
 
 
 # %% [markdown]
-# This is how an engine uses a scheduler; `drive` does so with a clock in place of a model, and texts whose every token
-# is 0. It ends when all requests have been answered.
-
-
-# %%
-#| export
-@dataclass(frozen=True)
-class Request:
-    """A prompt that comes at a time, tokens to write after it, and when its reader will have gone."""
-
-    comes_s: float
-    prompt: Tokens[int]
-    writes: int
-    leaves_s: float = math.inf
-
-
-def drive(
-    scheduler: "Scheduler",
-    requests: Tokens[Request],
-    clock: Callable[[Tokens[tuple[int, int]]], float] = lambda parts: 1.0,
-    most_steps: int = 20_000,
-) -> tuple[list[dict[int, int]], list[list[float]]]:
-    """Serve requests: how many tokens each was fed, step by step, and the times of the tokens written for each.
-
-    `clock` gives the seconds of a step over parts (new tokens, tokens kept before), one for each text in it.
-    """
-    coming = sorted(range(len(requests)), key=lambda i: requests[i].comes_s)
-    here: dict[int, Sequence] = {}
-    steps, times_s, now_s = [], [[] for _ in requests], 0.0
-    while coming or here:
-        if not here:
-            now_s = max(now_s, requests[coming[0]].comes_s)
-        scheduler.now_s = now_s
-        while coming and requests[coming[0]].comes_s <= now_s:
-            i = coming.pop(0)
-            here[i] = scheduler.add(requests[i].prompt, requests[i].writes)
-        for i in [i for i in here if requests[i].leaves_s <= now_s]:
-            scheduler.finish(here.pop(i))
-        if not here:
-            continue
-        batch = scheduler.schedule()
-        if not batch.new or len(steps) == most_steps:
-            raise RuntimeError(f"step {len(steps)} feeds {len(batch.new)} of {len(here)} texts that wait or run")
-        steps.append({i: len(batch.new[one.number]) for i, one in here.items() if one.number in batch.new})
-        now_s += clock([(len(new), scheduler.tables.length(number)) for number, new in batch.new.items()])
-        scheduler.tables.commit(batch.new)  # here a model would run
-        for i in [i for i, one in here.items() if one in batch.writers]:
-            scheduler.write(here[i], [0])
-            times_s[i].append(now_s)
-            if len(here[i].tokens) == here[i].most:
-                scheduler.finish(here.pop(i))
-    return steps, times_s
-
-
-# %% [markdown]
-# Before Orca (Yu et al. 2022) a batch ran until its longest answer was written. Now every step is put together anew:
+# `Scheduler.add`, `start` and `update_from_output` are given. Read them in the cell below; they show what a sequence
+# goes through.
 #
-# - Whoever runs is fed what is **pending**: all of its tokens that are not kept. Once its prompt is in, that is one.
-# - Then, as long as fewer than `limits.sequences` run, the **first** that waits is admitted, if there is room for it,
-#   and is fed in this very step. Nobody overtakes: if there is no room for the first, nobody comes in.
-# - Room means blocks for all that it may ever keep, reserved when it is admitted, so that nobody runs short on the way.
-#   A text of `most` tokens keeps one fewer: its last token is written and never fed.
-# - `limits.tokens` has no say before Task 3.
+# **Interface**
 #
-# **Write** four methods. `tables.start` may come back with some of a text's tokens kept already (from Task 4 on).
+# | | returns | does |
+# |---|---|---|
+# | `schedule_tokens(seq, num_tokens, output)` | – | enters the next `num_tokens` pending tokens of a running sequence |
+# | `admit(seq)` | bool | allocates blocks for a waiting sequence and calls `self.start(seq)`, if there is room |
+# | `schedule()` | `SchedulerOutput` | composes the next step |
+# | `finish(seq)` | – | removes a sequence, **running or waiting**, that is complete or aborted, and frees its blocks |
 #
-# - `feed` puts the next `count` pending tokens of a text into a batch, in a list that does not grow with the text, and
-#   the text among the writers if these are all of them (a prompt of which part is kept already begins there).
-# - `admit` lets a text run that waits, **whichever it is**, or says False: then it waits where it was, and holds no
-#   block. (A number may be used up, and known blocks of Task 4 then count as released just now.)
-# - `schedule` puts a step together.
-# - `finish` is for a text that has written all, or is given up, **running or waiting**. It has no number afterwards,
-#   and its tokens still: somebody may be reading them.
+# **Example** (4 blocks of 4 tokens; each request needs 2 blocks)
 #
-# **Size:** about 5, 8, 7 and 6 lines. **Cost:** a text at a time, not a token at a time.
+# ```python
+# manager = BlockManager(num_blocks=4, block_size=4)
+# scheduler = Scheduler(manager, SchedulerConfig(max_num_seqs=8))
+# a, b, c = [scheduler.add([1, 2, 3], max_tokens=3) for _ in range(3)]
+# output = scheduler.schedule()
+# [output.num_scheduled_tokens.get(seq, 0) for seq in (a, b, c)]  # → [3, 3, 0]
+# output.sampled == [a, b]  # → True
+# scheduler.update_from_output(output, [[9], [9]])  # the model generated token 9 for both
+# scheduler.finish(b)
+# output = scheduler.schedule()
+# [output.num_scheduled_tokens.get(seq, 0) for seq in (a, b, c)]  # → [1, 0, 3]
+# ```
+#
+# **Requirements**
+#
+# - All pending tokens of a running sequence are scheduled: its prompt at first, then one token per step.
+# - A sequence is in `sampled` if the step computes all of its pending tokens: only then are there logits for its next
+#   token.
+# - Then, while fewer than `max_num_seqs` sequences run, the **first** waiting sequence is admitted and scheduled in
+#   the same step. If there is no room for the first, no later one overtakes it.
+# - Room means blocks for every token whose keys and values will ever be stored, allocated at admission:
+#   `num_prompt_tokens + max_tokens - 1`, because the last output token is never fed back into the model.
+# - `admit` starts with `allocate_prefix(seq)`, so that it also works on the prefix cache of Task 4. If it returns
+#   `False`, the sequence holds no blocks and waits where it was.
+#
+# **Size:** about 3, 7, 7 and 2 lines.
+#
+# <details><summary>Details</summary>
+#
+# - `admit` may be called with any waiting sequence.
+# - `max_num_batched_tokens` plays no role before Task 3.
+# - A finished sequence keeps its `token_ids`: its output may not have been read yet.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-2-continuous"}
 #| export
 class Scheduler:
-    """Texts that wait and texts that run, each in the order in which they came, on the blocks of `tables`."""
+    """Waiting and running sequences, each list in the order of arrival."""
 
-    def __init__(self, tables: PageTables, limits: Limits) -> None:
-        self.tables, self.limits = tables, limits
+    def __init__(self, block_manager: BlockManager, config: SchedulerConfig) -> None:
+        self.block_manager, self.config = block_manager, config
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
-        self.now_s = 0.0  # set before each step by whoever has a clock
-        self.steps = 0  # counted by whoever runs them
+        self.num_added = self.num_steps = 0
+        self.now_s = 0.0  # when the step starts; set by the simulation
 
     @property
-    def idle(self) -> bool:
-        """Whether nobody waits or runs."""
+    def is_idle(self) -> bool:
+        """Whether no sequence waits or runs."""
         return not self.waiting and not self.running
 
-    def add(self, prompt: Tokens[int], max_tokens: int) -> Sequence:
-        """Let a text wait that writes up to `max_tokens` tokens, at least one; ValueError if it outgrows all memory."""
-        sequence = Sequence(list(prompt), len(prompt) + max_tokens, self.now_s, prompt=len(prompt))
-        if self.tables.pages(sequence.most - 1) > len(self.tables.blocks.references):
-            raise ValueError(f"a text of {sequence.most} tokens outgrows the cache")
-        self.waiting.append(sequence)
-        return sequence
+    def add(
+        self,
+        prompt_token_ids: Iterable[int],
+        max_tokens: int,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> Sequence:
+        """Queue a sequence; ValueError if it needs more blocks than there are."""
+        token_ids = list(prompt_token_ids)
+        num_slots, manager = len(token_ids) + max_tokens - 1, self.block_manager
+        if manager.blocks_for(num_slots) > manager.pool.num_blocks:
+            raise ValueError(f"{num_slots} tokens can outgrow the KV cache")
+        if priority or cache_salt:
+            raise ValueError("this scheduler knows no priorities and no adapters")
+        seq = Sequence(
+            self.num_added, token_ids, len(token_ids), max_tokens, self.now_s
+        )
+        self.num_added += 1
+        self.waiting.append(seq)
+        return seq
 
-    def write(self, sequence: Sequence, tokens: Tokens[int]) -> None:
-        """Add what the model wrote."""
-        sequence.tokens += tokens
+    def start(self, seq: Sequence) -> None:
+        """Move a sequence, which has its blocks, from `waiting` to `running`."""
+        self.waiting.remove(seq)
+        self.running.append(seq)
+        seq.num_cached_tokens += seq.num_computed_tokens
 
-    def pending(self, sequence: Sequence) -> int:
-        """How many tokens of a running text are not kept yet."""
-        return len(sequence.tokens) - self.tables.length(sequence.number)
+    def update_from_output(
+        self, output: SchedulerOutput, token_ids: Tokens[Iterable[int]]
+    ) -> None:
+        """Count scheduled tokens as computed; append the tokens sampled of each."""
+        self.num_steps += 1
+        for seq, num_tokens in output.num_scheduled_tokens.items():
+            seq.num_computed_tokens += num_tokens
+            self.block_manager.cache_full_blocks(seq)
+        for seq, sampled in zip(output.sampled, token_ids, strict=True):
+            seq.token_ids += sampled
 
-    def feed(self, batch: Batch, sequence: Sequence, count: int) -> None:
-        """Put a running text's next `count` tokens, one or more, into the batch. About 5 lines."""
+    def schedule_tokens(
+        self, seq: Sequence, num_tokens: int, output: SchedulerOutput
+    ) -> None:
+        """Schedule the next pending tokens of a running sequence. About 3 lines."""
         ### BEGIN SOLUTION
-        first = self.tables.length(sequence.number)
-        batch.new[sequence.number] = sequence.tokens[first : first + count]
-        if first + count == len(sequence.tokens):
-            batch.writers.append(sequence)
+        output.num_scheduled_tokens[seq] = num_tokens
+        if num_tokens == seq.num_pending_tokens:
+            output.sampled.append(seq)
         ### END SOLUTION
 
-    def admit(self, sequence: Sequence) -> bool:
-        """Let a waiting text run if there is room for it: whether there was. About 8 lines."""
+    def admit(self, seq: Sequence) -> bool:
+        """Let a waiting sequence run if its blocks can be allocated. About 7 lines."""
         ### BEGIN SOLUTION
-        number = self.tables.start(sequence.tokens)
-        if not self.tables.try_reserve({number: sequence.most - 1 - self.tables.length(number)}):
-            self.tables.drop(number)
+        self.block_manager.allocate_prefix(seq)
+        num_slots = seq.num_prompt_tokens + seq.max_tokens - 1
+        num_new_tokens = num_slots - seq.num_computed_tokens
+        if not self.block_manager.allocate_slots(seq, num_new_tokens):
+            self.block_manager.free(seq)
             return False
-        sequence.number = number
-        self.waiting.remove(sequence)
-        self.running.append(sequence)
+        self.start(seq)
         return True
         ### END SOLUTION
 
-    def schedule(self) -> Batch:
-        """Put the next step together. About 7 lines."""
+    def schedule(self) -> SchedulerOutput:
+        """Compose the next step. About 7 lines."""
         ### BEGIN SOLUTION
-        batch = Batch()
-        for sequence in self.running:
-            self.feed(batch, sequence, self.pending(sequence))
-        while self.waiting and len(self.running) < self.limits.sequences and self.admit(self.waiting[0]):
-            self.feed(batch, self.running[-1], self.pending(self.running[-1]))
-        return batch
+        output = SchedulerOutput()
+        for seq in self.running:
+            self.schedule_tokens(seq, seq.num_pending_tokens, output)
+        while self.waiting and len(self.running) < self.config.max_num_seqs:
+            if not self.admit(self.waiting[0]):
+                break
+            seq = self.running[-1]
+            self.schedule_tokens(seq, seq.num_pending_tokens, output)
+        return output
         ### END SOLUTION
 
-    def finish(self, sequence: Sequence) -> None:
-        """Forget a text that runs or waits; its room is free at once. About 6 lines."""
+    def finish(self, seq: Sequence) -> None:
+        """Remove a sequence that runs or waits, and free its blocks. About 2 lines."""
         ### BEGIN SOLUTION
-        if sequence.number is None:
-            self.waiting.remove(sequence)
-        else:
-            self.running.remove(sequence)
-            self.tables.drop(sequence.number)
-            sequence.number = None
+        (self.running if seq in self.running else self.waiting).remove(seq)
+        self.block_manager.free(seq)
         ### END SOLUTION
 
 
@@ -427,8 +468,63 @@ class Scheduler:
 check("continuous")
 
 # %% [markdown]
-# **See it.** Twelve requests on four slots. Each row is a request, each column a step; bright places read a prompt. How
-# many steps would batches take that run until their longest answer is written?
+# To see your scheduler at work, `simulate` serves a list of requests with it: in place of a model, `step_time` says
+# how long each step takes, and every generated token is 0. Exactly this loop, with a model in it, is the engine.
+
+
+# %%
+#| export
+@dataclass(frozen=True)
+class Request:
+    """A prompt that arrives at `arrival_s` and is aborted at `abort_s`."""
+
+    prompt_token_ids: Tokens[int]
+    max_tokens: int
+    arrival_s: float = 0.0
+    abort_s: float = math.inf
+
+
+Parts = Tokens[tuple[int, int]]
+"""Of each sequence in a step: tokens to compute, and tokens computed before."""
+
+
+def simulate(
+    scheduler: Scheduler,
+    requests: Tokens[Request],
+    step_time: Callable[[Parts], float] = lambda parts: 1.0,
+) -> tuple[list[dict[int, int]], list[list[float]]]:
+    """Serve requests: tokens of each request step by step, and times of its outputs."""
+    arriving = sorted(range(len(requests)), key=lambda i: requests[i].arrival_s)
+    open_: dict[int, Sequence] = {}
+    steps, times_s, now_s = [], [[] for _ in requests], 0.0
+    while arriving or open_:
+        if not open_:
+            now_s = max(now_s, requests[arriving[0]].arrival_s)
+        scheduler.now_s = now_s
+        while arriving and requests[arriving[0]].arrival_s <= now_s:
+            i = arriving.pop(0)
+            request = requests[i]
+            open_[i] = scheduler.add(request.prompt_token_ids, request.max_tokens)
+        for i in [i for i in open_ if requests[i].abort_s <= now_s]:
+            scheduler.finish(open_.pop(i))
+        if not open_:
+            continue
+        output = scheduler.schedule()
+        counts = output.num_scheduled_tokens
+        if not counts or len(steps) == 20_000:
+            raise RuntimeError(f"step {len(steps)}: {len(counts)} of {len(open_)} run")
+        steps.append({i: counts[seq] for i, seq in open_.items() if seq in counts})
+        now_s += step_time([(n, seq.num_computed_tokens) for seq, n in counts.items()])
+        scheduler.update_from_output(output, [[0]] * len(output.sampled))
+        for i in [i for i, seq in open_.items() if seq in output.sampled]:
+            times_s[i].append(now_s)
+            if open_[i].num_output_tokens == requests[i].max_tokens:
+                scheduler.finish(open_.pop(i))
+    return steps, times_s
+
+
+# %% [markdown]
+# **See it.** Twelve requests on four slots. Each row is a request, each column a step; bright cells are prefill.
 
 # %%
 import plotly.graph_objects as go
@@ -436,88 +532,136 @@ import plotly.graph_objects as go
 from mlsys_lab.widgets import show
 
 
-def timeline(steps, title):
-    """A picture of a run: tokens fed, by request and step."""
+def show_timeline(steps, title):
+    """Draw a run: tokens computed, by request and step."""
     requests = range(1 + max(max(step) for step in steps))
-    fed = [[step.get(request, 0) for step in steps] for request in requests]
-    shown = [[math.log2(1 + count) for count in row] for row in fed]
-    colours = go.Heatmap(z=shown, customdata=fed, showscale=False, hovertemplate="%{customdata} tokens<extra></extra>")
-    figure = go.Figure(colours)
-    figure.update_layout(title=title, xaxis_title="step", yaxis_title="request", height=320, margin_t=40)
+    counts = [[step.get(i, 0) for step in steps] for i in requests]
+    colours = [[math.log2(1 + count) for count in row] for row in counts]
+    hover = "%{customdata} tokens<extra></extra>"
+    heatmap = go.Heatmap(
+        z=colours, customdata=counts, showscale=False, hovertemplate=hover
+    )
+    figure = go.Figure(heatmap)
+    figure.update_layout(title=title, xaxis_title="step", yaxis_title="request")
+    figure.update_layout(height=320, margin_t=40)
     figure.update_yaxes(autorange="reversed")
-    show(figure, alt=f"{title}: each request waits, reads its prompt, then writes a token a step")
+    show(figure, alt=f"{title}: a request waits, is prefilled, then decodes")
 
 
 SLOTS = 4
-answers = [4, 24, 6, 8, 5, 30, 7, 4, 9, 6, 20, 5]
-some = [Request(0, [0] * (3 + 5 * number % 17), count) for number, count in enumerate(answers)]
-steps, _ = drive(Scheduler(PageTables(BlockManager(200), 4), Limits(SLOTS, 64)), some)
-static = sum(max(answers[first : first + SLOTS]) for first in range(0, len(answers), SLOTS))
-print(f"{len(steps)} steps, {static} if batches were run to their ends, {sum(answers) / SLOTS:.0f} if none were idle")
-timeline(steps, "Continuous batching")
+outputs = [4, 24, 6, 8, 5, 30, 7, 4, 9, 6, 20, 5]
+some = [Request([0] * (3 + 5 * i % 17), n) for i, n in enumerate(outputs)]
+scheduler = Scheduler(BlockManager(200, 4), SchedulerConfig(SLOTS, 64))
+steps, _ = simulate(scheduler, some)
+static = sum(max(outputs[i : i + SLOTS]) for i in range(0, len(outputs), SLOTS))
+print(f"continuous batching: {len(steps)} steps; static batches: {static}")
+print(f"if no slot were ever idle: {sum(outputs) / SLOTS:.0f}")
+show_timeline(steps, "Continuous batching")
 
 # %% [markdown]
-# ## Task 3 · Prompts in chunks
+# A static batch pays for its longest output in all four slots. Continuous batching pays for idle slots only at the
+# end, when no request waits any more.
 #
-# *About 40 minutes.*
+# ## Task 3 · Chunked prefill
 #
-# A step lasts as long as its tokens ask for. Where a prompt of thousands comes in whole, all who write wait for it.
-# Sarathi-Serve (Agrawal et al. 2024) gives each step a **budget**, `limits.tokens`, which no step exceeds:
+# *About 35 minutes.*
 #
-# 1. Of the texts that run, those that have **one** token pending get it first: nobody who writes is kept waiting.
-# 2. What is left of the budget goes to the others that run, in the order in which they came: each gets all that is
-#    pending of it, or all that is left. (How many such can there be at a time?)
-# 3. What is left then goes to those who wait, who are admitted as in Task 2, but only while there is something left.
+# **Goal.** A step takes as long as its tokens need. If a prompt of thousands of tokens is prefilled in one step,
+# every decoding sequence waits for it. Sarathi-Serve (Agrawal et al. 2024) gives each step a **token budget**,
+# `max_num_batched_tokens`, and computes long prompts in chunks: write that scheduler.
 #
-# **Write** `feed_writers` for 1, and `feed_prompts` for 2 and 3; `schedule` calls both.
+# **Interface**
 #
-# **3b.** `steps_to_first(prompt, writers, tokens)`: in how many steps a prompt of so many tokens is read, and its first
-# token written, while `writers` others write all the time and nobody else reads. `tokens` is the budget, above
-# `writers`.
+# | | returns | does |
+# |---|---|---|
+# | `schedule_decodes(output)` | – | schedules running sequences with **one** pending token |
+# | `schedule_prefills(output)` | – | spends what is left of the budget on prompts: running ones, then waiting ones |
+# | `steps_to_first(num_prompt_tokens, num_decoding, max_num_batched_tokens)` | int | steps until the first output |
 #
-# **Size:** about 3, 9 and 1 lines. **Cost:** a step has at most `limits.tokens` tokens, and not fewer while anybody
-# could be fed.
+# `steps_to_first` is for a server where `num_decoding` sequences decode throughout and no other prompt is prefilled;
+# the budget is larger than `num_decoding`.
+#
+# **Example** (budget 4: while `a` decodes, the prompt of `b` is prefilled 3 tokens per step)
+#
+# ```python
+# config = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=4)
+# scheduler = ChunkedScheduler(BlockManager(num_blocks=20, block_size=4), config)
+# a = scheduler.add([1, 2], max_tokens=9)
+# scheduler.update_from_output(scheduler.schedule(), [[9]])
+# b = scheduler.add([5] * 7, max_tokens=2)
+# output = scheduler.schedule()
+# list(output.num_scheduled_tokens.values()), output.sampled == [a]  # → ([1, 3], True)
+# scheduler.update_from_output(output, [[9]])
+# output = scheduler.schedule()
+# list(output.num_scheduled_tokens.values()), output.sampled == [a]  # → ([1, 3], True)
+# scheduler.update_from_output(output, [[9]])
+# output = scheduler.schedule()
+# list(output.num_scheduled_tokens.values()), output.sampled == [a, b]  # → ([1, 1], True)
+# steps_to_first(num_prompt_tokens=7, num_decoding=1, max_num_batched_tokens=4)  # → 3
+# ```
+#
+# **Requirements**
+#
+# - Every running sequence with one pending token is scheduled first, so that no prefill delays a decode.
+# - Then running sequences with more pending tokens continue, in the order of arrival. Each gets all of its pending
+#   tokens or all that is left of the budget, whichever is smaller.
+# - Then waiting sequences are admitted by the rules of Task 2, but only while some budget is left.
+# - A step never exceeds `max_num_batched_tokens`, and leaves no budget unused while a sequence could use it.
+#
+# **Size:** about 3, 9 and 1 lines.
+#
+# <details><summary>Details</summary>
+#
+# - How many running sequences can have part of their prompt left at the start of a step? The answer may simplify
+#   `schedule_prefills`.
+# - A sequence whose last chunk is a single token has one pending token, and counts as decoding.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-3-chunks"}
 #| export
 class ChunkedScheduler(Scheduler):
-    """A scheduler whose steps have `limits.tokens` tokens at most: those who write first, then chunks of prompts."""
+    """Steps of at most `max_num_batched_tokens` tokens: decodes, then prompt chunks."""
 
-    def schedule(self) -> Batch:
-        """Put the next step together."""
-        batch = Batch()
-        self.feed_writers(batch)
-        self.feed_prompts(batch)
-        return batch
+    def schedule(self) -> SchedulerOutput:
+        """Compose the next step."""
+        output = SchedulerOutput()
+        self.schedule_decodes(output)
+        self.schedule_prefills(output)
+        return output
 
-    def feed_writers(self, batch: Batch) -> None:
-        """Feed those that run with one token pending. About 3 lines."""
+    def schedule_decodes(self, output: SchedulerOutput) -> None:
+        """Schedule running sequences with one pending token. About 3 lines."""
         ### BEGIN SOLUTION
-        for sequence in self.running:
-            if self.pending(sequence) == 1:
-                self.feed(batch, sequence, 1)
+        for seq in self.running:
+            if seq.num_pending_tokens == 1:
+                self.schedule_tokens(seq, 1, output)
         ### END SOLUTION
 
-    def feed_prompts(self, batch: Batch) -> None:
-        """Fill what is left of the budget: others that run, then those who wait. About 9 lines."""
+    def schedule_prefills(self, output: SchedulerOutput) -> None:
+        """Spend the rest of the budget on prompts. About 9 lines."""
         ### BEGIN SOLUTION
-        for sequence in self.running:
-            count = min(self.pending(sequence), self.limits.tokens - batch.tokens)
-            if sequence.number not in batch.new:
-                self.feed(batch, sequence, count)
-        while self.waiting and len(self.running) < self.limits.sequences and batch.tokens < self.limits.tokens:
+        budget = self.config.max_num_batched_tokens - output.total_num_scheduled_tokens
+        for seq in self.running:
+            if seq not in output.num_scheduled_tokens:
+                self.schedule_tokens(seq, min(seq.num_pending_tokens, budget), output)
+                budget -= output.num_scheduled_tokens[seq]
+        while self.waiting and len(self.running) < self.config.max_num_seqs and budget:
             if not self.admit(self.waiting[0]):
                 break
-            newest = self.running[-1]
-            self.feed(batch, newest, min(self.pending(newest), self.limits.tokens - batch.tokens))
+            seq = self.running[-1]
+            self.schedule_tokens(seq, min(seq.num_pending_tokens, budget), output)
+            budget -= output.num_scheduled_tokens[seq]
         ### END SOLUTION
 
 
-def steps_to_first(prompt: int, writers: int, tokens: int) -> int:
-    """Steps until a prompt's first token, beside so many writers, under a budget of tokens. About 1 line."""
+def steps_to_first(
+    num_prompt_tokens: int, num_decoding: int, max_num_batched_tokens: int
+) -> int:
+    """Steps until a prompt's first output token. About 1 line."""
     ### BEGIN SOLUTION
-    return -(-prompt // (tokens - writers))
+    return -(-num_prompt_tokens // (max_num_batched_tokens - num_decoding))
     ### END SOLUTION
 
 
@@ -528,185 +672,245 @@ check("chunked")
 check("steps_to_first")
 
 # %% [markdown]
-# **Predict, then measure.** Eight readers are served when a prompt of 3,000 tokens comes. The clock is a line: so many
-# seconds for each step, each new token, and each token that is kept, about those of LLaMA 3 8B on an H100. With which
-# budget does no reader wait longer than 30 ms for a token, and when is the newcomer's first one there?
+# **Predict, then measure.** Eight users are being served when a prompt of 3,000 tokens arrives. A step takes 4.8 ms
+# to read the weights, 27 µs for each new token, and 40 ns for each token in the KV cache that it attends to: about
+# LLaMA 3 8B on an H100. Which budget of 64, 128, 256, 512, 1024 and 4096 is the largest with which no user waits
+# longer than 30 ms for a token?
 
 
 # %%
 #| export
 @dataclass(frozen=True)
-class Clock:
-    """Seconds of a step: for itself, for each new token, and for each token that was kept before."""
+class StepTime:
+    """Seconds of a step: per step, per new token, per token computed before."""
 
     step_s: float
     token_s: float
-    cached_s: float
+    computed_s: float
 
-    def __call__(self, parts: Tokens[tuple[int, int]]) -> float:
-        """Seconds of a step over parts (new tokens, tokens kept before)."""
-        new, past = (sum(part[which] for part in parts) for which in (0, 1))
-        return self.step_s + self.token_s * new + self.cached_s * past
+    def __call__(self, parts: Parts) -> float:
+        """Seconds of a step over parts (new tokens, tokens computed before)."""
+        num_new, num_computed = (sum(part[i] for part in parts) for i in (0, 1))
+        return self.step_s + self.token_s * num_new + self.computed_s * num_computed
 
+
+LLAMA_8B = StepTime(step_s=4.8e-3, token_s=27e-6, computed_s=40e-9)
 
 # %%
-guess = None  # tokens of a budget
+guess = None  # max_num_batched_tokens
 
-LLAMA_8B = Clock(step_s=4.8e-3, token_s=27e-6, cached_s=4e-8)
-readers = [Request(0, [0] * 10, 200) for _ in range(8)] + [Request(0.2, [0] * 3000, 4)]
+# %%
+BUDGETS = (64, 128, 256, 512, 1024, 4096)
+traffic = [Request([0] * 10, 200) for _ in range(8)] + [Request([0] * 3000, 4, 0.2)]
 gaps_ms, first_ms = {}, {}
-for tokens in (64, 128, 256, 512, 1024, 4096):
-    tables = PageTables(BlockManager(1000), 16)
-    steps, times_s = drive(ChunkedScheduler(tables, Limits(16, tokens)), readers, LLAMA_8B)
-    gaps_ms[tokens] = 1e3 * max(after - before for before, after in zip(times_s[0], times_s[0][1:], strict=False))
-    first_ms[tokens] = 1e3 * (times_s[8][0] - 0.2)
-    read = sum(8 in step for step in steps) - 3  # three more write its other tokens
-    print(
-        f"budget {tokens:4}: longest gap {gaps_ms[tokens]:5.1f} ms, first token after {first_ms[tokens]:5.1f} ms,",
-        end=" ",
-    )
-    print(f"in {read} steps, {steps_to_first(3000, 8, tokens)} predicted")
-print("Write down your guess, too." if guess is None else f"yours: {guess}")
+for budget in BUDGETS:
+    config = SchedulerConfig(16, budget)
+    scheduler = ChunkedScheduler(BlockManager(1000, 16), config)
+    steps, times_s = simulate(scheduler, traffic, LLAMA_8B)
+    pairs = zip(times_s[0], times_s[0][1:], strict=False)
+    gaps_ms[budget] = 1e3 * max(after - before for before, after in pairs)
+    first_ms[budget] = 1e3 * (times_s[8][0] - 0.2)
+    num_steps = sum(8 in step for step in steps) - 3  # 3 more for its other tokens
+    print(f"budget {budget:4}: longest gap {gaps_ms[budget]:5.1f} ms,", end=" ")
+    print(f"first token after {first_ms[budget]:5.1f} ms in {num_steps} steps", end=" ")
+    print(f"({steps_to_first(3000, 8, budget)} by your formula)")
+largest = max(budget for budget in BUDGETS if gaps_ms[budget] <= 30)
+check.predict(guess, largest, "tokens of budget", within=0)
 figure = go.Figure()
-for name, found in {"longest gap of a reader": gaps_ms, "first token of the newcomer": first_ms}.items():
-    figure.add_scatter(x=list(found), y=list(found.values()), mode="lines+markers", name=name)
-figure.update_layout(xaxis_title="budget, tokens a step", yaxis_title="ms", margin_t=30)
+curves = {"longest gap of a user": gaps_ms, "first token of the newcomer": first_ms}
+for name, curve in curves.items():
+    x, y = list(curve), list(curve.values())
+    figure.add_scatter(x=x, y=y, mode="lines+markers", name=name)
+figure.update_layout(xaxis_title="token budget", yaxis_title="ms", margin_t=30)
 figure.update_xaxes(type="log", dtick=math.log10(2))
-show(figure, alt="The longest gap rises with the budget; the first token of a long prompt comes earlier")
+show(figure, alt="The gap rises with the budget; the first token comes earlier")
 
 # %% [markdown]
-# ## Task 4 · Beginnings that are shared
+# The longest gap is the longest step, 4.8 ms + 27 µs × budget: the budget is a knob for inter-token latency. It is
+# paid for in time to first token, because each chunk pays the 4.8 ms again.
 #
-# *About 45 minutes.*
+# ## Task 4 · Prefix caching
 #
-# Keys and values of a token depend on it and on all tokens before it, and on nothing else. So a **full** block can be
-# used by every text that begins with the same tokens, up to the block's end: a system prompt, the chat so far, or the
-# text itself after it was preempted. It is found by a **key** that says all of that.
+# *About 50 minutes.*
 #
-# **4a.** `keys(tokens, page)`: a key for each full block of a text, from the first on: equal if and only if all tokens
-# up to the block's end are. Anything that can be a dictionary's key will do, in texts of many blocks as well. (Hash the
-# block's tokens together with the key before it, and a long text costs no more a block than a short one; `digest` is
-# given. All tokens so far, in a tuple, cost the more the longer the text is. Python's own `hash` will not do: texts for
-# which it agrees are soon found, and whoever sends one is answered from the keys and values of another.)
+# **Goal.** The keys and values of a token depend on that token and on all tokens before it, on nothing else. So
+# sequences with the same prefix (a system prompt, the chat so far) can use the same **full** blocks: find them by a
+# hash, and keep them after their last user has gone, until their memory is needed.
 #
-# **4b.** `PrefixBlocks`: a block that is **known** by a key stays known when its last reference goes. It counts among
-# the available ones, but is given out only when no **blank** block is left (one without reference and key): first the
-# one that was released longest ago, which is then no longer known. `register(block, key)` makes a block known, unless
-# another is known by that key already, or the block by another. `find(key)` gives the block, or None. `share` takes a
-# block that has references, and a known one without.
+# **Interface**
 #
-# **4c.** `PrefixTables`: `start(tokens)` begins with all blocks that are known, from the first block of the tokens on
-# until one is not known, and counts their tokens as kept; but **never with all of the tokens**: of the last one the
-# logits are wanted, so that a block which ends the text is left out. `commit` makes each block known that it fills,
-# once: before that the keys are not there, and a copy of a known block is not tried again when that one is forgotten.
+# | | returns | does |
+# |---|---|---|
+# | `hash_blocks(token_ids, block_size)` | list | a hash for each full block, of all tokens up to the block's end |
+# | `pool.allocate()` | int | a free block without a hash; if there is none, **evicts** a cached one |
+# | `pool.touch(block)`, `pool.free(block)` | – | as in Task 1; `touch` also works on a cached block that is free |
+# | `pool.cache(block, block_hash)` | – | lets a block in use be found by its hash |
+# | `pool.get_cached_block(block_hash)` | int or None | the block with this hash |
+# | `manager.allocate_prefix(seq)` | int | gives a sequence the cached blocks of its prefix; returns their tokens |
+# | `manager.cache_full_blocks(seq)` | – | adds the blocks that computed tokens have filled to the cache |
 #
-# **Size:** about 6, 1, 6, 2, 6, 3, 1, 8 and 6 lines. **Cost:** a lookup for each block; nothing is copied.
+# **Example**
+#
+# ```python
+# len(hash_blocks([1, 2, 3, 4, 5], block_size=2))  # → 2
+# hash_blocks([1, 2, 7, 7], 2)[1] == hash_blocks([1, 3, 7, 7], 2)[1]  # → False
+# manager = PrefixBlockManager(num_blocks=4, block_size=2)
+# a = Sequence(0, [1, 2, 3, 4, 5], num_prompt_tokens=5, max_tokens=1)
+# manager.allocate_prefix(a), manager.allocate_slots(a, 5)  # → (0, True)
+# a.num_computed_tokens = 5
+# manager.cache_full_blocks(a)  # two full blocks; the third is not full
+# manager.free(a)
+# manager.pool.num_free_blocks  # → 4
+# b = Sequence(1, [1, 2, 3, 4], num_prompt_tokens=4, max_tokens=1)
+# manager.allocate_prefix(b), len(b.block_table)  # → (2, 1)
+# ```
+#
+# (Why `b` gets only one block although both are cached: its last token must be computed, or there are no logits to
+# sample its next token from.)
+#
+# **Requirements**
+#
+# - Two blocks have equal hashes if and only if **all tokens up to the end of the block** are equal. Chain them, as
+#   `hash_block` does: hash the block's tokens together with the hash of the block before it.
+# - A cached block whose reference count drops to 0 stays cached and counts as free. `allocate` takes blocks without a
+#   hash first; then it evicts the cached block that was **freed longest ago**, which can no longer be found.
+# - `cache` does nothing if another block has this hash already, or if the block has a hash.
+# - `allocate_prefix` takes cached blocks from the first on and stops at the first miss. It never covers the last
+#   token of the sequence. It sets `block_table`, `block_hashes` and `num_computed_tokens`.
+# - `cache_full_blocks` caches only blocks that have filled up since its last call; `block_hashes` holds the hashes of
+#   those before.
+# - Again nothing searches all blocks, and no hash costs more for a longer sequence.
+#
+# **Size:** about 6, 1, 6, 2, 6, 3, 1, 9 and 6 lines.
+#
+# <details><summary>Details</summary>
+#
+# - Any hashable object will do as a hash, but not Python's `hash`: sequences with equal `hash` values are easy to
+#   find, and a user who sends one would be answered from the KV cache of another.
+# - Python's dictionaries keep the order of insertion: `next(iter(d))` is the oldest key.
+# - `free(seq)` frees the last block first (Task 1), so that it is evicted before the blocks that lead to it.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-4-prefixes"}
 #| export
-def digest(before: bytes, tokens: Tokens[int]) -> bytes:
-    """SHA-256 of some bytes and some tokens."""
-    return hashlib.sha256(before + array("q", tokens).tobytes()).digest()
+def hash_block(parent_hash: bytes, token_ids: Tokens[int]) -> bytes:
+    """SHA-256 of the hash of the block before, and of the tokens of a block."""
+    return hashlib.sha256(parent_hash + array("q", token_ids).tobytes()).digest()
 
 
-def keys(tokens: Tokens[int], page: int) -> list[Hashable]:
-    """Keys of a text's full blocks, each for all tokens up to its end. About 6 lines."""
+def hash_blocks(token_ids: Tokens[int], block_size: int) -> list[Hashable]:
+    """Hashes of the full blocks of a sequence, in their order. About 6 lines."""
     ### BEGIN SOLUTION
-    found, before = [], b""
-    for end in range(page, len(tokens) + 1, page):
-        before = digest(before, tokens[end - page : end])
-        found.append(before)
-    return found
+    hashes, parent_hash = [], b""
+    for end in range(block_size, len(token_ids) + 1, block_size):
+        parent_hash = hash_block(parent_hash, token_ids[end - block_size : end])
+        hashes.append(parent_hash)
+    return hashes
     ### END SOLUTION
 
 
-class PrefixBlocks(BlockManager):
-    """Blocks that are known by what is in them, until they are given to somebody else."""
+class PrefixBlockPool(BlockPool):
+    """A pool whose blocks can be found by their hash until they are evicted."""
 
-    def __init__(self, count: int) -> None:
-        super().__init__(count)
-        self.known: dict[Hashable, int] = {}
-        self.key_of: dict[int, Hashable] = {}
-        self.cached: dict[int, None] = {}  # known blocks without a reference, released longest ago first
+    def __init__(self, num_blocks: int) -> None:
+        super().__init__(num_blocks)
+        self.cached: dict[Hashable, int] = {}  # block of each hash
+        self.hash_of: dict[int, Hashable] = {}  # hash of each cached block
+        self.evictable: dict[int, None] = {}  # cached and free, freed longest ago first
 
     @property
-    def available(self) -> int:
-        """How many blocks can be given out, known ones too. About 1 line."""
+    def evictable_blocks(self) -> list[int]:
+        """Cached blocks that no sequence refers to."""
+        return list(self.evictable)
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Number of blocks that can be allocated, cached ones too. About 1 line."""
         ### BEGIN SOLUTION
-        return len(self.free) + len(self.cached)
+        return len(self.free_blocks) + len(self.evictable)
         ### END SOLUTION
 
     def allocate(self) -> int:
-        """Give out a blank block, or the known one that was released longest ago. About 6 lines."""
+        """Allocate a block without a hash, or evict a cached one. About 6 lines."""
         ### BEGIN SOLUTION
-        if not self.free and self.cached:
-            oldest = next(iter(self.cached))
-            del self.cached[oldest]
-            del self.known[self.key_of.pop(oldest)]
-            self.free.append(oldest)
+        if not self.free_blocks and self.evictable:
+            block = next(iter(self.evictable))
+            del self.evictable[block]
+            del self.cached[self.hash_of.pop(block)]
+            self.free_blocks.append(block)
         return super().allocate()
         ### END SOLUTION
 
-    def share(self, block: int) -> None:
-        """Add a reference to a block that is used or known. About 2 lines."""
+    def touch(self, block: int) -> None:
+        """Add a reference to a block that is in use or cached. About 2 lines."""
         ### BEGIN SOLUTION
-        self.cached.pop(block, None)
-        super().share(block)
+        self.evictable.pop(block, None)
+        super().touch(block)
         ### END SOLUTION
 
-    def release(self, block: int) -> None:
-        """Take a reference away; a known block stays known. About 6 lines."""
+    def free(self, block: int) -> None:
+        """Drop a reference; a cached block stays cached. About 6 lines."""
         ### BEGIN SOLUTION
-        if self.references[block] == 1 and block in self.key_of:
-            self.references[block] = 0
-            self.cached[block] = None
+        if self.ref_cnt[block] == 1 and block in self.hash_of:
+            self.ref_cnt[block] = 0
+            self.evictable[block] = None
         else:
-            super().release(block)
+            super().free(block)
         ### END SOLUTION
 
-    def register(self, block: int, key: Hashable) -> None:
-        """Make a used block known, unless another has the key or the block has another. About 3 lines."""
+    def cache(self, block: int, block_hash: Hashable) -> None:
+        """Let a block in use be found by its hash. About 3 lines."""
         ### BEGIN SOLUTION
-        if key not in self.known and block not in self.key_of:
-            self.known[key] = block
-            self.key_of[block] = key
+        if block_hash not in self.cached and block not in self.hash_of:
+            self.cached[block_hash] = block
+            self.hash_of[block] = block_hash
         ### END SOLUTION
 
-    def find(self, key: Hashable) -> int | None:
-        """The block that is known by a key, or None. About 1 line."""
+    def get_cached_block(self, block_hash: Hashable) -> int | None:
+        """Return the block with this hash, None if it is not cached. About 1 line."""
         ### BEGIN SOLUTION
-        return self.known.get(key)
+        return self.cached.get(block_hash)
         ### END SOLUTION
 
 
-class PrefixTables(PageTables):
-    """Tables of texts that share the blocks of equal beginnings."""
+class PrefixBlockManager(BlockManager):
+    """A block manager whose sequences use the cached blocks of their prefix."""
 
-    def start(self, tokens: Tokens[int] = ()) -> int:
-        """Number of a new text that keeps what is known of its tokens, never all of them. About 8 lines."""
+    def __init__(self, num_blocks: int, block_size: int = 16) -> None:
+        super().__init__(num_blocks, block_size)
+        self.pool = PrefixBlockPool(num_blocks)
+
+    def allocate_prefix(self, seq: Sequence) -> int:
+        """Give a sequence the cached blocks of its prefix. About 9 lines."""
         ### BEGIN SOLUTION
-        number = super().start()
-        for key in keys(tokens[:-1], self.page):
-            block = self.blocks.find(key)
+        for block_hash in hash_blocks(seq.token_ids[:-1], self.block_size):
+            block = self.pool.get_cached_block(block_hash)
             if block is None:
                 break
-            self.blocks.share(block)
-            self.tables[number].append(block)
-        self.kept[number] += tokens[: len(self.tables[number]) * self.page]
-        return number
+            self.pool.touch(block)
+            seq.block_table.append(block)
+            seq.block_hashes.append(block_hash)
+        seq.num_computed_tokens = len(seq.block_table) * self.block_size
+        return seq.num_computed_tokens
         ### END SOLUTION
 
-    def commit(self, new: Mapping[int, Tokens[int]]) -> None:
-        """Count in new tokens of texts, and make known the blocks that they fill. About 6 lines."""
+    def cache_full_blocks(self, seq: Sequence) -> None:
+        """Cache the blocks that filled up since the last call. About 6 lines."""
         ### BEGIN SOLUTION
-        full = {number: self.length(number) // self.page for number in new}
-        super().commit(new)
-        for number, before in full.items():
-            if self.length(number) // self.page > before:
-                for place, key in list(enumerate(keys(self.kept[number], self.page)))[before:]:
-                    self.blocks.register(self.tables[number][place], key)
+        size = self.block_size
+        for i in range(len(seq.block_hashes), seq.num_computed_tokens // size):
+            parent_hash = seq.block_hashes[-1] if seq.block_hashes else b""
+            token_ids = seq.token_ids[i * size : (i + 1) * size]
+            seq.block_hashes.append(hash_block(parent_hash, token_ids))
+            self.pool.cache(seq.block_table[i], seq.block_hashes[-1])
         ### END SOLUTION
+
+    def free(self, seq: Sequence) -> None:
+        """Free all blocks of a sequence, and forget their hashes."""
+        super().free(seq)
+        seq.block_hashes.clear()
 
 
 # %% nbgrader={"grade": true, "grade_id": "keys"}
@@ -719,99 +923,135 @@ check("prefix_blocks")
 check("prefixes")
 
 # %% [markdown]
-# Your scheduler runs on these tables as it is. Does each text still find its own tokens, and nobody else's?
+# Your `ChunkedScheduler` runs on the new block manager as it is. Does every sequence still find its own tokens?
 
 # %% nbgrader={"grade": true, "grade_id": "shared"}
 check("shared")
 
 # %% [markdown]
-# **See it.** Forty questions about one document. How many tokens are fed with sharing and without, and how many blocks
-# are in use?
+# **See it.** Forty questions about one document of 400 tokens, with and without the prefix cache.
 
 # %%
 document = list(range(1000, 1400))
-questions = [Request(0.02 * number, [*document, *range(7 * number, 7 * number + 24)], 20) for number in range(40)]
+questions = [
+    Request([*document, *range(7 * i, 7 * i + 24)], 20, 0.02 * i) for i in range(40)
+]
 figure = go.Figure()
-for name, blocks, kind in (("each its own", BlockManager, PageTables), ("shared", PrefixBlocks, PrefixTables)):
-    tables, in_use = kind(blocks(2000), 16), []
+for name, kind in (("no cache", BlockManager), ("prefix cache", PrefixBlockManager)):
+    manager, in_use = kind(2000, 16), []
 
-    def clock(parts, tables=tables, in_use=in_use):
-        """The line, which notes the blocks in use."""
-        in_use.append(tables.blocks.used)
+    def step_time(parts, manager=manager, in_use=in_use):
+        """Seconds of a step; notes the number of blocks in use."""
+        in_use.append(manager.pool.num_used_blocks)
         return LLAMA_8B(parts)
 
-    steps, times_s = drive(ChunkedScheduler(tables, Limits(64, 512)), questions, clock)
-    fed = sum(sum(step.values()) for step in steps)
-    first_s = sorted(times[0] - one.comes_s for times, one in zip(times_s, questions, strict=True))
-    print(f"{name:12} {fed:6,} tokens fed, up to {max(in_use):3} blocks, half the first in {1e3 * first_s[20]:.0f} ms")
+    scheduler = ChunkedScheduler(manager, SchedulerConfig(64, 512))
+    steps, times_s = simulate(scheduler, questions, step_time)
+    computed = sum(sum(step.values()) for step in steps)
+    pairs = zip(times_s, questions, strict=True)
+    first_ms = sorted(1e3 * (times[0] - request.arrival_s) for times, request in pairs)
+    print(f"{name:12} {computed:6,} tokens computed, at most {max(in_use):3} blocks,")
+    print(f"{'':12} median time to first token {first_ms[20]:.0f} ms")
     figure.add_scatter(y=in_use, mode="lines", name=name)
 figure.update_layout(xaxis_title="step", yaxis_title="blocks in use", margin_t=30)
-show(figure, alt="Blocks in use step by step: with a shared document a fraction of those without")
+show(figure, alt="Blocks in use step by step: far fewer with the prefix cache")
 
 # %% [markdown]
-# ## Task 5 · When memory is short
+# The document is computed and stored once. What remains per request is its question and its answer.
+#
+# ## Task 5 · Preemption
 #
 # *About 40 minutes.*
 #
-# To reserve for the longest answer leaves most blocks empty, for most answers end early. So be bold: admit a text when
-# there is room for what it has, and find a block when one is needed. One day there is none. Then somebody must **give
-# way**: it loses its blocks, waits again, and will have to be read anew, with all that it has written (**recompute**).
+# **Goal.** Reserving blocks for the longest possible answer leaves most of them empty, because most answers end
+# early. So admit a sequence when there is room for what it has *now*, and allocate further blocks one by one. When
+# none is free, a sequence is **preempted**: it loses its blocks, waits again, and is recomputed when it is
+# readmitted.
 #
-# - **Admission** asks for blocks for all tokens that a text has so far, and reserves them; besides, one block must stay
-#   available for each text that runs already, which will soon need it.
-# - **Writers** are fed in the order in which they came. Where there is no block for one's token, the text that came
-#   **last** of all that run gives way, then the next to last, until there is a block, or it was the writer's own turn.
-#   (To count what all writers lack, and to let the last go until there is room for it, comes to the same.)
-# - Whoever gave way waits at its place in the order in which all came: **before** all others that wait, for these came
-#   later. All else is as in Task 3.
+# **Interface**
 #
-# So the first that came is never touched, and goes on in every step; when it ends, the next one is the first. Hence
-# everybody ends.
+# | | returns | does |
+# |---|---|---|
+# | `admit(seq)` | bool | as before, but allocates blocks for the tokens that the sequence has now |
+# | `preempt(seq, output)` | – | frees the blocks of a running sequence, queues it, adds it to `output.preempted` |
+# | `schedule_decodes(output)` | – | as before; preempts if there is no block for a token |
 #
-# **Write** `admit`, `preempt` (with a note in `batch.preempted`, in any order), and `feed_writers`.
+# **Example** (3 blocks of 2 tokens: after two steps there is no block for another token of `a`)
 #
-# **Size:** about 9, 6 and 10 lines. **Cost:** whoever gives way is read twice. Who loses least by it?
+# ```python
+# manager = PrefixBlockManager(num_blocks=3, block_size=2)
+# scheduler = PreemptiveScheduler(manager, SchedulerConfig(max_num_seqs=2))
+# a = scheduler.add([1, 2], max_tokens=4)
+# b = scheduler.add([3], max_tokens=3)
+# scheduler.update_from_output(scheduler.schedule(), [[5], [5]])
+# scheduler.update_from_output(scheduler.schedule(), [[5], [5]])
+# len(a.block_table), len(b.block_table), manager.pool.num_free_blocks  # → (2, 1, 0)
+# output = scheduler.schedule()
+# output.preempted == [b], list(output.num_scheduled_tokens) == [a]  # → (True, True)
+# b.token_ids, b.block_table, b.num_computed_tokens  # → ([3, 5, 5], [], 0)
+# ```
+#
+# (In the third step `a` fits into its second block. `b` needs a second block, finds none, and is itself the last
+# running sequence.)
+#
+# **Requirements**
+#
+# - `admit` allocates blocks for all tokens of the sequence so far, and succeeds only if one more block **for each
+#   running sequence** stays free: each will need one soon.
+# - `schedule_decodes` goes through the decoding sequences in the order of arrival. If there is no block for the next
+#   token of one, the **last running** sequence is preempted, then the next to last, until a block is free or the
+#   sequence itself was preempted.
+# - A preempted sequence waits **before** all others: all of them arrived later.
+# - It keeps its tokens, output included; all of them are recomputed.
+#
+# **Size:** about 6, 5 and 8 lines.
+#
+# <details><summary>Details</summary>
+#
+# - The order of `output.preempted` is up to you. Increase `seq.num_preemptions`, which the server displays.
+# - A sequence that was preempted in this step must not be scheduled in it.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-5-preemption"}
 #| export
 class PreemptiveScheduler(ChunkedScheduler):
-    """A scheduler that reserves no more than a text has, and takes blocks from the last where they run out."""
+    """Allocates blocks as they are needed, and preempts when there are none."""
 
-    def admit(self, sequence: Sequence) -> bool:
-        """Let a waiting text run if there is room for what it has, and a block for each that runs. About 9 lines."""
+    def admit(self, seq: Sequence) -> bool:
+        """Let a waiting sequence run if its present tokens fit. About 6 lines."""
         ### BEGIN SOLUTION
-        number = self.tables.start(sequence.tokens)
-        count = len(sequence.tokens) - self.tables.length(number)
-        if not self.tables.try_reserve({number: count}, spare=len(self.running)):
-            self.tables.drop(number)
+        self.block_manager.allocate_prefix(seq)
+        num_tokens, num_running = seq.num_pending_tokens, len(self.running)
+        if not self.block_manager.allocate_slots(seq, num_tokens, num_running):
+            self.block_manager.free(seq)
             return False
-        sequence.number = number
-        self.waiting.remove(sequence)
-        self.running.append(sequence)
+        self.start(seq)
         return True
         ### END SOLUTION
 
-    def preempt(self, sequence: Sequence, batch: Batch) -> None:
-        """Take all blocks of a running text, and let it wait before all others. About 6 lines."""
+    def preempt(self, seq: Sequence, output: SchedulerOutput) -> None:
+        """Free a running sequence's blocks and queue it before all. About 5 lines."""
         ### BEGIN SOLUTION
-        self.tables.drop(sequence.number)
-        sequence.number = None
-        self.running.remove(sequence)
-        self.waiting.insert(0, sequence)
-        batch.preempted.append(sequence)
+        self.block_manager.free(seq)
+        self.running.remove(seq)
+        self.waiting.insert(0, seq)
+        output.preempted.append(seq)
+        seq.num_preemptions += 1
         ### END SOLUTION
 
-    def feed_writers(self, batch: Batch) -> None:
-        """Feed those with one token pending; where there is no block, the last that runs gives way. About 10 lines."""
+    def schedule_decodes(self, output: SchedulerOutput) -> None:
+        """Schedule decodes; preempt the last if there is no block. About 8 lines."""
         ### BEGIN SOLUTION
-        for sequence in list(self.running):
-            if sequence.number is None or self.pending(sequence) != 1:
+        for seq in list(self.running):
+            if seq.num_pending_tokens != 1:
                 continue
-            while sequence.number is not None and not self.tables.try_reserve({sequence.number: 1}):
-                self.preempt(self.running[-1], batch)
-            if sequence.number is not None:
-                self.feed(batch, sequence, 1)
+            while seq in self.running:
+                if self.block_manager.allocate_slots(seq, 1):
+                    self.schedule_tokens(seq, 1, output)
+                    break
+                self.preempt(self.running[-1], output)
         ### END SOLUTION
 
 
@@ -819,69 +1059,98 @@ class PreemptiveScheduler(ChunkedScheduler):
 check("preemptive")
 
 # %% [markdown]
-# **See it.** The same load and the same memory, with room for the longest answer reserved, and without. How many steps
-# does each take? In the picture, look for a row that breaks off and begins anew.
+# The oldest sequence is never preempted, so it runs in every step until it is done; then the next one is the oldest.
+# So every request finishes.
+#
+# **See it.** The same requests on the same 24 blocks, with blocks reserved for the longest answer and with blocks
+# allocated as needed. In the picture, look for a row that stops and starts again.
 
 # %%
-lengths = [5 + 11 * number % 23 for number in range(16)]
-long = [Request(0, [100 * number + place for place in range(6)], count) for number, count in enumerate(lengths)]
-in_use, ended = {}, {}
+lengths = [5 + 11 * i % 23 for i in range(16)]
+long = [Request([100 * i + j for j in range(6)], n) for i, n in enumerate(lengths)]
+blocks_in_use, timelines = {}, {}
 for name, scheduler in {
-    "reserved": ChunkedScheduler(PageTables(BlockManager(24), 4), Limits(8, 32)),
-    "taken as needed": PreemptiveScheduler(PrefixTables(PrefixBlocks(24), 4), Limits(8, 32)),
+    "reserved": ChunkedScheduler(BlockManager(24, 4), SchedulerConfig(8, 32)),
+    "as needed": PreemptiveScheduler(PrefixBlockManager(24, 4), SchedulerConfig(8, 32)),
 }.items():
     used = []
 
-    def clock(parts, tables=scheduler.tables, used=used):
-        """One second a step; notes blocks with a token in them."""
-        used.append(sum(tables.pages(past + new) for new, past in parts))
+    def step_time(parts, manager=scheduler.block_manager, used=used):
+        """One second a step; notes the number of blocks with a token in them."""
+        used.append(sum(manager.blocks_for(new + computed) for new, computed in parts))
         return 1.0
 
-    ended[name], _ = drive(scheduler, long, clock)
-    in_use[name] = used
-    print(f"{name:16} {len(used):3} steps, {sum(used) / len(used) / 24:.0%} of the blocks have tokens in them")
-timeline(ended["taken as needed"], "Blocks are taken as needed")
-figure = go.Figure([go.Scatter(y=used, mode="lines", name=name) for name, used in in_use.items()])
-figure.update_layout(xaxis_title="step", yaxis_title="blocks with tokens", height=300, margin_t=30)
-show(figure, alt="Blocks with tokens in them, step by step: more where blocks are taken as needed, and fewer steps")
+    timelines[name], _ = simulate(scheduler, long, step_time)
+    blocks_in_use[name] = used
+    mean = sum(used) / len(used)
+    print(f"{name:10} {len(used):3} steps, {mean / 24:.0%} of the blocks hold tokens")
+show_timeline(timelines["as needed"], "Blocks allocated as needed")
+curves = [go.Scatter(y=y, mode="lines", name=name) for name, y in blocks_in_use.items()]
+figure = go.Figure(curves)
+figure.update_layout(xaxis_title="step", yaxis_title="blocks with tokens", height=300)
+show(figure, alt="Blocks with tokens: more if allocated as needed, in fewer steps")
 
 # %% [markdown]
-# ## Task 6 · A promise, kept
+# ## Task 6 · Latency objectives
 #
-# *About 30 minutes.*
+# *About 35 minutes.*
 #
-# A service promises its readers a **time to first token** (TTFT), and a **time per output token** (TPOT: the mean gap
-# between an answer's tokens). What counts is **goodput** (DistServe, Zhong et al. 2024): requests that got both.
+# **Goal.** A service-level objective (SLO) limits the **time to first token** (TTFT) and the **time per output
+# token** (TPOT: the mean gap between output tokens). What counts is **goodput** (DistServe, Zhong et al. 2024):
+# requests that meet both. Write a policy that keeps goodput high when long prompts arrive among decodes, and when
+# more requests arrive than the machine can serve.
 #
-# **6a.** `token_budget(clock, writers, past, tpot_s)`: the most tokens that a step may have and still last `tpot_s` at
-# most, if `writers` texts write one each, with `past` tokens kept of every one, and all others are a chunk of one
-# prompt, of which nothing is kept; `writers` + 1 if there is no such number above that. `clock(parts)` gives seconds of
-# a step over parts (new, kept before), one for each text; it may be any function that rises with the chunk, by however
-# little, and beyond `tpot_s` in the end. To ask it costs next to nothing.
+# **Interface**
 #
-# **6b.** `PromisedScheduler` knows the clock of its machine and the promise. Override of your schedulers' methods
-# whatever you like. `limits.sequences` still holds, and everybody still gets all tokens, late or not; but the budget is
-# yours to set in each step (a token at least for each that may run, even where no budget keeps the promise), and so is
-# the order of `self.waiting`. Each text has its `arrived_s` and the length of its `prompt`; `self.now_s` is the time at
-# which the step begins. There is enough memory.
+# | | returns | does |
+# |---|---|---|
+# | `token_budget(step_time, num_decoding, num_computed, tpot_s)` | int | largest budget that keeps `tpot_s` |
+# | `SLOScheduler(block_manager, config, step_time, slo)` | – | a `PreemptiveScheduler` with its own budget and order |
 #
-# Two things spoil goodput. A step with a large part of a prompt is a gap for everybody who writes. And when too many
-# come at once, whoever is served in the order of arrival comes late, and lets all after it come late, too: a crowd that
-# waits patiently and is disappointed one after the other. Who can still be served in time?
+# `token_budget` is for a step in which `num_decoding` sequences, each with `num_computed` tokens in the cache, decode
+# one token, and one prompt, with none of its tokens computed yet, gets the rest. `step_time(parts)` gives its
+# seconds.
 #
-# The check plays loads that you have not seen: long prompts among many who write, and rushes of more than the machine
-# can do. You need 80 % of the requests that the judge's own policy serves well, on each load. It has no secrets: a
-# budget for each step, by what the clock says (writers differ in what is kept: their mean will do for `past`); of those
-# who wait first the ones who can still be in time, and of these the ones who cost the others least.
+# **Example** (10 ms per step, 1 ms per token)
 #
-# **Size:** about 6 and 8 lines. **Cost:** planning costs time as well; look at each text once a step.
+# ```python
+# step_time = StepTime(step_s=0.010, token_s=0.001, computed_s=0)
+# token_budget(step_time, num_decoding=4, num_computed=100, tpot_s=0.0305)  # → 20
+# token_budget(step_time, num_decoding=4, num_computed=100, tpot_s=0.005)  # → 5
+# ```
+#
+# (20 = 4 decodes + a chunk of 16 tokens: 30 ms. No budget meets 5 ms; then the chunk is a single token.)
+#
+# **Requirements**
+#
+# - `token_budget` counts the decodes and the chunk; the chunk is at least 1. `step_time` may be any function that
+#   grows with the chunk, not only a straight line.
+# - `SLOScheduler` may override any method and change `self.config` and the order of `self.waiting` in every step.
+#   `max_num_seqs` still holds, and every request must finish, late or not.
+# - On each of the check's loads you need 80 % of the goodput of our own policy.
+#
+# Our policy is no secret. Budget: `token_budget` in each step, with the mean of the decoding sequences' computed
+# tokens. Order: served in order of arrival, a burst makes *every* later request late, because each waits patiently
+# for requests that have missed their objective already. So first come the requests that can still meet their TTFT,
+# and among these the ones that cost the others least. A sequence knows its `arrival_s`; `self.now_s` is when the step
+# starts.
+#
+# **Size:** about 6 and 11 lines.
+#
+# <details><summary>Details</summary>
+#
+# - There are enough blocks in this task.
+# - A budget must be at least `max_num_seqs`, even if no budget meets the objective.
+# - `step_time` costs next to nothing, but a policy that looks at each sequence many times per step is slow.
+#
+# </details>
 
 
 # %%
 #| export
 @dataclass(frozen=True)
-class Objective:
-    """What readers are promised, in seconds: a time to the first token, and a mean time for each further one."""
+class SLO:
+    """Latency objectives: seconds to the first token, mean seconds per further one."""
 
     ttft_s: float
     tpot_s: float
@@ -889,39 +1158,52 @@ class Objective:
 
 # %% nbgrader={"solution": true, "grade_id": "task-6-promise"}
 #| export
-def token_budget(clock: Callable[[Tokens[tuple[int, int]]], float], writers: int, past: int, tpot_s: float) -> int:
-    """Most tokens of a step that lasts `tpot_s` at most, beside so many writers. About 6 lines."""
+def token_budget(
+    step_time: Callable[[Parts], float],
+    num_decoding: int,
+    num_computed: int,
+    tpot_s: float,
+) -> int:
+    """Largest token budget of a step that takes at most `tpot_s`. About 6 lines."""
     ### BEGIN SOLUTION
-    chunk = 1
-    while clock([(1, past)] * writers + [(2 * chunk, 0)]) <= tpot_s:
+    decodes, chunk = [(1, num_computed)] * num_decoding, 1
+    while step_time([*decodes, (2 * chunk, 0)]) <= tpot_s:
         chunk *= 2
-    within = range(chunk, 2 * chunk)
-    parts = [(1, past)] * writers
-    return writers + chunk + sum(clock([*parts, (more, 0)]) <= tpot_s for more in within[1:])
+    longer = range(chunk + 1, 2 * chunk)
+    chunk += sum(step_time([*decodes, (n, 0)]) <= tpot_s for n in longer)
+    return num_decoding + chunk
     ### END SOLUTION
 
 
-class PromisedScheduler(PreemptiveScheduler):
-    """A scheduler that knows its machine's clock and what was promised."""
+class SLOScheduler(PreemptiveScheduler):
+    """Keeps goodput high: a budget for each step, and late requests last."""
 
-    def __init__(self, tables: PageTables, limits: Limits, clock: Clock, objective: Objective) -> None:
-        super().__init__(tables, limits)
-        self.clock, self.objective = clock, objective
+    def __init__(
+        self,
+        block_manager: BlockManager,
+        config: SchedulerConfig,
+        step_time: Callable[[Parts], float],
+        slo: SLO,
+    ) -> None:
+        super().__init__(block_manager, config)
+        self.step_time, self.slo = step_time, slo
 
-    def schedule(self) -> Batch:
-        """Put a step together that keeps as many promises as can be. About 8 lines."""
+    def schedule(self) -> SchedulerOutput:
+        """Compose the next step. About 11 lines."""
         ### BEGIN SOLUTION
-        past = [self.tables.length(one.number) for one in self.running if self.pending(one) == 1]
-        mean = sum(past) // max(1, len(past))
-        budget = token_budget(self.clock, len(past), mean, self.objective.tpot_s)
-        self.limits = Limits(self.limits.sequences, max(budget, self.limits.sequences))
-        self.waiting.sort(key=lambda one: (self.is_late(one), len(one.tokens)))
+        decoding = [seq for seq in self.running if seq.num_pending_tokens == 1]
+        num_computed = sum(seq.num_computed_tokens for seq in decoding)
+        mean = num_computed // max(1, len(decoding))
+        budget = token_budget(self.step_time, len(decoding), mean, self.slo.tpot_s)
+        max_num_seqs = self.config.max_num_seqs
+        self.config = SchedulerConfig(max_num_seqs, max(budget, max_num_seqs))
+        self.waiting.sort(key=lambda seq: (self.is_late(seq), len(seq.token_ids)))
         return super().schedule()
 
-    def is_late(self, sequence: Sequence) -> bool:
-        """Whether a waiting text will miss its first token's time, even if it were read at once."""
-        read_s = self.clock([(len(sequence.tokens), 0)])
-        return self.now_s + read_s > sequence.arrived_s + self.objective.ttft_s
+    def is_late(self, seq: Sequence) -> bool:
+        """Whether a waiting sequence misses its TTFT even if it is prefilled now."""
+        prefill_s = self.step_time([(len(seq.token_ids), 0)])
+        return self.now_s + prefill_s > seq.arrival_s + self.slo.ttft_s
         ### END SOLUTION
 
 
@@ -932,107 +1214,69 @@ check("token_budget")
 check("promise")
 
 # %% [markdown]
-# **See it.** Goodput against the rate of requests: in the order of arrival with a wide budget, and by your policy. And
-# how long does the slower half wait for a first token?
+# **See it.** Goodput and median TTFT against the request rate: in order of arrival with a wide budget, and with your
+# policy.
 
 # %%
 import random
 
-PROMISE, SLOW = Objective(ttft_s=0.3, tpot_s=0.035), Clock(5e-3, 2e-4, 2e-7)
-good, waits_ms = {"in order": {}, "yours": {}}, {"in order": {}, "yours": {}}
+TIGHT, SLOW = SLO(ttft_s=0.3, tpot_s=0.035), StepTime(5e-3, 2e-4, 2e-7)
+goodput, ttft_ms = {"in order": {}, "yours": {}}, {"in order": {}, "yours": {}}
 for rate in (10, 20, 30, 45, 60, 90):
-    draw, now_s, load = random.Random(rate), 0.0, []
+    rng, now_s, load = random.Random(rate), 0.0, []
     for _ in range(80):
-        now_s += draw.expovariate(rate)
-        load.append(Request(now_s, [draw.randrange(5) for _ in range(draw.randint(20, 150))], draw.randint(5, 20)))
-    for name in good:
-        tables, limits = PrefixTables(PrefixBlocks(400), 16), Limits(12, 2000)
-        yours = (
-            PromisedScheduler(tables, limits, SLOW, PROMISE) if name == "yours" else PreemptiveScheduler(tables, limits)
-        )
-        _, times_s = drive(yours, load, SLOW)
-        first_s = [times[0] - one.comes_s for one, times in zip(load, times_s, strict=True)]
-        gaps_s = [(times[-1] - times[0]) / (len(times) - 1) for times in times_s]
-        kept = [f <= PROMISE.ttft_s and gap <= PROMISE.tpot_s for f, gap in zip(first_s, gaps_s, strict=True)]
-        good[name][rate] = rate * sum(kept) / len(kept)
-        waits_ms[name][rate] = 1e3 * sorted(first_s)[40]
-    print(
-        f"{rate:3} requests/s: good in order {good['in order'][rate]:5.1f} a second, yours {good['yours'][rate]:5.1f}"
-    )
-for title, found in (("good requests a second", good), ("ms to the first token, half wait longer", waits_ms)):
+        now_s += rng.expovariate(rate)
+        prompt = [rng.randrange(5) for _ in range(rng.randint(20, 150))]
+        load.append(Request(prompt, rng.randint(5, 20), now_s))
+    for name in goodput:
+        manager, config = PrefixBlockManager(400, 16), SchedulerConfig(12, 2000)
+        in_order = PreemptiveScheduler(manager, config)
+        yours = SLOScheduler(manager, config, SLOW, TIGHT)
+        _, times_s = simulate(yours if name == "yours" else in_order, load, SLOW)
+        pairs = list(zip(load, times_s, strict=True))
+        ttfts_s = [times[0] - request.arrival_s for request, times in pairs]
+        tpots_s = [(times[-1] - times[0]) / (len(times) - 1) for times in times_s]
+        latencies = zip(ttfts_s, tpots_s, strict=True)
+        good = sum(a <= TIGHT.ttft_s and b <= TIGHT.tpot_s for a, b in latencies)
+        goodput[name][rate] = rate * good / len(load)
+        ttft_ms[name][rate] = 1e3 * sorted(ttfts_s)[40]
+    found = [f"{name} {goodput[name][rate]:5.1f}" for name in goodput]
+    print(f"{rate:3} requests/s: goodput {', '.join(found)} requests/s")
+for title, curves in (("goodput, requests/s", goodput), ("median TTFT, ms", ttft_ms)):
     figure = go.Figure()
-    for name, curve in found.items():
-        figure.add_scatter(x=list(curve), y=list(curve.values()), mode="lines+markers", name=name)
-    figure.update_layout(xaxis_title="requests a second", yaxis_title=title, height=320, margin_t=30)
-    show(figure, alt=f"{title} against requests a second, in the order of arrival and by your policy")
+    for name, curve in curves.items():
+        x, y = list(curve), list(curve.values())
+        figure.add_scatter(x=x, y=y, mode="lines+markers", name=name)
+    figure.update_layout(xaxis_title="requests/s", yaxis_title=title, height=320)
+    show(figure, alt=f"{title} by request rate, in order of arrival and by your policy")
 
 # %% [markdown]
-# ## Your engine serves a model
+# Beyond what the machine can serve, goodput in order of arrival collapses: every request is served, and every one too
+# late. Your policy gives up on some and serves the others in time.
 #
-# The package's engine asks a scheduler what yours answers, in slightly other words; `build` makes one for it. Its cache
-# looks blocks up in your tables, its HTTP server speaks as OpenAI's does. First without a model, to see that all parts
-# fit.
+# ## Your scheduler serves a model
+#
+# The course's engine takes any scheduler with this interface; `build` makes yours.
 
 
 # %%
 #| export
-class EngineBlocks(PrefixBlocks):
-    """Your blocks, with what the server's page shows of them."""
-
-    @property
-    def kept(self) -> list[int]:
-        """Known blocks that nobody holds."""
-        return list(self.cached)
-
-
-class EngineTables(PrefixTables):
-    """Your tables, as the engine's cache calls them."""
-
-    def reserve(self, counts: Mapping[int, int]) -> list[tuple[int, int]]:
-        """Blocks to be copied before texts are fed: none, for the scheduler has reserved what they need."""
-        if not self.try_reserve(counts):
-            raise ValueError("no block is left")
-        return []
-
-
-class EngineScheduler(PreemptiveScheduler):
-    """Your scheduler, as the engine calls it; its texts have the names and counts that the server's page shows."""
-
-    added = 0
-
-    def add(self, prompt: Tokens[int], max_tokens: int, *, priority: int = 0) -> Sequence:
-        """Let a text wait; all have one priority."""
-        sequence = super().add(prompt, max_tokens)
-        sequence.rank, sequence.hits = (self.steps, self.added), 0
-        self.added += 1
-        return sequence
-
-    def admit(self, sequence: Sequence) -> bool:
-        """Let a waiting text run, and count what is kept of it already."""
-        admitted = super().admit(sequence)
-        if admitted:
-            sequence.hits += self.tables.length(sequence.number)
-        return admitted
-
-    def schedule(self) -> Batch:
-        """Put the next step together, and count it."""
-        self.steps += 1
-        return super().schedule()
-
-
-def build(pages: int, page: int, limits: Limits) -> EngineScheduler:
-    """Make a scheduler on so many blocks of so many tokens."""
-    return EngineScheduler(EngineTables(EngineBlocks(pages), page), limits)
+def build(
+    num_blocks: int, block_size: int, config: SchedulerConfig
+) -> PreemptiveScheduler:
+    """Make the scheduler of an engine."""
+    return PreemptiveScheduler(PrefixBlockManager(num_blocks, block_size), config)
 
 
 # %%
-steps, _ = drive(build(64, 16, Limits(4, 64)), [Request(0, list(range(40)), 5), Request(0, list(range(30)), 3)])
+requests = [Request(list(range(40)), 5), Request(list(range(30)), 3)]
+steps, _ = simulate(build(64, 16, SchedulerConfig(4, 64)), requests)
 print(f"{len(steps)} steps without a model")
 
 # %% [markdown]
-# Now `mlsys-lab serve --scheduler` starts a server on a free port, with the cells of this notebook that are exported as
-# its scheduler. Six readers ask at once, the prompts of which begin alike. And are the answers those that the model
-# gives to each alone, on the cache of lab 10: yours, if you have handed it in?
+# `mlsys-lab serve --scheduler FILE` starts a server on a free port, with the exported cells of this notebook as its
+# scheduler. Six prompts with a common prefix are sent at once. Then the same prompts are generated one at a time, on
+# the cache of lab 10 (yours, if you have handed it in): does sharing a step change any answer?
 
 # %%
 import json
@@ -1046,42 +1290,52 @@ from pathlib import Path
 
 from IPython import get_ipython
 
-BEGINNING = "A server has many readers, and each step of the model reads all of its weights. "
-prompts = [BEGINNING + end for end in ("So", "A batch", "The cache", "Memory", "One token", "The scheduler")]
+PREFIX = "A server has many users, and each step of the model reads all weights. "
+endings = ("So", "A batch", "The cache", "Memory", "One token", "The scheduler")
+prompts = [PREFIX + ending for ending in endings]
 TOKENS = 24
 
 
 def ask(path, **fields):
-    """What the server answers: JSON where there is something to post, else text."""
+    """What the server answers: JSON if there is something to post, else text."""
     body = json.dumps(fields).encode() if fields else None
-    request = urllib.request.Request(address + path, body, {"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(address + path, body, headers)
     with urllib.request.urlopen(request, timeout=120) as answer:
         return json.load(answer) if fields else answer.read().decode()
 
 
-drive(build(64, 16, Limits(4, 64)), [Request(0, [1, 2, 3], 2)])  # what is still to do shows here
+def complete(prompt):
+    """Greedy completion of a prompt by the server."""
+    plain = {"model": "mlsys-lab-target", "max_tokens": TOKENS, "temperature": 0}
+    return ask("/v1/completions", prompt=prompt, **plain)
+
+
+# An unfinished task shows here:
+simulate(build(64, 16, SchedulerConfig(4, 64)), [Request([1, 2, 3], 2)])
 folder = tempfile.TemporaryDirectory()
 mine = Path(folder.name) / "mine.py"
-cells = get_ipython().user_ns["In"]  # all that has been run in this notebook, in its order
-mine.write_text("\n".join(cell for cell in cells if cell.startswith("#| export")), encoding="utf-8")
-start = [sys.executable, "-c", "import sys; from mlsys_lab.cli import main; sys.exit(main())", "serve"]
-command = [*start, "--port", "0", "--blocks", "40", "--scheduler", str(mine)]
+cells = get_ipython().user_ns["In"]  # every cell that has run, in this order
+exported = [cell for cell in cells if cell.startswith("#| export")]
+mine.write_text("\n".join(exported), encoding="utf-8")
+start = "import sys; from mlsys_lab.cli import main; sys.exit(main())"
+options = ["--port", "0", "--blocks", "40", "--scheduler", str(mine)]
+command = [sys.executable, "-c", start, "serve", *options]
 server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 try:
     address = re.search(r"http://\S+", server.stdout.readline())[0]
-    plain = {"model": "mlsys-lab-target", "max_tokens": TOKENS, "temperature": 0}
-    with ThreadPoolExecutor(len(prompts)) as readers:
-        answers = list(readers.map(lambda prompt: ask("/v1/completions", prompt=prompt, **plain), prompts))
+    with ThreadPoolExecutor(len(prompts)) as clients:
+        answers = list(clients.map(complete, prompts))
     served = [answer["choices"][0]["text"] for answer in answers]
-    print(
-        *(line for line in ask("/metrics").splitlines() if re.match("mlsys_(engine_steps|generated)", line)), sep="\n"
-    )
+    for line in ask("/metrics").splitlines():
+        if re.match("mlsys_(engine_steps|generated)", line):
+            print(line)
 finally:
     server.terminate()
     server.wait(30)
     folder.cleanup()
 for prompt, text in zip(prompts, served, strict=True):
-    print(f"{prompt.removeprefix(BEGINNING)} …{text!r}")
+    print(f"{prompt.removeprefix(PREFIX)} …{text!r}")
 
 from mlsys_lab import stack
 from mlsys_lab.inference.pretrained import load_pair
@@ -1092,32 +1346,84 @@ pair = load_pair()
 end = pair.tokenizer.special_id(END)
 
 
-def write_alone(prompt):
-    """The likeliest tokens after a prompt, one by one, on a cache for this text alone."""
+def generate_alone(prompt):
+    """The likeliest tokens after a prompt, one by one, with a cache of its own."""
     tokens = [end, *pair.tokenizer.encode(prompt)]
-    cache, written = kv.Contiguous(pair.target, sequences=1, capacity=len(tokens) + TOKENS), []
+    capacity = len(tokens) + TOKENS
+    cache, output = kv.Contiguous(pair.target, sequences=1, capacity=capacity), []
     sequence = cache.start()
-    while len(written) < TOKENS:
-        token = int(kv.extend(pair.target, cache, {sequence: written[-1:] or tokens})[0].argmax())
+    while len(output) < TOKENS:
+        logits = kv.extend(pair.target, cache, {sequence: output[-1:] or tokens})
+        token = int(logits[0].argmax())
         if token == end:
             break
-        written.append(token)
-    return pair.tokenizer.decode(written)
+        output.append(token)
+    return pair.tokenizer.decode(output)
 
 
-alone = [write_alone(prompt) for prompt in prompts]
-print(f"{sum(one == other for one, other in zip(served, alone, strict=True))} of {len(prompts)} answers are the same")
+alone = [generate_alone(prompt) for prompt in prompts]
+same = sum(one == other for one, other in zip(served, alone, strict=True))
+print(f"{same} of {len(prompts)} answers are the same")
 
 # %% [markdown]
-# To chat with it, write the exported cells to a file as above, and run `mlsys-lab serve --scheduler` with its name in a
-# terminal: any client of OpenAI's API can talk to your scheduler.
+# The answers agree: continuous batching, chunks, shared blocks and preemption decide *when* a token is computed,
+# never *which*. To chat with your scheduler, write the exported cells to a file as above and run `mlsys-lab serve
+# --scheduler FILE` in a terminal; any client of OpenAI's API can talk to it.
 #
-# ## Answer for yourself
+# ## Stretch: no points
 #
-# - Blocks of 16 tokens or of 64: who gains, who loses?
-# - A text is preempted just before its last token. What did that cost, and how could a scheduler know?
-# - Somebody sends prompts that all differ in their first token. What becomes of sharing? And of those in the middle?
-# - Your policy lets late ones wait for as long as others come. When is this wrong, and what would mend it?
-# - Would a second machine be better used for half of the requests, or for all prompts?
+# - **Preempt the cheapest.** With a prefix cache, a preempted sequence finds most of its blocks again. Choose victims
+#   by how many tokens they would have to recompute, and measure on the requests of Task 5 whether that saves steps.
+#   Does every request still finish?
+# - **Swap** instead of recomputing: copy the blocks to host memory (vLLM's paper, section 4.5). At which sequence
+#   length is the copy faster?
+#
+# ## What you can read now
+#
+# - vLLM, `vllm/v1/core/sched/scheduler.py`: `Scheduler.schedule` and `update_from_output`. Running requests first,
+#   then waiting ones, `token_budget` counted down, and preemption in the loop around `allocate_slots`.
+# - vLLM, `vllm/v1/core/block_pool.py`: `BlockPool.get_new_blocks`, `touch`, `free_blocks`, `cache_full_blocks`; and
+#   `vllm/v1/core/kv_cache_utils.py`: `hash_block_tokens`, and the linked list that stands in for your `evictable`.
+# - nano-vllm, `nanovllm/engine/block_manager.py` and `scheduler.py`: the same ideas, in about 200 lines.
+# - The course's own `mlsys_lab/inference/engine/scheduler.py`, which adds priorities.
+#
+# ## Test yourself
+#
+# <details><summary>Who gains and who loses if blocks hold 64 tokens in place of 16?</summary>
+#
+# Block tables become four times shorter, and so do hashing and bookkeeping. On average 31.5 slots per sequence stay
+# empty in place of 7.5, and only prefixes of multiples of 64 tokens are shared. Long sequences gain, short ones lose.
+#
+# </details>
+#
+# <details><summary>A sequence is preempted just before its last token. What did that cost, and how could a scheduler
+# know?</summary>
+#
+# All of its tokens are recomputed, as one prefill, to sample a single one. A scheduler knows `max_tokens`, not where
+# the model will stop; it could predict output lengths, or prefer victims with few computed tokens.
+#
+# </details>
+#
+# <details><summary>All prompts differ in their first token. What becomes of prefix caching?</summary>
+#
+# Nothing is shared: each hash depends on all tokens before it. Text that differs between requests (a date, a user's
+# name) belongs at the end of a prompt.
+#
+# </details>
+#
+# <details><summary>Your policy lets late requests wait as long as new ones arrive. When is this wrong?</summary>
+#
+# When a late answer is still worth something, or when overload lasts: late requests then never run. Remedies: reject
+# them at once with an error (the client can retry elsewhere), or let waiting time raise their priority.
+#
+# </details>
+#
+# <details><summary>Is a second machine better used for half of the requests, or for all prefills?</summary>
+#
+# Separate prefill keeps decode steps free of chunks, so that TPOT no longer depends on prompts, but the KV cache must
+# be transferred (0.13 MB per token for LLaMA 3 8B), and either machine may sit idle while the other is overloaded.
+# With short prompts, two replicas are simpler and as fast.
+#
+# </details>
 #
 # When all checks pass, save the notebook and run `mlsys-lab check serving` in a terminal.

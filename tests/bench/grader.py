@@ -60,18 +60,18 @@ def line(name: str, what: str, samples: list[float], unit: str, asked: float | N
 
 def against_stock(home: Path, count: int) -> list[Line]:
     """Throughput, first verdicts, overhead, scaling and gradebook, on the same submissions of lab 01."""
-    handed_in = submissions.build(count)
-    mix = Counter(submission.mistake or "right" for submission in handed_in)
+    submitted_at = submissions.build(count)
+    mix = Counter(submission.mistake or "right" for submission in submitted_at)
     labs = home / "labs"
     classroom.released().write(labs)
     lab = GradedLab(find_lab(classroom.TOPIC, labs))
-    contents = {submission.student: submission.content for submission in handed_in}
+    contents = {submission.student: submission.content for submission in submitted_at}
     runs = {}
     for workers in (1, 2):
         course = ours.fill(home / f"ours-{workers}", lab, contents)
         runs[workers] = ours.grade(course, lab, "--workers", str(workers))
-    stock_s = stock.autograde(home / "stock", handed_in)
-    bare = handed_in[: min(BARE, count)]
+    stock_s = stock.autograde(home / "stock", submitted_at)
+    bare = submitted_at[: min(BARE, count)]
     bare_s = stock.autograde(home / "bare", bare, only_code=True)
     theirs, mine = stock.marks(home / "stock" / "gradebook.db"), stock.marks(course.gradebook)
     differing = sorted(key for key in theirs.keys() | mine.keys() if theirs.get(key) != mine.get(key))

@@ -23,7 +23,7 @@ def test_a_short_run_writes_model_judge_record_and_picture(tmp_path, monkeypatch
     assert config == pretrain_digits.CONFIG
     x = torch.zeros(2, 1, 8, 8)
     assert pretrained.load_digits_model()(x, torch.ones(2), torch.tensor([0, 10])).shape == x.shape
-    assert pretrained.load_judge()(x).shape == (2, 10)
+    assert pretrained.load_classifier()(x).shape == (2, 10)
     record = load(tmp_path / "pretrained-digits.json")
     assert set(record.parameters["figures"]) == {"held-out digits", "guidance 1", "guidance 2"}
     assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")

@@ -74,6 +74,12 @@ def test_a_learners_work_is_never_overwritten(tmp_path: Path) -> None:
     mine = tmp_path / lab.name / lab.notebook.name
     mine.write_text("my work")
     assert prepare_workspace(tmp_path) == []
+    chapters = tmp_path / "site" / "chapters"
+    chapters.mkdir(parents=True)
+    for text in ("built", "built again"):
+        (chapters / "12-inference.ipynb").write_text(text)
+        prepare_workspace(tmp_path, tmp_path / "site")
+        assert (tmp_path / "chapters" / "12-inference.ipynb").read_text() == "built"
     assert mine.read_text() == "my work"
     assert (tmp_path / ".mlsys-lab").is_dir()
 

@@ -70,6 +70,21 @@ def test_the_inputs_of_a_public_case_can_be_had_again(fakes: ModuleType) -> None
         check.inputs("add_one", "empty")
 
 
+@pytest.mark.parametrize(
+    ("guess", "said"),
+    [
+        (None, "Prediction skipped: set `guess` in the cell above first. Measured: 7.5 empty slots."),
+        (8, "Your prediction: 8. Measured: 7.5 empty slots. Right"),
+        (15, "Your prediction: 15. Measured: 7.5 empty slots. Off by 100%: which step"),
+    ],
+)
+def test_a_prediction_is_judged(
+    fakes: ModuleType, capsys: pytest.CaptureFixture[str], guess: float | None, said: str
+) -> None:
+    lab("fake", {}).predict(guess, 7.5, "empty slots")
+    assert capsys.readouterr().out.startswith(said)
+
+
 def test_the_callers_own_names_are_the_default(fakes: ModuleType) -> None:
     scope: dict[str, Any] = {"lab": lab, "add_one": lambda x: x + 1}
     exec("check = lab('fake')\ncheck('add_one')", scope)
@@ -198,21 +213,23 @@ def _luminance(colour: str) -> float:
 def test_plain_text_lines_up(fakes: ModuleType) -> None:
     said = render.text(_report(fakes, Mismatch("`y` is wrong", "[1,\n 2]", "[3]"))).splitlines()
     assert said[1:] == [
-        "  case:     single",
         "  what:     `y` is wrong",
         "  got:      [1,",
         "             2]",
         "  expected: [3]",
         "  hint:     `x + 1` <b>does</b> it",
+        "  case:     single",
     ]
 
 
 def test_the_inputs_of_a_public_case_stand_below_its_name(fakes: ModuleType) -> None:
     report = _report(fakes, Mismatch("w"), given="x = [1]\ny = '<b>'")
-    assert render.text(report).splitlines()[1:4] == [
+    assert render.text(report).splitlines()[3:] == [
         "  case:     single",
         "  given:    x = [1]",
         "            y = '<b>'",
     ]
-    assert "x = [1]\ny = &#x27;&lt;b&gt;&#x27;" in render.html(report)
+    page = render.html(report)
+    assert "x = [1]\ny = &#x27;&lt;b&gt;&#x27;" in page and "<details>" not in page
+    assert "<details><summary>9 lines" in render.html(replace(report, given="x = 1\n" * 8))
     assert "given" not in render.text(_report(fakes, Mismatch("w"), given="x = [1]", unfinished=True))

@@ -17,9 +17,9 @@ TWO = Mixture(torch.tensor([[2.0, 0.0], [-2.0, 0.5]], dtype=F64), torch.tensor([
 class Perfect(nn.Module):
     """What a network would answer that made no error on a mixture, given what `Preconditioned` gives it."""
 
-    def __init__(self, mixture, prediction, data_deviation=0.5):
+    def __init__(self, mixture, prediction, sigma_data=0.5):
         super().__init__()
-        self.mixture, self.wrapper = mixture, Preconditioned(nn.Identity(), prediction, data_deviation)
+        self.mixture, self.wrapper = mixture, Preconditioned(nn.Identity(), prediction, sigma_data)
 
     def forward(self, scaled, noise, label):
         sigma = (4 * noise).exp()

@@ -28,7 +28,7 @@ def draw(denoiser):
 
 def cached(model, every, first=1, last=3):
     network = CachedDiT(model.network, first, last, every)
-    return Preconditioned(network, model.prediction, model.data_deviation)
+    return Preconditioned(network, model.prediction, model.sigma_data)
 
 
 def test_the_error_grows_with_what_is_skipped(model):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mlsys_lab.diffusion.cost import autoregressive_cost, diffusion_cost, evaluations, training_cost
-from mlsys_lab.diffusion.guidance import ClassifierFree
+from mlsys_lab.diffusion.guidance import ClassifierFreeGuidance
 from mlsys_lab.diffusion.samplers import SAMPLERS
 from mlsys_lab.diffusion.sampling import Noise, Sampling
 from mlsys_lab.diffusion.schedules import edm_grid
@@ -24,7 +24,7 @@ def test_evaluations_are_the_images_that_the_network_sees(name, scale):
         seen.append(len(x))
         return TWO(x, sigma, label)
 
-    guided, label = ClassifierFree(counted, scale, TWO.null), torch.tensor([0])
+    guided, label = ClassifierFreeGuidance(counted, scale, TWO.null), torch.tensor([0])
     Sampling(guided, edm_grid(6), Noise((1, 2), 0, F64), label, SAMPLERS[name]).run()
     assert sum(seen) == evaluations(SAMPLERS[name], 6, guided=scale != 1)
 

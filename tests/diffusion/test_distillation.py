@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from mlsys_lab.diffusion.distillation import Halved, distil, halve
-from mlsys_lab.diffusion.guidance import ClassifierFree
+from mlsys_lab.diffusion.distillation import TwoStepTeacher, distil, halve_grid
+from mlsys_lab.diffusion.guidance import ClassifierFreeGuidance
 from mlsys_lab.diffusion.preconditioning import Preconditioned
 from mlsys_lab.diffusion.sampling import Noise, Sampling
 from mlsys_lab.diffusion.schedules import edm_grid, flow_grid
@@ -27,7 +27,7 @@ def run(denoiser, grid, label=None):
 def student_of(teacher, grid, rounds):
     """The perfect student of so many rounds, and its levels."""
     for _ in range(rounds):
-        teacher, grid = Halved(teacher, grid), halve(grid)
+        teacher, grid = TwoStepTeacher(teacher, grid), halve_grid(grid)
     return teacher, grid
 
 
@@ -38,7 +38,7 @@ def test_a_perfect_student_draws_what_its_teacher_draws(rounds, grid):
     student, levels = student_of(TWO, grid, rounds)
     assert len(levels) - 1 == (len(grid) - 1) / 2**rounds
     torch.testing.assert_close(run(student, levels), run(TWO, grid))
-    label, guided = torch.arange(40) % 2, ClassifierFree(TWO, 2.0, TWO.null)
+    label, guided = torch.arange(40) % 2, ClassifierFreeGuidance(TWO, 2.0, TWO.null)
     torch.testing.assert_close(run(*student_of(guided, grid, rounds), label), run(guided, grid, label))
 
 
@@ -68,9 +68,9 @@ def test_students_of_more_steps_come_to_the_path_itself():
 
 
 def test_levels_of_one_batch_may_differ():
-    levels = halve(GRID)[:-1]
+    levels = halve_grid(GRID)[:-1]
     x, sigma = Noise((4, 2), 1, F64).draw(0) * 3, levels[[2, 0, 3, 1]]
-    student = Halved(TWO, GRID)
+    student = TwoStepTeacher(TWO, GRID)
     alone = torch.cat([student(x[i : i + 1], sigma[i : i + 1]) for i in range(4)])
     torch.testing.assert_close(student(x, sigma), alone)
 
@@ -90,7 +90,7 @@ class Linear(nn.Module):
 
 def fresh(grid):
     """A linear student that has learned nothing yet, for half the steps of a teacher's levels."""
-    return Preconditioned(Linear(halve(grid)[:-1]), "v").double()
+    return Preconditioned(Linear(halve_grid(grid)[:-1]), "v").double()
 
 
 def test_a_trained_student_of_a_linear_teacher_is_the_one_in_closed_form():
@@ -103,10 +103,10 @@ def test_a_trained_student_of_a_linear_teacher_is_the_one_in_closed_form():
     ]
     assert losses[-1] < 1e-5 * losses[0]
     x = 5 * Noise((40, 2), 1, F64).draw(0)
-    for sigma in halve(grid)[:-1]:
+    for sigma in halve_grid(grid)[:-1]:
         level = sigma.expand(40)
-        torch.testing.assert_close(student(x, level), Halved(GAUSSIAN, grid)(x, level), rtol=0, atol=0.01)
-    torch.testing.assert_close(run(student, halve(grid)), run(GAUSSIAN, grid), rtol=0, atol=0.01)
+        torch.testing.assert_close(student(x, level), TwoStepTeacher(GAUSSIAN, grid)(x, level), rtol=0, atol=0.01)
+    torch.testing.assert_close(run(student, halve_grid(grid)), run(GAUSSIAN, grid), rtol=0, atol=0.01)
     assert not torch.allclose(student(x, level), GAUSSIAN(x, level), atol=0.1)  # who steps far must not denoise
 
 
@@ -122,11 +122,11 @@ def test_a_run_is_decided_by_its_seed():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda: halve(GRID[:-1]), "steps cannot be halved: got 7, expected an even number"),
-        (lambda: Halved(TWO, GRID[:2]), "steps cannot be halved: got 1"),
-        (lambda: halve(GRID.flip(0)), "not levels to walk down"),
+        (lambda: halve_grid(GRID[:-1]), "steps cannot be halved: got 7, expected an even number"),
+        (lambda: TwoStepTeacher(TWO, GRID[:2]), "steps cannot be halved: got 1"),
+        (lambda: halve_grid(GRID.flip(0)), "not levels to walk down"),
         (
-            lambda: Halved(TWO, GRID)(torch.zeros(2, 2), GRID[:2]),
+            lambda: TwoStepTeacher(TWO, GRID)(torch.zeros(2, 2), GRID[:2]),
             f"no step of the student begins at that level: got {float(GRID[1]):.4g}",
         ),
         (lambda: distil(TWO, None, GRID[1:], None, None, steps=1), "steps cannot be halved: got 7"),

@@ -7,7 +7,7 @@ import torch
 
 from mlsys_lab.diffusion.cost import evaluations
 from mlsys_lab.diffusion.engine import Engine, Request
-from mlsys_lab.diffusion.guidance import ClassifierFree
+from mlsys_lab.diffusion.guidance import ClassifierFreeGuidance
 from mlsys_lab.diffusion.networks import DiT
 from mlsys_lab.diffusion.preconditioning import Preconditioned
 from mlsys_lab.diffusion.samplers import DDIM, SAMPLERS, Heun
@@ -44,7 +44,7 @@ def requests():
 
 def alone(denoiser, request):
     """The image that a request gives by itself."""
-    guided = ClassifierFree(denoiser, request.scale, NULL, request.low, request.high)
+    guided = ClassifierFreeGuidance(denoiser, request.scale, NULL, request.low, request.high)
     label = torch.tensor([request.label])
     return Sampling(guided, request.grid, Noise((1, *SHAPE), request.seed, F64), label, request.sampler).run()[0]
 

@@ -10,8 +10,8 @@ import torch
 
 from mlsys_lab.diffusion.preconditioning import PREDICTIONS
 from mlsys_lab.diffusion.process import slope
-from mlsys_lab.diffusion.samplers import DDIM, MOST_CHURN, SAMPLERS, SDE, DPMSolver, Heun, State, find_sampler
-from mlsys_lab.diffusion.sampling import Noise, Sampling, answer
+from mlsys_lab.diffusion.samplers import DDIM, MAX_CHURN, SAMPLERS, SDE, DPMSolver, Heun, State, find_sampler
+from mlsys_lab.diffusion.sampling import Noise, Sampling, run_step
 from mlsys_lab.diffusion.schedules import edm_grid
 from mlsys_lab.errors import InputError
 from tests.diffusion.gaussians import F64, GAUSSIAN, TWO, perfect
@@ -66,7 +66,9 @@ def test_a_wrong_level_hides_where_the_network_does_not_look_at_it():
 
     noise = torch.tensor([[1.0, -2.0]], dtype=F64)
     state = State.begin(noise * 3)
-    right, wrong = (answer(sampler.advance(state, 3.0, 1.0, lambda: noise), Straight()) for sampler in (Heun(), DDIM()))
+    right, wrong = (
+        run_step(sampler.advance(state, 3.0, 1.0, lambda: noise), Straight()) for sampler in (Heun(), DDIM())
+    )
     torch.testing.assert_close(right.x, wrong.x)
 
 
@@ -131,4 +133,4 @@ def test_evaluations_are_counted_as_they_are_made():
 def test_a_bad_option_is_one_line(wrong, said):
     with pytest.raises(InputError, match=said):
         wrong()
-    assert Heun(churn=MOST_CHURN).churn == MOST_CHURN
+    assert Heun(churn=MAX_CHURN).churn == MAX_CHURN

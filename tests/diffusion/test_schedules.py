@@ -9,7 +9,7 @@ import torch
 
 from mlsys_lab.diffusion import schedules
 from mlsys_lab.diffusion.schedules import (
-    alphas_bar,
+    alphas_cumprod,
     check_grid,
     cosine_betas,
     edm_grid,
@@ -23,13 +23,13 @@ from mlsys_lab.errors import InputError
 
 def test_ddpm_s_schedule_ends_where_the_paper_says():
     """§4: L_T, the divergence of the last level from a unit Gaussian, is about 1e-5 bits a dimension for data in ±1."""
-    kept = float(alphas_bar(linear_betas())[-1])
+    kept = float(alphas_cumprod(linear_betas())[-1])
     assert kept == pytest.approx(4.036e-5, rel=1e-3)
     assert kept / 2 / math.log(2) == pytest.approx(1e-5, rel=2)  # x₀² at most 1; log terms are of order ᾱ²
 
 
 def test_the_cosine_schedule_is_the_squared_cosine_until_it_is_held():
-    kept = alphas_bar(cosine_betas(1000))
+    kept = alphas_cumprod(cosine_betas(1000))
     times = torch.arange(1, 1001, dtype=torch.float64) / 1000
 
     def f(t):
@@ -40,7 +40,7 @@ def test_the_cosine_schedule_is_the_squared_cosine_until_it_is_held():
 
 
 def test_levels_are_noise_over_signal():
-    kept = alphas_bar(linear_betas(10, 0.1, 0.2))
+    kept = alphas_cumprod(linear_betas(10, 0.1, 0.2))
     torch.testing.assert_close(1 / (1 + sigmas_of(kept) ** 2), kept)
     assert bool((sigmas_of(kept).diff() > 0).all())
 
@@ -60,7 +60,7 @@ def test_a_flow_s_grid_is_even_in_time():
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 50, 1000])
 def test_respacing_keeps_both_ends(steps):
-    levels = sigmas_of(alphas_bar(linear_betas()))
+    levels = sigmas_of(alphas_cumprod(linear_betas()))
     grid = respace(levels, steps)
     assert len(grid) == steps + 1 and grid[0] == levels[-1] and grid[-1] == 0
     assert steps == 1 or grid[-2] == levels[0]
@@ -76,9 +76,9 @@ def test_one_step_is_a_grid_of_every_kind():
     [
         (lambda: linear_betas(0), "steps must be at least 1: got 0"),
         (lambda: linear_betas(10, 0.3, 0.1), "betas out of range: got 0.3 to 0.1"),
-        (lambda: alphas_bar(torch.tensor([0.1, 1.0])), "not a schedule of variances: got shape (2,): 0.1, 1"),
-        (lambda: alphas_bar(torch.tensor([0.1, math.nan])), "not a schedule of variances"),
-        (lambda: alphas_bar(torch.ones(0)), "not a schedule of variances"),
+        (lambda: alphas_cumprod(torch.tensor([0.1, 1.0])), "not a schedule of variances: got shape (2,): 0.1, 1"),
+        (lambda: alphas_cumprod(torch.tensor([0.1, math.nan])), "not a schedule of variances"),
+        (lambda: alphas_cumprod(torch.ones(0)), "not a schedule of variances"),
         (
             lambda: respace(torch.arange(1.0, 11), 11),
             "more steps than the schedule has, or none: got 11",
@@ -99,5 +99,5 @@ def test_a_bad_schedule_is_one_line(wrong, said):
 
 
 def test_every_result_is_in_float64():
-    made = [linear_betas(5), cosine_betas(5), alphas_bar(linear_betas(5).float()), edm_grid(5), flow_grid(5)]
+    made = [linear_betas(5), cosine_betas(5), alphas_cumprod(linear_betas(5).float()), edm_grid(5), flow_grid(5)]
     assert {values.dtype for values in made} == {torch.float64} and schedules.sigmas is sigmas_of

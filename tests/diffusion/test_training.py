@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from mlsys_lab.diffusion.averaging import Average
+from mlsys_lab.diffusion.ema import EMA
 from mlsys_lab.diffusion.networks import DiT
 from mlsys_lab.diffusion.preconditioning import PREDICTIONS, Preconditioned
-from mlsys_lab.diffusion.schedules import alphas_bar, linear_betas, sigmas
+from mlsys_lab.diffusion.schedules import alphas_cumprod, linear_betas, sigmas
 from mlsys_lab.diffusion.training import log_normal, p_losses, squared_error, train, uniform_over
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.dit import DiTConfig
@@ -73,8 +73,8 @@ def images(count=64):
 
 def trained(steps=60, seed=0, **more):
     torch.manual_seed(0)
-    denoiser = Preconditioned(DiT(CONFIG), data_deviation=0.7)
-    average = Average(denoiser, 0.9)
+    denoiser = Preconditioned(DiT(CONFIG), sigma_data=0.7)
+    average = EMA(denoiser, 0.9)
     losses = [
         loss for _, loss in train(denoiser, *images(), average, steps=steps, batch=32, rate=0.01, seed=seed, **more)
     ]
@@ -102,7 +102,7 @@ def test_levels_are_drawn_as_named():
     generator = torch.Generator().manual_seed(0)
     drawn = log_normal(0.5, 1.2)(20_000, generator).log()
     assert [float(drawn.mean()), float(drawn.std())] == pytest.approx([0.5, 1.2], abs=0.05)
-    levels = sigmas(alphas_bar(linear_betas(10, 0.1, 0.2)))
+    levels = sigmas(alphas_cumprod(linear_betas(10, 0.1, 0.2)))
     counts = torch.bincount(torch.searchsorted(levels, uniform_over(levels)(20_000, generator)), minlength=10)
     assert counts.tolist() == pytest.approx([2000] * 10, rel=0.11)
 
@@ -110,4 +110,4 @@ def test_levels_are_drawn_as_named():
 def test_images_without_labels_are_one_line():
     denoiser = Preconditioned(DiT(CONFIG))
     with pytest.raises(InputError, match="images and labels do not fit: got 64 and 3, expected as many"):
-        next(train(denoiser, images()[0], images()[1][:3], Average(denoiser), steps=1))
+        next(train(denoiser, images()[0], images()[1][:3], EMA(denoiser), steps=1))

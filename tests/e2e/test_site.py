@@ -224,6 +224,9 @@ def test_the_local_site_leads_into_jupyterlab(page: Page, site: Path) -> None:
         address = f"http://127.0.0.1:1/lab/tree/{lab.name}/{lab.name}.ipynb?token=secret"
         expect(page.locator(".lab-local")).to_have_attribute("href", address)
         expect(page.locator(".lab-colab")).to_be_hidden()
+        page.goto(f"http://{HOST}:{server.server_port}/chapters/12-inference.html")
+        address = "http://127.0.0.1:1/lab/tree/chapters/12-inference.ipynb?token=secret"
+        expect(page.locator(".lab-local")).to_have_attribute("href", address)
     finally:
         page.close()
         server.shutdown()
@@ -238,4 +241,20 @@ def test_a_guess_on_the_front_page_is_answered(page: Page, site_url: str) -> Non
     page.locator(".front-guess input").nth(1).focus()
     page.keyboard.press("Space")
     expect(answer).to_be_visible()
-    expect(answer).to_contain_text("tokens a second")
+    expect(answer).to_contain_text("tokens per second")
+
+
+def test_a_prediction_is_judged_by_a_click_and_remembered(page: Page, site_url: str) -> None:
+    chapter = f"{site_url}chapters/12-inference.html"
+    page.goto(chapter)
+    box = page.locator(".admonition.predict").first
+    answer, verdict = box.locator("details"), box.locator(".predict-verdict")
+    expect(answer).not_to_have_attribute("open", re.compile(".*"))
+    box.locator("button", has_text=re.compile("^C")).click()
+    expect(answer).to_have_attribute("open", re.compile(".*"))
+    expect(verdict).to_have_text("You chose C; B is right.")
+    page.goto(chapter)
+    expect(verdict).to_have_text("You chose C; B is right.")
+    box.locator("button", has_text=re.compile("^B")).focus()
+    page.keyboard.press("Enter")
+    expect(verdict).to_have_text("B is right.")

@@ -103,7 +103,7 @@ def sandbox(tiny):
 @pytest.fixture(scope="session")
 def oracles(tiny):
     """What decides on the tiny lab."""
-    with oracle.Oracles(tiny) as running:
+    with oracle.OracleServer(tiny) as running:
         yield running
 
 
@@ -172,7 +172,7 @@ def call(capsys, monkeypatch, tiny_labs, tmp_path):
 
 
 @pytest.fixture
-def handed_in(call, hand_in, tmp_path):
+def submitted_at(call, hand_in, tmp_path):
     """ada and bob have handed in; nothing is graded."""
     for student in ("ada", "bob"):
         folder = tmp_path / "hand-ins" / student

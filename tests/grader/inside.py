@@ -39,7 +39,7 @@ def ask(sandbox, body, **options):
         try:
             return job.receive(deadline=deadline)
         except wire.ClosedError:
-            return str(job.ending())
+            return str(job.read_exit())
 
 
 def answer(sandbox, expression, *, before="", **options):

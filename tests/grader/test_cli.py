@@ -94,12 +94,12 @@ def test_a_mistyped_command_line_is_one_line_and_exit_code_2(call, tmp_path, arg
     "command",
     [("collect", "hand-ins", "--lab"), *((name,) for name in ("grade", "feedback", "export", "status", "audit"))],
 )
-def test_a_misspelt_lab_gets_a_suggestion(handed_in, call, command):
-    before = read_tree(handed_in)
+def test_a_misspelt_lab_gets_a_suggestion(submitted_at, call, command):
+    before = read_tree(submitted_at)
     expect_one_line(
         call(*command, "tinny"), "unknown lab: got 'tinny', expected one of 01-tiny; help: did you mean 'tiny'?"
     )
-    assert read_tree(handed_in) == before
+    assert read_tree(submitted_at) == before
 
 
 def test_a_folder_of_labs_that_is_none(tmp_path, capsys):

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from mlsys_grader.cli import main
-from mlsys_grader.speed.rounds import Effort
+from mlsys_grader.speed.rounds import MeasurementConfig
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "grader" / "GPU.md").read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ def test_label_variables_and_limits_are_the_workflows():
     assert "--labels gpu" in TEXT and "gpu" in speed["runs-on"]
     assert "vars.GPU_IMAGE" in speed["env"]["IMAGE"] and "`GPU_IMAGE` is" in TEXT
     assert f"timeout-minutes: {speed['timeout-minutes']}" in TEXT
-    assert f"{Effort().most_s / 60:.0f} minutes for each check" in TEXT
+    assert f"{MeasurementConfig().max_total_s / 60:.0f} minutes for each check" in TEXT
     assert "--ephemeral" in COMMANDS and "mlsys-lab-gpu:COMMIT" in TEXT
 
 

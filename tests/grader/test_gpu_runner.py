@@ -110,9 +110,9 @@ def marks(runner, tmp_path_factory):
     common = {"LAB": "kernel", "LABS": home / "labs", "IN": course}
     make("grade-shard", SHARD="1/2", OUT=home / "1", **common)
     assert main([*command, "shard", "kernel", "--shard", "2/2", "--out", str(home / "2")]) == 0
-    shares, timed = f"{home / '1'} {home / '2'}", home / "timed"
-    assert "not measured" in make("grade-speed", FROM=shares, OUT=home / "without", **common), "there is no GPU here"
-    said = make("grade-speed", path=runner, IMAGE="image:1", FROM=shares, OUT=timed, **common)
+    shards, timed = f"{home / '1'} {home / '2'}", home / "timed"
+    assert "not measured" in make("grade-speed", FROM=shards, OUT=home / "without", **common), "there is no GPU here"
+    said = make("grade-speed", path=runner, IMAGE="image:1", FROM=shards, OUT=timed, **common)
     assert not (course / "gradebook.db").exists(), "nothing but the merge writes"
     make("grade-merge", FROM=timed, **common)
     opened = Course.open(course)

@@ -12,8 +12,8 @@ import pytest
 
 from mlsys_grader.sandbox import launcher
 from mlsys_grader.sandbox.inside import wire
-from mlsys_grader.sandbox.launcher import SandboxDied
-from mlsys_grader.sandbox.sandbox import TRIES, Sandbox, Turns
+from mlsys_grader.sandbox.launcher import SandboxDiedError
+from mlsys_grader.sandbox.sandbox import MAX_FAILED_STARTS, Sandbox, SharedExclusiveLock
 from mlsys_lab.errors import CourseError
 from tests.grader.inside import RUN
 from tests.grader.processes import descendants, gone, named, parent, soon
@@ -81,8 +81,8 @@ def test_jobs_of_a_launcher_that_died_know_it_and_start_one_new_launcher_togethe
     for job in jobs:
         with pytest.raises(wire.WireError):
             works(job)
-        with pytest.raises(SandboxDied):
-            job.ending()
+        with pytest.raises(SandboxDiedError):
+            job.read_exit()
         job.close()
     answers = []
 
@@ -112,7 +112,7 @@ def test_a_launcher_outlives_the_thread_that_asked_for_it(tiny, started):
 
 
 def test_a_launcher_that_hangs_is_replaced(own, started, monkeypatch):
-    monkeypatch.setattr(launcher, "HAND_OVER_S", 0.5)
+    monkeypatch.setattr(launcher, "ACQUIRE_S", 0.5)
     inside = descendants(own._launcher._process.pid)
     for pid in inside:
         os.kill(pid, signal.SIGSTOP)
@@ -133,7 +133,7 @@ def test_launchers_that_die_without_a_word_are_given_up_in_one_line(tiny, monkey
     monkeypatch.setattr(launcher, "ENTRY", "import os; os.kill(os.getpid(), 9) #{path}")
     with pytest.raises(CourseError, match=r"^the sandbox keeps dying; help: .*memory"):
         Sandbox(tiny)
-    assert len(started) == TRIES
+    assert len(started) == MAX_FAILED_STARTS
 
 
 def test_a_sandbox_starts_beside_what_comes_next(tiny, started):
@@ -165,8 +165,8 @@ def test_a_child_dies_with_its_attendant_and_the_judge_knows_that_it_was_nobody_
         os.kill(parent(children[0]), signal.SIGKILL)
         with pytest.raises(wire.ClosedError):
             job.receive(deadline=soon())
-        with pytest.raises(SandboxDied):
-            job.ending()
+        with pytest.raises(SandboxDiedError):
+            job.read_exit()
     assert gone(children)
 
 
@@ -192,7 +192,7 @@ def test_spares_and_jobs_die_with_their_judge(tiny_labs, unsafe):
     program = HOLDS.format(path=[checks], labs=str(tiny_labs), entry=LIGHT, unsafe=unsafe)
     judge = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
     assert judge.stdout.readline() == b"ready\n"
-    members = 2 + 2 * 4  # the judge and the launcher; the job and three spares with an attendant each
+    members = 2 + 2 * 4  # the judge and the launcher; the job and three spares with a supervisor each
     until = soon()
     while len(family := descendants(judge.pid)) < members:
         assert time.monotonic() < until
@@ -204,23 +204,23 @@ def test_spares_and_jobs_die_with_their_judge(tiny_labs, unsafe):
 
 
 def test_who_wants_to_be_alone_waits_for_the_others_and_goes_before_the_next():
-    turns, order = Turns(), []
+    access, order = SharedExclusiveLock(), []
     alone_waits = threading.Event()
 
-    def alone():
+    def exclusive():
         alone_waits.set()
-        with turns.turn(alone=True):
+        with access.hold(exclusive=True):
             order.append("alone")
 
     def shared():
-        with turns.turn(alone=False):
+        with access.hold(exclusive=False):
             order.append("shared")
 
-    with turns.turn(alone=False), turns.turn(alone=False):
-        first = threading.Thread(target=alone)
+    with access.hold(exclusive=False), access.hold(exclusive=False):
+        first = threading.Thread(target=exclusive)
         first.start()
         assert alone_waits.wait(120)
-        while not turns._waiting:
+        while not access._waiting:
             time.sleep(0.01)
         second = threading.Thread(target=shared)
         second.start()

@@ -62,13 +62,13 @@ def test_steps_call_make_targets_and_take_no_text_from_outside_into_a_command(na
             assert re.fullmatch(r"actions/[a-z-]+@v\d+", step["uses"])
 
 
-def test_the_shares_that_are_judged_are_those_that_are_merged():
-    shares = JOBS["correctness"]["strategy"]["matrix"]["share"]
-    listed = " ".join(f"shares/{share}" for share in shares)
+def test_the_shards_that_are_judged_are_those_that_are_merged():
+    shards = JOBS["correctness"]["strategy"]["matrix"]["shard"]
+    listed = " ".join(f"shards/{shard}" for shard in shards)
     judged = next(step["run"] for step in JOBS["correctness"]["steps"] if "grade-shard" in step.get("run", ""))
-    assert f'SHARD="$SHARE/{len(shares)}"' in judged and 'OUT="shares/$SHARE"' in judged
+    assert f'SHARD="$SHARD/{len(shards)}"' in judged and 'OUT="shards/$SHARD"' in judged
     assert JOBS["correctness"]["strategy"]["fail-fast"] is False
-    assert TEXT.count(listed) == 2, "once where performance is measured, once where shares are merged"
+    assert TEXT.count(listed) == 2, "once where performance is measured, once where shards are merged"
 
 
 def test_the_python_of_the_grader_is_set_in_one_place_for_the_workflow_and_for_each_image():

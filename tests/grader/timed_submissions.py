@@ -26,7 +26,10 @@ for name in ("time", "perf_counter", "monotonic", "perf_counter_ns", "monotonic_
 """
 )
 
-TAKES_OVER = HONEST + "import numpy as np\nfrom mlsys_grader.sandbox.inside import timed, wire\nPlayer = timed.Player\n"
+TAKES_OVER = (
+    HONEST
+    + "import numpy as np\nfrom mlsys_grader.sandbox.inside import timed, wire\nRoundRunner = timed.RoundRunner\n"
+)
 """Submissions run in the process that times them, so they can change all of it."""
 
 CHEATS = {
@@ -51,22 +54,22 @@ def mix(x):
     "nothing computed until asked": (
         TAKES_OVER
         + """
-def play(self, seed, calls):
+def run_round(self, seed, calls):
     self.seeds = [seed]
     for _ in range(calls):
         self.seeds.append(timed.derive_seed(self.seeds[-1], [0.0]))
     return np.zeros((calls, 1))
-def answer(self, question, before=Player.answer):
-    if question.kind == "show":
+def handle(self, request, before=RoundRunner.handle):
+    if request.kind == "show":
         self.outputs = [(right(*self.make(seed, self.device)),) for seed in self.seeds]
-    return before(self, question)
-Player.play, Player.answer = play, answer
+    return before(self, request)
+RoundRunner.run_round, RoundRunner.handle = run_round, handle
 """
     ),
     "started ahead, in one batch": (
         TAKES_OVER
         + """
-def play(self, seed, calls):
+def run_round(self, seed, calls):
     seeds = [seed]
     for _ in range(calls - 1):
         seeds.append(timed.derive_seed(seeds[-1], [0.0]))
@@ -74,7 +77,7 @@ def play(self, seed, calls):
     return np.array([timed.project(out, s) for out, s in zip(self.outputs, seeds)])
 def right_all(x):
     return torch.softmax(x @ x.mT, dim=-1) @ x
-Player.play = play
+RoundRunner.run_round = run_round
 """
     ),
     "computed ahead by a thread": (
@@ -86,34 +89,34 @@ def ahead(self):
     for seed in range(8):
         outputs = (right(*self.make(seed, self.device)),)
         ready[seed] = outputs, timed.project(outputs, seed)
-def play(self, seed, calls):
+def run_round(self, seed, calls):
     thread = threading.Thread(target=ahead, args=(self,))
     thread.start()
     thread.join()
     self.outputs, committed = zip(*(ready[call % 8] for call in range(calls)))
     return np.array(committed)
-Player.play = play
+RoundRunner.run_round = run_round
 """
     ),
     "answers of the round before, again": (
         TAKES_OVER
         + """
-def play(self, seed, calls, before=Player.play):
+def run_round(self, seed, calls, before=RoundRunner.run_round):
     if not hasattr(self, "old") or len(self.old) != calls:
         self.old = before(self, seed, calls)
     return self.old
-Player.play = play
+RoundRunner.run_round = run_round
 """
     ),
     "a right number and another output": (
         TAKES_OVER
         + """
-def answer(self, question, before=Player.answer):
-    reply = before(self, question)
-    if question.kind == "show":
+def handle(self, request, before=RoundRunner.handle):
+    reply = before(self, request)
+    if request.kind == "show":
         reply.arrays["out0"] = reply.arrays["out0"] + np.float32(0.01)
     return reply
-Player.answer = answer
+RoundRunner.handle = handle
 """
     ),
     "written by another thread, or stream, after it was given back": (
@@ -132,17 +135,17 @@ def mix(x):
     "numbers for calls that were not made": (
         TAKES_OVER
         + """
-def play(self, seed, calls, before=Player.play):
+def run_round(self, seed, calls, before=RoundRunner.run_round):
     return before(self, seed, 1)
-Player.play = play
+RoundRunner.run_round = run_round
 """
     ),
     "a frame written ahead": (
         TAKES_OVER
         + """
-def answering(question, reply):
+def answering(request, reply):
     return wire.Frame(reply.kind, {**reply.meta, "nonce": "0" * 32}, reply.arrays)
-timed.make_answer = answering
+timed.reply_to = answering
 """
     ),
 }

@@ -29,7 +29,7 @@ ALLOWED = (
     "mlsys_lab.errors",
     *(
         f"mlsys_checks.sandboxed.{name}"
-        for name in ("spec", "storage", "values", "trees", "repeated_calls", "findings", "inputs", "texts")
+        for name in ("spec", "storage", "values", "trees", "repeated_calls", "findings", "inputs", "kernel_sources")
     ),
     "mlsys_lab.comm.rank",
     "mlsys_lab.models.aging",

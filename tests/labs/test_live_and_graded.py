@@ -57,7 +57,7 @@ def test_a_right_kernel_passes_in_the_notebook_and_in_the_grader(trial: str) -> 
 
 
 def traced(lab: LabUnderTest) -> list[Check]:
-    return [check for check in lab.checks.checks if check.traced and not check.texts]
+    return [check for check in lab.checks.checks if check.traced and not check.kernel_sources]
 
 
 def refusal(live: LiveChecks, check: Check) -> str:

@@ -8,11 +8,13 @@ from mlsys_grader.proving.mutation.tally import tally_mutations
 from tests.labs.harness import labs
 
 SEED, SAMPLE = 20, 300
-FLOORS = {"serving": 0.95}
+FLOORS = {"serving": 0.91}
 """Kill rate that a lab's checks reach at least: that of the sample when the lab was proved, less one percentage point.
 
 What is missing to 1 are mostly mutants that are right after all, such as a sum in another order.
 """
+LOWEST = 0.86
+"""Floor of a lab that has not been proved on this sample yet: the lowest rate of any lab on record, less one point."""
 
 
 @pytest.mark.weekly
@@ -20,4 +22,4 @@ What is missing to 1 are mostly mutants that are right after all, such as a sum 
 def test_the_kill_rate_holds_the_labs_floor(lab) -> None:
     tally = tally_mutations(lab, lab.checks, sample=SAMPLE, seed=SEED, workers=2)
     assert not tally.errors
-    assert tally.kill_rate >= FLOORS[lab.info.topic], "\n".join([tally.summary, *tally.lines])
+    assert tally.kill_rate >= FLOORS.get(lab.info.topic, LOWEST), "\n".join([tally.summary, *tally.lines])

@@ -15,7 +15,7 @@ from mlsys_lab.configs import RotaryScaling, preset
 from mlsys_lab.configs.huggingface import read_config
 from mlsys_lab.errors import InputError
 from mlsys_lab.models import Transformer, load
-from mlsys_lab.models.positions import rotary_angles, stretch_angles
+from mlsys_lab.models.positions import rotary_angles, scale_frequencies
 from tests.models.families import LLAMA31, Widened, build
 
 # As in test_loading.py; seen here were 3.8e-6 and 7.5e-15, and 5.5 without the scaling.
@@ -105,7 +105,7 @@ def test_radians_a_position(fields: dict[str, Any], in_fp64):
         expected, factor = ROPE_INIT_FUNCTIONS[theirs.rope_parameters["rope_type"]](theirs, torch.device("cpu"))
     assert factor == 1 and config.rope_scaling is not None
     H = config.head_dim
-    turns = stretch_angles(config.rope_theta ** (-torch.arange(0, H, 2) / H), config.rope_scaling)
+    turns = scale_frequencies(config.rope_theta ** (-torch.arange(0, H, 2) / H), config.rope_scaling)
     torch.testing.assert_close(turns, expected, rtol=1e-14, atol=0)
 
 
@@ -113,7 +113,7 @@ def test_llama_3_1_keeps_fast_pairs_and_slows_slow_ones():
     config = preset("llama3.1-8b")
     turns = config.rope_theta ** (-torch.arange(0, 128, 2, dtype=torch.float64) / 128)
     assert isinstance(config.rope_scaling, RotaryScaling)
-    share = stretch_angles(turns, config.rope_scaling) / turns
+    share = scale_frequencies(turns, config.rope_scaling) / turns
     rounds = 8192 * turns / (2 * math.pi)
     assert (share[rounds > 4] == 1).all() and (share[rounds < 1] == 1 / 8).all()
     between = share[(rounds > 1) & (rounds < 4)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlsys_lab.diffusion.cost import evaluations
-from mlsys_lab.diffusion.guidance import guide, scale_of
+from mlsys_lab.diffusion.guidance import guide, scale_from_weight
 from mlsys_lab.diffusion.samplers import DDIM
 from mlsys_lab.flops import dit, unet
 from tests.oracles.catalogue import oracles
@@ -20,7 +20,7 @@ COMPUTED = {
     "DI03": lambda i: [dit.multiply_adds(dit.preset("XL/2", size=64))],
     "DI04": lambda i: [dit.multiply_adds(dit.preset(f"XL/{patch}")) for patch in (4, 8)],
     "DI05": others,
-    "DI06": lambda i: [guide(i["c"], i["u"], scale) for scale in (float(i["s"]), scale_of(i["w"]))],
+    "DI06": lambda i: [guide(i["c"], i["u"], scale) for scale in (float(i["s"]), scale_from_weight(i["w"]))],
     "DI07": lambda i: [evaluations(DDIM(eta=1), i["ddpm"]), evaluations(DDIM(), i["ddim"], guided=True)],
 }
 

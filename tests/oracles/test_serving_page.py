@@ -95,12 +95,22 @@ def test_the_bounds(page) -> None:
     tokens = PROMPT + ANSWER
     assert page.alone.bounds["decode"].time_s == exactly(step_s([(1, tokens - 1)], 1.0))
     assert page.prompt.bounds["prefill"].time_s == exactly(step_s([(PROMPT, 0)], 1.0))
-    assert page.crowd.bounds["decode"].time_s == exactly(step_s([(1, tokens - 1)] * page.most, 1.0))
+    assert page.full.bounds["decode"].time_s == exactly(step_s([(1, tokens - 1)] * page.most, 1.0))
     room = CARDS * 0.9 * MEMORY - 2 * (BLOCKS + 2 * V * D)
     assert page.most == pytest.approx(room / TOKEN / tokens, rel=2e-3)  # norms on every card
     assert page.flops == exactly(REQUEST)
     assert page.peak / page.flops == exactly(CARDS * PEAK / REQUEST)
     assert page.flops == pytest.approx(2 * 70e9 * tokens, rel=0.02)  # "about 2N(n + m)"
+
+
+def test_tensor_parallelism_adds_160_all_reduces(page) -> None:
+    """Two a layer, each after the other: +1.6 ms on 5.2 at 10 µs, and as long as the arithmetic of a prompt."""
+    assert page.num_all_reduces == 2 * LAYERS == 160
+    assert page.added_s["a round figure"] == exactly(1.6e-3)
+    assert page.alone.bounds["decode"].time_s == pytest.approx(5.2e-3, rel=0.01)
+    assert page.prefill_reduce_s == exactly(160 * 1.75 * PROMPT * 2 * D / 242.45e9)
+    compute_s = flops(PROMPT, 0) / CARDS / PEAK
+    assert page.prefill_in_turn == exactly(compute_s / (compute_s + page.prefill_reduce_s))
 
 
 def test_static_and_continuous_batches(page) -> None:
@@ -111,12 +121,33 @@ def test_static_and_continuous_batches(page) -> None:
     assert page.static == 8 * 120
 
 
-def test_a_shared_beginning_is_fed_once(page) -> None:
+def test_a_shared_prefix_is_computed_once(page) -> None:
     written = 120 * (ANSWER - 1)  # the last token is not fed
     assert page.fed_tokens[0] == exactly(120 * PROMPT + written)
     assert page.fed_tokens[800] == exactly(800 + 120 * (PROMPT - 800) + written)
     done = replay(page.chats(0), 1024)
     assert page.prefix_ttft[0] == exactly(tail(done, 95)[0])
+
+
+def test_an_agent_session(page) -> None:
+    """30 turns of 1,500 + 100 tokens after 8,000: every turn's prompt from scratch, or its tool result alone."""
+    ends = [8000 + 1600 * turn + 1500 for turn in range(30)]
+    assert page.uncached_flops == exactly(sum(flops(end, 0) for end in ends))
+    assert page.cached_flops == exactly(flops(9500, 0) + sum(flops(1500, end - 1500) for end in ends[1:]))
+    assert page.context == 56_000
+    assert page.session_bytes == 56_000 * TOKEN
+
+
+def test_tiers_of_the_cache(page) -> None:
+    each = 56_000 * TOKEN / CARDS
+    assert list(page.load_s.values()) == exactly([each / rate for rate in (63e9, NETWORK, 7e9)])
+    assert page.even_bytes_per_s == exactly(each * EFFICIENCY * CARDS * PEAK / flops(56_000, 0))
+
+
+def test_routing_by_prefix_computes_each_prefix_once(page) -> None:
+    seen = len({customer for customer, _ in page.asked})
+    assert page.hit_rate["by prefix"] == pytest.approx((240 - seen) * (3000 // 16 * 16) / 240 / 3200, rel=0.02)
+    assert 24 / 4 < 2400 * 16 / 3000 < 24  # prefixes that fit on a replica
 
 
 def test_budgets(page) -> None:
@@ -140,7 +171,7 @@ def test_load_and_latency(page) -> None:
 
 
 def test_recompute_and_swap(page) -> None:
-    back = page.ways["LLaMA 3 70B, eight cards"]
+    back = page.ways["LLaMA 3 70B, eight GPUs"]
     assert back["recompute"] == exactly(flops(1000, 0) / CARDS / PEAK)
     assert back["swap"] == exactly(2 * 1000 * TOKEN / CARDS / 63e9)
 
@@ -161,13 +192,13 @@ def test_many_adapters_on_one_base(page) -> None:
     assert page.batched_s == exactly((weights + 32 * (cache + adapter)) / CARDS / BANDWIDTH)
 
 
-def test_parted_servers(page) -> None:
+def test_disaggregated_servers(page) -> None:
     assert page.sent_s == exactly(PROMPT * TOKEN / CARDS / NETWORK)
     assert page.ratio == exactly(step_s([(PROMPT, 0)]) * 256 / (step_s([(1, 1060)] * 256) * ANSWER))
 
 
 def test_groups_that_share_a_load(page) -> None:
-    """Requests in turn to each of four groups, each served alone; parted, bytes sent by hand."""
+    """Requests in turn to each of four groups, each served alone; disaggregated, bytes sent by hand."""
     for budget, run in zip((8192, 1024, 256), page.kept_by.values(), strict=False):
         done = [one for first in range(4) for one in replay(page.busy[first::4], budget)]
         assert (run.ttft_s[95], run.tpot_s[95]) == exactly(tail(done, 95))
@@ -175,7 +206,7 @@ def test_groups_that_share_a_load(page) -> None:
     assert page.wire.bytes_per_s == CARDS * NETWORK
 
 
-def test_models_that_share_cards(page) -> None:
+def test_models_that_share_gpus(page) -> None:
     """Equal services, first come first served: one queue for each model, or one of both at twice the speed."""
     service_s = page.one_each([(PROMPT, 0)], 0)
 
@@ -210,12 +241,42 @@ def test_costs(page) -> None:
     assert page.cost(1, 40) == exactly(second / 40 * 1e6)
 
 
+def test_deepseek_s_day(page) -> None:
+    """As printed: 226.75 nodes at 2 dollars per GPU-hour are 87,072 dollars; 56.3 % of the input was cached."""
+    assert page.deepseek_day == exactly(87_072)
+    assert page.deepseek_cost == exactly(87_072 / 168_000)
+    cached = page.DEEPSEEK_HIT / page.DEEPSEEK_INPUT
+    assert cached == pytest.approx(0.563, abs=1e-3)
+
+
+def test_latent_attention_is_copied_by_tensor_parallelism(page) -> None:
+    left = 0.9 * 8 * page.hardware.device("H200").memory_bytes - 671e9
+    assert page.dp_tokens == pytest.approx(left / (61 * 576 * 2), rel=2e-3)
+    assert page.dp_tokens == exactly(8 * page.tp_tokens)
+
+
+def test_all_to_alls_of_a_decode_step(page) -> None:
+    """DeepEP V1's table for 128 ranks, in the 61 - 3 layers with experts."""
+    assert page.ep_step_s == exactly((61 - 3) * (192e-6 + 369e-6))
+
+
+def test_the_design_problem(page) -> None:
+    decodes = 300 * flops(1, 6150)
+    each = 0.8 * flops(1000, 5000) + 0.2 * flops(6000, 0) + decodes
+    node = 0.5 * CARDS * PEAK / each
+    assert page.p8_node == exactly(node)
+    assert page.p8_nodes == math.ceil(40 / (0.75 * node)) == 5
+    assert page.p8_inside == exactly(8 * 12.5)
+    assert page.p8_cache == exactly(100 * 6300 * TOKEN)
+    assert page.p8_cost == exactly(5 * 20 / 3600 / 12_000 * 1e6)
+
+
 def test_problems(page) -> None:
     one = 2 * 500 * (6.98e9 + 7.50e9)  # prompts without the head
     assert page.p1_rate == pytest.approx(0.5 * PEAK / one, rel=0.03)
     assert page.p1_inside == exactly(page.p1_rate * 15)
     assert page.p2_static == 50 + 40 + 60
-    assert page.p2_continuous == 130  # 10, 20, 40, 60 beside 50, 30 on two slots
+    assert page.p2_continuous == 130  # 10, 20, 40, 60 in one slot, 50, 30 in the other
     assert page.p3_share == exactly(31.5 / 431.5)
     assert page.p4_chunks == math.ceil(8000 / (0.03 * 0.5 * PEAK / 16e9 - 100))
     assert page.p5_even == exactly(131_072 / 8e9 * 0.5 * 989e12)

@@ -1,4 +1,4 @@
-"""What runs beside the learner's code: all of the checks that goes into a sandbox.
+"""What runs next to the learner's code: the only part of the checks inside a sandbox.
 
 Modules here serve every lab; a folder or module named after a topic holds the calls of that lab.
 """

@@ -1,6 +1,6 @@
-"""The sandboxed side of a check: call the learner's code under limits, and put what goes wrong into words.
+"""Run a check's calls on the learner's code under limits, and describe what goes wrong.
 
-Nothing here decides whether an answer is right, so this is all that a grader's sandbox needs.
+No verdict is formed here, so this is all that a grader's sandbox needs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_checks.sandboxed.exceptions import ProblemError, describe_raised, describe_time_out, describe_unwritten
+from mlsys_checks.sandboxed.exceptions import ProblemError, describe_not_implemented, describe_raised, describe_time_out
 from mlsys_checks.sandboxed.ranks import run_on_threads
 from mlsys_checks.sandboxed.spec import Arrays, Call, Check, Mismatch
 from mlsys_lab.errors import UnfinishedError
@@ -24,17 +24,16 @@ from mlsys_lab.stack.loading import find_elsewhere, find_lost
 DTYPES = frozenset(
     {"bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64"},
 )
-"""What may cross between the sandboxed and the trusted side."""
-MOST_ARRAYS = 256
-"""How many arrays may cross in one answer: a notebook asks for no more than what a grader can read."""
+"""Types that may cross between the sandboxed and the trusted side."""
+MAX_ARRAYS = 256
+"""Arrays in one answer: a notebook allows no more than a grader can read."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What calling the learner's code gave: arrays, or the problem that stood in the way.
+    """Result of calling the learner's code: arrays, or the problem.
 
-    `unfinished` tells a task that has not been written from one that is wrong. `peak_bytes` is None unless the check
-    has a memory budget.
+    `unfinished`: the task has not been written. `peak_bytes` is None unless the check has a memory budget.
     """
 
     arrays: Arrays | None
@@ -45,10 +44,10 @@ class Attempt:
 
 
 def missing_names(check: Call | Check, artifact: Any) -> Mismatch | None:
-    """The problem of an artifact that does not define what the check uses, or None.
+    """The problem of an artifact that lacks a name the check uses, or None.
 
-    Raises `ArtifactError` where it defines a kernel that may not be run, or lost the cell that would define the name;
-    `UnfinishedError` where that cell ran into a task that has not been written.
+    Raises `ArtifactError` if it defines a kernel that may not run, or lost the cell that would define the name;
+    `UnfinishedError` if that cell ran into an unwritten task.
     """
     missing = [name for name in check.uses if not hasattr(artifact, name)]
     if not missing:
@@ -64,8 +63,7 @@ def missing_names(check: Call | Check, artifact: Any) -> Mismatch | None:
 def attempt(check: Call | Check, artifact: Any, inputs: Arrays, patience: float = 1.0) -> Attempt:
     """Call `check.run` on a copy of `inputs` under the check's time and memory limits; `patience` as in `time_limit`.
 
-    `inputs` must be public already (`mlsys_checks.trusted.verdict.public_inputs`). Only KeyboardInterrupt passes
-    through.
+    `inputs` must be public (`mlsys_checks.trusted.verdict.public_inputs`). Only KeyboardInterrupt propagates.
     """
     try:
         problem = missing_names(check, artifact)
@@ -77,7 +75,7 @@ def attempt(check: Call | Check, artifact: Any, inputs: Arrays, patience: float 
     arrays: Arrays | None = None
     unfinished, tracker = False, None
     fed = {name: array.copy() for name, array in inputs.items()}
-    limit_s = check.time_limit_s * (2 if check.ranks else 1)  # a rank that loops is told, with its number, before
+    limit_s = check.time_limit_s * (2 if check.ranks else 1)  # a looping rank is reported by number before that
     start = time.perf_counter()
     try:
         with _memory_tracker(check) as tracker, time_limit(limit_s, patience):
@@ -89,13 +87,13 @@ def attempt(check: Call | Check, artifact: Any, inputs: Arrays, patience: float 
     except OutOfTimeError:
         problem = describe_time_out(limit_s)
     except (NotImplementedError, UnfinishedError) as error:
-        problem, unfinished = describe_unwritten(error), True
-    except BaseException as error:  # a learner's code may raise anything, SystemExit included
+        problem, unfinished = describe_not_implemented(error), True
+    except BaseException as error:  # a learner's code may raise anything, even SystemExit
         problem = describe_raised(error)
     time_s = time.perf_counter() - start
     peak_bytes = tracker.peak_bytes if tracker is not None else None
     if problem is None:
-        problem = _not_arrays(arrays) or _over_budget(check, peak_bytes) or _changed(fed, inputs)
+        problem = _find_non_array(arrays) or _find_memory_excess(check, peak_bytes) or _find_changed_input(fed, inputs)
     return Attempt(None if problem else arrays, problem, unfinished, time_s, peak_bytes)
 
 
@@ -113,26 +111,26 @@ def _memory_tracker(check: Call | Check) -> Any:
     return nullcontext() if check.ranks else track_memory()  # each rank counts its own
 
 
-def _changed(fed: Arrays, inputs: Arrays) -> Mismatch | None:
-    """The problem of code that worked in an array which it was given, where the caller still needs it."""
+def _find_changed_input(fed: Arrays, inputs: Arrays) -> Mismatch | None:
+    """The problem of code that modified an input which the caller still needs."""
     for name, given in inputs.items():
         if not np.array_equal(fed[name], given, equal_nan=given.dtype.kind == "f"):
             return Mismatch(f"your code changes its input `{name}`", "other values after the call", "those of before")
     return None
 
 
-def _over_budget(check: Call | Check, peak_bytes: int | None) -> Mismatch | None:
+def _find_memory_excess(check: Call | Check, peak_bytes: int | None) -> Mismatch | None:
     if check.memory_bytes is None or peak_bytes is None or peak_bytes <= check.memory_bytes:
         return None
     return Mismatch("it holds too much memory", f"{peak_bytes:,} bytes", f"at most {check.memory_bytes:,} bytes")
 
 
-def _not_arrays(arrays: object) -> Mismatch | None:
+def _find_non_array(arrays: object) -> Mismatch | None:
     expected = "arrays of bool, int, uint8 or float"
     if not isinstance(arrays, Mapping):
         return Mismatch("the answer is not a set of named arrays", type(arrays).__name__, expected)
-    if len(arrays) > MOST_ARRAYS:
-        return Mismatch("the answer has too many parts", f"{len(arrays)} arrays", f"at most {MOST_ARRAYS}")
+    if len(arrays) > MAX_ARRAYS:
+        return Mismatch("the answer has too many parts", f"{len(arrays)} arrays", f"at most {MAX_ARRAYS}")
     for name, array in arrays.items():
         if type(array) is not np.ndarray:
             return Mismatch(f"`{name}` is not an array", type(array).__name__, expected)

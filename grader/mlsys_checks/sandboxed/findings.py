@@ -1,4 +1,4 @@
-"""What was found of launches, on its way to the trusted side: one branch among a check's arrays."""
+"""What a traced launch did, as arrays for the trusted side."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mlsys_lab.kernels.trace.events import Trace
 from mlsys_lab.kernels.trace.findings import findings
 
 LAUNCHES = "launches"
-"""The branch that holds, by the kernel's name, the findings of its launch."""
+"""Branch of the findings, by kernel name."""
 
 
 def collect_findings(trace: Trace, artifact: Any = None, *, actor: str = "program") -> Arrays:
-    """Counts and faults of one launch (`findings`), as arrays."""
+    """Counts and faults of one launch as arrays."""
     return flatten({LAUNCHES: {trace.kernel: findings(trace, artifact, actor=actor)}})

@@ -1,4 +1,4 @@
-"""What a check hands to a learner's code, and whether it is still the same afterwards."""
+"""Verify that a learner's code leaves its inputs unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOWN = 300
 
 @contextmanager
 def unchanged(**given: Any) -> Iterator[None]:
-    """Raise `InputError` where what is given to the learner's code is another after it."""
+    """Raise `InputError` if an input has changed when the block ends."""
     before = deepcopy(given)
     yield
     for name, value in given.items():
@@ -25,6 +25,6 @@ def unchanged(**given: Any) -> Iterator[None]:
 
 
 def _differ(one: Any, other: Any) -> bool:
-    """Whether two values, or any two elements of two arrays of one shape, are not equal."""
+    """Whether two values, or any elements of two arrays of one shape, differ."""
     unequal = one != other
     return bool(unequal.any() if hasattr(unequal, "any") else unequal)

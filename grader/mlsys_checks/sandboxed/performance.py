@@ -1,7 +1,7 @@
-"""Extra points for speed: what is timed, against what, and how points follow from the ratio.
+"""Performance points: what is timed, against what, and how points follow from the ratio.
 
 The sandboxed side is `make` and `call`, functions of a module of calls like every `run`; `library` stays on the trusted
-side. The protocol that measures them against each other is that of the grader's room `speed`.
+side. The grader's package `speed` has the protocol of the measurement.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from mlsys_lab.errors import InputError
 
 @dataclass(frozen=True)
 class Work:
-    """What no implementation of a call can do without: bytes to and from memory, operations, and their precision.
+    """Lower bound on a call's work: bytes to and from memory, operations, and their precision.
 
-    A multiply-add is two operations; `precision` is a key of a device's peaks ("fp32", "bf16", ...). Inputs that were
-    just made may still lie in the device's last-level cache: choose sizes several times that large, or the bytes
-    that memory has to move are fewer.
+    A multiply-add is two operations; `precision` is a key of a device's peaks ("fp32", "bf16", ...). Fresh inputs may
+    still be in the last-level cache: choose sizes several times as large, or memory has to move fewer bytes.
     """
 
     size_bytes: float = 0.0
@@ -29,24 +28,24 @@ class Work:
 
 @dataclass(frozen=True)
 class Performance:
-    """Extra points of a check, by the time of one call of the learner's code.
+    """Extra points of a check for the time of one call of the learner's code.
 
-    make(seed, device)      -> a tuple of inputs, drawn on the device from the whole of the seed: whatever two seeds
-                               share could be computed ahead
+    make(seed, device)      -> a tuple of inputs, drawn on the device from all bits of the seed: whatever two seeds
+                               have in common could be computed ahead
     call(artifact, *inputs) -> a tensor or a tuple of tensors, by calling the learner's code
     library(*inputs)        -> the same from a library: the oracle and, unless `against` is "bound", the baseline
 
-    `against` "library": the ratio is the library's time over the learner's. "bound": it is the time in which this
-    device, as measured in the same run, does `work`, over the learner's. Points rise linearly from none at the ratio
-    `start` to all at `target`. No honest call takes less than `least_s`, nor less than `work` at the device's data
-    sheet peaks. `scale` widens the tolerance of `library`'s dtype as in `mlsys_checks.trusted.compare.close`.
-    `device` is "cuda"; "cpu" is for tests of the grader itself.
+    `against` "library": the ratio is the library's time over the learner's. "bound": it is the time for `work` at this
+    device's limits, measured in the same run, over the learner's. Points rise linearly from none at the ratio `start`
+    to all at `target`. No honest call takes less than `min_s`, nor less than `work` at the data sheet's peaks. `scale`
+    widens the tolerance of `library`'s dtype as in `mlsys_checks.trusted.compare.close`. `device` is "cuda"; "cpu" is
+    for tests of the grader itself.
 
-    Where the check is `traced`, `artifact` is a module of the submission's kernels alone: nothing else of it runs in
-    the process that is timed, so that `make` and `call` are the course's own; with the texts of the check's `texts`.
+    If the check is `traced`, `artifact` is a module of the submission's kernels and kernel sources alone: nothing else
+    of it runs in the timed process, and `make` and `call` are the course's own.
 
-    Making inputs and committing to outputs is timed along with the call. It should take little beside it: what it
-    takes is counted against the learner (the grader's `speed.rounds` says why), so set `target` by what the
+    Making inputs and committing to outputs is timed along with the call, and charged to the learner (the grader's
+    `speed.rounds` explains why). Both should take little time compared with the call, so set `target` by what the
     reference reaches.
     """
 
@@ -58,7 +57,7 @@ class Performance:
     start: float = 0.0
     against: Literal["library", "bound"] = "library"
     work: Work | None = None
-    least_s: float = 0.0
+    min_s: float = 0.0
     scale: float = 1.0
     device: Literal["cuda", "cpu"] = "cuda"
 
@@ -81,6 +80,6 @@ class Performance:
             raise InputError("a fraction of a bound needs the work that makes the bound", expected="Work(...)")
 
     def earned(self, ratio: float) -> float:
-        """The points that a ratio earns, from 0 at `start` to all of them at `target`."""
+        """Points for a ratio, linear from 0 at `start` to all at `target`."""
         share = (ratio - self.start) / (self.target - self.start)
         return self.points * min(max(share, 0.0), 1.0)

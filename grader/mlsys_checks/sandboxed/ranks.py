@@ -1,7 +1,7 @@
-"""Programs of several ranks as checks call them: arrays of each rank by name, and what each rank posted.
+"""Checks of multi-rank programs: arrays of each rank by name, and what each rank posted.
 
-`run(artifact, rank, arrays)` of such a check is called once on each rank, with that rank's arrays. In a notebook the
-ranks are threads that take turns; the grader gives each a process of its own, and carries and counts their messages.
+`run(artifact, rank, arrays)` of such a check is called once per rank with that rank's arrays. In a notebook ranks are
+threads that take turns; the grader gives each its own process, and routes and counts their messages.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from mlsys_lab.comm import Rank  # imports torch
     from mlsys_lab.comm.ledger import Log
 
-LATER = "later"
-"""The array of a rank's inputs that is held back until the rank asks for its elements, one by one."""
+DEFERRED = "deferred"
+"""Name of a rank's input array that the rank can only reveal element by element."""
 LOGS, MARKS = "logs", "marks"
 KINDS = ("send", "recv", "finish")
-"""What an event of a log is, by the number in its first column."""
+"""Kinds of log events, by the number in the first column."""
 
 
 def join_ranks(
     parts: Sequence[Arrays], logs: Sequence[Log] = (), marks: Sequence[Sequence[tuple[int, int]]] = ()
 ) -> Arrays:
-    """Join the arrays of rank 0, 1, … into one set of arrays by name, and with them what each rank posted.
+    """Join the arrays of rank 0, 1, … and what each rank posted into one set of arrays.
 
-    `marks` are each rank's calls of `reveal`: the element, and the number of posts that the rank had made by then.
-    Raises InputError for a rank without arrays, and for a name that holds the separator of paths.
+    `marks` are each rank's calls of `reveal`: the element, and the number of posts made before. Raises InputError for a
+    rank without arrays, and for a name that contains the path separator.
     """
     if empty := [str(rank) for rank, part in enumerate(parts) if not part]:
         raise InputError("each rank needs an array", got=f"none for rank {', '.join(empty)}")
@@ -46,16 +46,16 @@ def join_ranks(
 
 
 def split_ranks(arrays: Arrays) -> list[Arrays]:
-    """Split what `join_ranks` joined into the arrays of rank 0, 1, …; names that belong to no rank are left out."""
+    """Inverse of `join_ranks`: the arrays of rank 0, 1, …; names that belong to no rank are dropped."""
     tree = nest(arrays)
     size = sum(name.isdecimal() for name in tree)
     return [tree[str(rank)] for rank in range(size)]
 
 
 def encode_logs(logs: Sequence[Log]) -> list[np.ndarray]:
-    """Write each rank's log as int64 [events, 4]: kind (see `KINDS`), peer or number of the post, bytes, channel.
+    """Encode each rank's log as int64 [events, 4]: kind (see `KINDS`), peer or post number, bytes, channel.
 
-    Channels are numbered in the order in which they first appear.
+    Channels are numbered by first appearance.
     """
     from mlsys_lab.comm.ledger import Finish
 
@@ -73,14 +73,14 @@ def encode_logs(logs: Sequence[Log]) -> list[np.ndarray]:
     return encoded
 
 
-def hold_back(part: Arrays) -> tuple[Arrays, list[float] | None]:
-    """Split a rank's inputs into those that it starts with and those that are held back, None if there are none."""
-    later = part[LATER].tolist() if LATER in part else None
-    return {name: array for name, array in part.items() if name != LATER}, later
+def split_deferred(part: Arrays) -> tuple[Arrays, list[float] | None]:
+    """Split a rank's inputs into those available at the start and the deferred ones, None if there are none."""
+    later = part[DEFERRED].tolist() if DEFERRED in part else None
+    return {name: array for name, array in part.items() if name != DEFERRED}, later
 
 
 def bind_rank(check: Call | Check, rank: Rank, reveal: Reveal | None = None) -> Call:
-    """Make the call of a check on one of its ranks, which has the check's memory for itself."""
+    """Bind a check's call to one rank, which gets the check's memory budget for itself."""
     handed = (rank,) if reveal is None else (rank, reveal)
     return Call(
         lambda artifact, arrays: check.run(artifact, *handed, arrays),
@@ -91,20 +91,20 @@ def bind_rank(check: Call | Check, rank: Rank, reveal: Reveal | None = None) -> 
 
 
 def name_rank(problem: Mismatch, rank: int) -> Mismatch:
-    """Say on which rank a problem arose."""
+    """Prefix a problem with its rank."""
     return Mismatch(f"on rank {rank}: {problem.what}", problem.got, problem.expected, is_form=problem.is_form)
 
 
 def describe_deadlock(waits: str) -> Mismatch:
-    """Put into words that no rank can go on; `waits` says what each of them waits for."""
+    """Describe a deadlock; `waits` says what each rank waits for."""
     return Mismatch("the ranks wait for each other, and none can go on", waits, "a receive for each send, in time")
 
 
 def run_on_threads(attempt: Callable[..., Any], check: Call | Check, artifact: Any, arrays: Arrays) -> Arrays:
-    """`attempt` a check on ranks that are threads, as many as `arrays` are for; join their answers and logs.
+    """`attempt` a check with one thread per rank of `arrays`; join their answers and logs.
 
-    Raises `ProblemError` where a rank does not give its answer, or none can go on, and `MessageError` for a message
-    that nobody receives.
+    Raises `ProblemError` if a rank fails or all are deadlocked, and `MessageError` for a message that is never
+    received.
     """
     from mlsys_lab.comm import DeadlockError, RankError, RankTimeoutError, run
 
@@ -112,7 +112,7 @@ def run_on_threads(attempt: Callable[..., Any], check: Call | Check, artifact: A
     marks: list[list[tuple[int, int]]] = [[] for _ in parts]
 
     def program(rank: Rank, part: Arrays) -> Arrays:
-        given, later = hold_back(part)
+        given, later = split_deferred(part)
 
         def reveal(i: int) -> float:
             assert later is not None

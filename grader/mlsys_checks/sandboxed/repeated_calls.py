@@ -1,4 +1,4 @@
-"""Call a learner's function more than once, so that what it keeps between calls shows in the answer that counts."""
+"""Call a learner's function more than once, so that state kept between calls shows in the graded answer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mlsys_lab.errors import InputError
 
 
 def call_before(function: Callable[..., Any], args: Sequence[Any], others: Sequence[Any]) -> None:
-    """Call a function with `args` but for one argument, taken from `others`, each in turn.
+    """Call a function with one argument replaced by each of `others` in turn.
 
-    The answers are dropped: a function that caches them by too few arguments returns one of them for `args`.
+    The answers are dropped: a function that caches by too few arguments returns one of them for `args`.
     """
     for i, other in enumerate(others):
         with suppress(Exception):
@@ -20,7 +20,7 @@ def call_before(function: Callable[..., Any], args: Sequence[Any], others: Seque
 
 
 def call_twice(name: str, call: Callable[[], Any]) -> Any:
-    """The second answer of a call made twice; `InputError` if it holds a list or dictionary of the first."""
+    """The second answer of a repeated call; `InputError` if it shares a list or dictionary with the first."""
     before, after = call(), call()
     given = {id(one) for one in _mutable(before)}
     if any(id(one) in given for one in _mutable(after)):
@@ -33,7 +33,7 @@ def call_twice(name: str, call: Callable[[], Any]) -> Any:
 
 
 def _mutable(answer: Any) -> Iterator[list[Any] | dict[Any, Any]]:
-    """Yield the lists and dictionaries of an answer, at any depth."""
+    """Yield the lists and dictionaries in an answer, at any depth."""
     if isinstance(answer, list | dict):
         yield answer
     if isinstance(answer, list | tuple | dict):

@@ -1,4 +1,4 @@
-"""How lab 11's checks call the learner's code: scripts on blocks and tables, schedulers under a load, three functions.
+"""How lab 11's checks call the learner's code: scripts on pools and block tables, schedulers under a load, functions.
 
 Scripts, loads and logs cross as JSON, in the arrays `case` and `log`. A log says what came back from each call.
 """
@@ -18,172 +18,155 @@ VOCABULARY = 5
 """Tokens of prompts and outputs under a load: 0 to VOCABULARY - 1."""
 
 
-def next_token(tokens: Sequence[int]) -> int:
+def next_token(token_ids: Sequence[int]) -> int:
     """The token that the stand-in for a model samples after these."""
-    return (7 * sum(tokens[-3:]) + len(tokens)) % VOCABULARY
+    return (7 * sum(token_ids[-3:]) + len(token_ids)) % VOCABULARY
 
 
 def play_blocks(artifact: Any, arrays: Arrays) -> Arrays:
-    """Play a script of calls on a block manager, while one block of a second manager is allocated.
+    """Play a script of calls on a block pool, while one block of a second pool is allocated.
 
-    `blocks` of the log are what allocate and find give, None for no block. Calls name a block by its place there.
+    `blocks` of the log are what allocate and get_cached_block return, None for no block. Calls name a block by its
+    index there.
     """
     case = decode_value(arrays["case"])
-    kind, num_blocks = getattr(artifact, case["manager"]), case["num_blocks"]
-    manager, other = kind(num_blocks), kind(num_blocks)
+    kind, num_blocks = getattr(artifact, case["pool"]), case["num_blocks"]
+    pool, other = kind(num_blocks), kind(num_blocks)
     _allocate(other)
     blocks: list[int | None] = []
-    counts = [_count(manager, case)]
+    counts = [_count(pool, case)]
     for call, *arguments in case["script"]:
         if call == "allocate":
-            blocks.append(_allocate(manager))
-        elif call == "find":
-            found = manager.find(*arguments)
-            blocks.append(None if found is None else integer("find(key)", found))
+            blocks.append(_allocate(pool))
+        elif call == "get_cached_block":
+            found = pool.get_cached_block(*arguments)
+            blocks.append(None if found is None else integer("get_cached_block(block_hash)", found))
         elif blocks[arguments[0]] is None:
             break
         else:
-            getattr(manager, call)(blocks[arguments[0]], *arguments[1:])
-        counts.append(_count(manager, case))
-    if (found := integer("available", other.available)) != num_blocks - 1:
-        raise InputError(
-            "calls on one block manager change another", got=f"{found} blocks available", expected="all but 1"
-        )
+            getattr(pool, call)(blocks[arguments[0]], *arguments[1:])
+        counts.append(_count(pool, case))
+    if (found := integer("num_free_blocks", other.num_free_blocks)) != num_blocks - 1:
+        what = f"calls on one {case['pool']} changed another one: do both use the same list or dictionary?"
+        raise InputError(what, got=f"{found} free blocks", expected=f"{num_blocks - 1}")
     return {"log": encode_value({"blocks": blocks, "counts": counts})}
 
 
-def _allocate(manager: Any) -> int | None:
+def _allocate(pool: Any) -> int | None:
     """A block, or None where there is none."""
     try:
-        block = integer("allocate()", manager.allocate())
+        block = integer("allocate()", pool.allocate())
     except ValueError:
         return None
     if block < 0:
-        raise InputError("allocate() gives no block", got=str(block), expected="a block's number, or ValueError")
+        raise InputError(
+            "allocate() returned no block", got=str(block), expected="a block, or ValueError if none is free"
+        )
     return block
 
 
-def _count(manager: Any, case: dict[str, Any]) -> Any:
-    """How many blocks are available and the references of each; of a large pool how many are available, read often."""
+def _count(pool: Any, case: dict[str, Any]) -> Any:
+    """Number of free blocks and reference counts; of a large pool only the number, read `reads` times."""
     if case["reads"]:
-        return [integer("available", manager.available) for _ in range(case["reads"])][-1]
-    return count_blocks(manager)
+        return [integer("num_free_blocks", pool.num_free_blocks) for _ in range(case["reads"])][-1]
+    return count_blocks(pool)
 
 
-def count_blocks(manager: Any) -> tuple[int, list[int]]:
-    """How many blocks are available, which must be all that are not used, and the references of each."""
-    available, count = integer("available", manager.available), len(manager.references)
-    if (both := integer("used", manager.used) + available) != count:
-        what = "blocks that are used and blocks that are available are not all blocks"
-        raise InputError(what, got=f"{both} together", expected=str(count))
-    return available, [integer("a reference count", manager.references[block]) for block in range(count)]
+def count_blocks(pool: Any) -> tuple[int, list[int]]:
+    """Number of free blocks, which must be all that are not used, and the reference count of each block."""
+    num_free, count = integer("num_free_blocks", pool.num_free_blocks), len(pool.ref_cnt)
+    if not 0 <= num_free <= count:
+        what = "num_free_blocks is out of range: is a block twice among the free ones, or freed while it is in use?"
+        raise InputError(what, got=str(num_free), expected=f"0 to {count}")
+    if (lowest := min(pool.ref_cnt)) < 0:
+        what = f"ref_cnt[{pool.ref_cnt.index(lowest)}] is negative: is a block freed that a sequence no longer uses?"
+        raise InputError(what, got=str(lowest), expected="0 or more")
+    if (both := integer("num_used_blocks", pool.num_used_blocks) + num_free) != count:
+        raise InputError("num_used_blocks + num_free_blocks is not num_blocks", got=str(both), expected=str(count))
+    return num_free, [integer("a reference count", pool.ref_cnt[block]) for block in range(count)]
 
 
-SHIFT = 3
-"""Added to all tokens in the second tables, so that no block of theirs is known by a key of the first."""
+def make_manager(artifact: Any, case: dict[str, Any], block_size: int = 0) -> Any:
+    """A block manager with a pool of its own."""
+    return getattr(artifact, case["manager"])(case["num_blocks"], block_size or case["block_size"])
 
 
-def make_tables(artifact: Any, case: dict[str, Any], block_size: int = 0) -> Any:
-    """Empty tables on a pool of their own."""
-    manager = getattr(artifact, case["manager"])(case["num_blocks"])
-    return getattr(artifact, case["tables"])(manager, block_size or case["block_size"])
-
-
-def table_of(tables: Any, number: int) -> list[int]:
+def table_of(seq: Any) -> list[int]:
     """The block table of a sequence."""
-    return [integer("a block of a table", block) for block in tables.table(number)]
+    return [integer("a block of a block table", block) for block in seq.block_table]
 
 
 class _Tables:
-    """Tables while calls are made on them, sequences by their places in the case, and what was lent to the calls."""
+    """A block manager while calls are made on it, with sequences by their index in the case."""
 
-    def __init__(self, artifact: Any, case: dict[str, Any], shift: int = 0) -> None:
-        self.tables = make_tables(artifact, case)
-        self.prompts = [[token + shift for token in prompt] for prompt in case["prompts"]]
-        self.numbers: dict[int, Any] = {}
-        self.lent: list[tuple[str, Any, Any]] = []
+    def __init__(self, artifact: Any, case: dict[str, Any]) -> None:
+        self.artifact, self.manager, self.prompts = artifact, make_manager(artifact, case), case["prompts"]
+        self.seqs: dict[int, Any] = {}
 
-    def start(self, seq: int, count: int) -> None:
-        """Start a sequence with the first tokens of its prompt."""
-        tokens = self.prompts[seq][:count]
-        self.lent.append(("start", tokens, tokens.copy()))
-        self.numbers[seq] = self.tables.start(tokens)
+    def start(self, i: int, count: int) -> int:
+        """Make a sequence of the first tokens of a prompt; the number of tokens found in the cache."""
+        seq = self.seqs[i] = self.artifact.Sequence(i, self.prompts[i][:count], count, len(self.prompts[i]))
+        return integer("allocate_prefix(seq)", self.manager.allocate_prefix(seq))
 
-    def try_reserve(self, counts: list[list[int]], spare: int) -> bool:
-        """Make room for tokens of sequences: whether there was."""
-        asked = {self.numbers[seq]: count for seq, count in counts}
-        self.lent.append(("try_reserve", asked, asked.copy()))
-        answer = self.tables.try_reserve(asked, spare=spare) if spare else self.tables.try_reserve(asked)
+    def allocate_slots(self, i: int, count: int, reserved: int) -> bool:
+        seq, arguments = self.seqs[i], (count, reserved) if reserved else (count,)
+        answer = self.manager.allocate_slots(seq, *arguments)
         if not isinstance(answer, bool | np.bool_):
-            raise InputError("try_reserve gives no truth value", got=repr(answer)[:60], expected="True or False")
+            raise InputError(
+                "allocate_slots returned no truth value", got=describe_value(answer), expected="True or False"
+            )
         return bool(answer)
 
-    def commit(self, counts: list[list[int]]) -> None:
-        """Commit the next tokens of sequences."""
-        new = {}
-        for seq, count in counts:
-            first = self.tables.length(self.numbers[seq])
-            new[self.numbers[seq]] = self.prompts[seq][first : first + count]
-        self.lent.append(("commit", new, {number: tokens.copy() for number, tokens in new.items()}))
-        self.tables.commit(new)
+    def compute(self, i: int, count: int) -> None:
+        """Count the next tokens of a sequence as computed, and cache the blocks that they fill."""
+        seq, end = self.seqs[i], self.seqs[i].num_computed_tokens + count
+        seq.token_ids.extend(self.prompts[i][len(seq.token_ids) : end])
+        seq.num_computed_tokens = end
+        self.manager.cache_full_blocks(seq)
 
-    def drop(self, seq: int) -> None:
-        """Drop a sequence, and check that it is forgotten; any error says that it is."""
-        number = self.numbers.pop(seq)
-        self.tables.drop(number)
-        for name in ("table", "length"):
-            try:
-                left = getattr(self.tables, name)(number)
-            except Exception:  # whatever the learner's books raise for a number that they do not have
-                continue
-            if left:
-                got = f"{name} of it gives {describe_value(left)}"
-                raise InputError(
-                    "a sequence that was dropped is not forgotten", got=got, expected="no blocks or tokens"
-                )
+    def free(self, i: int) -> None:
+        seq = self.seqs.pop(i)
+        self.manager.free(seq)
+        if left := table_of(seq):
+            raise InputError("after free(seq), block_table is not empty", got=str(left)[:60], expected="[]")
+        if seq.num_computed_tokens:
+            got = str(seq.num_computed_tokens)
+            raise InputError("after free(seq), num_computed_tokens is not 0", got=got, expected="0")
 
     def lengths(self) -> list[tuple[int, int]]:
-        """How many tokens of each sequence are computed."""
-        return [(seq, integer("length", self.tables.length(number))) for seq, number in self.numbers.items()]
+        """How many tokens of each sequence are computed; no call may change the tokens themselves."""
+        for i, seq in self.seqs.items():
+            if list(seq.token_ids) != self.prompts[i][: len(seq.token_ids)]:
+                raise InputError("a call on the block manager changed `token_ids` of a sequence")
+        return [(i, integer("num_computed_tokens", seq.num_computed_tokens)) for i, seq in self.seqs.items()]
 
 
 def play_tables(artifact: Any, arrays: Arrays) -> Arrays:
-    """Play a script of calls on tables, and with other tokens on second tables, which must do the same.
+    """Play a script of calls on a block manager.
 
-    `num_blocks` of the log are what `pages` gives for pairs of block size and tokens.
+    `num_blocks` of the log are what `blocks_for` returns for pairs of block size and tokens.
     """
     case = decode_value(arrays["case"])
-    first, second = _Tables(artifact, case), _Tables(artifact, case, SHIFT)
-    steps = []
+    player, steps = _Tables(artifact, case), []
     for call, *arguments in case["script"]:
-        answer, _ = getattr(first, call)(*arguments), getattr(second, call)(*arguments)
-        steps.append(
-            {
-                "answer": answer,
-                "lengths": first.lengths(),
-                "tables": [(seq, table_of(first.tables, number)) for seq, number in first.numbers.items()],
-                "counts": count_blocks(first.tables.blocks),
-                "second": (second.lengths(), integer("available", second.tables.blocks.available)),
-            }
-        )
-    if changed := [name for name, now, before in first.lent if now != before]:
-        raise InputError(f"what {changed[0]} was given is changed", expected="as it was: copy what has to be kept")
-    empty = make_tables(artifact, case)
-    number = empty.start()
-    empty.try_reserve({number: 1})
-    empty.commit({number: [0]})
-    num_blocks = [integer("pages", make_tables(artifact, case, size).pages(tokens)) for size, tokens in case["sizes"]]
+        step = {"answer": getattr(player, call)(*arguments), "lengths": player.lengths()}
+        step["tables"] = [(i, table_of(seq)) for i, seq in player.seqs.items()]
+        steps.append(step | {"counts": count_blocks(player.manager.pool)})
+    num_blocks = [
+        integer(f"blocks_for({tokens})", make_manager(artifact, case, size).blocks_for(tokens))
+        for size, tokens in case["sizes"]
+    ]
     return {"log": encode_value({"steps": steps, "num_blocks": num_blocks})}
 
 
 def serve(load: dict[str, Any], server: Any) -> None:
-    """Let a load's requests arrive, run and leave by its clock: seconds of a step, a new token, a computed token.
+    """Let a load's requests arrive, run and leave, with a step time per step, new token and computed token.
 
-    Requests go by their places in the load. The server has `add(i, now_s)`; `finish(i)`, which aborts a request;
-    `step(now_s)`, which gives new and computed tokens of each sequence in a step; and `sample(now_s)`, which gives the
-    requests that got their last token.
+    Requests go by their index in the load. The server has `add(i, now_s)`; `finish(i)`, which aborts a request;
+    `step(now_s)`, which returns new and computed tokens of each sequence in a step; and `sample(now_s)`, which returns
+    the requests that got their last token.
     """
-    arrivals_s, leaves_s, (step_s, token_s, computed_s) = load["arrivals_s"], load["leaves_s"], load["clock"]
+    arrivals_s, leaves_s, (step_s, token_s, computed_s) = load["arrivals_s"], load["leaves_s"], load["step_time"]
     waiting = sorted(range(len(arrivals_s)), key=lambda i: arrivals_s[i])
     present: list[int] = []
     now_s = 0.0
@@ -208,11 +191,7 @@ def schedule(artifact: Any, arrays: Arrays) -> Arrays:
     load = decode_value(arrays["case"])
     server = _Recorder(artifact, load)
     serve(load, server)
-    return {"log": encode_value({"steps": server.steps, "end": count_blocks(server.scheduler.tables.blocks)})}
-
-
-FIXED = ("prompt", "most", "arrived_s")
-"""Attributes of a sequence that never change."""
+    return {"log": encode_value({"steps": server.steps, "end": count_blocks(server.scheduler.block_manager.pool)})}
 
 
 class _Recorder:
@@ -220,115 +199,96 @@ class _Recorder:
 
     def __init__(self, artifact: Any, load: dict[str, Any]) -> None:
         kind, arguments = getattr(artifact, load["scheduler"]), []
-        if load["scheduler"] == "PromisedScheduler":
-            arguments = [artifact.Clock(*load["clock"]), artifact.Objective(*load["objective"])]
-        self.scheduler = kind(make_tables(artifact, load), artifact.Limits(*load["limits"]), *arguments)
+        if load["scheduler"] == "SLOScheduler":
+            arguments = [artifact.StepTime(*load["step_time"]), artifact.SLO(*load["slo"])]
+        self.scheduler = kind(make_manager(artifact, load), artifact.SchedulerConfig(*load["config"]), *arguments)
         self.load, self.steps = load, list[dict[str, Any]]()
-        self.sequences: dict[int, Any] = {}
-        self.fixed: dict[int, list[Any]] = {}
-        self.batch: Any = None
+        self.seqs: dict[int, Any] = {}
+        self.indices: dict[int, int] = {}  # request of each sequence, by its id
+        self.output: Any = None
 
     def add(self, i: int, now_s: float) -> None:
-        """Add a request, and check that its sequence knows the length of its prompt."""
         self.scheduler.now_s = now_s
-        self.sequences[i] = one = self.scheduler.add(self.load["prompts"][i], self.load["outputs"][i])
-        if (found := integer("prompt", one.prompt)) != (length := len(self.load["prompts"][i])):
-            raise InputError("a sequence does not know how long its prompt is", got=str(found), expected=str(length))
-        self.fixed[i] = [getattr(one, name, None) for name in FIXED]
+        self.seqs[i] = seq = self.scheduler.add(self.load["prompts"][i], self.load["outputs"][i])
+        self.indices[id(seq)] = i
 
     def finish(self, i: int) -> None:
-        """Finish a request, which then has its tokens still, and no number."""
-        one = self.sequences.pop(i)
-        before = list(one.tokens)
-        self.scheduler.finish(one)
-        if list(one.tokens) != before:
-            raise InputError(
-                "`finish` changes the tokens of a sequence", got=f"{len(one.tokens)}", expected=f"{len(before)}"
-            )
-        if one.number is not None:
-            raise InputError("a sequence has a number after `finish`", got=describe_value(one.number), expected="None")
+        seq = self.seqs.pop(i)
+        del self.indices[id(seq)]
+        self.scheduler.finish(seq)
         self._require_idle()
 
     def step(self, now_s: float) -> list[tuple[int, int]]:
-        """Schedule a step, write it down, and commit its tokens."""
-        scheduler, tables = self.scheduler, self.scheduler.tables
+        scheduler = self.scheduler
         scheduler.now_s = now_s
         self._require_idle()
         for i in self.load["admits"] if not self.steps else ():
-            if not scheduler.admit(self.sequences[i]):
-                raise InputError(f"admit({i}) is False although there is room", got="False", expected="True")
+            if scheduler.admit(self.seqs[i]) is not True:
+                raise InputError(f"admit(sequence {i}) did not return True although there is room", expected="True")
         if len(self.steps) > self.load["max_steps"]:
-            raise InputError("requests have not finished", got=f"{len(self.steps)} steps")
-        self.batch = batch = self._schedule()
-        parts = [(len(tokens), integer("length", tables.length(number))) for number, tokens in batch.new.items()]
-        running = {one.number: i for i, one in self.sequences.items() if one.number is not None}
-        if strangers := [number for number in batch.new if number not in running]:
-            raise InputError(
-                f"step {len(self.steps)} schedules a sequence that does not run", got=f"number {strangers[0]}"
-            )
-        fed = [
-            (running[number], past, [integer("a token", token) for token in tokens])
-            for (number, tokens), (_, past) in zip(batch.new.items(), parts, strict=True)
+            what = "some requests never finish: is each sequence scheduled again after every step?"
+            raise InputError(what, got=f"{len(self.steps)} steps")
+        self.output = output = self._schedule()
+        scheduled = [
+            (self._index("num_scheduled_tokens", seq), seq, n) for seq, n in output.num_scheduled_tokens.items()
+        ]
+        running = {id(seq) for seq in scheduler.running}
+        if strangers := [i for i, seq, _ in scheduled if id(seq) not in running]:
+            what = f"step {len(self.steps)} schedules sequence {strangers[0]}, which is not in `running`"
+            raise InputError(what)
+        parts = [
+            (integer("a number of tokens", n), integer("num_computed_tokens", seq.num_computed_tokens))
+            for _, seq, n in scheduled
         ]
         self.steps.append(
             {
-                "fed": fed,
-                "sampled": self._find("writers"),
-                "preempted": self._find("preempted"),
-                "tables": [(i, table_of(tables, number)) for number, i in running.items()],
-                "available": count_blocks(tables.blocks)[0],
+                "scheduled": [(i, past, n) for (i, _, _), (n, past) in zip(scheduled, parts, strict=True)],
+                "sampled": self._indices("sampled"),
+                "preempted": self._indices("preempted"),
+                "tables": [(i, table_of(seq)) for i, seq in self.seqs.items() if id(seq) in running],
+                "num_free": count_blocks(scheduler.block_manager.pool)[0],
             }
         )
-        tables.commit(batch.new)
         return parts
 
     def sample(self, now_s: float) -> list[int]:
-        """Append a token to the sequences that are sampled, and finish those that have all."""
-        finished = []
-        for i in dict.fromkeys(self._find("writers")):
-            one = self.sequences[i]
-            self.scheduler.write(one, [next_token(one.tokens)])
-            if len(one.tokens) == len(self.load["prompts"][i]) + self.load["outputs"][i]:
-                finished.append(i)
-            for name, before in zip(FIXED, self.fixed[i], strict=True):
-                if (now := getattr(one, name, None)) != before:
-                    raise InputError(
-                        f"`{name}` of a sequence changes on the way", got=str(now)[:60], expected=str(before)
-                    )
-        if [list(tokens) for tokens in self.batch.new.values()] != [tokens for _, _, tokens in self.steps[-1]["fed"]]:
-            raise InputError("a batch changes when its sequences grow", expected="lists of its own")
+        sampled = [self._index("sampled", seq) for seq in self.output.sampled]
+        self.scheduler.update_from_output(self.output, [[next_token(seq.token_ids)] for seq in self.output.sampled])
+        total = {i: len(self.load["prompts"][i]) + self.load["outputs"][i] for i in sampled}
+        finished = [i for i in total if len(self.seqs[i].token_ids) == total[i]]
         for i in finished:
             self.finish(i)
         return finished
 
     def _schedule(self) -> Any:
-        """A batch in which every sequence has a token."""
-        batch, step = self.scheduler.schedule(), f"step {len(self.steps)} schedules"
-        if not all(hasattr(batch, name) for name in ("new", "writers", "preempted")):
-            raise InputError("schedule() gives no Batch", got=describe_value(batch), expected="a Batch")
-        if not batch.new:
-            raise InputError(
-                f"{step} no sequence", got=f"{len(self.sequences)} that wait or run", expected="one at least"
-            )
-        if empty := [number for number, tokens in batch.new.items() if not len(tokens)]:
-            raise InputError(
-                f"{step} a sequence without a token", got=f"number {empty[0]}", expected="one or more each"
-            )
-        return batch
+        output, step = self.scheduler.schedule(), f"step {len(self.steps)}"
+        if not all(hasattr(output, name) for name in ("num_scheduled_tokens", "sampled", "preempted")):
+            got = describe_value(output)
+            raise InputError("schedule() returned no SchedulerOutput", got=got, expected="a SchedulerOutput")
+        if not output.num_scheduled_tokens:
+            got = f"{len(self.seqs)} sequences wait or run"
+            raise InputError(f"{step} schedules no sequence", got=got, expected="one or more in num_scheduled_tokens")
+        for seq, n in output.num_scheduled_tokens.items():
+            if integer("a number of tokens", n) < 1:
+                what = f"{step} schedules sequence {self._index('num_scheduled_tokens', seq)} with no token"
+                raise InputError(what, got=str(n), expected="1 token or more, or no entry")
+        return output
 
-    def _find(self, name: str) -> list[int]:
-        """The requests whose sequences are in a list of the batch."""
-        places, found = {id(one): i for i, one in self.sequences.items()}, []
-        for one in getattr(self.batch, name):
-            if id(one) not in places:
-                raise InputError(f"batch.{name} holds something else than a sequence", got=describe_value(one))
-            found.append(places[id(one)])
-        return found
+    def _index(self, name: str, seq: Any) -> int:
+        if id(seq) in self.indices:
+            return self.indices[id(seq)]
+        what = f"{name} holds something that is no sequence waiting or running"
+        raise InputError(what, got=describe_value(seq), expected="Sequence objects that add() returned")
+
+    def _indices(self, name: str) -> list[int]:
+        return [self._index(name, seq) for seq in getattr(self.output, name)]
 
     def _require_idle(self) -> None:
-        idle, what = not self.sequences, "sequences wait or run" if self.sequences else "all requests have finished"
-        if bool(found := self.scheduler.idle) != idle:
-            raise InputError(f"{what}, and scheduler.idle is wrong", got=describe_value(found), expected=str(idle))
+        idle = not self.seqs
+        what = "no sequence waits or runs" if idle else f"{len(self.seqs)} sequences wait or run"
+        if bool(found := self.scheduler.is_idle) != idle:
+            what += ", but `waiting` and `running` do not say so: finish() and admit() move sequences between them"
+            raise InputError(what, got=f"is_idle {found}", expected=f"{idle}")
 
 
 def steps_to_first(artifact: Any, arrays: Arrays) -> Arrays:
@@ -337,45 +297,48 @@ def steps_to_first(artifact: Any, arrays: Arrays) -> Arrays:
     return {"steps": np.stack(found)}
 
 
-WIDE = "counts, in blocks twice as large"
-"""How many keys sequences have at another block size."""
+WIDE = "number of hashes, in blocks twice as large"
+"""How many hashes sequences have at another block size."""
 
 
-def mix_kinds(texts: list[list[int]]) -> list[list[int] | tuple[int, ...]]:
+def mix_kinds(prompts: list[list[int]]) -> list[list[int] | tuple[int, ...]]:
     """The token ids, every second sequence of them a tuple."""
-    return [tuple(tokens) if i % 2 else tokens for i, tokens in enumerate(texts)]
+    return [tuple(token_ids) if i % 2 else token_ids for i, token_ids in enumerate(prompts)]
 
 
-def keys(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `keys` for several sequences, at two block sizes: how many each has, and a number that equal keys share."""
+def hashes(artifact: Any, arrays: Arrays) -> Arrays:
+    """Call `hash_blocks` for several sequences, at two block sizes: how many each has, and which are equal."""
     case, seen = decode_value(arrays["case"]), dict[Any, int]()
-    texts, block_size = mix_kinds(case["texts"]), case["block_size"]
-    found = [artifact.keys(tokens, block_size) for tokens in texts]
+    prompts, block_size = mix_kinds(case["prompts"]), case["block_size"]
+    found = [artifact.hash_blocks(token_ids, block_size) for token_ids in prompts]
     if not all(isinstance(one, list | tuple) for one in found):
-        raise InputError("keys gives no list", got=describe_value(found[0]), expected="a key for each full block")
+        got = describe_value(found[0])
+        raise InputError("hash_blocks returned no list", got=got, expected="a list with a hash for each full block")
     try:
-        equal = [seen.setdefault(key, len(seen)) for one in found for key in one]
+        equal = [seen.setdefault(one, len(seen)) for of_prompt in found for one in of_prompt]
     except (TypeError, RecursionError) as error:  # no hash, or nested as deep as the sequence is long
-        raise InputError("a key cannot be looked up", got=str(error)[:60], expected="a dictionary's key") from None
-    wide = [len(artifact.keys(tokens, 2 * block_size)) for tokens in texts]
+        what = "what hash_blocks returned cannot be looked up in a dictionary"
+        raise InputError(what, got=str(error)[:60], expected="hashable objects") from None
+    wide = [len(artifact.hash_blocks(token_ids, 2 * block_size)) for token_ids in prompts]
     counts = [len(one) for one in found]
-    return {name: np.array(one, np.int64) for name, one in (("counts", counts), ("equal", equal), (WIDE, wide))}
+    names = (("number of hashes", counts), ("which hashes are equal", equal), (WIDE, wide))
+    return {name: np.array(one, np.int64) for name, one in names}
 
 
 def token_budget(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `token_budget` with clocks that are the slower of two lines, and some time for each pair of tokens."""
+    """Call `token_budget` with step times that are the slower of two lines, and some time for each pair of tokens."""
     case = decode_value(arrays["case"])
-    clocks = [_make_clock(artifact, **clock) for clock in case["clocks"]]
-    found = [artifact.token_budget(clocks[clock], *arguments) for clock, *arguments in case["calls"]]
+    step_times = [_make_step_time(artifact, **one) for one in case["step_times"]]
+    found = [artifact.token_budget(step_times[which], *arguments) for which, *arguments in case["calls"]]
     return {"tokens": np.stack([whole("token_budget", one) for one in found])}
 
 
-def _make_clock(artifact: Any, compute: list[float], memory: list[float], pair_s: float, factor: int) -> Any:
-    compute_s, memory_s = artifact.Clock(*compute), artifact.Clock(*memory)
+def _make_step_time(artifact: Any, compute: list[float], memory: list[float], pair_s: float, factor: int) -> Any:
+    compute_s, memory_s = artifact.StepTime(*compute), artifact.StepTime(*memory)
 
-    def clock(parts: Any) -> float:
+    def step_time(parts: Any) -> float:
         parts = list(parts)
         pairs = sum(int(new) * int(past) + int(new) * (int(new) + 1) // 2 for new, past in parts)
         return factor * (max(float(compute_s(parts)), float(memory_s(parts))) + pair_s * pairs)
 
-    return clock
+    return step_time

@@ -1,8 +1,8 @@
-"""What a check is: one specification, which runs in a notebook and in the judge.
+"""What a check is: one specification that runs both in a notebook and in the judge.
 
 The sandboxed side calls `run`; the trusted side calls `inputs`, `expect` and `compare`. In a notebook both sides share
-one process. In grading, `run` happens in a sandbox and only arrays cross between the sides. So that no submission can
-call the oracle, the two sides are separate modules, and only the first is in the sandbox:
+one process. In grading, `run` happens in a sandbox and only arrays cross between the sides. The sides are separate
+modules, and only the first is in the sandbox, so that no submission can call the oracle:
 
     mlsys_checks/sandboxed/<topic>    every `run`: a plain function of a module, decorated or not
     mlsys_checks/trusted/<topic>      `inputs`, `expect`, `compare`, and LAB; these may import the sandboxed side
@@ -10,10 +10,10 @@ call the oracle, the two sides are separate modules, and only the first is in th
 
 A module of calls imports NumPy, torch, the standard library, `mlsys_lab.errors`, the shared modules of the sandboxed
 side and modules of calls of its own lab, nothing else of the checks. It computes no expected value: it builds the
-learner's objects from arrays, calls them, and turns what they return into arrays (`InputError` where that cannot be
-done). What only the submission's process can observe (how often a function was called, for example) can be forged
-there: let the arrays depend on it. Grading time is feedback time: a lab's checks, oracles included, take a second or
-two in total (`expect` imports nothing slow at its first call), and hidden cases come last.
+learner's objects from arrays, calls them, and turns what they return into arrays (`InputError` if that fails). What
+only the submission's process can observe, such as the number of calls of a function, can be forged there: let the
+arrays depend on it. Grading time is feedback time: a lab's checks, oracles included, take a second or two in total
+(`expect` imports nothing slow at its first call), and hidden cases come last.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from mlsys_checks.sandboxed.performance import Performance
 from mlsys_lab.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
-    import numpy as np  # whoever lists the labs does not wait for it
+    import numpy as np  # listing the labs does not wait for it
 
 Arrays = dict[str, "np.ndarray"]
-"""Named arrays. One whose name begins with an underscore stays with the trusted side, away from the learner's code."""
+"""Named arrays. One whose name begins with an underscore stays on the trusted side."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ def draw_cases(params: Mapping[str, Any], *, public: int, hidden: int, **larger:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Why an answer is not accepted: what was wrong, got, expected. Holds no value of a hidden case's inputs.
+    """Why an answer is rejected: what was wrong, got, expected. Holds no value of a hidden case's inputs.
 
-    `is_form`: it is the answer's shape or type that is wrong, which says all that there is to say.
+    `is_form`: the answer's shape or type is wrong, and no hint is needed.
     """
 
     what: str
@@ -96,18 +96,18 @@ class Mismatch:
 Run = Callable[..., Arrays]
 """run(artifact, arrays) -> arrays, by calling the learner's code; `artifact` is the module of exported cells.
 
-Of a program of several ranks: run(artifact, rank, arrays), on each rank, with a `mlsys_lab.comm.Rank`; where some of
-its inputs are held back, run(artifact, rank, reveal, arrays). Of a check with a partner: run(artifact, query, arrays).
+With several ranks: run(artifact, rank, arrays) on each rank, with a `mlsys_lab.comm.Rank`; with deferred inputs
+run(artifact, rank, reveal, arrays). With a partner: run(artifact, query, arrays).
 """
 Reveal = Callable[[int], float]
-"""reveal(i) -> element i of the inputs that are held back from a rank."""
+"""reveal(i) -> element i of a rank's deferred inputs."""
 Query = Callable[[str, int], float]
-"""query(what, value) -> the partner's reply; raises `InputError` where it refuses."""
+"""query(what, value) -> the partner's reply; raises `InputError` if the partner refuses."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """All that the sandboxed side knows of a check."""
+    """What the sandboxed side knows of a check."""
 
     run: Run
     uses: tuple[str, ...] = ()
@@ -117,19 +117,19 @@ class Call:
 
 
 def bind_partner(call: Call | Check, query: Query) -> Call:
-    """Bind the partner of a check, reached by `query`: the call then takes an artifact and arrays."""
+    """Bind a check's partner, reached by `query`, so that the call takes an artifact and arrays."""
     return Call(
         lambda artifact, arrays: call.run(artifact, query, arrays), call.uses, call.time_limit_s, call.memory_bytes
     )
 
 
 def call_name(run: Callable[..., Any]) -> str:
-    """The name of a check's `run` for another process: "module:function"."""
+    """Name of a `run` for another process: "module:function"."""
     return f"{run.__module__}:{run.__name__}"
 
 
 def find_call(name: str) -> Run:
-    """The function that `call_name` named; imports its module."""
+    """Import the function that `call_name` named."""
     module, _, function = name.partition(":")
     run: Run = getattr(importlib.import_module(module), function)
     return run
@@ -144,29 +144,31 @@ class Check:
     expect(arrays)        -> arrays, from an oracle that is independent of the course's own solution
     compare(got, expected) -> None when accepted, else the first `Mismatch`
 
-    `snippet` is code that makes the same calls as `run`: inputs are its variables, or entries of `given` where a name
-    is no variable's, and `mlsys_checks.trusted.snippet` writes them out. Learners see it where a public case fails,
-    never for a hidden one. Where inputs are no variables as they stand, `describe(arrays)` writes all of the code.
-    `first_hint` says where to look and `hint` names the step; neither is the answer. A notebook shows the hint from
-    the second failed attempt on, grading shows `first_hint`; a check without one shows its hint at once.
-    `uses` names what the artifact must define; `memory_bytes` caps what `run` may hold beyond what was there before it,
-    on each rank by itself.
-    `answer_bytes` is what its arrays may hold together in grading: whatever `compare` does with so much, at worst in
-    n log n steps, must take less than a second.
-    `performance` adds extra points for speed, which are measured apart from the check's own. Where `traced`, the
-    artifact is a module of the submission's kernels alone, in a process in which nothing else of it has run
-    (`sandboxed.kernels.loading`): what `run` counts while they run cannot have been forged. `texts` names functions
-    without arguments, each of which gives the text of a kernel in another language. Where the check is traced these are
-    called in a process of their own; in the artifact they give the texts that they gave there.
-    Where `ranks`, `run(artifact, rank, arrays)` is called on several ranks at once. Inputs are those of all ranks,
-    joined by `mlsys_checks.sandboxed.ranks.join_ranks`; so are answers, with a log of what each rank posted, which
-    `mlsys_checks.trusted.ledger` reads. An array `later` among a rank's inputs is held back: the rank gets each
-    element from `reveal(i)` alone, and the log says how many messages it had posted by then. Where a result depends on
-    the element, a rank can send it only afterwards, whatever it claims about the order of its work.
-    `partner(arrays)`, from all inputs of a case, private ones too, makes a function that `run(artifact, query, arrays)`
-    can query while it runs: a clock, for example, on which no submission may look ahead. In grading it stays with the
-    judge.
-    Raises `InputError` where `run` could not be called without its oracle being at hand.
+    `snippet` is code for the same calls as `run`: inputs are its variables, or entries of `given` for other names;
+    `mlsys_checks.trusted.snippet` writes them out. Learners see it when a public case fails, never for a hidden one.
+    `describe(arrays)` writes all of the code if the inputs cannot be variables. `first_hint` says where to look, `hint`
+    names the step; neither is the answer. A notebook shows `hint` from the second failed attempt on, grading shows
+    `first_hint`; a check without one shows `hint` at once.
+
+    `uses` names what the artifact must define. `memory_bytes` limits what `run` may allocate, on each rank by itself.
+    `answer_bytes` limits the answer in grading: `compare` must handle that much in less than a second.
+    `performance` adds points for speed, measured separately.
+
+    If `traced`, the artifact is a module of the submission's kernels alone, in a process in which nothing else of it
+    has run (`sandboxed.kernels.loading`), so that what `run` counts cannot be forged. `kernel_sources` names functions
+    without arguments, each of which returns the source of a kernel in another language. For a traced check a separate
+    process calls them, and the artifact's functions return those sources.
+
+    If `ranks`, `run(artifact, rank, arrays)` is called on several ranks at once. Inputs of all ranks are joined by
+    `mlsys_checks.sandboxed.ranks.join_ranks`; so are answers, with a log of what each rank posted, which
+    `mlsys_checks.trusted.ledger` reads. A rank's input array `deferred` is withheld: the rank gets each element from
+    `reveal(i)` alone, and the log says how many messages it had posted by then. A result that depends on the element
+    can be sent only afterwards, whatever the rank claims about the order of its work.
+
+    `partner(arrays)` makes, from all inputs of a case, a function that `run(artifact, query, arrays)` can query: a
+    clock, for example, on which no submission may look ahead. In grading it stays with the judge.
+
+    Raises `InputError` if `run` could not be called without its oracle at hand.
     """
 
     name: str
@@ -184,7 +186,7 @@ class Check:
     answer_bytes: int = 4 << 20
     performance: Performance | None = None
     traced: bool = False
-    texts: tuple[str, ...] = ()
+    kernel_sources: tuple[str, ...] = ()
     ranks: bool = False
     partner: Callable[[Arrays], Query] | None = None
     describe: Callable[[Arrays], str] | None = None
@@ -199,7 +201,7 @@ class Check:
         if self.points <= 0 or self.time_limit_s <= 0:
             raise InputError(f"check {self.name!r} needs positive points and time limit")
         if any(one.hidden and not following.hidden for one, following in pairwise(self.cases)):
-            # What is said of a public case is shown: nothing hidden may have been seen before it.
+            # Messages of public cases are shown, so no hidden case may run before one.
             raise InputError(
                 f"check {self.name!r} has a public case after a hidden one", help="put the hidden ones last"
             )
@@ -207,7 +209,7 @@ class Check:
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """What helps, a step further after each failed attempt."""
+        """Hints, one step further after each failed attempt."""
         return (self.first_hint, self.hint) if self.first_hint else (self.hint,)
 
     @property
@@ -252,12 +254,11 @@ class Lab:
 
     @property
     def call_modules(self) -> tuple[str, ...]:
-        """The modules that hold the checks' `run`s: what a sandbox needs of the lab, with what they import of it."""
+        """Modules that hold the checks' `run`s: what a sandbox needs of the lab, besides their imports."""
         timed = [check.performance for check in self.checks if check.performance is not None]
         sides = [*(check.run for check in self.checks), *(side for speed in timed for side in (speed.make, speed.call))]
         return tuple(sorted({side.__module__ for side in sides}))
 
     @property
     def points(self) -> float:
-        """Points of all checks together."""
         return sum(check.points for check in self.checks)

@@ -28,6 +28,6 @@ def _without_autograd() -> Iterator[None]:
 
 
 storage_only = _without_autograd()
-"""Decorates every call: torch records nothing (inference mode), and whoever leaves that mode finds that torch may keep
-no tensor for a backward pass, by whichever of its doors it would be asked for one, and that its engines of reverse and
-of forward mode refuse to run. So gradients come from the learner's engine."""
+"""Decorator of every call: torch records nothing (inference mode), and code that leaves that mode finds saving tensors
+and both of torch's autograd engines disabled. Gradients therefore come from the learner's engine.
+"""

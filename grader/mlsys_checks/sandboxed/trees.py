@@ -1,7 +1,7 @@
-"""Structure among arrays with names: a tree of dictionaries, and the flat dictionary as which it crosses.
+"""Trees of named arrays, and the flat dictionary as which they cross.
 
-Only arrays with names cross between the sandboxed and the trusted side. A leaf's name is then its path, whose parts
-stand between separators. No part may hold the separator, so nothing has to be escaped, and no words are parsed.
+Only named arrays cross between the sandboxed and the trusted side. A leaf's name is its path, joined by a separator
+that no part may contain, so nothing needs escaping or parsing.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from mlsys_lab.errors import InputError
 
 SEPARATOR = "\N{SYMBOL FOR UNIT SEPARATOR}"
 Tree = dict[str, Any]
-"""Names to arrays, or to trees. `flatten` also takes numbers and texts for arrays."""
+"""Names to arrays or trees. `flatten` also accepts numbers and strings as leaves."""
 
 
 def flatten(tree: Mapping[str, Any]) -> Arrays:
-    """The leaves of a tree as arrays by their paths: numbers without axes, texts as bytes; empty branches vanish."""
+    """Flatten a tree to arrays by path: numbers become 0-d arrays, strings bytes; empty branches vanish."""
     found: Arrays = {}
     for name, value in tree.items():
         if SEPARATOR in name:
@@ -34,7 +34,7 @@ def flatten(tree: Mapping[str, Any]) -> Arrays:
 
 
 def nest(arrays: Arrays) -> Tree:
-    """The tree whose leaves these arrays are; `InputError` where a path goes on beyond a leaf."""
+    """Inverse of `flatten`; `InputError` if a path continues beyond a leaf."""
     tree: Tree = {}
     for path, array in arrays.items():
         *above, name = path.split(SEPARATOR)

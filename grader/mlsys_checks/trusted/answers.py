@@ -1,6 +1,6 @@
-"""Answers with names of their own, one after the other: numbers, and words as the bytes of their letters.
+"""Named answers: numbers, and words as the bytes of their letters.
 
-A check's `expect` may say beside an answer what common mistakes give for it (`likely`); `agree` then tells which it is.
+A check's `expect` may add what common mistakes give for an answer (`likely`); `agree` then names the mistake.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from mlsys_checks.sandboxed.values import decode_text, encode_text
 from mlsys_checks.trusted.compare import close
 
 LIKELY = "likely"
-"""The branch of what is expected that holds, by an answer's name and a mistake in words, what this mistake gives."""
+"""Branch of the expected values: by answer and mistake, what the mistake gives."""
 
 
 def likely(answer: str, mistakes: Mapping[str, float | int]) -> Arrays:
-    """What common mistakes, in words, give for an answer: arrays to put beside what is expected."""
+    """Values that common mistakes give for an answer, as arrays to add to the expected ones."""
     return flatten({LIKELY: {answer: mistakes}})
 
 
 def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | None:
-    """The first answer that is missing or wrong, with the common mistake that gives it; None when all are right.
+    """The first missing or wrong answer, with the common mistake that gives it; None if all are right.
 
-    Numbers are held against each other as by `compare.close`, bytes as texts; nothing more than the answers may come.
+    Numbers are compared by `compare.close`, bytes as text; extra answers are rejected.
     """
     answers = nest(expected)
     mistakes: Tree = answers.pop(LIKELY, {})
@@ -48,5 +48,5 @@ def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | No
 
 
 def _as_answer(value: np.ndarray, want: np.ndarray) -> np.ndarray:
-    """What a mistake gives in the form of the answer: a number of its type, or a whole number as a text."""
+    """A mistake's value in the form of the answer: a number of its type, or an integer as text."""
     return encode_text(value.item()) if want.dtype == np.uint8 else value.astype(want.dtype)

@@ -1,4 +1,4 @@
-"""From a saved notebook to the learner's artifact: the cells that begin with `#| export`, and nothing else."""
+"""From a saved notebook to the artifact: the cells that begin with `#| export`, and nothing else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
     "refuse_withheld",
 ]
 
-ELSEWHERE = 1_000
+MAX_ELSEWHERE = 1_000
 """Most names outside of exported cells that are looked at."""
 LOAD = re.compile(r"""^[^#\n]*\bstack\.load\(\s*["']([\w-]+)["']""", re.MULTILINE)
 LAB_CALL = re.compile(r"""^[^#\n]*\blab\(\s*["']([\w-]+)["']""", re.MULTILINE)
@@ -38,29 +38,29 @@ LAB_CALL = re.compile(r"""^[^#\n]*\blab\(\s*["']([\w-]+)["']""", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Notebook:
-    """The code of a notebook (format 4): cells by their place, counted from 1 over cells of every kind."""
+    """The code of a notebook (format 4): cells with their position, counted from 1 over cells of all kinds."""
 
     name: str
     code: tuple[Cell, ...]
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Topics of this course whose checks the notebook calls up, by its `lab("…")` lines."""
+        """Topics whose checks the notebook calls, by its `lab("…")` lines."""
         return tuple(dict.fromkeys(topic for cell in self.code for topic in LAB_CALL.findall(cell.source)))
 
     @property
     def artifact(self) -> Artifact:
-        """The exported cells, of which there may be none."""
+        """The exported cells, possibly none."""
         cells = tuple(cell for cell in self.code if is_exported(cell.source))
         return Artifact(self.name, cells, tuple(_find_elsewhere(self).items()))
 
 
 def read_notebook(path: Path) -> Notebook:
-    """Read a saved notebook; `InputError` says in one line why a file is none."""
+    """Read a saved notebook; `InputError` with one line for an invalid file."""
     try:
         document = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise InputError("no such notebook", got=path, help="save it in JupyterLab first, or mend the path") from None
+        raise InputError("no such notebook", got=path, help="save it in JupyterLab first, or fix the path") from None
     except IsADirectoryError:
         raise InputError("that is a folder, not a notebook", got=path) from None
     except OSError as error:
@@ -71,7 +71,7 @@ def read_notebook(path: Path) -> Notebook:
 
 
 def parse_notebook(document: object, name: str) -> Notebook:
-    """The code cells of a notebook's JSON; `InputError` where its form is not notebook format 4."""
+    """The code cells of a notebook's JSON; `InputError` unless it is notebook format 4."""
     if not isinstance(document, Mapping) or not isinstance(document.get("cells"), list):
         raise InputError(f"{name} is not a notebook of format 4", help="open it in JupyterLab and save it again")
     code = []
@@ -84,7 +84,7 @@ def parse_notebook(document: object, name: str) -> Notebook:
 
 
 def export_cells(notebook: Path | Notebook) -> Artifact:
-    """The artifact of a notebook; `InputError` when the file is none or no cell is marked for export."""
+    """The artifact of a notebook; `InputError` for an invalid file, or if no cell is marked for export."""
     if isinstance(notebook, Path):
         notebook = read_notebook(notebook)
     artifact = notebook.artifact
@@ -98,18 +98,18 @@ def export_cells(notebook: Path | Notebook) -> Artifact:
 
 
 def _find_elsewhere(notebook: Notebook) -> dict[str, int]:
-    """Names that no exported cell seems to define and another cell does, and the number of that cell.
+    """Names that no exported cell seems to define but another cell does, with that cell's number.
 
-    By the text alone: this runs where nothing of a learner's is parsed.
+    By text alone: this runs where nothing of a learner's is parsed.
     """
     cells = [(cell, guess_names(cell.source)) for cell in notebook.code]
     defined = {name for cell, names in cells if is_exported(cell.source) for name in names}
     found = {name: cell.number for cell, names in cells for name in names if name not in defined}
-    return dict(list(found.items())[:ELSEWHERE])
+    return dict(list(found.items())[:MAX_ELSEWHERE])
 
 
 def refuse_withheld(artifact: Artifact, withheld: Iterable[str]) -> None:
-    """Raise `InputError` where exported cells import a module that the lab asks learners to write."""
+    """Raise `InputError` if exported cells import a module that the lab asks learners to write."""
     for cell, name in _find_imports(artifact):
         for module in withheld:
             if f"{name}.".startswith(f"{module}."):
@@ -120,7 +120,7 @@ def refuse_withheld(artifact: Artifact, withheld: Iterable[str]) -> None:
 
 
 def refuse_absent(artifact: Artifact, inside: Collection[Path]) -> None:
-    """Raise `InputError` where exported cells import a module of the package that is not among the files `inside`."""
+    """Raise `InputError` if exported cells import a module of the package outside the files `inside`."""
     for cell, name in _find_imports(artifact):
         path = PACKAGE.parent.joinpath(*name.split("."))
         files = [path.with_suffix(".py"), *path.rglob("*.py")]
@@ -143,7 +143,7 @@ def refuse_topics(artifact: Artifact, topics: Collection[str]) -> None:
 
 
 def _find_imports(artifact: Artifact) -> Iterator[tuple[Cell, str]]:
-    """Find what exported cells import, each with its cell; of `from a import b` both a and a.b, since either may be."""
+    """Imports of exported cells, each with its cell; for `from a import b` both a and a.b, since either may be one."""
     for cell in artifact.cells:
         for node in (inner for statement in _statements(cell.source) for inner in ast.walk(statement)):
             if isinstance(node, ast.Import):
@@ -154,7 +154,7 @@ def _find_imports(artifact: Artifact) -> Iterator[tuple[Cell, str]]:
 
 
 def _statements(source: str) -> list[ast.stmt]:
-    """A cell's statements; none where it is not plain Python, which running it tells in other words."""
+    """A cell's statements; none if it is not plain Python, which running it will report."""
     try:
         return ast.parse(strip_commands(source)).body
     except (SyntaxError, ValueError, RecursionError):
@@ -162,7 +162,7 @@ def _statements(source: str) -> list[ast.stmt]:
 
 
 def _text(source: Any, name: str, number: int) -> str:
-    """A cell's text; notebooks store it as one string or as a list of lines."""
+    """A cell's text; notebooks store a string or a list of lines."""
     if isinstance(source, list) and all(isinstance(line, str) for line in source):
         return "".join(source)
     if isinstance(source, str):

@@ -1,4 +1,4 @@
-"""When two arrays count as equal: one tolerance per dtype, and messages that say where they differ."""
+"""When two arrays count as equal: one tolerance per dtype, and messages that show where they differ."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ TOLERANCES = MappingProxyType(
     }
 )
 SHOWN = 6
-"""How many entries of an array a message shows."""
-_shares: ContextVar[list[float] | None] = ContextVar("shares", default=None)
+"""Entries of an array that a message shows."""
+_tolerance_used: ContextVar[list[float] | None] = ContextVar("tolerance_used", default=None)
 
 
 @contextmanager
-def record_shares() -> Iterator[list[float]]:
-    """List, for each array of finite floats that `close` compares meanwhile, the largest share of its tolerance in use.
+def record_tolerance_used() -> Iterator[list[float]]:
+    """Record, for each array of finite floats compared by `close`, the largest fraction of its tolerance used.
 
-    A share of 0.1 means that no entry was further off than a tenth of what it might have been; above 1 it failed.
+    0.1 means that no entry used more than a tenth of its tolerance; above 1 the comparison failed.
     """
-    shares: list[float] = []
-    token = _shares.set(shares)
+    fractions: list[float] = []
+    token = _tolerance_used.set(fractions)
     try:
-        yield shares
+        yield fractions
     finally:
-        _shares.reset(token)
+        _tolerance_used.reset(token)
 
 
 def tolerance(dtype: np.dtype | type | str) -> float:
-    """Allowed error relative to the size of the values; 0 for booleans and integers, which must be equal.
+    """Relative tolerance of a dtype; 0 for booleans and integers, which must be equal.
 
     >>> tolerance("int64"), tolerance("float32")
     (0.0, 2e-05)
@@ -61,77 +61,77 @@ def tolerance(dtype: np.dtype | type | str) -> float:
 
 
 def close(
-    got: Arrays, expected: Arrays, *, scale: float = 1.0, least: Mapping[str, float] = MappingProxyType({})
+    got: Arrays, expected: Arrays, *, scale: float = 1.0, min_size: Mapping[str, float] = MappingProxyType({})
 ) -> Mismatch | None:
-    """None when every array has the expected name, shape, dtype and, within tolerance, values; else the first mismatch.
+    """Compare arrays by name, shape, dtype and, within tolerance, value: None, or the first mismatch.
 
-    An entry may be off by `scale · tolerance(dtype) · (|expected| + size)`, where `size` is the root mean square of
-    the finite entries of the expected array (1 if they are all zero): entries near zero come about by cancellation of
-    entries of that size. Where a whole array comes about by cancellation of larger values, `least` has their size by
-    the array's name. NaN never passes; an infinity must be met by the same infinity.
+    An entry may be off by `scale · tolerance(dtype) · (|expected| + size)`, where `size` is the root mean square of the
+    finite expected entries (1 if all are zero), because entries near zero come from cancellation of entries of that
+    size. If a whole array comes from cancellation of larger values, `min_size` gives their size by array name. NaN
+    never passes; an infinity must equal the expected one.
     """
     for name, want in expected.items():
         if name not in got:
             return Mismatch(f"`{name}` is missing", ", ".join(got) or "nothing", name)
-        if (mismatch := _differs(name, got[name], want, scale, least.get(name, 0.0))) is not None:
+        if (mismatch := _compare_array(name, got[name], want, scale, min_size.get(name, 0.0))) is not None:
             return mismatch
     if extra := [name for name in got if name not in expected]:
         return Mismatch("more came back than was asked for", ", ".join(extra), ", ".join(expected))
     return None
 
 
-def _differs(name: str, got: np.ndarray, want: np.ndarray, scale: float, least: float) -> Mismatch | None:
+def _compare_array(name: str, got: np.ndarray, want: np.ndarray, scale: float, min_size: float) -> Mismatch | None:
     if got.shape != want.shape:
         return Mismatch(f"`{name}` has the wrong shape", str(got.shape), str(want.shape), is_form=True)
     if got.dtype != want.dtype:
         return Mismatch(f"`{name}` has the wrong dtype", str(got.dtype), str(want.dtype), is_form=True)
     if want.size == 0:
         return None
-    if got.dtype.kind == "f" and _all_near(got, want, scale, least):
+    if got.dtype.kind == "f" and _is_close(got, want, scale, min_size):
         return None
     if got.dtype.kind == "f" and (nans := int(np.isnan(got).sum())):
-        return Mismatch(f"`{name}` has {nans} NaN in {_entries(got.size)}", _shown(got), _shown(want))
-    wrong = got != want if tolerance(want.dtype) == 0 else _too_far(got, want, scale, least)
+        return Mismatch(f"`{name}` has {nans} NaN in {_entries(got.size)}", _format(got), _format(want))
+    wrong = got != want if tolerance(want.dtype) == 0 else _too_far(got, want, scale, min_size)
     if not wrong.any():
         return None
-    return _values_differ(name, got, want, wrong)
+    return _describe_difference(name, got, want, wrong)
 
 
-def _all_near(got: np.ndarray, want: np.ndarray, scale: float, least: float) -> bool:
-    """Whether all entries are finite and near: `_too_far` in a third of the passes, for the answers that are right."""
+def _is_close(got: np.ndarray, want: np.ndarray, scale: float, min_size: float) -> bool:
+    """Whether all entries are finite and close: a fast path for right answers, with a third of `_too_far`'s passes."""
     flat = np.asarray(want, np.float64).ravel()
     with np.errstate(over="ignore", invalid="ignore"):
         size = math.sqrt(np.dot(flat, flat) / flat.size)
         if not math.isfinite(size) or (size == 0.0 and flat.any()):
-            return False  # squares that overflow or vanish: `_too_far` has the size of these
+            return False  # squares overflow or vanish: `_too_far` scales them
         error, allowed = np.abs(got.ravel() - flat), np.abs(flat)
-    allowed += max(size, least) or 1.0
+    allowed += max(size, min_size) or 1.0
     allowed *= scale * tolerance(want.dtype)
-    _note_share(error, allowed)
+    _record_tolerance_used(error, allowed)
     return bool((error <= allowed).all())
 
 
-def _note_share(error: np.ndarray, allowed: np.ndarray) -> None:
-    if (shares := _shares.get()) is not None:
-        shares.append(float((error / allowed).max()))
+def _record_tolerance_used(error: np.ndarray, allowed: np.ndarray) -> None:
+    if (fractions := _tolerance_used.get()) is not None:
+        fractions.append(float((error / allowed).max()))
 
 
-def _too_far(got: np.ndarray, want: np.ndarray, scale: float, least: float) -> np.ndarray:
+def _too_far(got: np.ndarray, want: np.ndarray, scale: float, min_size: float) -> np.ndarray:
     wide_got, wide = got.astype(np.float64), want.astype(np.float64)
     finite = np.isfinite(wide)
     largest = float(np.abs(wide[finite]).max(initial=0.0))
     size = largest * float(np.sqrt(np.mean(np.square(wide[finite] / largest)))) if largest else 0.0
-    share = scale * tolerance(want.dtype)  # of each, since the sum of two of the largest floats would be infinite
-    allowed = share * np.abs(np.where(finite, wide, 0.0)) + share * (max(size, least) or 1.0)
+    factor = scale * tolerance(want.dtype)  # applied to each term: the sum of two largest floats is infinite
+    allowed = factor * np.abs(np.where(finite, wide, 0.0)) + factor * (max(size, min_size) or 1.0)
     both = finite & np.isfinite(wide_got)
     error = np.abs(np.subtract(wide_got, wide, where=both, out=np.zeros(wide.shape)))
-    # `not <=` rather than `>`: an expected NaN, a slip of the oracle, never passes either.
+    # `not <=` rather than `>`: an expected NaN, a bug of the oracle, never passes either.
     return np.where(both, ~(error <= allowed), wide_got != wide)
 
 
-def _values_differ(name: str, got: np.ndarray, want: np.ndarray, wrong: np.ndarray) -> Mismatch:
+def _describe_difference(name: str, got: np.ndarray, want: np.ndarray, wrong: np.ndarray) -> Mismatch:
     if want.ndim == 0:
-        return Mismatch(f"`{name}` has the wrong value", *_told_apart(got, want))
+        return Mismatch(f"`{name}` has the wrong value", *_format_distinct(got, want))
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(got.astype(np.float64) - want.astype(np.float64))
     error = np.where(wrong, np.nan_to_num(error, nan=np.inf), -1.0)
@@ -139,25 +139,25 @@ def _values_differ(name: str, got: np.ndarray, want: np.ndarray, wrong: np.ndarr
     at = f"[{', '.join(map(str, index))}]"
     what = f"`{name}` is wrong in {int(wrong.sum())} of {_entries(want.size)}, most at {at}"
     if want.size <= SHOWN:
-        return Mismatch(what, *_told_apart(got, want))
-    return Mismatch(what, *(f"{shown} at {at}" for shown in _told_apart(got[index], want[index])))
+        return Mismatch(what, *_format_distinct(got, want))
+    return Mismatch(what, *(f"{shown} at {at}" for shown in _format_distinct(got[index], want[index])))
 
 
 def _entries(count: int) -> str:
     return "1 entry" if count == 1 else f"{count} entries"
 
 
-def _told_apart(got: np.ndarray, want: np.ndarray) -> list[str]:
-    """Write what was got and what was wanted with as many digits as it takes to see the difference."""
+def _format_distinct(got: np.ndarray, want: np.ndarray) -> list[str]:
+    """Format both values with as many digits as it takes to see the difference."""
     shown: list[str] = []
     for precision in (6, 9, 12, 17):
-        shown = [_shown(values, precision) for values in (got, want)]
+        shown = [_format(values, precision) for values in (got, want)]
         if shown[0] != shown[1]:
             break
     return shown
 
 
-def _shown(values: np.ndarray, precision: int = 6) -> str:
+def _format(values: np.ndarray, precision: int = 6) -> str:
     return np.array2string(
         np.asarray(values), precision=precision, separator=", ", threshold=SHOWN, edgeitems=SHOWN // 2
     )

@@ -1,6 +1,6 @@
-"""What a learner is told of a case that failed: its inputs as the code that makes them.
+"""Write a failed case's inputs as code that creates them.
 
-Code may take an input from `given`, which `mlsys_checks.trusted.snippet` then defines.
+Code may take an input from `given`, which `mlsys_checks.trusted.snippet` defines.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ import numpy as np
 
 from mlsys_checks.sandboxed.spec import Arrays
 
-FEW = 12
+MAX_WRITTEN = 12
 """Longest column that is written out; a longer one is taken from `given`."""
 
 
 def write_exact(value: float) -> str:
-    """Code that makes this very number again, or NaN, in a notebook that has NumPy as np."""
+    """Code for exactly this number, or NaN, with NumPy as np."""
     return "np.nan" if np.isnan(value) else repr(value)
 
 
 def write_columns(arrays: Arrays) -> list[str]:
-    """Lines of code that make a case's columns."""
+    """Lines of code that create a case's columns."""
     return [_write_column(name, array) for name, array in arrays.items() if array.ndim == 1]
 
 
 def _write_column(name: str, column: np.ndarray) -> str:
-    if len(column) > FEW:
+    if len(column) > MAX_WRITTEN:
         return f'{name} = given["{name}"]'
     return f"{name} = np.array([{', '.join(map(write_exact, column.tolist()))}])"
 
 
 def describe_calls(*calls: str, given: Callable[[Arrays], Iterable[str]] = write_columns) -> Callable[[Arrays], str]:
-    """A check's `describe`: code that makes the inputs, and calls in which each {name} is a number of the case.
+    """A check's `describe`: code that creates the inputs, and calls in which each {name} is a number of the case.
 
-    given: lines of code that make a case's inputs.
+    given: writes the lines that create a case's inputs.
     """
 
     def describe(arrays: Arrays) -> str:

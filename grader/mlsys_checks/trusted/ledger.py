@@ -1,4 +1,4 @@
-"""What ranks posted, as the trusted side reads it: bytes, messages and latency steps follow from it."""
+"""The trusted side's view of what ranks posted: bytes, messages and latency steps follow from it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mlsys_lab.comm.ledger import Finish, Ledger, Post
 
 
 def read_ledger(got: Arrays) -> Ledger:
-    """Read the ledger of a run from what `join_ranks` joined; purposes are not among it, channels are numbers."""
+    """The ledger of a run, from the arrays of `join_ranks`; without purposes, channels as numbers."""
     logs = nest(got)[LOGS]
     return Ledger([[_read_event(*row) for row in logs[str(rank)].tolist()] for rank in range(len(logs))])
 

@@ -1,4 +1,4 @@
-"""A public case as code that can be pasted into the notebook and run: its inputs, and what is asked of them."""
+"""Write a public case as code to paste into the notebook: its inputs, and the check's calls."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from mlsys_checks.sandboxed.spec import Arrays, Case, Check
 
-FEW = 48
-"""Most numbers of an array that are written out; a larger one comes from `check.inputs`."""
+MAX_WRITTEN = 48
+"""Entries of an array that are written out; a larger one comes from `check.inputs`."""
 
 
 def write_snippet(check: Check, case: Case, arrays: Arrays) -> str:
-    """Code for a public case, whose public inputs `arrays` are; "" where the check has none."""
+    """Code for a public case with the public inputs `arrays`; "" if the check has none."""
     code = check.snippet if check.describe is None else check.describe(arrays)
     if check.describe is None:
         asked = _names_in(check.snippet)
@@ -32,7 +32,7 @@ def _names_in(code: str) -> set[str]:
 
 
 def write_input(name: str, array: np.ndarray) -> str:
-    """An input as code: a number of Python, or a torch.Tensor of its dtype, written out where it is small."""
+    """An input as code: a Python number, or a torch.Tensor of its dtype, written out if small."""
     if not array.ndim:
         return re.sub("-?inf|nan", r'float("\g<0>")', repr(array.item()))
     if not _is_few(array):
@@ -41,16 +41,16 @@ def write_input(name: str, array: np.ndarray) -> str:
 
 
 def _is_few(array: np.ndarray) -> bool:
-    """Whether all that there is to know of an array can be read off a short list."""
-    return array.size <= FEW and (array.size > 0 or array.ndim == 1)
+    """Whether an array is small enough to be written out."""
+    return array.size <= MAX_WRITTEN and (array.size > 0 or array.ndim == 1)
 
 
 def _write_nested(array: np.ndarray) -> str:
-    """An array as nested lists of the shortest numbers that make it again."""
+    """An array as nested lists of exact numbers."""
     values: list[Any] = list(array)
     return f"[{', '.join(map(_write_nested if array.ndim > 1 else _write_number, values))}]"
 
 
 def _write_number(number: Any) -> str:
-    """A number as code: the shortest that makes it again, or one that torch has a name for."""
+    """A number as code: the shortest exact form, or torch's name for it."""
     return str(number) if np.isfinite(number) else re.sub("inf|nan", r"torch.\g<0>", str(number))

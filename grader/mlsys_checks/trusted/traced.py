@@ -1,8 +1,7 @@
-"""Checks of kernels by what they did to memory: right values first, then what is wrong, then what is too much.
+"""Checks of traced kernels: first values, then memory faults, then memory traffic.
 
-The sandboxed side counts (`mlsys_lab.kernels.trace.findings`); a check's `expect` names what may be moved at most by
-`allow_at_most`, beside the values, and `agree` compares both. What labs 02 and 03 both say of CUDA's kernels is here
-too.
+The sandboxed side counts (`mlsys_lab.kernels.trace.findings`). A check's `expect` adds what may be moved at most with
+`allow_at_most`, and `agree` compares both. Messages shared by labs 02 and 03 are here too.
 """
 
 from __future__ import annotations
@@ -32,30 +31,30 @@ from mlsys_lab.kernels.trace.findings import (
 )
 
 SPLIT = 4
-"""Into how many requests what a warp's lanes could ask for at once may be split, by branches of any kind."""
+"""Requests into which branches may split what a warp's lanes could request at once."""
 SLACK = 1.1
-"""What a launch may move beyond what it has to."""
+"""Traffic allowed as a multiple of the minimum."""
 MOST = "most"
-"""The branch of what is expected that holds, by kernel, what a launch may do at most."""
+"""Branch of the expected values: limits by kernel."""
 PROGRAMS = "programs"
 
 
 def allow_at_most(
     kernel: str, *, reads: Mapping[str, int], writes: Mapping[str, int], busiest: int, widest: int, programs: int
 ) -> Arrays:
-    """What a launch has to move, as arrays for `agree`; nothing of arrays that are not named.
+    """The minimum traffic of a launch as arrays for `agree`; none for arrays that are not named.
 
-    reads, writes: bytes of each array; busiest: bytes that the program with the largest share has to move; widest:
-    elements of the largest block that the task allows; programs: how many there are.
+    reads, writes: bytes of each array; busiest: bytes that the busiest program has to move; widest: elements of the
+    largest block that the task allows; programs: number of programs.
     """
     share = {PROGRAMS: programs, BYTES: busiest}
     return flatten({MOST: {kernel: {READS: reads, WRITES: writes, WIDEST: widest, BUSIEST: share}}})
 
 
 def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | None:
-    """None where values are right, nothing is wrong with memory and no count is above what is allowed.
+    """None if values are right, memory has no faults and no count exceeds its limit.
 
-    Counts are looked at only where `expected` has any. `scale` widens the tolerance of values, as in `compare.close`.
+    Counts are compared only if `expected` has limits. `scale` widens the tolerance of values, as in `compare.close`.
     """
     values, launches = nest(expected), nest(got).get(LAUNCHES, {})
     limits: Tree = values.pop(MOST, {})
@@ -74,7 +73,7 @@ def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | No
 
 
 def find_nan(got: Arrays, values: Arrays) -> Mismatch | None:
-    """The first NaN where a number is expected; the recorder makes NaN of what is never stored or lies outside."""
+    """The first NaN where a number is expected: the tracer returns NaN for memory never stored or out of bounds."""
     for name, want in values.items():
         if want.dtype.kind == "f" and name in got and got[name].shape == want.shape:
             missing = np.argwhere(np.isnan(got[name]) & ~np.isnan(want))
@@ -87,7 +86,7 @@ def find_nan(got: Arrays, values: Arrays) -> Mismatch | None:
 
 
 def _moves_too_much(kernel: str, found: Tree, most: Tree) -> Mismatch | None:
-    """The first array that the task does not name, or of which more is read or written than has to be."""
+    """The first array that the task does not name, or with more reads or writes than needed."""
     known = dict.fromkeys([*most.get(READS, {}), *most.get(WRITES, {})])
     for way in (READS, WRITES):
         for name, ways in found[MOVED].items():
@@ -103,7 +102,7 @@ def _moves_too_much(kernel: str, found: Tree, most: Tree) -> Mismatch | None:
 
 
 def _is_too_wide(kernel: str, found: Tree, most: Tree) -> Mismatch | None:
-    """A block that is larger than the task allows."""
+    """A block larger than the task allows."""
     if found[WIDEST] <= most[WIDEST]:
         return None
     what = f"`{kernel}` works on a larger block than the task allows"
@@ -111,7 +110,7 @@ def _is_too_wide(kernel: str, found: Tree, most: Tree) -> Mismatch | None:
 
 
 def _is_too_busy(kernel: str, found: Tree, most: Tree) -> Mismatch | None:
-    """A program that moves more than its share."""
+    """A program that moves too many bytes."""
     busiest, share = found[BUSIEST], int(most[BUSIEST][BYTES])
     if busiest[BYTES] <= math.floor(SLACK * share):
         return None
@@ -122,19 +121,19 @@ def _is_too_busy(kernel: str, found: Tree, most: Tree) -> Mismatch | None:
 
 
 def report_scattered(at: str, most: int) -> Mismatch:
-    """What is wrong with a request of a warp to global memory that takes more than `most` sectors too many."""
+    """The problem of a warp's request to global memory with more than `most` sectors too many."""
     slack = f"at most {most} more than the least" if most else "no more than the least"
     return Mismatch("warps ask for memory that lies scattered", at, f"neighbours at neighbouring addresses: {slack}")
 
 
 def report_not_shared(who: str, space: str, count: int, most: int) -> Mismatch:
-    """What is wrong with a thread that touches memory `count` times."""
+    """The problem of a thread that touches memory `count` times."""
     told = f"{who} touches {space} memory {count:,} times"
     return Mismatch("one thread does what many should share", told, f"at most {most:,} times, by any thread")
 
 
 def report_split(who: str, space: str, count: int, most: int) -> Mismatch:
-    """What is wrong where the warps of a block make more than `most` requests to memory."""
+    """The problem of a block whose warps make more than `most` requests to memory."""
     told = f"{who} make {count:,} requests to {space} memory"
     return Mismatch("warps ask for memory in many small requests", told, f"at most {most:,}, for all lanes at once")
 
@@ -148,11 +147,11 @@ def describe_launch(
     *,
     zeros_matter: bool = False,
 ) -> Callable[[Arrays], str]:
-    """A check's `describe`: code that makes arrays of the case's sizes, and records and reports the launch.
+    """A check's `describe`: code that creates arrays of the case's sizes, and traces and reports the launch.
 
-    `grid` works the number of blocks out from the arrays, which are the kernel's arguments in their order, and then
-    `output`, if there is one; `shape` is code for its shape, in which {n} is the number n among the arrays. Where zeros
-    matter, an array that holds one is the case's own.
+    `grid` computes the number of blocks from the arrays, which are the kernel's arguments in order, followed by
+    `output`, if any; `shape` is code for its shape, in which {n} is the number n among the arrays. If zeros matter, an
+    array that contains one is the case's own.
     """
 
     def describe(arrays: Arrays) -> str:
@@ -173,7 +172,7 @@ def describe_launch(
 
 
 def _made(array: np.ndarray) -> str:
-    """Code for a number, or for an array of this shape with values of its own."""
+    """Code for a number, or for an array of this shape with made-up values."""
     if array.ndim == 0:
         return f"np.float32({array:.6g})"
     shape = array.shape if array.ndim > 1 else array.size

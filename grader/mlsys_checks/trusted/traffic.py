@@ -1,7 +1,7 @@
-"""What ranks give back and send, held against what is expected and the most that it may cost.
+"""Compare what ranks return and send with the expected arrays and traffic limits.
 
-Limits are sums over the messages that a program needs, written down by each check and nowhere taken from the course's
-own collectives. A program that sends less than its limit passes.
+Limits are sums over the messages that a program needs, stated by each check and never taken from the course's own
+collectives. A program that sends less than its limit passes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from mlsys_checks.trusted.ranks import close_sums, compare_ranks
 from mlsys_lab.comm.ledger import Finish, Ledger, Post
 
 LIMITS = "at most"
-"""The branch of what is expected that holds limits: of bytes, of messages, of a message's size and of steps."""
+"""Branch of the expected values: limits on bytes, messages, message size and steps."""
 
 
 def expect_ranks(parts: Sequence[Arrays], **limits: Any) -> Arrays:
-    """What each rank is to give back, and limits.
+    """What each rank should return, and limits.
 
     bytes, messages: of each rank, or one number for all. total_bytes, total_messages. largest_message: its bytes.
     steps.
@@ -33,7 +33,7 @@ def expect_ranks(parts: Sequence[Arrays], **limits: Any) -> Arrays:
 
 
 def limits_of(expected: Arrays) -> dict[str, np.ndarray]:
-    """The limits that `expect_ranks` was given, by name."""
+    """Limits by name, as given to `expect_ranks`."""
     limits: dict[str, np.ndarray] = nest(expected)[LIMITS]
     return limits
 
@@ -41,7 +41,7 @@ def limits_of(expected: Arrays) -> dict[str, np.ndarray]:
 def compare_run(
     got: Arrays, expected: Arrays, compare: Callable[[Arrays, Arrays], Mismatch | None] = close_sums
 ) -> Mismatch | None:
-    """Find the first rank whose answer is wrong, else the first request without a wait, else the first limit missed."""
+    """The first rank with a wrong answer, else the first request without a wait, else the first exceeded limit."""
     if (mismatch := compare_ranks(got, expected, compare)) is not None:
         return mismatch
     ledger = read_ledger(got)
@@ -49,11 +49,11 @@ def compare_run(
 
 
 check_ranks = partial(Check, ranks=True, compare=compare_run, time_limit_s=3.0)
-"""Make a check of several ranks, which share two cores while they run, and none of which computes for long."""
+"""Make a check of several ranks, which share two cores and do little computation each."""
 
 
 def find_unwaited(ledger: Ledger) -> Mismatch | None:
-    """Find the first request that its rank never waits for."""
+    """The first request that its rank never waits for."""
     for rank, log in enumerate(ledger.logs):
         posts = [event for event in log if isinstance(event, Post)]
         done = {event.post for event in log if isinstance(event, Finish)}
@@ -65,10 +65,10 @@ def find_unwaited(ledger: Ledger) -> Mismatch | None:
 
 
 def find_excess(ledger: Ledger, limits: dict[str, np.ndarray]) -> Mismatch | None:
-    """Find the first of a run's limits that it goes beyond."""
+    """The first limit that a run exceeds."""
     by_rank = {"bytes": (ledger.sent_bytes(), "bytes"), "messages": (ledger.sent_messages(), "messages")}
     for name, (sent, words) in by_rank.items():
-        if name in limits and (mismatch := find_over(sent, limits[name], words)) is not None:
+        if name in limits and (mismatch := find_excess_rank(sent, limits[name], words)) is not None:
             return mismatch
     sizes = [one.size_bytes for one in ledger.messages]
     overall = {
@@ -83,8 +83,8 @@ def find_excess(ledger: Ledger, limits: dict[str, np.ndarray]) -> Mismatch | Non
     return None
 
 
-def find_over(sent: Sequence[int], limits: np.ndarray, words: str) -> Mismatch | None:
-    """Find the first rank that sends more than its limit, or than the limit of all."""
+def find_excess_rank(sent: Sequence[int], limits: np.ndarray, words: str) -> Mismatch | None:
+    """The first rank that sends more than its limit."""
     most = np.broadcast_to(limits, len(sent))
     if (over := np.flatnonzero(np.array(sent) > most)).size:
         rank = int(over[0])

@@ -1,4 +1,4 @@
-"""The trusted side of a check: draw inputs, hold back what is secret, and judge the arrays that came back."""
+"""The trusted side of a check: draw inputs, withhold private ones, and judge the returned arrays."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ def draw_inputs(check: Check, case: Case, seed: int) -> Arrays:
 
 
 def public_inputs(arrays: Arrays) -> Arrays:
-    """What may be shown to the learner's code: arrays whose names do not begin with an underscore."""
+    """Inputs that the learner's code may see: arrays whose names do not begin with an underscore."""
     return {name: array for name, array in arrays.items() if not name.startswith("_")}
 
 
 def shown_inputs(check: Check, inputs: Arrays) -> Arrays:
-    """What the code of a public case is written from: what a partner knows makes one up there."""
+    """Inputs that the code of a public case is written from, including what its partner knows."""
     return public_inputs(inputs) if check.partner is None else inputs
 
 
 def bind_call(check: Check, inputs: Arrays) -> Call | Check:
-    """What to attempt on the public part of `inputs`: the check, with its partner where it has one."""
+    """The call to attempt on the public part of `inputs`: the check, bound to its partner if it has one."""
     return check if check.partner is None else bind_partner(check, check.partner(inputs))
 
 
 def judge_case(check: Check, case: Case, inputs: Arrays, got: Arrays) -> Mismatch | None:
-    """None when `got` is accepted for `inputs` (all of them, private ones included), else what is wrong.
+    """None if `got` is accepted for `inputs` (private ones included), else the mismatch.
 
-    Of a hidden case nothing is said, so that nobody can write answers into their code: names of arrays may hold inputs.
+    A hidden case reveals nothing, so that no answer can be hard-coded: names of arrays may contain inputs.
     """
     mismatch = check.compare(got, check.expect(inputs))
     if mismatch is not None and case.hidden:

@@ -62,14 +62,14 @@ def run(args: Arguments) -> int:
         )
     if any(check.performance for check in lab.checks.checks):
         _print_gpu(lab, records, args.students or len(records), args.count)
-    print(f"the gradebook      one process: more than {load.most_workers} workers would wait for it")
+    print(f"the gradebook      one process: more than {load.max_useful_workers} workers would wait for it")
     return 0
 
 
 def _print_gpu(lab: GradedLab, records: Sequence[Record], students: int, count: int) -> None:
     """Print for how long a class holds a GPU, if everybody passes the checks that have points for speed."""
     from mlsys_grader.reports.capacity import Load
-    from mlsys_grader.speed.rounds import Effort
+    from mlsys_grader.speed.rounds import MeasurementConfig
 
     held = [sum(v.performance.time_s for v in record.verdicts if v.performance) for record in records]
     held = [time_s for time_s in held if time_s > 0]
@@ -79,6 +79,6 @@ def _print_gpu(lab: GradedLab, records: Sequence[Record], students: int, count: 
         print(f"a GPU              {load.mean_s:.1f} s ± {deviation_s:.1f} s a submission, {said}")
     else:
         timed = sum(check.performance is not None for check in lab.checks.checks)
-        load = Load.from_times(students, [timed * Effort().most_s], ENTRY_S)
+        load = Load.from_times(students, [timed * MeasurementConfig().max_total_s], ENTRY_S)
         print(f"a GPU              nothing measured yet: {load.mean_s / 60:.0f} minutes a submission at the very most")
     print(f"                   {load.work_s * count / 60:.0f} GPU minutes for {students} students and {count} labs")

@@ -143,12 +143,12 @@ def _find_nvvm() -> str:
 
 def _find_image(image: str) -> str:
     """The image in the first of docker and podman that is installed, as the Makefile chooses."""
-    from mlsys_grader.sandbox.container import find_silence, find_trouble
+    from mlsys_grader.sandbox.container import find_problem, find_unresponsive
 
     if (program := next(filter(shutil.which, ("docker", "podman")), None)) is None:
         raise MissingToolError("neither docker nor podman is installed", help="apt install docker.io")
-    if why := find_silence(program):
+    if why := find_unresponsive(program):
         raise MissingToolError(f"{program}: {why}", help=f"`{program} info` has to answer: is its service running?")
-    if why := find_trouble(program, image):
+    if why := find_problem(program, image):
         raise MissingToolError(f"{program}: {why}", help=f"`{program} pull {image}`, or `make gpu-image` in a checkout")
     return image

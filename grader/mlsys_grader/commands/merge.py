@@ -1,7 +1,7 @@
 """Enter the verdicts that `shard` wrote elsewhere: records, gradebook, feedback.
 
 examples:
-  mlsys-grader merge autograd share-1 share-2 share-3 share-4
+  mlsys-grader merge autograd shard-1 shard-2 shard-3 shard-4
 
 All is checked before anything is entered: one verdict for each student who handed in, on the file that is in the course
 folder, under this version of the lab, with marks that the checks can give. What cannot be checked is whether a
@@ -22,18 +22,18 @@ from mlsys_lab.cli.app import argument
 
 @dataclass(kw_only=True)
 class Arguments(LabOptions):
-    """The lab, and the shares."""
+    """The lab, and the shards."""
 
-    shares: Annotated[list[Path], argument("what `shard --out` wrote")]
+    shards: Annotated[list[Path], argument("what `shard --out` wrote")]
 
 
 def run(args: Arguments) -> int:
-    """Check all verdicts of the shares, then enter them into the gradebook."""
+    """Check all verdicts of the shards, then enter them into the gradebook."""
     from mlsys_grader.grading.shards import merge
 
     lab, course = find_chosen_lab(args), Course.open(args.course)
     merged, troubles = 0, 0
-    for outcome in merge(course, lab, args.shares):
+    for outcome in merge(course, lab, args.shards):
         merged += not outcome.error
         troubles += bool(outcome.error)
         if outcome.error:

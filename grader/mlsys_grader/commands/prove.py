@@ -119,14 +119,14 @@ def _draw_right(args: Arguments, draws: int, lab: GradedLab, right: list[Trial])
     found = []
     for one in try_draws(lab.checks.checks, right, draws, seed=args.seed, limit_s=args.draw_time):
         found.append(one)
-        used = "" if one.share is None else f", {one.share:.2%} of a tolerance in use"
+        used = "" if one.tolerance_used is None else f", {one.tolerance_used:.2%} of a tolerance in use"
         print(f"{one.check:24} {one.solution:28} {len(one.lost):4} of {one.tried} draws cost a point{used}", flush=True)
         for line in one.lost[:3]:
             print(f"    {line}")
     tried, lost = sum(one.tried for one in found), sum(len(one.lost) for one in found)
-    least, share = min(one.tried for one in found), max(one.share or 0.0 for one in found)
+    least, tolerance_used = min(one.tried for one in found), max(one.tolerance_used or 0.0 for one in found)
     print(f"{lab.name}: {len(right)} right solutions, {tried:,} draws, at least {least} each: {lost} cost a point")
-    print(f"{lab.name}: at most {share:.2%} of a tolerance in use", flush=True)
+    print(f"{lab.name}: at most {tolerance_used:.2%} of a tolerance in use", flush=True)
     return all(one.holds for one in found)
 
 

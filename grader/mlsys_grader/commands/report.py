@@ -76,9 +76,9 @@ def _print(summary: Summary) -> None:
     for check in summary.checks:
         if (timed := check.performance) is not None:
             print(f"{check.name}, performance: {timed.measured} measured, {timed.unmeasured} not measured")
-    if summary.whole:
+    if summary.failed_outright:
         console.print("\nlost as a whole, for one reason")
-        for reason, who in summary.whole:
+        for reason, who in summary.failed_outright:
             console.print(Text(f"  {len(who)} × {reason}: {', '.join(who)}"), soft_wrap=True)
     if summary.suspects:
         console.print("\nto be looked into: timed code that did what no honest code does")

@@ -1,8 +1,8 @@
-"""Judge one share of a class on this machine, into files that `merge` enters elsewhere.
+"""Judge one shard of a class on this machine, into files that `merge` enters elsewhere.
 
 examples:
-  mlsys-grader shard autograd --shard 1/4 --out share-1        judge every fourth student, the same ones every time
-  mlsys-grader shard autograd --speed-of share-1 share-2 --out timed
+  mlsys-grader shard autograd --shard 1/4 --out shard-1        judge every fourth student, the same ones every time
+  mlsys-grader shard autograd --speed-of shard-1 shard-2 --out timed
                                                                measure what these verdicts left open, on a GPU machine
 
 DIR gets verdicts/STUDENT.json and feedback/STUDENT.html. The course folder is not written to, so that machines can
@@ -24,25 +24,25 @@ from mlsys_lab.errors import InputError
 
 @dataclass(kw_only=True)
 class Arguments(JudgingOptions):
-    """The lab, the share of the class, and how to judge."""
+    """The lab, the shard of the class, and how to judge."""
 
     out: Annotated[Path, option("where verdicts and pages go", "DIR")]
-    shard: Annotated[str, option("which share of how many", "I/N")] = "1/1"
+    shard: Annotated[str, option("which shard of how many", "I/N")] = "1/1"
     speed_of: Annotated[list[Path] | None, option("measure performance points only, for these verdicts", "DIR...")] = (
         None
     )
 
 
 def run(args: Arguments) -> int:
-    """Judge a share, or measure for verdicts that are there; a line per student that needs the instructor."""
-    from mlsys_grader.grading.shards import assign_share, judge_share, label_share, measure_share
+    """Judge a shard, or measure for verdicts that are there; a line per student that needs the instructor."""
+    from mlsys_grader.grading.shards import assign_shard, judge_shard, label_shard, measure_shard
 
     options = read_judging_options(args)
     lab, course = find_chosen_lab(args), Course(args.course.absolute())
     if not course.students(lab.name):
         raise InputError(f"nothing was handed in for {lab.name}", got=course.root / "submitted")
     if args.speed_of:
-        records = list(measure_share(course, lab, options, args.speed_of, args.out))
+        records = list(measure_shard(course, lab, options, args.speed_of, args.out))
         for record in records:
             for verdict in record.verdicts:
                 if verdict.performance is not None:
@@ -50,14 +50,14 @@ def run(args: Arguments) -> int:
                     print(f"{record.student}: {verdict.check}: {mark}{verdict.performance.line}")
         print(f"{len(records)} verdicts in {args.out}")
         return 0
-    number, shares = _shard(args.shard)
-    students = [student for student in course.students(lab.name) if assign_share(student, shares) == number]
-    label_share(args.out, number, shares)
-    judged = list(judge_share(course, lab, options, students, args.out))
+    number, shards = _shard(args.shard)
+    students = [student for student in course.students(lab.name) if assign_shard(student, shards) == number]
+    label_shard(args.out, number, shards)
+    judged = list(judge_shard(course, lab, options, students, args.out))
     troubles = [(student, error) for student, error in judged if error]
     for student, error in troubles:
         print(f"{student}: not graded: {error}")
-    print(f"share {number} of {shares}: {len(judged) - len(troubles)} judged, {len(troubles)} not")
+    print(f"shard {number} of {shards}: {len(judged) - len(troubles)} judged, {len(troubles)} not")
     return 1 if troubles else 0
 
 

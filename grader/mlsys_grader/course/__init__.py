@@ -1,1 +1,1 @@
-"""The course folder and the labs graded in it: paths, locks, files written whole, notebooks."""
+"""The course folder and its labs: paths, locks, atomic files, notebooks."""

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file in one step, on the disk before this returns; nothing half-written is ever seen under its name."""
+    """Replace a file in one step, flushed to disk before this returns; no partial content is ever visible."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -19,13 +19,13 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.chmod(temporary, 0o644)  # noqa: PTH101 - a name, not a Path
         os.replace(temporary, path)  # noqa: PTH105
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)  # an interrupt may come when it has its new name already
+        Path(temporary).unlink(missing_ok=True)  # an interrupt may come after the rename
         raise
     sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Put a folder's names on the disk, so that a file's new name outlives a power failure."""
+    """Flush a folder's entries to disk, so that a new name survives a power failure."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

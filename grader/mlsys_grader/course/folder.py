@@ -36,13 +36,13 @@ configure(get_config())  # noqa: F821
 
 @dataclass(frozen=True)
 class Course:
-    """A course folder: the path of each thing that is kept in it, and its lock."""
+    """A course folder: the path of everything in it."""
 
     root: Path
 
     @classmethod
     def open(cls, root: Path, *, create: bool = False) -> Course:
-        """Open the course at `root`. Raises `InputError` when there is none, or it cannot be written to."""
+        """Open the course at `root`. Raises `InputError` if there is none, or it is not writable."""
         root = root.absolute()
         if not create and not (root / "submitted").is_dir():
             raise InputError(
@@ -53,7 +53,7 @@ class Course:
         return course
 
     def lay_out(self) -> None:
-        """Make the folder, and nbgrader's configuration in it. Raises `InputError` when it cannot be written to."""
+        """Create the folder with nbgrader's configuration. Raises `InputError` if it is not writable."""
         try:
             (self.root / "submitted").mkdir(parents=True, exist_ok=True)
             if not (self.root / "nbgrader_config.py").exists():
@@ -62,74 +62,66 @@ class Course:
             raise InputError(f"cannot write to the course folder {self.root}", got=error.strerror) from None
 
     def submission(self, student: str, lab: str) -> Path:
-        """Path of the notebook that a student handed in for a lab."""
         return self.root / "submitted" / student / lab / f"{lab}.ipynb"
 
-    def handed_in(self, student: str, lab: str) -> datetime | None:
-        """When a student handed a lab in, in UTC and to the second; None where nothing says."""
+    def submitted_at(self, student: str, lab: str) -> datetime | None:
+        """When a student submitted a lab, in UTC to the second; None if unknown."""
         return read_stamp(self.submission(student, lab).with_name("timestamp.txt"))
 
     def sanitised(self, student: str, lab: str) -> Path:
-        """Path of a student's notebook as nbgrader gets to see it."""
+        """Path of a student's notebook as nbgrader sees it."""
         return self.root / "sanitised" / student / lab / f"{lab}.ipynb"
 
     def released(self, lab: str) -> Path:
-        """Path of the notebook that was given out."""
         return self.root / "released" / lab / f"{lab}.ipynb"
 
     def record(self, student: str, lab: str) -> Path:
-        """Path of the record of a student's verdicts in a lab."""
         return self.root / "records" / lab / f"{student}.json"
 
     def feedback(self, student: str, lab: str) -> Path:
-        """Path of a student's feedback page; named as nbgrader's release_feedback looks for it."""
+        """Path of a student's feedback page, where nbgrader's release_feedback looks for it."""
         return self.root / "feedback" / student / lab / f"{lab}.html"
 
     @property
     def roster(self) -> Path:
-        """Path of the table of names and students' ids."""
         return self.root / "students.csv"
 
     @property
     def gradebook(self) -> Path:
-        """Path of nbgrader's database."""
         return self.root / "gradebook.db"
 
     @property
     def backups(self) -> Path:
-        """Folder of the gradebook's copies."""
         return self.root / "backups"
 
     @property
     def audit(self) -> Path:
-        """Path of the audit log."""
         return self.root / "audit.jsonl"
 
     @property
     def lock(self) -> Path:
-        """The file that whoever writes to the course holds a lock on."""
         return self.root / ".grader.lock"
 
     def students(self, lab: str) -> list[str]:
-        """Students with a folder for a lab, whatever is in it; `InputError` for a folder that cannot be an id."""
+        """Students with a folder for a lab, empty or not; `InputError` for a folder name that is no valid id."""
         found = sorted(path.parent.name for path in self.root.glob(f"submitted/*/{lab}") if path.is_dir())
         for student in found:
             check_student(student)
         return found
 
     def labs(self) -> list[str]:
-        """Labs of which anything was handed in."""
+        """Labs with at least one submission."""
         found = {path.name for path in self.root.glob("submitted/*/*") if path.is_dir()}
         return sorted(name for name in found if not name.startswith("."))
 
 
 def write_stamp(path: Path, time: datetime) -> None:
-    """Write a time as nbgrader reads it: in UTC, since it takes an offset like +0100 for a hundred seconds."""
+    """Write a time as nbgrader reads it: in UTC, since it takes an offset of +0100 for a hundred seconds."""
     write_atomically(path, f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC\n".encode())
 
 
 def read_stamp(path: Path) -> datetime | None:
-    """The time in nbgrader's timestamp.txt, in UTC and to the second; None where there is none that can be read."""
+    """Read nbgrader's timestamp.txt, in UTC to the second; None if it is missing or invalid."""
     try:
         if path.is_symlink():
             return None
@@ -140,9 +132,9 @@ def read_stamp(path: Path) -> datetime | None:
 
 
 def parse_stamp(text: str) -> datetime | None:
-    """The time that a timestamp.txt holds, in UTC and to the second; None for a text that is no time.
+    """Parse a timestamp to UTC, to the second; None for an invalid one.
 
-    UTC where the text names no zone, as nbgrader has it; a zone may be an offset or a name like Europe/Zurich.
+    UTC is the default, as in nbgrader; a zone may be an offset or a name like Europe/Zurich.
     """
     text = text.strip()
     try:
@@ -157,7 +149,7 @@ def parse_stamp(text: str) -> datetime | None:
 
 
 def check_student(student: str) -> str:
-    """Return a student's id unchanged; `InputError` for one that no folder or gradebook can have."""
+    """Return a student's id unchanged; `InputError` for one that no folder or gradebook can hold."""
     if not STUDENT.fullmatch(student):
         raise InputError(
             "not a student id",

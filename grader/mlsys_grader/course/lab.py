@@ -1,4 +1,4 @@
-"""A lab as the grader sees it: its lab.toml, its checks, and a version that changes when a verdict could."""
+"""A lab as the grader sees it: lab.toml, checks, and a version that changes whenever a verdict could."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from mlsys_lab.stack.labinfo import LabInfo
 
 @dataclass(frozen=True)
 class GradedLab:
-    """One lab to be graded. Tests and instructors register labs of their own by `checks` in lab.toml.
+    """One lab to grade. Tests and instructors register labs of their own with `checks` in lab.toml.
 
-    `untraced`: as processes see it that run more of a submission than its kernels.
+    `untraced`: the view of processes that run more of a submission than its kernels.
     """
 
     info: LabInfo
@@ -27,7 +27,7 @@ class GradedLab:
 
     @property
     def name(self) -> str:
-        """The folder's name, number included: what nbgrader calls the assignment and the notebook."""
+        """The folder's name with its number: nbgrader's name for assignment and notebook."""
         return self.info.name
 
     @property
@@ -42,34 +42,33 @@ class GradedLab:
 
     @property
     def withheld(self) -> tuple[str, ...]:
-        """The modules of mlsys_lab that are not inside."""
+        """Modules of mlsys_lab that are hidden from submissions."""
         return self.info.withheld + (self.info.traced if self.untraced else ())
 
     @property
     def call_modules(self) -> tuple[str, ...]:
-        """The modules of calls that are wanted inside."""
+        """Modules of calls that the sandbox needs."""
         asked = tuple(check for check in self.checks.checks if not (self.untraced and check.traced))
         return Lab(self.topic, asked).call_modules
 
     @property
     def checks_files(self) -> list[Path]:
-        """The files that define the checks: all of a package, or one module and its modules of calls."""
+        """Files that define the checks: a package, or one module and its modules of calls."""
         modules = (self.info.checks_module, *self.checks.call_modules)
         files = [Path(str(sys.modules[module].__file__)) for module in modules]
         return sorted(files[0].parent.rglob("*.py")) if files[0].name == "__init__.py" else files
 
     @property
     def foreign_path(self) -> str | None:
-        """The folder to import the checks from when they are not part of the course package."""
+        """Folder to import the checks from if they are not part of the course."""
         return None if self.info.checks_module.startswith("mlsys_checks.") else str(self.checks_files[0].parent)
 
     @cached_property
     def verdict_files(self) -> list[Path]:
-        """The files that a verdict depends on, by path: all that could make an answer right or wrong.
+        """Files that a verdict depends on, by path.
 
-        These are both sides of the checks (`mlsys_checks.sides`) without other labs' parts, what runs next to a
-        submission, every module of the course that these import (what a traced check counts with, for example),
-        lab.toml and the released notebook.
+        Both sides of the checks (`mlsys_checks.sides`) without other labs' parts, what runs next to a submission, every
+        module of the course that these import, lab.toml and the released notebook.
         """
         files = [file for side in (SANDBOXED, TRUSTED) for file in find_files(side, self.info.checks_module)]
         files += sorted(INSIDE.glob("*.py"))
@@ -80,7 +79,7 @@ class GradedLab:
 
     @cached_property
     def version(self) -> str:
-        """Hash of `verdict_files`, the same wherever they lie: 16 hex digits."""
+        """Hash of `verdict_files`, independent of where they are installed: 16 hex digits."""
         digest = hashlib.sha256()
         for name, content in sorted((path.name, path.read_bytes()) for path in self.verdict_files):
             digest.update(f"{name} {len(content)}\n".encode() + content)

@@ -1,4 +1,4 @@
-"""nbformat's functions that the grader needs; nbformat carries no types, so this is where typed code meets it.
+"""Typed wrappers of the nbformat functions that the grader uses; nbformat has no types.
 
 Import this before anything that imports nbformat or jsonschema: see below.
 """
@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# Without it jsonschema checks no URIs with letters of other alphabets, which nobody here asks it for; to build the
-# grammar for it takes a second, more than half of all the time that nbgrader takes to be imported.
+# Without this module jsonschema skips checks of international URIs, which are not needed here; building its
+# grammar takes a second, more than half of nbgrader's import time.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 import nbformat  # noqa: E402
@@ -21,7 +21,6 @@ Cell = Any
 
 
 def new_notebook(metadata: dict[str, Any]) -> Notebook:
-    """Make an empty notebook with a metadata table."""
     return nbformat.v4.new_notebook(metadata=copy_node(metadata))  # type: ignore[no-untyped-call]
 
 
@@ -32,21 +31,21 @@ def new_cell(kind: str, source: str, cell_id: str) -> Cell:
 
 
 def new_output(kind: str, **fields: Any) -> Any:
-    """Make an output of a code cell: its kind and the fields that nbformat asks of it."""
+    """Make an output of a code cell from its kind and fields."""
     return nbformat.v4.new_output(kind, **fields)  # type: ignore[no-untyped-call]
 
 
 def copy_node(value: dict[str, Any]) -> Any:
-    """Copy plain JSON values deeply into nodes with nbformat's attribute access."""
+    """Copy plain JSON values deeply into nodes with attribute access."""
     return nbformat.from_dict(json.loads(json.dumps(value)))  # type: ignore[no-untyped-call]
 
 
 def read_notebook(path: Path) -> Notebook:
-    """Read a notebook from a file that the grader itself wrote."""
+    """Read a notebook that the grader itself wrote."""
     return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
 
 
 def to_bytes(notebook: Notebook) -> bytes:
-    """Write a valid notebook as the bytes of its file: sorted keys, lines as lists, a newline at the end."""
+    """Serialise a valid notebook: sorted keys, lines as lists, a final newline."""
     nbformat.validate(notebook)
     return f"{nbformat.writes(notebook, version=nbformat.NO_CONVERT)}\n".encode()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""CSV that spreadsheets and terminals take for text, whatever a student is called, and that reads back as it was."""
+"""CSV that spreadsheets and terminals treat as text, whatever a student is called, and that round-trips."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from collections.abc import Iterable, Iterator
 from mlsys_lab.errors import InputError
 
 FORMULA = re.compile(r"""(^|;)(['"]*[=+\-@＝＋－＠])""")
-"""How a cell begins that a spreadsheet computes, with the quotes that a name may have before it.
+"""How a cell begins that a spreadsheet would compute, with the quotes that a name may have before it.
 
-Half of the world's spreadsheets separate cells by semicolons, so a cell may begin there too.
+Many spreadsheets separate cells by semicolons, so a cell may begin there too.
 """
 MADE_TEXT = re.compile(r"""(^|;)'(['"]*[=+\-@＝＋－＠])""")
-"""How a cell begins that was made text by a `'` before it."""
+"""How a cell begins that was turned into text by a `'` before it."""
 CONTROL = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|⟨(?=U\+[0-9A-F]{4}⟩)"
 )
-"""Control characters, those that turn the direction of writing, and what could be taken for one written out."""
+"""Control and bidirectional-override characters, and what looks like one written out."""
 WRITTEN_OUT = re.compile(r"⟨U\+([0-9A-F]{4})⟩")
 
 
 def format_csv(rows: Iterable[Iterable[str]]) -> str:
-    """CSV of rows, where a formula is text and a control character is written out as its number.
+    r"""Format rows as CSV: a formula becomes text, a control character its number.
 
-    >>> print(format_csv([["=1+1", "a\\x1bb"], ["c, d", "e"]]), end="")
+    >>> print(format_csv([["=1+1", "a\x1bb"], ["c, d", "e"]]), end="")
     '=1+1,a⟨U+001B⟩b
     "c, d",e
     """
@@ -34,9 +34,9 @@ def format_csv(rows: Iterable[Iterable[str]]) -> str:
 
 
 def parse_csv(text: str) -> Iterator[tuple[int, list[str]]]:
-    """The line number and the cells of each row that `format_csv`, or a person, wrote; rows without cells left out.
+    """Parse CSV written by `format_csv` or by hand: line number and cells of each row that has any.
 
-    Raises `InputError` for what is no CSV.
+    Raises `InputError` for invalid CSV.
     """
     rows = csv.reader(io.StringIO(text, newline=""))
     try:

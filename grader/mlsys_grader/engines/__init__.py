@@ -1,7 +1,7 @@
-"""Where submissions are judged: in this process with a pool of threads, or over a cluster.
+"""Engines: judge submissions on this machine with a thread pool, or on a cluster.
 
-An engine takes artifacts and gives verdicts. It writes nothing: records, gradebook and feedback are the business of
-the one process that started it.
+An engine turns artifacts into verdicts and writes nothing: records, gradebook and feedback belong to the process that
+started it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mlsys_grader.judging.verdict import Verdict
 
 @dataclass(frozen=True)
 class Task:
-    """One submission to be judged. `seeds` replays a verdict: the secret seed of each check, by its name."""
+    """One submission to judge. `seeds` replays recorded secret seeds by check name."""
 
     student: str
     artifact: Artifact
@@ -25,7 +25,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a task: verdicts, or the error that kept the judge from forming them."""
+    """The verdicts on a task, or the error that prevented them."""
 
     student: str
     verdicts: tuple[Verdict, ...] = ()
@@ -33,7 +33,7 @@ class Result:
 
 
 class Engine(Protocol):
-    """What judges submissions, in any order: this machine, or a cluster."""
+    """Judges submissions in any order."""
 
     def judge_all(self, tasks: Iterable[Task]) -> Iterator[Result]:
-        """Yield one result per task, as they are ready."""
+        """Yield one result per task, as they complete."""

@@ -1,4 +1,4 @@
-"""The engine that a run of the grader asks for."""
+"""Open the engine that the options of a run name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlsys_grader.sandbox.sandbox import Sandbox
 
 @contextmanager
 def open_engine(lab: GradedLab, options: Options) -> Iterator[Engine]:
-    """Open the engine that the options name, for the block."""
+    """Open the engine that `options` names, for the block."""
     if options.engine == "ray":
         from mlsys_grader.engines.ray import RayEngine
 

@@ -1,4 +1,4 @@
-"""Join a Ray cluster, or start one on this machine; every way that fails is one line, within a minute."""
+"""Join a Ray cluster, or start one on this machine; every failure is one line, within a minute."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from mlsys_lab import local_ray
 from mlsys_lab.errors import CourseError, InputError
 
 CONNECT_S, JOIN_S = 5.0, 40.0
-"""How soon the port of a cluster's head must accept a connection, and how soon a process must have joined it."""
-TRIAL = "import sys, ray; ray.init(address=sys.argv[1], logging_level='ERROR', log_to_driver=False)"
+"""Time limits for connecting to the head's port, and for joining the cluster."""
+PROBE = "import sys, ray; ray.init(address=sys.argv[1], logging_level='ERROR', log_to_driver=False)"
 
 
 def import_ray(*, own: bool) -> Any:
-    """The module `ray`, to join a cluster or to start one of our `own`; `MissingToolError` where it is missing."""
+    """Import `ray`, to join a cluster or to start our `own`; `MissingToolError` if it is missing."""
     return local_ray.import_ray(own=own, extra="cluster")
 
 
 def start_ray(ray: Any, workers: int, gpus: int | None = None) -> None:
-    """Start Ray on this machine with room for `workers`; with as many GPUs as Ray finds, or `gpus` of them.
+    """Start Ray on this machine with `workers` CPUs and all GPUs, or `gpus` of them.
 
-    Raises `CourseError` with Ray's first line when it does not start.
+    Raises `CourseError` with Ray's first error line.
     """
     local_ray.start_ray(ray, workers, gpus=gpus, help="grade without --engine ray")
 
 
 def join_cluster(ray: Any, address: str) -> None:
-    """Become part of the cluster whose head is at `address`, HOST:PORT; `InputError` where there is none."""
+    """Join the cluster whose head is at `address`, HOST:PORT; `InputError` if there is none."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
         raise InputError("not the address of a cluster", got=address, expected="HOST:PORT, as `ray start --head` says")
@@ -37,10 +37,10 @@ def join_cluster(ray: Any, address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
     except (OSError, OverflowError) as error:
         raise _unanswered(address, getattr(error, "strerror", None) or str(error)) from None
-    # Where something other than Ray listens, Ray tries for minutes and then ends its process: not this one.
+    # Where something other than Ray listens, Ray retries for minutes and then ends its process: probe in another one.
     try:
         done = subprocess.run(
-            [sys.executable, "-c", TRIAL, address], capture_output=True, text=True, timeout=JOIN_S, check=False
+            [sys.executable, "-c", PROBE, address], capture_output=True, text=True, timeout=JOIN_S, check=False
         )
     except subprocess.TimeoutExpired:
         raise _unanswered(address, f"nothing in {JOIN_S:g} s") from None

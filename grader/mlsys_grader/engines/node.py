@@ -1,4 +1,4 @@
-"""A worker on a node of a cluster: one sandbox, one submission at a time. Nothing here knows of Ray."""
+"""A worker on a cluster node: one sandbox, one submission at a time. Independent of Ray."""
 
 from __future__ import annotations
 
@@ -24,43 +24,41 @@ from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_grader.speed.bench import Bench
 from mlsys_grader.speed.devices import needs_gpu, open_benches
 from mlsys_grader.speed.measure import find_unmeasured, make_opener
-from mlsys_grader.speed.rounds import Effort
+from mlsys_grader.speed.rounds import MeasurementConfig
 from mlsys_lab.errors import CourseError
 from mlsys_lab.stack.labinfo import find_lab
 
-ROOMS = ("course", "intake", "sandbox", "judging", "speed", "engines")
-"""What of the grader must be alike on all nodes: what forms verdicts, and what carries them."""
+FINGERPRINTED = ("course", "intake", "sandbox", "judging", "speed", "engines")
+"""Packages of the grader that must be identical on all nodes: those that form and carry verdicts."""
 
 
 @dataclass(frozen=True)
-class PartOfLab(GradedLab):
-    """A lab of which only the checks called `names` are judged."""
+class LabSubset(GradedLab):
+    """A lab reduced to the checks in `names`."""
 
     names: tuple[str, ...] = ()
 
     @cached_property
     def checks(self) -> Lab:
-        """The checks of the lab whose names are among `names`."""
         whole = load_checks(self.info)
         return Lab(whole.topic, tuple(check for check in whole.checks if check.name in self.names))
 
 
 def compute_fingerprint(lab: GradedLab) -> str:
-    """Hash the lab's version and the grader's code: nodes with the same hash form the same verdicts."""
+    """Hash the lab's version and the grader's code: nodes with equal hashes form equal verdicts."""
     grader = Path(__file__).parent.parent
     digest = hashlib.sha256()
-    for path in sorted(path for room in ROOMS for path in (grader / room).rglob("*.py")):
+    for path in sorted(path for room in FINGERPRINTED for path in (grader / room).rglob("*.py")):
         content = path.read_bytes()
         digest.update(f"{path.name} {len(content)}\n".encode() + content)
     return f"{lab.version}/{digest.hexdigest()[:16]}"
 
 
 class Judge:
-    """Judges the checks called `checks` of the lab called `lab`, as this node's checkout has it.
+    """Judge the checks `checks` of the lab `lab`, as this node's checkout has it.
 
-    `labs` and `path` are "" but for an instructor's own lab: its folder of labs, and where its checks are imported
-    from, which must be the same on every node. `measures`: this worker has a device to itself, so that it also
-    measures what there are performance points for.
+    `labs` and `path` are "" except for an instructor's own lab: its folder of labs and the import path of its checks,
+    the same on every node. `measures`: this worker has a device to itself and also measures performance points.
     """
 
     def __init__(
@@ -86,7 +84,7 @@ class Judge:
         self._benches: dict[str, Bench] = {}
 
     def ready(self, expected: str) -> str:
-        """Open the sandbox; returns why this node may not judge, or "". `expected` is the head's fingerprint."""
+        """Open the sandbox; return why this node must not judge, or "". `expected` is the head's fingerprint."""
         node = f"{socket.gethostname()} may not judge"
         if self._path and self._path not in sys.path:
             sys.path.append(self._path)
@@ -100,11 +98,11 @@ class Judge:
                     help="bring both to the same commit and install it there",
                 )
                 return str(stale)
-            self._lab = PartOfLab(info, names=self._checks)
+            self._lab = LabSubset(info, names=self._checks)
             gpu = self._open_benches() if self._measures else None
             judging = Sandbox(self._lab, unsafe=self._unsafe, backend=self._backend)
             self._engine = LocalEngine(judging, time_factor=self._time_factor)
-            # Kernels are interpreted where they are judged, and compiled where there is a GPU.
+            # Kernels are interpreted for judging, and compiled on a GPU for timing.
             self._timing = judging
             if gpu is not None:
                 self._timing = Sandbox(self._lab, unsafe=self._unsafe, backend=self._backend, device=gpu)
@@ -113,7 +111,7 @@ class Judge:
         return ""
 
     def judge(self, name: str, source: str, seeds: Mapping[str, int]) -> dict[str, Any]:
-        """The verdicts on an artifact's text as plain fields, or the error that kept the judge from forming them."""
+        """Judge an artifact: the verdicts as plain fields, or the error that prevented them."""
         artifact = Artifact.parse(name, source)
         (result,) = self._engine.judge_all([Task("", artifact, seeds)])
         try:
@@ -123,9 +121,9 @@ class Judge:
         return {"verdicts": [asdict(verdict) for verdict in verdicts], "error": result.error}
 
     def _open_benches(self) -> Gpu | None:
-        """Where to measure each check, for as long as this worker lives; the GPU that jobs need for it."""
-        gpu = find_gpu()  # Ray lets a worker see its own
-        self._benches = self._held.enter_context(open_benches(self._lab, self._checks, Effort(), gpu))
+        """Open a bench per check for this worker's life; return the GPU that jobs need."""
+        gpu = find_gpu()  # Ray exposes a worker's own GPU
+        self._benches = self._held.enter_context(open_benches(self._lab, self._checks, MeasurementConfig(), gpu))
         return gpu if needs_gpu(self._benches.values()) else None
 
     def _measured(self, artifact: Artifact, verdict: Verdict) -> Verdict:

@@ -1,10 +1,10 @@
-"""Judge over a Ray cluster: workers on any of its nodes, the same verdicts.
+"""Judge on a Ray cluster: workers on any node, the same verdicts.
 
     head ── name, text and seeds of an artifact ──▶ worker (a Ray actor) ── frames ──▶ its own sandbox, on its node
          ◀────────── fields of the verdicts ───────
 
-A worker finds the lab by its name in the checkout of its own node, and is not used when that differs from the head's.
-Checks with a performance target go to workers that hold a GPU, one each, when the cluster has GPUs.
+A worker finds the lab by name in its node's checkout, and is rejected if that differs from the head's. If the cluster
+has GPUs, checks with a performance target run on workers that hold one GPU each.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from mlsys_lab.errors import CourseError
 from mlsys_lab.stack.labinfo import labs_root
 
 Ref = Any
-"""A ray.ObjectRef: what an actor will answer."""
+"""A ray.ObjectRef: the future of an actor's answer."""
 START_S = 180.0
-"""Longest wait for the first worker: a node may have to be started, and torch imported from a slow disk."""
-TRIES = 3
-"""How often a submission is given to a worker before it counts as what ends workers."""
+"""Longest wait for the first worker: a node may have to start, and import torch from a slow disk."""
+MAX_TRIES = 3
+"""Attempts per submission before it is blamed for the deaths of its workers."""
 
 
 @dataclass(eq=False)
 class _Worker:
-    """An actor; `gpu` says which of the two kinds of checks it takes."""
+    """An actor; `gpu`: it takes the checks with a performance target."""
 
     actor: Any
     gpu: bool
 
 
 @dataclass(eq=False)
-class _Open:
-    """A submission on its way: the verdicts so far, and how many parts are still to come."""
+class _InFlight:
+    """A submission in flight: verdicts so far, and how many parts are pending."""
 
     task: Task
     waiting: int
@@ -52,21 +52,21 @@ class _Open:
 
 @dataclass(eq=False)
 class _Part:
-    """What one worker does of a submission: its checks without a GPU, or those with one."""
+    """One worker's part of a submission: its checks with a GPU, or those without."""
 
-    whole: _Open
+    submission: _InFlight
     gpu: bool
     tries: int = 0
 
 
 class RayEngine:
-    """Up to `workers` submissions at a time on the cluster at `address`; one is started on this machine without it.
+    """Judge up to `workers` submissions at a time on the cluster at `address`, or on a new one on this machine.
 
-    Use it as a context manager. `time_factor` stretches every time limit; `backend` is the sandbox on every node,
-    the first that works if None. Where Ray is running in this process already it is used, and left running.
-    `address` is HOST:PORT as `ray start --head` prints it, and this machine must be one of the cluster's. Raises
-    `MissingToolError` without Ray, `InputError` where nothing answers at the address, `CourseError` when a node has
-    another version of the lab or no worker becomes ready.
+    Use it as a context manager. `time_factor` scales every time limit; `backend` is the sandbox on every node, the
+    first that works if None. A Ray that already runs in this process is used and left running. `address` is HOST:PORT
+    as `ray start --head` prints it; this machine must be part of the cluster. Raises `MissingToolError` without Ray,
+    `InputError` if nothing answers at the address, `CourseError` if a node has another version of the lab or no worker
+    becomes ready.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class RayEngine:
         self._running: dict[Ref, tuple[_Worker, _Part]] = {}
         self._exhausted = False
         self._failed_starts = 0
-        # One thread may be waiting for verdicts while another closes the engine.
+        # One thread may wait for verdicts while another closes the engine.
         self._busy = threading.Lock()
         self._closed = threading.Event()
 
@@ -105,7 +105,7 @@ class RayEngine:
             cluster.join_cluster(self._ray, self.address)
         try:
             self._fingerprint = compute_fingerprint(self.lab)
-            self._hire_all()
+            self._start_workers()
             while not self._idle:
                 self._await()
         except BaseException:
@@ -115,44 +115,45 @@ class RayEngine:
 
     def __exit__(self, *_: object) -> None:
         self._closed.set()
-        for worker in list(self._workers):  # which ends the waiting for them
+        for worker in list(self._workers):  # this ends the wait for them
             self._ray.kill(worker.actor)
         with self._busy:
             if self._connected:
                 self._ray.shutdown()
 
     def judge_all(self, tasks: Iterable[Task]) -> Iterator[Result]:
-        """One result per task, as they come; tasks are taken as workers become free. Ends when the engine is closed.
+        """Yield one result per task as they complete; takes tasks as workers become free. Ends when the engine is
+        closed.
 
-        A task whose worker dies is given to another; one that ends three is a result with an error.
+        If a worker dies, its task is given to another; after `MAX_TRIES` deaths the result is an error.
         """
         source, self._exhausted = iter(tasks), False
         try:
-            while (results := self._go_on(source)) is not None:
+            while (results := self._step(source)) is not None:
                 yield from results
         finally:
             self._queue.clear()
-            with self._busy:  # cut off: what still runs is of no use, and its workers are not free
+            with self._busy:  # cut off: running calls are useless, and their workers are not free
                 for worker, _ in self._running.values():
                     if not self._closed.is_set():
-                        self._replace(worker)
+                        self._restart_worker(worker)
                 self._running.clear()
 
-    def _go_on(self, source: Iterator[Task]) -> list[Result] | None:
-        """Hand out what can be handed out and wait for something to happen; None when there is nothing more to do."""
+    def _step(self, source: Iterator[Task]) -> list[Result] | None:
+        """Dispatch what can be dispatched and wait for an event; None when all is done."""
         with self._busy:
             if not self._closed.is_set():
-                self._hand_out(source)
+                self._dispatch(source)
             if self._closed.is_set() or (self._exhausted and not self._running and not self._queue):
                 return None
             done = self._await()
             if self._closed.is_set():
                 return None
             wholes = [self._collect(ref, *self._running.pop(ref)) for ref in done]
-            return [self._result(whole) for whole in wholes if not whole.waiting]
+            return [self._result(submission) for submission in wholes if not submission.waiting]
 
-    def _hand_out(self, source: Iterator[Task]) -> None:
-        """Give every idle worker something to do; take a task from the source only for one who would have nothing."""
+    def _dispatch(self, source: Iterator[Task]) -> None:
+        """Give every idle worker a part; take a new task only if the queue has none for it."""
         for worker in list(self._idle):
             while (part := next((p for p in self._queue if p.gpu == worker.gpu), None)) is None:
                 if self._exhausted or len(self._queue) > self.workers:
@@ -160,19 +161,19 @@ class RayEngine:
                 if (task := next(source, None)) is None:
                     self._exhausted = True
                     break
-                whole = _Open(task, len(self._checks))
-                self._queue.extend(_Part(whole, gpu) for gpu in self._checks)
+                submission = _InFlight(task, len(self._checks))
+                self._queue.extend(_Part(submission, gpu) for gpu in self._checks)
             if part is None:
                 continue
             self._queue.remove(part)
             self._idle.remove(worker)
             part.tries += 1
-            artifact = part.whole.task.artifact
-            ref = worker.actor.judge.remote(artifact.name, artifact.source, dict(part.whole.task.seeds))
+            artifact = part.submission.task.artifact
+            ref = worker.actor.judge.remote(artifact.name, artifact.source, dict(part.submission.task.seeds))
             self._running[ref] = (worker, part)
 
     def _await(self) -> list[Ref]:
-        """Wait until something happens; which of the running are done. Workers that became ready become idle."""
+        """Wait for an event; return the finished calls. Workers that became ready become idle."""
         refs = [*self._running, *self._starting]
         done, _ = self._ray.wait(refs, num_returns=1, timeout=None if self._running else START_S)
         if not done:
@@ -180,49 +181,49 @@ class RayEngine:
             raise CourseError("no worker of the cluster became ready", got=got, help=help)
         for ref in done:
             if (worker := self._starting.pop(ref, None)) is not None and not self._closed.is_set():
-                self._welcome(ref, worker)
+                self._on_ready(ref, worker)
         return [ref for ref in done if ref in self._running]
 
-    def _welcome(self, ref: Ref, worker: _Worker) -> None:
+    def _on_ready(self, ref: Ref, worker: _Worker) -> None:
         try:
             refusal = self._ray.get(ref)
         except self._ray.exceptions.RayError as error:
             self._failed_starts += 1
-            if self._failed_starts == TRIES:
+            if self._failed_starts == MAX_TRIES:
                 raise CourseError("workers of the cluster die as they start", got=_line(error)) from None
-            self._replace(worker)
+            self._restart_worker(worker)
             return
         if refusal:
             raise CourseError(refusal)
         self._failed_starts = 0
         self._idle.append(worker)
 
-    def _collect(self, ref: Ref, worker: _Worker, part: _Part) -> _Open:
-        """Take what a worker answered; when it died, or its node did, let another try."""
-        whole = part.whole
+    def _collect(self, ref: Ref, worker: _Worker, part: _Part) -> _InFlight:
+        """Store a worker's answer; if it died, or its node did, retry on another."""
+        submission = part.submission
         try:
             answer = self._ray.get(ref)
         except self._ray.exceptions.RayError as error:
-            self._replace(worker)
-            if part.tries < TRIES:
+            self._restart_worker(worker)
+            if part.tries < MAX_TRIES:
                 self._queue.append(part)
-                return whole
-            answer = {"verdicts": [], "error": f"{TRIES} workers ended while they judged it: {_line(error)}"}
+                return submission
+            answer = {"verdicts": [], "error": f"{MAX_TRIES} workers ended while they judged it: {_line(error)}"}
         else:
             self._idle.append(worker)
-        whole.waiting -= 1
-        whole.error = whole.error or answer["error"]
-        whole.verdicts.update({fields["check"]: _verdict(fields) for fields in answer["verdicts"]})
-        return whole
+        submission.waiting -= 1
+        submission.error = submission.error or answer["error"]
+        submission.verdicts.update({fields["check"]: _verdict(fields) for fields in answer["verdicts"]})
+        return submission
 
-    def _result(self, whole: _Open) -> Result:
-        if whole.error:
-            return Result(whole.task.student, error=whole.error)
-        verdicts = tuple(whole.verdicts[check.name] for check in self.lab.checks.checks)
-        return Result(whole.task.student, verdicts)
+    def _result(self, submission: _InFlight) -> Result:
+        if submission.error:
+            return Result(submission.task.student, error=submission.error)
+        verdicts = tuple(submission.verdicts[check.name] for check in self.lab.checks.checks)
+        return Result(submission.task.student, verdicts)
 
-    def _hire_all(self) -> None:
-        """Workers for the checks without a performance target, and for the others where the cluster has GPUs."""
+    def _start_workers(self) -> None:
+        """Start workers for the checks without a performance target, and for the others if the cluster has GPUs."""
         gpus = int(self._ray.cluster_resources().get("GPU", 0))
         checks = self.lab.checks.checks
         by_kind = {gpu: [check.name for check in checks if _measured(check) == gpu] for gpu in (False, True)}
@@ -231,9 +232,9 @@ class RayEngine:
         self._checks = {gpu: names for gpu, names in by_kind.items() if names}
         for gpu in self._checks:
             for _ in range(min(gpus, self.workers) if gpu else self.workers):
-                self._hire(gpu)
+                self._start_worker(gpu)
 
-    def _hire(self, gpu: bool) -> None:
+    def _start_worker(self, gpu: bool) -> None:
         labs = self.lab.info.folder.parent
         actor = (
             self._ray.remote(Judge)
@@ -253,10 +254,10 @@ class RayEngine:
         self._workers.add(worker)
         self._starting[actor.ready.remote(self._fingerprint)] = worker
 
-    def _replace(self, worker: _Worker) -> None:
+    def _restart_worker(self, worker: _Worker) -> None:
         self._workers.remove(worker)
         self._ray.kill(worker.actor)
-        self._hire(worker.gpu)
+        self._start_worker(worker.gpu)
 
 
 def _measured(check: Check) -> bool:
@@ -270,5 +271,5 @@ def _verdict(fields: dict[str, Any]) -> Verdict:
 
 
 def _line(error: Exception) -> str:
-    """Ray's own word on how a worker died, its first line."""
+    """The first line of Ray's report on how a worker died."""
     return str(error).strip().partition("\n")[0][:300]

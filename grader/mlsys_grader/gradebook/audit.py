@@ -1,6 +1,6 @@
-"""The audit log: who graded what, when, with which versions, seeds and sandbox, and what came of it.
+"""The audit log: who graded what and when, with which versions, seeds and sandbox, and the outcome.
 
-audit.jsonl in the course folder holds one JSON object per line and is only ever appended to.
+audit.jsonl in the course folder holds one JSON object per line and is append-only.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from mlsys_grader.gradebook.record import Record
 
 
 class AuditLog:
-    """Appends to a course's log; use it as a context manager, under the course's lock.
+    """Append to a course's log. Use it as a context manager, under the course's lock.
 
-    A line that a crash tore in the midst was never acknowledged: it is cut off, and the next line says so.
+    A line torn by a crash was never acknowledged: it is cut off, and the next line says so.
     """
 
     def __init__(self, course: Course) -> None:
@@ -44,7 +44,7 @@ class AuditLog:
         os.close(self._descriptor)
 
     def write_outcome(self, event: str, record: Record, *, engine: str, entered: bool, error: str = "") -> None:
-        """Log what became of a submission. The seeds are in the record; here is their hash."""
+        """Log the outcome of a submission. The record holds the seeds; the log holds their hash."""
         self.write(
             event,
             student=record.student,
@@ -61,7 +61,7 @@ class AuditLog:
         )
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append one line and have it on the disk; raises `OSError` and leaves the log as it was where that fails."""
+        """Append one line and flush it to disk; raises `OSError` and leaves the log unchanged if that fails."""
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"time": time, "event": event, **self._always, **fields}).encode()
         size_bytes = os.fstat(self._descriptor).st_size
@@ -77,7 +77,7 @@ class AuditLog:
 
 @dataclass(frozen=True)
 class History:
-    """A log as read: its entries, the numbers of lines that are no JSON object, and whether the last line is torn."""
+    """A log: its entries, the numbers of damaged lines, and whether the last line is torn."""
 
     entries: list[dict[str, Any]]
     damaged: tuple[int, ...]
@@ -85,7 +85,7 @@ class History:
 
 
 def read_audit(path: Path) -> History:
-    """Read a log; one that is not there is empty. A torn last line is not damage: it was never acknowledged."""
+    """Read a log; a missing one is empty. A torn last line is no damage: it was never acknowledged."""
     lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
     torn = lines.pop() != b""
     read = [_parse_object(line) for line in lines]
@@ -94,7 +94,7 @@ def read_audit(path: Path) -> History:
 
 
 def hash_seeds(seeds: Mapping[str, int]) -> str:
-    """A hash that tells whether two verdicts used the same seeds, given the seed of each check by its name."""
+    """Hash the seeds of all checks, to tell whether two verdicts used the same ones."""
     return hashlib.sha256(json.dumps(seeds, sort_keys=True).encode()).hexdigest()
 
 

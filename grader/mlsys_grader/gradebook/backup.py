@@ -1,10 +1,10 @@
-"""Copies of the gradebook, one before each batch of marks.
+"""Backups of the gradebook, one before each batch of marks.
 
-backups/gradebook-NNNNNN-TIMESTAMP.db: the number orders them, because a clock can jump; the time is for people. A copy
-is made by SQLite itself, checked, and only then given its name. The newest KEPT stay.
+backups/gradebook-NNNNNN-TIMESTAMP.db: ordered by number, because a clock can jump; the time is for people. SQLite makes
+the copy, which is checked before it gets its name. The newest KEPT stay.
 
-To go back to one:  rm -f gradebook.db-journal && cp backups/gradebook-NNNNNN-TIMESTAMP.db gradebook.db
-After that `mlsys-grader grade LAB` enters from the records whatever the copy lacks.
+To restore one:  rm -f gradebook.db-journal && cp backups/gradebook-NNNNNN-TIMESTAMP.db gradebook.db Then `mlsys-grader
+grade LAB` enters from the records whatever the copy lacks.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ NAME = re.compile(r"gradebook-(\d{6,})-[0-9TZ]+\.db")
 
 
 def back_up(course: Course) -> Path | None:
-    """Copy the gradebook; None where there is none yet.
+    """Back up the gradebook; None if there is none yet.
 
-    Raises `InputError` for a damaged gradebook, naming the newest copy that is sound, and for a folder that cannot be
-    written to. Nothing is deleted before the new copy is safe.
+    Raises `InputError` for a damaged gradebook, naming the newest sound copy, and for a folder that is not writable.
+    Old copies are deleted only once the new one is safe.
     """
     if not course.gradebook.exists():
         return None
@@ -57,16 +57,16 @@ def back_up(course: Course) -> Path | None:
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """Open a database that is there, for reading; never make one.
+    """Open an existing database for reading; never create one.
 
-    The connection can write, so that SQLite can undo what a crash left.
+    The connection can write, so that SQLite can roll back what a crash left.
     """
     quoted = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     return sqlite3.connect(f"file:{quoted}?mode=rw", uri=True)
 
 
 def find_damage(path: Path) -> str:
-    """Find what is wrong with a gradebook's file, in words; "" for a sound one."""
+    """Describe the damage of a gradebook's file; "" for a sound one."""
     try:
         with closing(open_database(path)) as database:
             said = [str(row[0]) for row in database.execute("PRAGMA integrity_check(1)")]
@@ -77,7 +77,7 @@ def find_damage(path: Path) -> str:
 
 
 def describe_damage(course: Course, damage: str) -> InputError:
-    """Describe a gradebook that cannot be read: what is wrong, and how to get back the newest good copy."""
+    """The error for a damaged gradebook: what is wrong, and how to restore the newest good copy."""
     for _, path in reversed(_numbered(course)):
         if not find_damage(path):
             way = f"cp {path} {course.gradebook}"
@@ -93,7 +93,7 @@ def describe_damage(course: Course, damage: str) -> InputError:
 
 
 def _copy(source: Path, target: Path) -> str:
-    """Copy a database by SQLite's own means; what is wrong with the source, or ""."""
+    """Copy a database with SQLite's backup; returns the damage of the source, or ""."""
     with closing(sqlite3.connect(target)) as copy:
         try:
             with closing(open_database(source)) as database:
@@ -107,7 +107,7 @@ def _copy(source: Path, target: Path) -> str:
 
 
 def _numbered(course: Course) -> list[tuple[int, Path]]:
-    """The copies there are, oldest first."""
+    """Existing backups, oldest first."""
     if not course.backups.is_dir():
         return []
     matches = ((NAME.fullmatch(path.name), path) for path in course.backups.iterdir())

@@ -1,6 +1,6 @@
-"""What a person added to a student's marks in formgrader: points, extra credit, comments; and the penalty for lateness.
+"""What an instructor added in formgrader: points, extra credit, comments; and the late penalty.
 
-The judge's records know nothing of it; it is read from the gradebook, for the student's page.
+The judge's records do not have it; it is read from the gradebook for the student's page.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WHERE assignment.name = ? AND submitted_assignment.student_id = ?
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of the gradebook. `points` is None for a cell with a comment only, `earned` for one not graded yet."""
+    """One cell of the gradebook. `points` is None for a comment-only cell, `earned` for one not graded yet."""
 
     name: str
     points: float | None
@@ -51,7 +51,7 @@ class Cell:
 
     @property
     def marks(self) -> str:
-        """The points in words, as in `2 of 4 + 1`; empty for a cell with a comment only."""
+        """The points in words, as in `2 of 4 + 1`; "" for a comment-only cell."""
         if self.points is None:
             return ""
         given = "not graded yet, of" if self.earned is None else f"{self.earned:g} of"
@@ -60,7 +60,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class ManualPoints:
-    """The total in the gradebook, the penalty in it, and the cells that a person has a part in."""
+    """The total in the gradebook, its penalty, and the cells with manual entries."""
 
     earned: float
     points: float
@@ -69,9 +69,9 @@ class ManualPoints:
 
 
 def read_manual_points(course: Course, record: Record) -> ManualPoints | None:
-    """What the gradebook has beside the judge's marks for the record's submission; None where that is nothing.
+    """What the gradebook adds to the judge's marks for a record's submission; None if nothing.
 
-    Raises `InputError` for a gradebook that cannot be read.
+    Raises `InputError` for an unreadable gradebook.
     """
     if not course.gradebook.exists():
         return None
@@ -87,7 +87,7 @@ def read_manual_points(course: Course, record: Record) -> ManualPoints | None:
     earned = points = 0.0
     cells = []
     for name, most, auto, manual, extra, comment in rows:
-        given = max((extra or 0.0) - speed.get(name, 0.0), 0.0)  # performance points are the judge's, not a person's
+        given = max((extra or 0.0) - speed.get(name, 0.0), 0.0)  # performance points are the judge's
         cell = Cell(name, most, auto if manual is None else manual, given, comment or "", name in checks)
         earned, points = earned + (cell.earned or 0.0) + cell.extra, points + (most or 0.0)
         if manual is not None or comment or cell.extra or (most is not None and not cell.checked):

@@ -1,7 +1,7 @@
-"""What the gradebook holds of a lab, read from its tables: is every recorded mark there, with its time of handing in?
+"""Read a lab's marks from the gradebook's tables: are all recorded marks there, with their submission time?
 
-A record may say that it was entered, and the gradebook may have been put back to an older copy, deleted or edited
-since. So what `grade` goes by is the gradebook itself.
+A record may say that it was entered, and the gradebook may since have been restored from an older copy, deleted or
+edited. So `grade` goes by the gradebook itself.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ WHERE assignment.name = ?
 
 @dataclass
 class Marks:
-    """One student's marks as the gradebook has them: the time of handing in as text, the automatic score per cell."""
+    """One student's marks in the gradebook: the submission time as text, and the automatic score per cell."""
 
-    handed_in: str | None
+    submitted_at: str | None
     scores: dict[str, float | None] = field(default_factory=dict)
 
 
 def read_marks(course: Course, lab: str) -> dict[str, Marks]:
-    """Read marks in a lab by student; empty without a gradebook. Raises `InputError` for one that cannot be read."""
+    """Marks in a lab by student; empty without a gradebook. Raises `InputError` for an unreadable one."""
     if not course.gradebook.exists():
         return {}
     found: dict[str, Marks] = {}
@@ -52,11 +52,11 @@ def read_marks(course: Course, lab: str) -> dict[str, Marks]:
     return found
 
 
-def have_marks(marks: Mapping[str, Marks], record: Record, handed_in: datetime | None) -> bool:
-    """Whether the gradebook has a record's marks, all of them, and this time of handing in."""
+def matches_record(marks: Mapping[str, Marks], record: Record, submitted_at: datetime | None) -> bool:
+    """Whether the gradebook has all marks of a record and this submission time."""
     entered = marks.get(record.student)
     if entered is None:
         return False
-    told = datetime.fromisoformat(entered.handed_in).replace(microsecond=0) if entered.handed_in else None
-    wanted = handed_in.replace(tzinfo=None) if handed_in else None
+    told = datetime.fromisoformat(entered.submitted_at).replace(microsecond=0) if entered.submitted_at else None
+    wanted = submitted_at.replace(tzinfo=None) if submitted_at else None
     return told == wanted and all(entered.scores.get(v.check) == v.earned for v in record.verdicts)

@@ -1,4 +1,4 @@
-"""How nbgrader works in a course folder: its folders, its database, the judge's marks in place of its own execution."""
+"""nbgrader's configuration in a course folder: folders, database, and the judge's marks in place of execution."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def configure(config: Any, root: Path | None = None) -> Any:
-    """Fill a traitlets Config for the course at `root` (the current folder when left out) and return it."""
+    """Fill a traitlets Config for the course at `root`, by default the current folder."""
     root = (root or Path.cwd()).absolute()
     config.CourseDirectory.root = str(root)
     config.CourseDirectory.db_url = f"sqlite:///{root / 'gradebook.db'}"
@@ -16,7 +16,7 @@ def configure(config: Any, root: Path | None = None) -> Any:
     config.CourseDirectory.submitted_directory = "sanitised"
     config.CourseDirectory.autograded_directory = "autograded"
     config.CourseDirectory.feedback_directory = "feedback"
-    # The submission's code never runs under nbgrader: in Execute's place stands a step that copies verdicts out of
+    # The submission's code never runs under nbgrader: Execute is replaced by a step that copies verdicts from
     # the records.
     config.Autograde.sanitize_preprocessors = [
         "nbgrader.preprocessors.ClearOutput",
@@ -31,7 +31,7 @@ def configure(config: Any, root: Path | None = None) -> Any:
         "nbgrader.preprocessors.CheckCellMetadata",
     ]
     config.OverwriteCells.add_missing_cells = True
-    # Nothing of a submission is live in formgrader or in nbgrader's own feedback.
+    # No markup of a submission is live in formgrader or in nbgrader's own feedback.
     config.HTMLExporter.filters = {"markdown2html": "mlsys_grader.gradebook.safe_markdown.render_markdown"}
     config.HTMLExporter.sanitize_html = True
     return config

@@ -1,4 +1,4 @@
-"""nbgrader's step between a submission and its marks: the verdicts of the judge, one number in each grade cell."""
+"""nbgrader preprocessors that copy the judge's verdicts into the grade cells."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from mlsys_lab.errors import InputError
 
 
 class TrustedMarks(NbGraderPreprocessor):  # type: ignore[misc]
-    """Stands in the place of nbgrader's Execute.
+    """Replacement of nbgrader's Execute.
 
-    nbgrader takes a grade cell's only result as its marks when it is a number in [0, points], and gives FULL marks
-    for anything else. So every grade cell gets exactly one such number, and a submission without a record is an
-    error, never a mark.
+    nbgrader takes a grade cell's only output as its marks if it is a number in [0, points], and gives FULL marks
+    otherwise. So every grade cell gets exactly one such number, and a submission without a record is an error, never a
+    mark.
     """
 
     def preprocess(self, nb: Any, resources: Any) -> Any:
-        """Write the recorded marks into the grade cells; `InputError` when the judge has not seen the submission."""
+        """Write the recorded marks into the grade cells; `InputError` if the submission was not judged."""
         place = resources["nbgrader"]
         root = Path(place["db_url"].removeprefix("sqlite:///")).parent
         record = read_record(Course(root).record(place["student"], place["assignment"]))
@@ -50,14 +50,14 @@ class TrustedMarks(NbGraderPreprocessor):  # type: ignore[misc]
 
 
 class ExtraCredit(NbGraderPreprocessor):  # type: ignore[misc]
-    """Enters performance points that were measured as extra credit of the check's grade cell.
+    """Enter measured performance points as extra credit of the check's grade cell.
 
-    Runs after SaveAutoGrades. What was not measured enters nothing, and more credit that is there already, a person's
-    or that of a better measurement, stays.
+    Runs after SaveAutoGrades. Unmeasured points enter nothing, and higher extra credit that is already there, manual or
+    from a better measurement, stays.
     """
 
     def preprocess(self, nb: Any, resources: Any) -> Any:
-        """Set `extra_credit` in the gradebook by the record."""
+        """Set `extra_credit` in the gradebook from the record."""
         place = resources["nbgrader"]
         lab, student = place["assignment"], place["student"]
         record = read_record(Course(Path(place["db_url"].removeprefix("sqlite:///")).parent).record(student, lab))

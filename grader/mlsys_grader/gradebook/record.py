@@ -1,7 +1,7 @@
-"""The grading record of one submission: what was handed in, what came of it, under which version and seeds.
+"""The grading record of one submission: its content, its verdicts, and their version and seeds.
 
-A record is one JSON file, written whole or not at all. It is the only thing that says a submission has been judged,
-so a run that was killed starts again where it stood. `entered` says that the gradebook has it too.
+A record is one JSON file, written atomically. It alone says that a submission has been judged, so a killed run resumes
+where it stopped. `entered`: the gradebook has it too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mlsys_grader.judging.verdict import Verdict
 
 @dataclass(frozen=True)
 class Record:
-    """Verdicts on the submission of `student` for `lab`. `digest` names its content, `version` the checks it met."""
+    """Verdicts on the submission of `student` for `lab`. `digest` identifies the content, `version` the checks."""
 
     student: str
     lab: str
@@ -36,39 +36,39 @@ class Record:
 
     @property
     def earned(self) -> float:
-        """Points earned in all checks, without those for speed."""
+        """Points earned, without performance points."""
         return sum(verdict.earned for verdict in self.verdicts)
 
     @property
     def points(self) -> float:
-        """Points to be had in all checks, without those for speed."""
+        """Maximum points, without performance points."""
         return sum(verdict.points for verdict in self.verdicts)
 
     @property
     def extra(self) -> float:
-        """Points for speed that were measured, on top of those earned."""
+        """Measured performance points."""
         return sum(v.performance.earned or 0.0 for v in self.verdicts if v.performance is not None)
 
     @property
     def faults(self) -> list[str]:
-        """What went wrong in the checks' own code, a line each; a record that has any is not final."""
+        """Errors in the checks' own code, one line each; a record with any is not final."""
         return [verdict.fault for verdict in self.verdicts if verdict.fault]
 
     def holds_for(self, digest: str, version: str) -> bool:
-        """Whether this is the outcome for that content under that version of the lab."""
+        """Whether this is the outcome for that content and version of the lab."""
         return (self.digest, self.version) == (digest, version) and not self.faults
 
     def stamped(self) -> Record:
-        """Copy the record, with the present time as that of the verdict."""
+        """Copy the record with the current time as `judged_at`."""
         return replace(self, judged_at=datetime.now(UTC).isoformat(timespec="seconds"))
 
     def write(self, path: Path) -> None:
-        """Write the record whole or not at all."""
+        """Write the record atomically."""
         write_atomically(path, json.dumps(asdict(self), indent=1, ensure_ascii=False).encode())
 
 
 def read_record(path: Path) -> Record | None:
-    """The record at `path`; None where there is none, or one of another make: then the submission is judged anew."""
+    """Read a record; None if it is missing or of another format: the submission is then judged again."""
     try:
         fields = json.loads(path.read_bytes())
         fields["verdicts"] = tuple(_verdict(verdict) for verdict in fields["verdicts"])
@@ -101,7 +101,7 @@ def _speed(fields: dict[str, Any]) -> PerformanceVerdict:
 
 
 def _require_types(value: Any) -> None:
-    """Raise `TypeError` unless a dataclass's plain fields are of the types that they are declared to have."""
+    """Raise `TypeError` unless a dataclass's plain fields have their declared types."""
     for declared in fields_of(value):
         is_right = PLAIN.get(str(declared.type))
         if is_right is not None and not is_right(getattr(value, declared.name)):
@@ -109,7 +109,7 @@ def _require_types(value: Any) -> None:
 
 
 def _is_text(value: object) -> bool:
-    """Text that can be written to a file again, which a lone surrogate cannot."""
+    """Whether a text can be written to a file: a lone surrogate cannot."""
     return isinstance(value, str) and value.encode("utf-8", "replace").decode("utf-8") == value
 
 
@@ -120,4 +120,4 @@ PLAIN: dict[str, Callable[[Any], bool]] = {
     "float": lambda value: type(value) in (int, float) and isfinite(value),
     "float | None": lambda value: value is None or (type(value) in (int, float) and isfinite(value)),
 }
-"""By the name of a type: is this value one?"""
+"""Type tests by type name."""

@@ -1,7 +1,7 @@
-"""What nbgrader's pages may show of a submission's Markdown: HTML in which nothing is live.
+"""Render a submission's Markdown safely for nbgrader's pages.
 
-nbgrader passes `<script>` on, and formgrader runs on the server that can start kernels. So the filter that makes HTML
-of Markdown in its pages is replaced by this one.
+nbgrader passes `<script>` through, and formgrader runs on the server that can start kernels. This filter replaces the
+one that its pages use.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ TAGS = {
 }
 # fmt: on
 ATTRIBUTES = {"a": ["href", "title"], "abbr": ["title"], "img": ["alt", "src", "title"], "ol": ["start"]}
-CHARACTERS = 20_000
-"""Longest text that is rendered: nbconvert takes time with the square of some, and a second for one of this length."""
+MAX_CHARACTERS = 20_000
+"""Longest text that is rendered: nbconvert's time can grow quadratically, to a second at this length."""
 PROTOCOLS = ["data", "http", "https", "mailto"]
 
 
 def render_markdown(source: str) -> str:
-    """HTML of Markdown: what is not plain text markup is shown as it was typed.
+    """Render Markdown as HTML; anything beyond plain text markup is shown as typed.
 
-    No scripts, no styles, no forms; no class or id, which the page's own script looks for; no pictures from elsewhere,
-    which would tell who looks. A text that is too long is shown as it was typed.
+    No scripts, styles or forms; no class or id, which the page's own script uses; no external images, which would
+    reveal the reader. A text that is too long is shown as typed.
 
     >>> render_markdown("*yes* <script>alert(1)</script>")
     '<p><em>yes</em> &lt;script&gt;alert(1)&lt;/script&gt;</p>'
     """
-    if len(source) > CHARACTERS:
+    if len(source) > MAX_CHARACTERS:
         return f"<pre>{escape(source)}</pre>"
     html = MarkdownWithMath(renderer=IPythonRenderer(escape=False, exclude_anchor_links=True)).render(source)
     html = bleach.clean(html, tags=TAGS, attributes=_allowed, protocols=PROTOCOLS)

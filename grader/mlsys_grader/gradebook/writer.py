@@ -1,4 +1,4 @@
-"""Hand marks to the one process that writes the gradebook (`gradebook.bookkeeper`), without waiting for it."""
+"""Client of the process that writes the gradebook (`gradebook.bookkeeper`): submit entries without waiting."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from mlsys_grader.course.folder import Course
 from mlsys_grader.paths import IMPORT_PATH
 from mlsys_lab.errors import CourseError
 
-DEATHS = 3
-"""So many times the process may die over one request before the gradebook is given up."""
+MAX_CRASHES = 3
+"""Crashes of the process over one request before the gradebook is given up."""
 
 ENTRY = (
     f"import os, sys; os.nice(5); sys.path[:0] = {IMPORT_PATH!r}; import mlsys_grader.course.notebooks; "
     "from mlsys_grader.gradebook.bookkeeper import main; main()"
 )
-"""Where cores are few it gives way to the judging, first of all to the start of the sandbox."""
+"""Runs at lower priority: where cores are few, judging and the start of the sandbox come first."""
 
 
 @dataclass(frozen=True)
-class Entered:
-    """The gradebook's answer about a student's marks, or with None about a lab: entered, or else the error."""
+class EntryResult:
+    """Result of entering a student's marks, or a lab (None): the error, or ""."""
 
     student: str | None
     error: str
 
 
 class GradebookWriter:
-    """Starts the writing process and hands it requests in a thread; use it as a context manager.
+    """Start the writing process and send it requests from a thread. Use it as a context manager.
 
-    Answers come into `answers`, in the order of the requests. A process that dies is started again and gets the same
-    request: an entry is whole or not there, and entering twice changes nothing.
+    `results` receives the results in the order of the requests. If the process dies it is restarted with the same
+    request: an entry is atomic, and entering twice changes nothing.
     """
 
-    def __init__(self, course: Course, answers: SimpleQueue[Any] | None = None) -> None:
-        self.answers: SimpleQueue[Any] = SimpleQueue() if answers is None else answers
+    def __init__(self, course: Course, results: SimpleQueue[Any] | None = None) -> None:
+        self.results: SimpleQueue[Any] = SimpleQueue() if results is None else results
         self._course = course
         self._requests: SimpleQueue[tuple[str, str | None] | None] = SimpleQueue()
         self._stopped = Event()
@@ -55,38 +55,38 @@ class GradebookWriter:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        """Wait for the entry at hand; what has been handed over beyond it is left for the next time."""
+        """Wait for the current entry; pending ones are left for the next run."""
         self._stopped.set()
         self._requests.put(None)
         self._thread.join()
 
-    def hand_over(self, lab: str, student: str | None = None) -> None:
-        """Ask for a lab, or a student's recorded marks in it, to be entered."""
+    def submit(self, lab: str, student: str | None = None) -> None:
+        """Queue a lab, or a student's recorded marks, to be entered."""
         self._requests.put((lab, student))
 
     def enter(self, lab: str, student: str | None = None) -> None:
-        """Enter a lab, or a student's marks in it, and wait; raises `CourseError` when the gradebook refuses."""
-        self.hand_over(lab, student)
-        if error := self.answers.get().error:
+        """Enter a lab or a student's marks and wait; raises `CourseError` if the gradebook refuses."""
+        self.submit(lab, student)
+        if error := self.results.get().error:
             raise CourseError(error)
 
     def _serve(self) -> None:
         while (request := self._requests.get()) is not None and not self._stopped.is_set():
             lab, student = request
-            error = self._lost or self._ask(lab, student)
-            self.answers.put(Entered(student, error))
+            error = self._lost or self._request(lab, student)
+            self.results.put(EntryResult(student, error))
         self._end()
 
-    def _ask(self, lab: str, student: str | None) -> str:
-        for death in range(1, DEATHS + 1):
+    def _request(self, lab: str, student: str | None) -> str:
+        for death in range(1, MAX_CRASHES + 1):
             try:
                 assert self._process.stdin and self._process.stdout
                 self._process.stdin.write(json.dumps({"lab": lab, "student": student}) + "\n")
                 self._process.stdin.flush()
                 said = json.loads(self._process.stdout.readline())["error"]
-            except (OSError, ValueError):  # it is gone, perhaps in the midst of its answer
+            except (OSError, ValueError):  # it died, perhaps while answering
                 self._end()
-                if death < DEATHS:
+                if death < MAX_CRASHES:
                     self._process = self._start()
                 continue
             return str(CourseError(f"the gradebook refused {lab} {student or ''}".rstrip(), got=said)) if said else ""
@@ -106,13 +106,13 @@ class GradebookWriter:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C stops the grader, which then lets this process finish what it is writing
+            start_new_session=True,  # on Ctrl-C the grader lets this process finish its entry
         )
 
     def _end(self) -> None:
-        """Let the process come to its end, or collect one that is dead."""
+        """Wait for the process to end."""
         assert self._process.stdin and self._process.stdout
-        with contextlib.suppress(OSError):  # what it did not read any more
+        with contextlib.suppress(OSError):  # unread requests
             self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()

@@ -1,1 +1,1 @@
-"""Grading: a batch of submissions led through all rooms, judged again, or judged in shards and merged."""
+"""Grading: take a batch of submissions through all stages, regrade, or judge in shards and merge."""

@@ -1,4 +1,4 @@
-"""From verdicts to a record, from there to gradebook, feedback and audit log: each step whole, and safe to repeat."""
+"""From verdicts to a record, gradebook, feedback and audit log: each step is atomic and safe to repeat."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from mlsys_grader.reports.feedback import render_feedback
 from mlsys_lab.errors import CourseError, InputError
 
 JUDGED, ENTERED = "judged", "entered"
-"""What the audit log calls a submission that was judged in this run, and one that an earlier run had judged."""
+"""Audit log events: judged in this run, and entered from an earlier run."""
 FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-"""Errors of a disk, after which no other submission would fare better."""
+"""Disk errors that would hit every other submission as well."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one student's submission: the record, whether it was judged just now, or why it could not be."""
+    """Outcome for one student's submission: the record, whether it was judged just now, or the error."""
 
     student: str
     record: Record | None
@@ -42,7 +42,7 @@ class Outcome:
 
     @property
     def speed(self) -> list[str]:
-        """A line per check that has performance points, for the instructor; what is suspect is marked as such."""
+        """A line per check with performance points, for the instructor; suspect results are marked."""
         found = [(v.check, v.performance) for v in self.record.verdicts if v.performance] if self.record else []
         mark = {True: "SUSPECT: ", False: ""}
         return [f"{self.student}: {check}: {mark[bool(speed.suspect)]}{speed.line}" for check, speed in found]
@@ -50,7 +50,7 @@ class Outcome:
 
 @contextmanager
 def report_disk_errors() -> Iterator[None]:
-    """Turn an error of the disk into the one line that stops the batch."""
+    """Turn a disk error into the one line that stops the batch."""
     try:
         yield
     except OSError as error:
@@ -67,7 +67,7 @@ def publish_release(course: Course, lab: GradedLab) -> None:
 
 
 def record_result(course: Course, lab: GradedLab, result: Result, submission: Submission, options: Options) -> Record:
-    """Write the record of a result, and the submission where nbgrader looks for it; returns the record."""
+    """Write the record of a result, and the submission where nbgrader looks for it; return the record."""
     record = Record(
         student=result.student,
         lab=lab.name,
@@ -92,9 +92,9 @@ def _with_measured(
     submission: Submission,
     options: Options,
 ) -> tuple[Verdict, ...]:
-    """Performance points that were measured for the same submission stand, as long as the check is passed.
+    """Keep performance points measured for the same submission, as long as the check passes.
 
-    Where everything is to be judged anew on a machine with the device, they are measured anew too.
+    If everything is judged again on a machine with the device, they are measured again too.
     """
     before = read_record(course.record(student, lab.name))
     if before is None or not before.holds_for(submission.digest, lab.version):
@@ -107,9 +107,9 @@ def _with_measured(
 
 
 def write_stamp(course: Course, lab: GradedLab, student: str) -> None:
-    """Put the time of handing in where nbgrader looks for it."""
+    """Write the submission time where nbgrader looks for it."""
     target = course.sanitised(student, lab.name).with_name("timestamp.txt")
-    if (stamp := course.handed_in(student, lab.name)) is not None:
+    if (stamp := course.submitted_at(student, lab.name)) is not None:
         folder.write_stamp(target, stamp)
     else:
         target.unlink(missing_ok=True)
@@ -118,9 +118,9 @@ def write_stamp(course: Course, lab: GradedLab, student: str) -> None:
 def finish(
     course: Course, lab: GradedLab, record: Record, log: AuditLog, *, event: str, engine: str, refusal: str
 ) -> Outcome:
-    """After the gradebook's answer: feedback, a line in the log, and a record that says so.
+    """Complete an entry: feedback, a line in the log, and a record marked as entered.
 
-    `event` is what the log calls it, `refusal` the gradebook's error. Raises `OSError` for a disk that takes no more.
+    `event` is its name in the log, `refusal` the gradebook's error. Raises `OSError` for a disk error.
     """
     error = refusal
     if not refusal:
@@ -141,7 +141,7 @@ def finish(
 def enter_now(
     course: Course, lab: GradedLab, record: Record, options: Options, log: AuditLog, *, event: str
 ) -> Outcome:
-    """Enter one record into gradebook, feedback and log, and wait for it; returns what became of it."""
+    """Enter one record into gradebook, feedback and log, and wait; return the outcome."""
     with GradebookWriter(course) as gradebook, report_disk_errors():
         back_up(course)
         publish_release(course, lab)

@@ -1,10 +1,10 @@
-"""Grade a lab's submissions: judge, record, enter into the gradebook, write feedback; cut off anywhere, it resumes.
+"""Grade a lab's submissions: judge, record, enter marks, write feedback. Interrupted at any point, it resumes.
 
     engine, in a thread ─ results ─▶ this thread ─ requests ─▶ gradebook's process
                                      records, feedback, audit log  ◀─ answers ─┘
 
-Neither waits for the other. What is done is told by files alone: a record says that a submission was judged, the
-gradebook that its marks were entered.
+Neither waits for the other. Files alone say what is done: a record that a submission was judged, the gradebook that its
+marks were entered.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mlsys_grader.engines.choice import open_engine
 from mlsys_grader.gradebook.audit import AuditLog
 from mlsys_grader.gradebook.backup import back_up
 from mlsys_grader.gradebook.record import Record
-from mlsys_grader.gradebook.writer import Entered, GradebookWriter
+from mlsys_grader.gradebook.writer import EntryResult, GradebookWriter
 from mlsys_grader.grading.entries import (
     ENTERED,
     JUDGED,
@@ -38,7 +38,7 @@ from mlsys_grader.grading.entries import (
 from mlsys_grader.intake.bounded import stop_worker
 from mlsys_grader.intake.submission import Submission, read_submission
 from mlsys_grader.judging.options import Options
-from mlsys_grader.judging.verdict import deny_all
+from mlsys_grader.judging.verdict import fail_all
 from mlsys_grader.reports.status import find_standings
 from mlsys_lab.errors import CourseError
 
@@ -46,11 +46,12 @@ __all__ = ["Options", "Outcome", "grade"]
 
 
 def grade(course: Course, lab: GradedLab, options: Options, students: Sequence[str] | None = None) -> Iterator[Outcome]:
-    """Bring records, gradebook and feedback of a lab up to date; yields each student's outcome once all three hold it.
+    """Bring records, gradebook and feedback of a lab up to date; yield each student's outcome once all three are
+    written.
 
-    A submission whose content was judged under this version of the lab is not judged again. One submission that
-    cannot be dealt with is one outcome with an error; the others go on. Raises `CourseError` for what stops all of
-    them: another grader in the folder, no sandbox, a damaged gradebook, a full disk.
+    A submission judged under this version of the lab is not judged again. One that fails gives an outcome with an
+    error, and the others go on. Raises `CourseError` for what stops all of them: another grader in the folder, no
+    sandbox, a damaged gradebook, a full disk.
     """
     with lock_course(course, f"grade {lab.topic}"):
         found = find_standings(course, lab, course.students(lab.name) if students is None else students)
@@ -64,37 +65,37 @@ def grade(course: Course, lab: GradedLab, options: Options, students: Sequence[s
 
 @dataclass
 class _Batch:
-    """One run over submissions. `events` brings results and the gradebook's answers."""
+    """One run over submissions. `events` receives results and the gradebook's answers."""
 
     course: Course
     lab: GradedLab
     options: Options
     events: SimpleQueue[Any] = field(default_factory=SimpleQueue)
     submissions: dict[str, Submission] = field(default_factory=dict)
-    entering: dict[str, tuple[Record, bool]] = field(default_factory=dict)  # student -> record, judged just now
+    entering: dict[str, tuple[Record, bool]] = field(default_factory=dict)  # student -> record, whether judged just now
     stopped: Event = field(default_factory=Event)
 
     def run(self, waiting: list[str], unentered: list[Record]) -> Iterator[Outcome]:
-        """Judge `waiting`, enter `unentered`; an outcome for each as the gradebook has it."""
+        """Judge `waiting` and enter `unentered`; yield each outcome once the gradebook has it."""
         with ExitStack() as stack:
-            # nbgrader is imported while the sandbox starts; nothing is written before the sandbox stands.
+            # nbgrader is imported while the sandbox starts; nothing is written before the sandbox is ready.
             gradebook = stack.enter_context(GradebookWriter(self.course, self.events))
             threads: list[Thread] = []
             if waiting:
-                stack.callback(_join, threads)  # they end once the engine is closed
+                stack.callback(_join, threads)  # they end when the engine closes
                 self.options = self.options.settled(self.course.root)
                 engine = stack.enter_context(open_engine(self.lab, self.options))
-                stack.callback(stop_worker)  # the thread may be waiting for it
+                stack.callback(stop_worker)  # a thread may be waiting for it
                 stack.callback(self.stopped.set)
             with report_disk_errors():
                 back_up(self.course)
                 log = stack.enter_context(AuditLog(self.course))
                 publish_release(self.course, self.lab)
-            gradebook.hand_over(self.lab.name)
+            gradebook.submit(self.lab.name)
             for record in unentered:
                 with report_disk_errors():
                     write_stamp(self.course, self.lab, record.student)
-                self._hand_over(gradebook, record, judged=False)
+                self._submit_entry(gradebook, record, judged=False)
             if waiting:
                 threads.append(Thread(target=self._judge, args=(engine, waiting), name="judging", daemon=True))
                 threads[0].start()
@@ -107,7 +108,7 @@ class _Batch:
                     yield outcome
 
     def _judge(self, engine: Engine, waiting: list[str]) -> None:
-        """The thread that feeds the engine and passes its results on, one for each submission whatever happens."""
+        """Thread: feed the engine and forward its results, one per submission whatever happens."""
         silent = set(waiting)
         try:
             for result in engine.judge_all(self._tasks(waiting, silent)):
@@ -121,7 +122,7 @@ class _Batch:
             self.events.put(error)
 
     def _tasks(self, waiting: list[str], silent: set[str]) -> Iterator[Task]:
-        """Read submissions as they are wanted; one without an artifact is refused here and never sees an engine."""
+        """Read submissions on demand; one without an artifact is refused here and never reaches an engine."""
         for student in waiting:
             if self.stopped.is_set():
                 return
@@ -132,16 +133,16 @@ class _Batch:
             else:
                 assert submission.refusal is not None
                 silent.discard(student)
-                self.events.put(Result(student, tuple(deny_all(self.lab.checks.checks, submission.refusal))))
+                self.events.put(Result(student, tuple(fail_all(self.lab.checks.checks, submission.refusal))))
 
     def _next(self, gradebook: GradebookWriter, log: AuditLog) -> Outcome | None:
-        """Wait for the next event and deal with it; the outcome that it completes, if any."""
+        """Handle the next event; return the outcome that it completes, if any."""
         event = self.events.get()
         if isinstance(event, Result):
             return self._judged(event, gradebook, log)
         if isinstance(event, BaseException):
             raise event
-        assert isinstance(event, Entered)
+        assert isinstance(event, EntryResult)
         if event.student is not None:
             return self._entered(event, log)
         if event.error:
@@ -156,7 +157,7 @@ class _Batch:
                 record = record_result(self.course, self.lab, result, submission, self.options)
             except OSError:
                 raise
-            except Exception as unforeseen:  # one submission must not stop the others; the instructor is told
+            except Exception as unforeseen:  # one submission must not stop the others
                 error = f"{type(unforeseen).__name__}: {unforeseen}"
         if error:
             names = {"student": result.student, "lab": self.lab.name, "digest": submission.digest}
@@ -165,15 +166,15 @@ class _Batch:
         if record.faults:
             log.write_outcome(JUDGED, record, engine=self.options.engine, entered=False, error=record.faults[0])
             return Outcome(record.student, record, judged=True, error=record.faults[0])
-        self._hand_over(gradebook, record, judged=True)
+        self._submit_entry(gradebook, record, judged=True)
         return None
 
-    def _hand_over(self, gradebook: GradebookWriter, record: Record, *, judged: bool) -> None:
+    def _submit_entry(self, gradebook: GradebookWriter, record: Record, *, judged: bool) -> None:
         self.entering[record.student] = record, judged
-        gradebook.hand_over(self.lab.name, record.student)
+        gradebook.submit(self.lab.name, record.student)
 
-    def _entered(self, answer: Entered, log: AuditLog) -> Outcome:
-        """Marks are in the gradebook, or refused: feedback, a line in the log, and a record that says so."""
+    def _entered(self, answer: EntryResult, log: AuditLog) -> Outcome:
+        """Handle the gradebook's answer: feedback, log, record."""
         assert answer.student is not None
         record, judged = self.entering.pop(answer.student)
         event = JUDGED if judged else ENTERED

@@ -1,7 +1,7 @@
-"""Bring points for speed into records: beside a check's own marks, and measured when they can be.
+"""Measure pending performance points and enter them.
 
-A check that was not passed has no such points. One that was passed has them "not measured" until a machine with its
-device runs `grade`: then this part alone is measured and entered, and correctness is not judged again.
+A check that failed has no performance points. One that passed has them "not measured" until a machine with its device
+runs `grade`: then only this part is measured and entered, and correctness is not judged again.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from mlsys_grader.intake.submission import read_submission
 from mlsys_grader.judging.options import Options
 from mlsys_grader.speed.devices import find_measurable
 from mlsys_grader.speed.measure import find_unmeasured, measure_all
-from mlsys_grader.speed.rounds import Effort
+from mlsys_grader.speed.rounds import MeasurementConfig
 from mlsys_lab.errors import CourseError
 
 MEASURED = "performance"
-"""What the audit log calls a measurement."""
+"""Audit log event of a measurement."""
 
 
 def measure_pending(
-    course: Course, lab: GradedLab, options: Options, students: Sequence[str], effort: Effort | None = None
+    course: Course, lab: GradedLab, options: Options, students: Sequence[str], config: MeasurementConfig | None = None
 ) -> Iterator[Outcome]:
-    """Measure what no run has measured yet, and bring gradebook and feedback up to it; an outcome per submission.
+    """Measure what no run has measured yet, and update gradebook and feedback; yield an outcome per submission.
 
-    Only submissions whose record stands for what was handed in and for this version of the lab. Without the device
-    this does nothing. Raises `CourseError` for what stops the others too.
+    Takes submissions whose record matches their content and this version of the lab. Does nothing without the device.
+    Raises `CourseError` for what stops the others too.
     """
     records = [read_record(course.record(student, lab.name)) for student in students] if find_measurable(lab) else []
     waiting = {record.student: record for record in records if record is not None and find_unmeasured(record.verdicts)}
@@ -52,7 +52,7 @@ def measure_pending(
             if submission.artifact is not None and record.holds_for(submission.digest, lab.version):
                 artifacts[student] = submission.artifact
         wanted = {student: (artifacts[student], waiting[student].verdicts) for student in artifacts}
-        for student, verdicts in measure_all(lab, options, wanted, effort):
+        for student, verdicts in measure_all(lab, options, wanted, config):
             record = replace(waiting[student], verdicts=verdicts, entered=False)
             with report_disk_errors():
                 record.write(course.record(student, lab.name))

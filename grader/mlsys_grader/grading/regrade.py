@@ -1,4 +1,4 @@
-"""Judge a recorded submission once more, with the recorded seeds or new ones, and compare."""
+"""Judge a recorded submission again, with its recorded seeds or new ones, and compare."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from mlsys_lab.errors import CourseError, InputError
 
 @dataclass(frozen=True)
 class Difference:
-    """One check's verdict as it stands on record and as it came out this time."""
+    """A check's recorded verdict and its new one."""
 
     before: Verdict
     now: Verdict
 
     @property
     def same(self) -> bool:
-        """Whether marks and reason agree; what a failing answer looked like may name an address or a time."""
+        """Whether marks and reason agree; details of a failing answer may name an address or a time."""
         return all(getattr(self.before, name) == getattr(self.now, name) for name in ("earned", "what", "case"))
 
 
 @dataclass(frozen=True)
-class Regraded:
-    """The outcome of judging again: check by check, remarks on what has changed since, and whether it was applied."""
+class RegradeResult:
+    """Result of judging again: check by check, remarks on what has changed since, and the outcome if applied."""
 
     record: Record
     checks: tuple[Difference, ...]
@@ -43,17 +43,17 @@ class Regraded:
 
     @property
     def same(self) -> bool:
-        """Whether every check came out as it is on record."""
+        """Whether every check came out as recorded."""
         return all(check.same for check in self.checks)
 
 
 def regrade(
     course: Course, lab: GradedLab, student: str, options: Options, *, fresh: bool = False, apply: bool = False
-) -> Regraded:
-    """Judge a student's recorded submission again and log what came of it; marks change only with `apply`.
+) -> RegradeResult:
+    """Judge a student's recorded submission again and log the result; marks change only with `apply`.
 
-    Replays the recorded seeds, or draws new ones with `fresh`. Raises `InputError` when there is nothing recorded, or
-    what was handed in is not what was judged.
+    Replays the recorded seeds, or draws new ones with `fresh`. Raises `InputError` if nothing is recorded, or the
+    submission has changed since.
     """
     with lock_course(course, f"regrade {lab.topic} --student {student}"):
         before = read_record(course.record(student, lab.name))
@@ -76,7 +76,7 @@ def regrade(
             (result,) = engine.judge_all([Task(student, submission.artifact, seeds)])
         if result.error:
             raise CourseError(f"{student} could not be judged", got=result.error)
-        found = Regraded(before, tuple(_pairs(before, result)), tuple(_remarks(before, lab, fresh)))
+        found = RegradeResult(before, tuple(_pairs(before, result)), tuple(_remarks(before, lab, fresh)))
         applied = None
         with AuditLog(course) as log:
             if apply and not found.same:
@@ -90,7 +90,7 @@ def regrade(
 
 
 def _pairs(before: Record, result: Result) -> Iterator[Difference]:
-    """Verdicts of the same check; one that is on one side only stands against no points."""
+    """Pair the verdicts of each check; one without a counterpart is paired with no points."""
     recorded_ = {verdict.check: verdict for verdict in before.verdicts}
     for now in result.verdicts:
         none = replace(now, earned=0.0, what="not on record", got="", expected="", case="")

@@ -1,11 +1,11 @@
-"""A class in shares: each machine judges one and writes verdicts to files; one process merges them into the gradebook.
+"""Grade a class in shards: each machine judges one shard into files, and one process merges them into the gradebook.
 
     OUT/verdicts/STUDENT.json     the record, as `records/LAB/STUDENT.json` of a course folder
     OUT/feedback/STUDENT.html     the page for the student
-    OUT/share.txt                 which share of how many it is: of a small class, one may hold nobody
+    OUT/shard.txt                 which shard of how many: a shard of a small class may be empty
 
-A share is a student's for good: it goes by a hash of the id, not by who else handed in. Who merges believes nothing of
-a file but what it can compare: a file may come from a machine that ran submissions.
+A student's shard is fixed: a hash of the id, independent of the other submissions. Merging trusts nothing in a file
+that it cannot verify, because the file may come from a machine that ran submissions.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ from mlsys_grader.intake.sanitise import sanitise
 from mlsys_grader.intake.submission import Submission, read_submission
 from mlsys_grader.judging.options import Options
 from mlsys_grader.judging.performance import await_measurement
-from mlsys_grader.judging.verdict import Verdict, deny_all
+from mlsys_grader.judging.verdict import Verdict, fail_all
 from mlsys_grader.reports.feedback import render_feedback
 from mlsys_grader.sandbox.backend import BACKENDS
 from mlsys_grader.speed.measure import measure_all
-from mlsys_grader.speed.rounds import Effort
+from mlsys_grader.speed.rounds import MeasurementConfig
 from mlsys_lab.errors import CourseError, InputError
 
 MERGED = "merged"
-"""What the audit log calls a verdict that another machine formed."""
-LABEL = "share.txt"
+"""Audit log event of a verdict from another machine."""
+LABEL = "shard.txt"
 FILE_BYTES = 4 << 20
 TEXT = 2000
 
 
-def assign_share(student: str, shares: int) -> int:
-    """The number of the share that a student is in, from 1 to `shares`, whoever else hands in."""
-    return int.from_bytes(hashlib.sha256(student.encode()).digest()[:8], "big") % shares + 1
+def assign_shard(student: str, shards: int) -> int:
+    """The shard of a student, from 1 to `shards`."""
+    return int.from_bytes(hashlib.sha256(student.encode()).digest()[:8], "big") % shards + 1
 
 
-def label_share(out: Path, number: int, shares: int) -> None:
-    """Begin a share's folder, with a file that says which it is: nobody uploads or merges an empty folder."""
+def label_shard(out: Path, number: int, shards: int) -> None:
+    """Start a shard's folder with a file that names it: an empty folder could not be uploaded or merged."""
     (out / "verdicts").mkdir(parents=True, exist_ok=True)
-    write_atomically(out / LABEL, f"{number}/{shares}\n".encode())
+    write_atomically(out / LABEL, f"{number}/{shards}\n".encode())
 
 
-def judge_share(
+def judge_shard(
     course: Course, lab: GradedLab, options: Options, students: Sequence[str], out: Path
 ) -> Iterator[tuple[str, str]]:
-    """Judge students and write their verdicts and pages below `out`; yields each with an error or "".
+    """Judge students and write verdicts and pages below `out`; yield each student with an error or "".
 
-    The course folder is read only.
+    The course folder is only read.
     """
     options = options.settled(course.root)
     submissions = {student: read_submission(course.submission(student, lab.name), lab) for student in students}
@@ -73,7 +73,7 @@ def judge_share(
         tasks = [Task(student, found.artifact) for student, found in submissions.items() if found.artifact is not None]
         for student, found in submissions.items():
             if found.refusal is not None:
-                yield Result(student, tuple(deny_all(lab.checks.checks, found.refusal)))
+                yield Result(student, tuple(fail_all(lab.checks.checks, found.refusal)))
         if tasks:
             with open_engine(lab, options) as engine:
                 yield from engine.judge_all(tasks)
@@ -89,18 +89,23 @@ def judge_share(
         yield result.student, error
 
 
-def measure_share(
-    course: Course, lab: GradedLab, options: Options, sources: Sequence[Path], out: Path, effort: Effort | None = None
+def measure_shard(
+    course: Course,
+    lab: GradedLab,
+    options: Options,
+    sources: Sequence[Path],
+    out: Path,
+    config: MeasurementConfig | None = None,
 ) -> Iterator[Record]:
-    """Measure the performance points that other machines' verdicts left open, and write all verdicts below `out`."""
-    shares = read_shares(course, lab, sources)
-    records = {record.student: record for record, _ in shares}
+    """Measure performance points that other machines left open, and write all verdicts below `out`."""
+    shards = read_shards(course, lab, sources)
+    records = {record.student: record for record, _ in shards}
     wanted = {
         record.student: (submission.artifact, record.verdicts)
-        for record, submission in shares
+        for record, submission in shards
         if submission.artifact is not None
     }
-    for student, verdicts in measure_all(lab, options, wanted, effort):
+    for student, verdicts in measure_all(lab, options, wanted, config):
         records[student] = replace(records[student], verdicts=verdicts)
     for record in records.values():
         _put(record, lab, out)
@@ -112,36 +117,36 @@ def _put(record: Record, lab: GradedLab, out: Path) -> None:
     write_atomically(out / "feedback" / f"{record.student}.html", render_feedback(record, lab).encode())
 
 
-def read_shares(course: Course, lab: GradedLab, sources: Iterable[Path]) -> list[tuple[Record, Submission]]:
-    """Every student's verdict from folders that shares were written to, with the submission that it is about.
+def read_shards(course: Course, lab: GradedLab, sources: Iterable[Path]) -> list[tuple[Record, Submission]]:
+    """Read all verdicts from shard folders, each with the submission that it is about.
 
-    Raises `InputError` unless each student who handed in has exactly one verdict, on what is in the course folder,
+    Raises `InputError` unless every student who submitted has exactly one verdict, on the content in the course folder,
     under this version of the lab, with marks that the checks can give.
     """
     found: dict[str, tuple[Record, Submission]] = {}
-    handed_in = course.students(lab.name)
+    students = course.students(lab.name)
     for source in sources:
         files = sorted((source / "verdicts").glob("*"))
         if not files and not (source / LABEL).is_file():
             raise InputError("no verdicts in this folder", got=source, expected=f"{source}/verdicts/STUDENT.json")
         for file in files:
             student = check_student(file.name.removesuffix(".json"))
-            if student not in handed_in:
+            if student not in students:
                 raise InputError(f"a verdict on somebody who handed in nothing for {lab.name}", got=student)
             if student in found:
-                raise InputError("two verdicts on one student", got=student, help="merge each share once")
+                raise InputError("two verdicts on one student", got=student, help="merge each shard once")
             submission = read_submission(course.submission(student, lab.name), lab)
             found[student] = _checked(file, student, submission, lab), submission
-    if missing := [student for student in handed_in if student not in found]:
-        raise InputError("no verdict on some students", got=", ".join(missing), help="merge all shares together")
-    return [found[student] for student in handed_in]
+    if missing := [student for student in students if student not in found]:
+        raise InputError("no verdict on some students", got=", ".join(missing), help="merge all shards together")
+    return [found[student] for student in students]
 
 
 def _checked(file: Path, student: str, submission: Submission, lab: GradedLab) -> Record:
-    """The record in a file, or the `InputError` that says what in it cannot be."""
+    """Read the record in a file; `InputError` names what in it is impossible."""
     about = f"the verdict on {student}"
     if file.is_symlink() or not file.is_file() or file.stat().st_size > FILE_BYTES:
-        raise InputError(f"{about} is not a file that a share writes", got=file)
+        raise InputError(f"{about} is not a file that a shard writes", got=file)
     record = read_record(file)
     if record is None:
         raise InputError(f"{about} is damaged", got=file)
@@ -198,9 +203,9 @@ def _are_lines(*texts: str) -> bool:
 
 
 def merge(course: Course, lab: GradedLab, sources: Sequence[Path]) -> Iterator[Outcome]:
-    """Enter the verdicts of shares into records, gradebook and feedback; all are checked before any is entered."""
+    """Enter the verdicts of shards into records, gradebook and feedback, after verifying all of them."""
     with lock_course(course, f"merge {lab.topic}"), ExitStack() as stack:
-        checked = read_shares(course, lab, sources)
+        checked = read_shards(course, lab, sources)
         gradebook = stack.enter_context(GradebookWriter(course))
         with report_disk_errors():
             back_up(course)
@@ -218,4 +223,4 @@ def merge(course: Course, lab: GradedLab, sources: Sequence[Path]) -> Iterator[O
                     gradebook.enter(lab.name, record.student)
                 except CourseError as error:
                     refusal = str(error)
-                yield finish(course, lab, record, log, event=MERGED, engine="shares", refusal=refusal)
+                yield finish(course, lab, record, log, event=MERGED, engine="shards", refusal=refusal)

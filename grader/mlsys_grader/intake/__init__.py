@@ -1,1 +1,1 @@
-"""Intake: what students hand in, collected, read once, and made fit to be shown."""
+"""Intake: collect submissions, read each once, and make them safe to display."""

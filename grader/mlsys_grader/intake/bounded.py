@@ -1,11 +1,11 @@
-"""Run a parser over what was submitted in a process of its own, bounded in time, memory and size of its result.
+"""Run a parser on submitted data in a separate process, with limits on time, memory and size of the result.
 
-    grader ── pickled function and arguments ──▶ worker    one process for many calls; replaced when it ends
+    grader ── pickled function and arguments ──▶ worker    one process for many calls; replaced when it dies
            ◀────────── bytes, or JSON ───────────
 
-A regular expression, a decompressor or a YAML library that a submission drives into the ground takes the worker with
-it, and that submission gets one line. Nothing that comes back is unpickled. The worker is a fresh interpreter, not a
-fork: the grader has threads when it reads submissions.
+A regular expression, decompressor or YAML library that a submission blows up takes only the worker with it, and that
+submission gets one line. Nothing that comes back is unpickled. The worker is a fresh interpreter, not a fork, because
+the grader has threads when it reads submissions.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from mlsys_grader.paths import IMPORT_PATH
 from mlsys_lab.errors import InputError
 
 CPU_S = 20
-"""Processor seconds for one call. The largest notebook that is read at all takes about one."""
+"""CPU seconds for one call. The largest readable notebook takes about one."""
 WALL_S = 180.0
-"""Seconds by the clock for one call: nine times `CPU_S`, since the machine may be busy with other work."""
+"""Wall-clock seconds for one call: nine times `CPU_S`, since the machine may be busy."""
 MEMORY_BYTES = 2 << 30
 """Private memory of the worker."""
 OUTPUT_BYTES = 128 << 20
-"""Most bytes that one call may give back: the largest notebook twice."""
-SAID = 300
-"""Longest text of an unforeseen exception that is passed on, in characters."""
+"""Maximum result of one call: twice the largest notebook."""
+MAX_CHARACTERS = 300
+"""Longest message of an unforeseen exception that is passed on."""
 RESULT, JSON, REFUSED = b"r", b"j", b"e"
 """Kinds of replies: bytes, any other result, and the fields of an `InputError`."""
 ENTRY = f"import sys; sys.path[:0] = {IMPORT_PATH!r}; from mlsys_grader.intake.bounded import main; main()"
 
 
 class Worker:
-    """A process that makes one call at a time; it starts at the first, and again after one that ended it."""
+    """A process that makes one call at a time; started by the first call, and again after it died."""
 
     def __init__(self, *, cpu_s: int = CPU_S, wall_s: float = WALL_S, output_bytes: int = OUTPUT_BYTES) -> None:
         self._cpu_s, self._wall_s, self._output_bytes = cpu_s, wall_s, output_bytes
@@ -53,17 +53,17 @@ class Worker:
         self._stopped = False
 
     def call(self, function: Callable[..., Any], *arguments: object) -> Any:
-        """Call a module's function in the worker: its result is bytes, or what JSON makes of any other.
+        """Call a module's function in the worker; return bytes, or any other result as JSON carries it.
 
-        Raises the `InputError` that the function raised, or one that says which bound it met. A worker that ended for
-        a reason that may lie elsewhere, such as a machine short of memory, is replaced and asked once more.
+        Raises the function's `InputError`, or one that names the limit exceeded. If the worker died for a reason that
+        may be elsewhere, such as low memory of the machine, the call is retried once.
         """
         request = pickle.dumps((function, arguments))
         with self._lock:
             self._stopped = False
             for is_last in (False, True):
                 try:
-                    kind, content = self._ask(request)
+                    kind, content = self._request(request)
                     break
                 except _EndedError as ended:
                     if is_last or ended.is_final or self._stopped:
@@ -76,15 +76,15 @@ class Worker:
         return result
 
     def stop(self) -> None:
-        """End the process, also when another thread waits for it."""
+        """Kill the process, even while another thread waits for it."""
         self._stopped = True
         if (process := self._process) is not None:
             process.kill()
-            if self._lock.acquire(blocking=False):  # else the thread that waits for the process clears up
+            if self._lock.acquire(blocking=False):  # otherwise the waiting thread cleans up
                 self._end(process)
                 self._lock.release()
 
-    def _ask(self, request: bytes) -> tuple[bytes, bytes]:
+    def _request(self, request: bytes) -> tuple[bytes, bytes]:
         process = self._process = self._process or self._start()
         assert process.stdin is not None
         try:
@@ -123,21 +123,21 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is the grader's to deal with
+            start_new_session=True,  # the grader handles Ctrl-C
         )
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         process.kill()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                with contextlib.suppress(OSError):  # what it was still to be sent
+                with contextlib.suppress(OSError):  # data still to be sent
                     pipe.close()
         process.wait()
         self._process = None
 
 
 class _EndedError(Exception):
-    """The worker met a bound; `is_final`: it would meet it again."""
+    """The worker hit a limit; `is_final`: it would hit it again."""
 
     def __init__(self, what: str, *, is_final: bool = False) -> None:
         super().__init__(what)
@@ -152,21 +152,21 @@ stop_worker = _WORKER.stop
 
 
 def main() -> NoReturn:
-    """Be a worker: answer calls until standard input is closed."""
+    """Run as a worker until standard input is closed."""
     cpu_s = int(sys.argv[1])
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # keep library output out of the replies
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, most_s = resource.getrlimit(resource.RLIMIT_CPU)
     while head := source.read(8):
         request = source.read(int.from_bytes(head, "big"))
         resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + 1 + cpu_s, most_s))
-        _reply(sink, *_answer(request))
+        _reply(sink, *_handle(request))
     os._exit(0)
 
 
-def _answer(request: bytes) -> tuple[bytes, bytes]:
+def _handle(request: bytes) -> tuple[bytes, bytes]:
     try:
         function, arguments = pickle.loads(request)
         result = function(*arguments)
@@ -177,9 +177,9 @@ def _answer(request: bytes) -> tuple[bytes, bytes]:
         fields = {"what": error.what, "got": _text(error.got), "expected": _text(error.expected), "help": error.help}
     except MemoryError:
         fields = {"what": "it cannot be read", "got": f"more than {MEMORY_BYTES >> 30} GiB of memory"}
-    except Exception as error:  # what a parser makes of hostile bytes: one line for one submission
+    except Exception as error:  # parsers of hostile bytes raise anything: one line for one submission
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        fields = {"what": "it cannot be read", "got": said[:SAID]}
+        fields = {"what": "it cannot be read", "got": said[:MAX_CHARACTERS]}
     fields = {"expected": None, "help": "", **fields}
     return REFUSED, json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass")
 

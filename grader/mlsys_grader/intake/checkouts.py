@@ -1,6 +1,6 @@
-"""Notebooks out of git checkouts, one folder per student: what counts is the last commit, not the working tree.
+"""Collect notebooks from git checkouts, one folder per student; the last commit counts, not the working tree.
 
-A checkout is a student's, its configuration included: no command of Git runs in it (`intake.repository`).
+A checkout and its configuration belong to a student: no Git command runs in it (`intake.repository`).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from mlsys_grader.intake.bounded import run_bounded
-from mlsys_grader.intake.hand_in import HandIn, HandIns, compose
+from mlsys_grader.intake.found import FoundNotebook, FoundSubmissions, compose
 from mlsys_lab.errors import InputError
 
 
-def look_in_checkouts(checkouts: Iterable[Path]) -> HandIns:
-    """Notebooks at HEAD with the time that their last commit claims; checkouts without one, or that cannot be read."""
-    from mlsys_grader.intake import repository  # dulwich comes with an extra
+def find_in_checkouts(checkouts: Iterable[Path]) -> FoundSubmissions:
+    """Find notebooks at HEAD, with the time of their last commit; leave out unreadable checkouts."""
+    from mlsys_grader.intake import repository  # dulwich is an extra
 
-    found = HandIns()
+    found = FoundSubmissions()
     for checkout in (path.absolute() for path in checkouts):
         student = _name_student(checkout)
         found.students.add(student)
@@ -29,7 +29,7 @@ def look_in_checkouts(checkouts: Iterable[Path]) -> HandIns:
             found.left_out.append((student, str(error)))
             continue
         found.notebooks += [
-            HandIn(
+            FoundNotebook(
                 student,
                 PurePosixPath(path).name,
                 partial(run_bounded, repository.read_notebook, checkout, blob),
@@ -43,7 +43,7 @@ def look_in_checkouts(checkouts: Iterable[Path]) -> HandIns:
 
 
 def _name_student(checkout: Path) -> str:
-    """The student's name: in a folder LAB-submissions, as GitHub Classroom clones them, what follows `LAB-`."""
+    """The student's name: in LAB-submissions, as GitHub Classroom clones them, what follows `LAB-`."""
     folder = checkout.parent.resolve().name
     assignment = f"{folder.removesuffix('-submissions')}-"
     is_classroom = folder.endswith("-submissions") and checkout.name.startswith(assignment)
@@ -51,7 +51,7 @@ def _name_student(checkout: Path) -> str:
 
 
 def _find_commit_time(checkout: Path, path: str) -> datetime | None:
-    """When the notebook was last committed, as the student's git has it; None where it is not known."""
+    """Time of the last commit of the notebook according to the student's git; None if unknown."""
     from mlsys_grader.intake import repository
 
     try:

@@ -1,7 +1,6 @@
-"""Take in what students handed in: a folder, a zip as an LMS exports it, or a folder of git checkouts.
+"""Collect submissions from a folder, an LMS export as a zip, or a folder of git checkouts.
 
-Only notebooks are taken, under names that the grader makes: no path, link or permission out of an archive reaches
-the disk.
+Only notebooks are taken, under names that the grader makes: no path, link or permission of an archive reaches the disk.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from types import MappingProxyType
 from mlsys_grader.course.files import write_atomically
 from mlsys_grader.course.folder import Course, read_stamp, write_stamp
 from mlsys_grader.course.lock import lock_course
-from mlsys_grader.intake.checkouts import look_in_checkouts
-from mlsys_grader.intake.exports import look_in_folder, look_in_zip
-from mlsys_grader.intake.hand_in import (
-    CHOSEN_FROM,
-    NOTEBOOKS,
-    HandIn,
-    HandIns,
-    calls_up,
+from mlsys_grader.intake.checkouts import find_in_checkouts
+from mlsys_grader.intake.exports import find_in_folder, find_in_zip
+from mlsys_grader.intake.found import (
+    MAX_CANDIDATES,
+    MAX_NOTEBOOKS,
+    FoundNotebook,
+    FoundSubmissions,
     compose,
+    list_some,
     make_printable,
-    name_some,
+    mentions_lab,
 )
 from mlsys_grader.intake.platforms import NOTEBOOK
 from mlsys_grader.intake.roster import assign_ids, explain_unclear, read_roster
@@ -35,16 +34,16 @@ from mlsys_lab.errors import InputError
 STATUSES = ("new", "updated", "unchanged", "missing", "skipped", "unclear", "aside")
 SHOWN = "%Y-%m-%d %H:%M:%S UTC"
 SLACK = timedelta(days=1)
-"""How far ahead of this machine's clock a time may lie that a platform gives."""
+"""How far a platform's time may be ahead of this machine's clock."""
 RECEIPT, COMMIT = "receipt", "commit"
-"""Which time of a git checkout penalties go by: when `collect` first saw the notebook, or what the commit claims."""
+"""Submission time of a git checkout: when `collect` first saw the notebook, or the commit's own time."""
 
 
 @dataclass(frozen=True)
 class Collected:
-    """What became of one student's hand-in: one of `STATUSES`, why, and what a person should know beside that.
+    """Result for one student: one of `STATUSES`, the reason, and a remark for the instructor.
 
-    Of "aside" nobody can tell whose it is: files that are no notebooks, beside those of the students.
+    "aside" are files that are no notebooks and belong to no known student.
     """
 
     student: str
@@ -61,14 +60,14 @@ def collect(
     settled: Mapping[str, str] = MappingProxyType({}),
     time: str = RECEIPT,
 ) -> list[Collected]:
-    """Copy everybody's notebook for `lab` into the course folder, made if need be; doing it again changes nothing.
+    """Copy all notebooks for `lab` into the course folder, created if needed; repeating it changes nothing.
 
-    settled: the ids of names, as a person decided. time: RECEIPT or COMMIT. Raises `InputError` when the source is not
-    there, is not a readable archive or holds nothing.
+    settled: ids of names, as decided by the instructor. time: RECEIPT or COMMIT. Raises `InputError` if the source is
+    missing, unreadable or empty.
     """
     found = _look(source, lab)
     if not found:
-        files = name_some(found.others.get("", []))
+        files = list_some(found.others.get("", []))
         got = f"{source}, which holds {files}" if files else source
         raise InputError("no notebook found", got=got, help="mlsys-grader collect --help shows what is understood")
     course.lay_out()
@@ -88,13 +87,15 @@ def _refuse_class_as_student(what: str, folder: str, known: Collection[str]) -> 
         raise InputError(what, got=folder, expected=expected, help=f"{unpacked}, or {one}")
 
 
-def _take_all(course: Course, lab: str, found: HandIns, settled: Mapping[str, str], time: str) -> list[Collected]:
+def _take_all(
+    course: Course, lab: str, found: FoundSubmissions, settled: Mapping[str, str], time: str
+) -> list[Collected]:
     names = {entry.student for entry in found.notebooks} | found.students
     assigned = assign_ids(course, lab, names, settled, found.numbered)
-    handed_in: dict[str, list[HandIn]] = {assigned.ids[name]: [] for name in assigned.ids}
+    by_student: dict[str, list[FoundNotebook]] = {assigned.ids[name]: [] for name in assigned.ids}
     for entry in found.notebooks:
         if entry.student in assigned.ids:
-            handed_in[assigned.ids[entry.student]].append(entry)
+            by_student[assigned.ids[entry.student]].append(entry)
     remarks = {
         assigned.ids[name]: f"taken as {assigned.ids[name]}: {explain_unclear(name, other, assigned.ids[other])}"
         for name, other in assigned.apart.items()
@@ -104,51 +105,51 @@ def _take_all(course: Course, lab: str, found: HandIns, settled: Mapping[str, st
         Collected(make_printable(name), "unclear", explain_unclear(name, other, student))
         for name, (other, student) in sorted(assigned.unclear.items())
     ]
-    for student, entries in sorted(handed_in.items()):
-        if len(entries) > NOTEBOOKS:
-            result, said = Collected(student, "skipped", f"more than {NOTEBOOKS:,} notebooks: {len(entries):,}"), []
+    for student, entries in sorted(by_student.items()):
+        if len(entries) > MAX_NOTEBOOKS:
+            result, said = Collected(student, "skipped", f"more than {MAX_NOTEBOOKS:,} notebooks: {len(entries):,}"), []
         elif entries:
             taken = _choose(entries, lab)
             result = _take(course, lab, student, taken, time)
-            others = name_some([entry.path for entry in entries if entry is not taken])
+            others = list_some([entry.path for entry in entries if entry is not taken])
             said = [f"took `{make_printable(taken.path)}`, not {others}"] if others else []
         else:
             course.submission(student, lab).parent.mkdir(parents=True, exist_ok=True)
             whose = [name for name in assigned.ids if assigned.ids[name] == student]
-            files = name_some([file for name in whose for file in found.others.get(name, [])])
+            files = list_some([file for name in whose for file in found.others.get(name, [])])
             result, said = Collected(student, "missing", f"no notebook{files and f', only {files}'}"), []
         said = [*said, result.remark, remarks.get(student, "")]
         results.append(replace(result, remark="; ".join(filter(None, said))))
     if beside := found.others.get(""):
-        results.append(Collected("", "aside", name_some(beside)))
+        results.append(Collected("", "aside", list_some(beside)))
     return [replace(result, detail=make_printable(result.detail)) for result in results]
 
 
-def _look(source: Path, lab: str) -> HandIns:
+def _look(source: Path, lab: str) -> FoundSubmissions:
     if source.is_dir():
         everything = [path for path in sorted(source.iterdir()) if not path.name.startswith(".")]
         checkouts = [path for path in everything if (path / ".git").exists()]
         if not checkouts:
-            return look_in_folder(source, lab)
-        found, why = look_in_checkouts(checkouts), "it lies beside git checkouts and is none"
+            return find_in_folder(source, lab)
+        found, why = find_in_checkouts(checkouts), "it lies beside git checkouts and is none"
         beside = [path for path in everything if path not in checkouts]
         found.left_out += [(path.name, why) for path in beside if path.is_dir() or NOTEBOOK.search(path.name)]
         return found
     if source.is_file():
-        return look_in_zip(source, lab)
+        return find_in_zip(source, lab)
     raise InputError("nothing to collect", got=source, expected="a folder, a zip, or a folder of git checkouts")
 
 
-def _choose(found: list[HandIn], lab: str) -> HandIn:
-    """The one that counts: of the last attempt, named after the lab, or else of the lab by its content.
+def _choose(found: list[FoundNotebook], lab: str) -> FoundNotebook:
+    """Choose the notebook that counts: of the last attempt, named after the lab, or else recognised by content.
 
-    Of several of those the last, which LMS and browsers number highest.
+    Of several, the last one, which has the highest number from LMS and browsers.
     """
     are_named = any(entry.file.startswith(lab) for entry in found)
 
     def rank(place: int) -> tuple[str, bool, int, bool, int, str, int]:
         entry = found[place]
-        is_called = not are_named and 1 < len(found) <= CHOSEN_FROM and calls_up(lab, entry.read)
+        is_called = not are_named and 1 < len(found) <= MAX_CANDIDATES and mentions_lab(lab, entry.read)
         named = entry.file.startswith(lab), _copy_number(entry.file, lab)
         return entry.attempt, *named, is_called, -entry.path.count("/"), entry.file, place
 
@@ -158,22 +159,22 @@ def _choose(found: list[HandIn], lab: str) -> HandIn:
 def _copy_number(file: str, lab: str) -> int:
     """2 for `01-autograd-2.ipynb`, `01-autograd (2).ipynb`, or without the blank; 0 for the lab's own name, else -1.
 
-    No browser counts to numbers of more than nine digits.
+    No browser counts to more than nine digits.
     """
     number = re.fullmatch(r"(?:-(\d{1,9})| ?\((\d{1,9})\))?\.ipynb", file.removeprefix(lab))
     return int(number[1] or number[2] or 0) if number else -1
 
 
-def _take(course: Course, lab: str, student: str, found: HandIn, time: str) -> Collected:
+def _take(course: Course, lab: str, student: str, found: FoundNotebook, time: str) -> Collected:
     target = course.submission(student, lab)
     try:
         content = found.read()
     except (InputError, OSError) as error:
         target.parent.mkdir(parents=True, exist_ok=True)
         return Collected(student, "skipped", str(error))
-    known = course.handed_in(student, lab) if target.exists() else None
-    if known is not None and found.handed_in is not None and found.handed_in < known:
-        earlier = f"handed in {found.handed_in:{SHOWN}}, before what is there ({known:{SHOWN}}), which stays"
+    known = course.submitted_at(student, lab) if target.exists() else None
+    if known is not None and found.submitted_at is not None and found.submitted_at < known:
+        earlier = f"handed in {found.submitted_at:{SHOWN}}, before what is there ({known:{SHOWN}}), which stays"
         return Collected(student, "unchanged", found.file, earlier)
     if target.is_symlink() or not target.exists():
         status = "new"
@@ -185,19 +186,21 @@ def _take(course: Course, lab: str, student: str, found: HandIn, time: str) -> C
     return Collected(student, status, found.file, remark)
 
 
-def _stamp(folder: Path, found: HandIn, time: str, *, is_known: bool) -> str:
-    """Write when a notebook was handed in, where that is known; of a git checkout both times, which are told."""
+def _stamp(folder: Path, found: FoundNotebook, time: str, *, is_known: bool) -> str:
+    """Write the submission time, if known; for a git checkout both times, which the result reports."""
     stamp, received, committed = (folder / f"{name}.txt" for name in ("timestamp", "received", "committed"))
     if not is_known:
         for path in (stamp, received, committed):
-            path.unlink(missing_ok=True)  # the times of what was there before
-    if found.handed_in is not None:
-        write_stamp(stamp, found.handed_in)
+            path.unlink(missing_ok=True)  # times of the previous submission
+    if found.submitted_at is not None:
+        write_stamp(stamp, found.submitted_at)
     if not found.in_checkout:
-        if found.odd_time:
-            return f"no time that can be read, so no penalty: got `{make_printable(found.odd_time)}` in timestamp.txt"
-        is_ahead = found.handed_in is not None and found.handed_in > datetime.now(UTC) + SLACK
-        return f"handed in {found.handed_in:{SHOWN}}, which is yet to come" if is_ahead else ""
+        if found.invalid_time:
+            return (
+                f"no time that can be read, so no penalty: got `{make_printable(found.invalid_time)}` in timestamp.txt"
+            )
+        is_ahead = found.submitted_at is not None and found.submitted_at > datetime.now(UTC) + SLACK
+        return f"handed in {found.submitted_at:{SHOWN}}, which is yet to come" if is_ahead else ""
     receipt = read_stamp(received) or datetime.now(UTC)
     write_stamp(received, receipt)
     claimed = found.find_commit_time()
@@ -209,7 +212,7 @@ def _stamp(folder: Path, found: HandIn, time: str, *, is_known: bool) -> str:
 
 
 def count_statuses(results: Iterable[Collected]) -> Iterator[tuple[str, int]]:
-    """Count hand-ins by status, in a fixed order; a status that did not occur is left out."""
+    """Count results by status in a fixed order, without zeros."""
     statuses = [result.status for result in results]
     for status in STATUSES:
         if statuses.count(status):

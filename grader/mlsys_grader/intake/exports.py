@@ -1,4 +1,4 @@
-"""Notebooks out of a folder or a zip, as learning platforms export them. No path or link out of it reaches the disk."""
+"""Find notebooks in a folder or zip exported by a learning platform. No path or link of it reaches the disk."""
 
 from __future__ import annotations
 
@@ -14,8 +14,16 @@ from pathlib import Path, PurePosixPath
 
 from mlsys_grader.course.folder import parse_stamp
 from mlsys_grader.intake.bounded import run_bounded
-from mlsys_grader.intake.gradescope import METADATA_BYTES, Submitted, find_metadata, read_submitted
-from mlsys_grader.intake.hand_in import ENTRIES, LOOKED_INTO, HandIn, HandIns, calls_up, compose, make_printable
+from mlsys_grader.intake.found import (
+    MAX_ENTRIES,
+    MAX_PROBED,
+    FoundNotebook,
+    FoundSubmissions,
+    compose,
+    make_printable,
+    mentions_lab,
+)
+from mlsys_grader.intake.gradescope import METADATA_BYTES, GradescopeSubmission, find_metadata, read_submitted
 from mlsys_grader.intake.nofollow import LINK, open_below, read_below
 from mlsys_grader.intake.platforms import (
     COPY_PREFIX,
@@ -23,26 +31,26 @@ from mlsys_grader.intake.platforms import (
     identify_export,
     identify_owner,
     identify_student,
-    is_aside,
-    is_left_behind,
+    is_hidden,
+    is_made_by_program,
     is_too_long,
-    name_before,
+    split_at_lab,
 )
-from mlsys_grader.intake.submission import FILE_BYTES
+from mlsys_grader.intake.submission import MAX_FILE_BYTES
 from mlsys_lab.errors import InputError
 
 STAMP, STAMP_BYTES = "timestamp.txt", 100
 SHOWN = 100
-"""Most characters that are shown of a path that is too long."""
+"""Characters shown of a path that is too long."""
 UTF_8 = 0x800
-"""The bit of an entry's flags that says how its name is written."""
+"""Flag bit of a zip entry that says how its name is encoded."""
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """One file or folder of a source: its path there, how to read so many bytes of it, and why not to.
+    """A file or folder of a source: its path, a function that reads a number of bytes, and why not to read it.
 
-    `time` is when the platform received it, as a text, where it tells; else a timestamp.txt may lie beside it.
+    `time` is when the platform received it, as text, if the platform says; otherwise a timestamp.txt may be next to it.
     """
 
     path: PurePosixPath
@@ -52,13 +60,13 @@ class _Entry:
     time: str | None = None
 
 
-def look_in_folder(source: Path, lab: str) -> HandIns:
-    """Notebooks below a folder, with the times in nbgrader's timestamp.txt beside them."""
+def find_in_folder(source: Path, lab: str) -> FoundSubmissions:
+    """Find notebooks below a folder, with the times in nbgrader's timestamp.txt next to them."""
     return _sort(list(_walk(source)), lab)
 
 
-def look_in_zip(source: Path, lab: str) -> HandIns:
-    """Notebooks in an archive; each is read when it is asked for. Raises `InputError` for one that cannot be read."""
+def find_in_zip(source: Path, lab: str) -> FoundSubmissions:
+    """Find notebooks in an archive; each is read on demand. Raises `InputError` for an unreadable archive."""
     source = source.absolute()
     listed = run_bounded(list_archive, source)
     return _sort(
@@ -76,10 +84,10 @@ def look_in_zip(source: Path, lab: str) -> HandIns:
 
 
 def list_archive(source: Path) -> list[tuple[str, bool, str]]:
-    """Name of each entry of an archive, whether it is a folder, and why it cannot be read or ""."""
+    """Name of each archive entry, whether it is a folder, and why it cannot be read, or ""."""
     try:
         entries = _open_archive(source, source.stat().st_mtime_ns).infolist()
-    except Exception as error:  # zipfile raises errors of many kinds, UnicodeDecodeError for one
+    except Exception as error:  # zipfile raises many kinds of errors, such as UnicodeDecodeError
         raise InputError(
             f"{source} is not a zip archive that can be read",
             got=make_printable(str(error)),
@@ -87,20 +95,22 @@ def list_archive(source: Path) -> list[tuple[str, bool, str]]:
             if NOTEBOOK.search(source.name)
             else "unpack it, and give the folder",
         ) from None
-    if len(entries) > ENTRIES:
+    if len(entries) > MAX_ENTRIES:
         help = "unpack it and give the folder: there, too many files of one student do not stop the others"
-        raise InputError(f"{source} holds too many entries", got=len(entries), expected=f"at most {ENTRIES}", help=help)
+        raise InputError(
+            f"{source} holds too many entries", got=len(entries), expected=f"at most {MAX_ENTRIES}", help=help
+        )
     return [(_name_of(entry), entry.is_dir(), _refuse(entry)) for entry in entries]
 
 
 def read_archived(source: Path, number: int, size: int) -> bytes:
-    """Read at most `size` bytes of the entry of that number."""
+    """Read at most `size` bytes of an entry by its number."""
     archive = _open_archive(source, source.stat().st_mtime_ns)
     entry = archive.infolist()[number]
     try:
         with archive.open(entry) as file:
             return file.read(size)
-    except Exception as error:  # zlib, bz2 and lzma each raise errors of their own
+    except Exception as error:  # zlib, bz2 and lzma raise errors of their own
         raise InputError(
             "an entry of the archive is damaged", got=f"{make_printable(entry.filename)} ({error})"
         ) from None
@@ -108,7 +118,7 @@ def read_archived(source: Path, number: int, size: int) -> bytes:
 
 @lru_cache(maxsize=1)
 def _open_archive(source: Path, changed: int) -> zipfile.ZipFile:
-    """The archive at a path as it was changed last; the worker keeps it for its next entry."""
+    """Open an archive as of its last change; the worker caches it for the next entry."""
     return zipfile.ZipFile(source)
 
 
@@ -118,9 +128,9 @@ def _refuse(entry: zipfile.ZipInfo) -> str:
     return "encrypted" if entry.flag_bits & 1 else ""
 
 
-def _sort(entries: list[_Entry], lab: str) -> HandIns:
-    """Sort what a source holds by whose it is and what it is."""
-    found = HandIns()
+def _sort(entries: list[_Entry], lab: str) -> FoundSubmissions:
+    """Sort the entries of a source by student and kind."""
+    found = FoundSubmissions()
     entries = _name_submitters(list(_leave_out(entries, found)), found)
     found.lone_folder, found.lab_folder = _find_lone_folder(entries, lab), _find_lab_folder(entries, lab)
     stamps = {entry.path.parent: entry for entry in entries if entry.path.name == STAMP and not entry.refusal}
@@ -131,16 +141,16 @@ def _sort(entries: list[_Entry], lab: str) -> HandIns:
             if is_notebook:
                 found.left_out.append((str(path), "its path leads out of the archive"))
             continue
-        if not path.parts or is_aside(path, among=1):
-            if is_notebook and not any(map(is_left_behind, path.parts)):
+        if not path.parts or is_hidden(path, among=1):
+            if is_notebook and not any(map(is_made_by_program, path.parts)):
                 found.left_out.append((str(path), "its name begins with a dot"))
             continue
         owner = identify_owner(path / "x" if entry.is_folder else path)
         if owner is not None:
             found.students.add(owner.student)
             if owner.name:
-                found.numbered[owner.student] = owner.name, owner.is_lasting
-        if entry.is_folder or is_aside(path) or path.name == STAMP:
+                found.numbered[owner.student] = owner.name, owner.is_stable
+        if entry.is_folder or is_hidden(path) or path.name == STAMP:
             continue
         if not is_notebook:
             found.others.setdefault(owner.student if owner is not None else "", []).append(path.name)
@@ -148,20 +158,22 @@ def _sort(entries: list[_Entry], lab: str) -> HandIns:
             nobodys = f"it names no student: call it STUDENT_{lab}.ipynb"
             found.left_out.append((str(path), entry.refusal or nobodys))
         else:
-            whose, read = identify_student(path, lab), partial(entry.read, FILE_BYTES + 1)
-            # A platform's export holds what the student put there: a time, too, would be the student's own.
+            whose, read = identify_student(path, lab), partial(entry.read, MAX_FILE_BYTES + 1)
+            # In a platform's export a timestamp.txt would come from the student.
             is_export = entry.time is not None or identify_export(path) is not None
             stamp = None if is_export else stamps.get(path.parent)
             written = _read_stamp(stamp) if stamp is not None else entry.time or ""
             time = parse_stamp(written)
-            odd_time = written if time is None else ""
-            hand_in = HandIn(whose.student, whose.file, read, str(path), whose.attempt, time, odd_time=odd_time)
-            found.notebooks.append(hand_in)
+            invalid_time = written if time is None else ""
+            notebook = FoundNotebook(
+                whose.student, whose.file, read, str(path), whose.attempt, time, invalid_time=invalid_time
+            )
+            found.notebooks.append(notebook)
     return found
 
 
-def _leave_out(entries: list[_Entry], found: HandIns) -> Iterator[_Entry]:
-    """The entries without folders that cannot be looked through, and without names that are too long."""
+def _leave_out(entries: list[_Entry], found: FoundSubmissions) -> Iterator[_Entry]:
+    """Entries without unreadable folders and overlong names."""
     for entry in entries:
         if entry.is_folder and entry.refusal:
             found.left_out.append((str(entry.path), entry.refusal))
@@ -171,8 +183,8 @@ def _leave_out(entries: list[_Entry], found: HandIns) -> Iterator[_Entry]:
             found.left_out.append((f"{str(entry.path)[:SHOWN]}…", "its path is too long"))
 
 
-def _name_submitters(entries: list[_Entry], found: HandIns) -> list[_Entry]:
-    """Entries of what Gradescope exports below the names of who handed them in, once for each; any others as they are.
+def _name_submitters(entries: list[_Entry], found: FoundSubmissions) -> list[_Entry]:
+    """Rename the entries of a Gradescope export after its submitters, once for each; leave others as they are.
 
     A notebook's time is when Gradescope received it.
     """
@@ -180,7 +192,7 @@ def _name_submitters(entries: list[_Entry], found: HandIns) -> list[_Entry]:
     if metadata is None:
         return entries
     *_, file = (entry for entry in entries if entry.path == metadata)
-    home, named, submitted = metadata.parent, list[_Entry](), dict[str, Submitted]()
+    home, named, submitted = metadata.parent, list[_Entry](), dict[str, GradescopeSubmission]()
     try:
         submitted = read_submitted(_read_whole(file))
     except InputError as error:
@@ -206,15 +218,15 @@ def _read_whole(entry: _Entry) -> bytes:
 
 
 def _find_lab_folder(entries: list[_Entry], lab: str) -> str:
-    """The folder at the top that is named after the lab, so that it is no student's; else ""."""
+    """The top folder named after the lab, so not after a student; else ""."""
     copy = re.compile(rf"{re.escape(lab)}(?: ?\(\d+\)|-\d+)?")
-    top = {entry.path.parts[0] for entry in entries if len(entry.path.parts) > 1 and not is_aside(entry.path)}
+    top = {entry.path.parts[0] for entry in entries if len(entry.path.parts) > 1 and not is_hidden(entry.path)}
     return next((name for name in sorted(top) if copy.fullmatch(name)), "")
 
 
 def _find_lone_folder(entries: list[_Entry], lab: str) -> str:
-    """The one folder that everything lies in, where what is below it looks like the hand-ins of a class; else ""."""
-    files = [entry for entry in entries if not (entry.is_folder or is_aside(entry.path))]
+    """The single top folder, if what is below it looks like a class's submissions; else ""."""
+    files = [entry for entry in entries if not (entry.is_folder or is_hidden(entry.path))]
     if len({entry.path.parts[0] for entry in files}) != 1 or any(len(entry.path.parts) < 2 for entry in files):
         return ""
     if any(identify_export(entry.path) is not None for entry in files):
@@ -224,23 +236,23 @@ def _find_lone_folder(entries: list[_Entry], lab: str) -> str:
     flat = [path for path in below if len(path.parts) == 1]
     if any(path.name.startswith(lab) for path in flat):
         return ""
-    told = [path for path in below if identify_owner(path) is not None or name_before(lab, path.stem)]
+    told = [path for path in below if identify_owner(path) is not None or split_at_lab(lab, path.stem)]
     if len({identify_student(path, lab).student for path in told}) > 1:
         return top
-    # Notebooks that are called anything: more than one of this lab is more than one student would hand in.
-    readable = [below[path] for path in flat[:LOOKED_INTO] if not below[path].refusal]
-    of_lab = (entry for entry in readable if calls_up(lab, partial(entry.read, FILE_BYTES)))
+    # Notebooks of any name: more than one of this lab means more than one student.
+    readable = [below[path] for path in flat[:MAX_PROBED] if not below[path].refusal]
+    of_lab = (entry for entry in readable if mentions_lab(lab, partial(entry.read, MAX_FILE_BYTES)))
     return top if len(list(islice(of_lab, 2))) > 1 else ""
 
 
 def _walk(source: Path) -> Iterator[_Entry]:
     listed = _list_folder(source, ())
-    if len(listed) > ENTRIES:
-        raise InputError(f"{source} holds too many entries", expected=f"at most {ENTRIES}")
+    if len(listed) > MAX_ENTRIES:
+        raise InputError(f"{source} holds too many entries", expected=f"at most {MAX_ENTRIES}")
     for entry, names in listed:
-        below = list(islice(_walk_below(source, names), ENTRIES + 1)) if entry.is_folder else []
-        if len(below) > ENTRIES:
-            entry, below = replace(entry, refusal=f"it holds more than {ENTRIES:,} files and folders"), []
+        below = list(islice(_walk_below(source, names), MAX_ENTRIES + 1)) if entry.is_folder else []
+        if len(below) > MAX_ENTRIES:
+            entry, below = replace(entry, refusal=f"it holds more than {MAX_ENTRIES:,} files and folders"), []
         yield entry
         yield from below
 
@@ -254,9 +266,9 @@ def _walk_below(source: Path, names: tuple[str, ...]) -> Iterator[_Entry]:
 
 
 def _list_folder(source: Path, names: tuple[str, ...]) -> list[tuple[_Entry, tuple[str, ...]]]:
-    """What lies in a folder below the source, with the names that lead there; nothing where it cannot be read.
+    """Entries of a folder with their path below the source; nothing if it is unreadable.
 
-    Of more than ENTRIES one too many.
+    At most one entry more than MAX_ENTRIES.
     """
     try:
         descriptor = open_below(source, names, os.O_DIRECTORY)
@@ -266,13 +278,13 @@ def _list_folder(source: Path, names: tuple[str, ...]) -> list[tuple[_Entry, tup
         with os.scandir(descriptor) as scan:
             listed = sorted(
                 (one.name, one.is_dir(follow_symlinks=False), one.is_file(follow_symlinks=False))
-                for one in islice(scan, ENTRIES + 1)
+                for one in islice(scan, MAX_ENTRIES + 1)
             )
     finally:
         os.close(descriptor)
     found = []
     for name, is_folder, is_file in listed:
-        if not (is_folder and is_left_behind(name)):
+        if not (is_folder and is_made_by_program(name)):
             inner = (*names, name)
             path = PurePosixPath(*map(compose, inner))
             refusal = "" if is_folder or is_file else LINK
@@ -281,7 +293,7 @@ def _list_folder(source: Path, names: tuple[str, ...]) -> list[tuple[_Entry, tup
 
 
 def _name_of(entry: zipfile.ZipInfo) -> str:
-    """The name of an entry; macOS writes it in UTF-8 and does not say so."""
+    """Name of a zip entry; macOS writes UTF-8 without the flag."""
     if entry.flag_bits & UTF_8:
         return entry.filename
     try:

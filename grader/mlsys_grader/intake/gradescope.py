@@ -1,4 +1,4 @@
-"""Who handed in what Gradescope exports: folders are numbers of submissions, and a file beside them names people."""
+"""Submitters in a Gradescope export: folders are numbered, and a metadata file names the people."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from mlsys_grader.intake.bounded import run_bounded
 
 METADATA = "submission_metadata.yml"
 METADATA_BYTES = 16 << 20
-"""A class of a thousand takes one or two, with the results of an autograder many more."""
+"""A class of a thousand takes one or two MB, with autograder results many more."""
 EXPORT = re.compile(r"assignment_\d+_export")
 SUBMISSION = re.compile(r"submission_\d+")
 
 
 @dataclass(frozen=True)
-class Submitted:
-    """Who handed a submission in, several people as a group, and when Gradescope received it, as a text."""
+class GradescopeSubmission:
+    """Submitters of one submission (several for a group), and when Gradescope received it, as text."""
 
     students: tuple[str, ...]
     time: str
 
 
 def find_metadata(paths: list[PurePosixPath]) -> PurePosixPath | None:
-    """The file that names the people, where it lies as Gradescope puts it: no student can hand one in there."""
+    """Path of the metadata file where Gradescope puts it: no student can place one there."""
     tops = {path.parts[0] for path in paths if path.parts}
     home = PurePosixPath(*tops) if len(tops) == 1 and EXPORT.fullmatch(next(iter(tops))) else PurePosixPath()
     path = home / METADATA
     return path if path in paths else None
 
 
-def read_submitted(content: bytes) -> dict[str, Submitted]:
-    """Read who handed in the submission in each folder; nothing of a file that is not as Gradescope writes it.
+def read_submitted(content: bytes) -> dict[str, GradescopeSubmission]:
+    """Read the submitters by folder; empty for a file that is not Gradescope's.
 
-    Raises `InputError` for one that takes too long or too much memory: aliases can stand for more than a file holds.
+    Raises `InputError` if parsing takes too long or too much memory: YAML aliases can expand without bound.
     """
     submitted = run_bounded(parse_metadata, content)
-    return {folder: Submitted(tuple(students), time) for folder, (students, time) in submitted.items()}
+    return {folder: GradescopeSubmission(tuple(students), time) for folder, (students, time) in submitted.items()}
 
 
 def parse_metadata(content: bytes) -> dict[str, tuple[list[str], str]]:
-    """The students and the time of the submission in each folder."""
+    """Students and time of the submission in each folder."""
     try:
         document = yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -67,5 +67,5 @@ def _read_entry(entry: Mapping[Any, Any]) -> tuple[list[str], str]:
 
 
 def _text(value: object) -> str:
-    """A plain value as text; "" for a list or a mapping, whose aliases can make its text endless."""
+    """A plain value as text; "" for a list or mapping, whose aliases can expand without bound."""
     return str(value) if isinstance(value, str | int | float | date) and value else ""

@@ -1,7 +1,7 @@
-"""Files below a folder that somebody else fills, opened without following a link anywhere on the way.
+"""Open files below an untrusted folder without following links.
 
-A path that was looked at can be a link by the time that it is opened. So each name is opened in the descriptor of the
-folder above it, and what is read is what was opened.
+A path that was checked can be a link by the time it is opened. So each name is opened relative to the descriptor of its
+parent, and what was opened is what is read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LINK = "a link, not a file"
 
 
 def open_below(root: Path, names: Sequence[str], flags: int = 0) -> int:
-    """Open what `names` lead to below a folder; an `OSError` where one of them is a link, or is not there."""
+    """Open the path `names` below a folder; `OSError` if a component is a link or missing."""
     here = os.open(root, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
     for number, name in enumerate(names, start=1):
         kind = flags if number == len(names) else os.O_DIRECTORY
@@ -32,7 +32,7 @@ def open_below(root: Path, names: Sequence[str], flags: int = 0) -> int:
 
 
 def read_below(root: Path, names: Sequence[str], size: int) -> bytes:
-    """Read at most `size` bytes of a plain file below a folder; `InputError` where it is none."""
+    """Read at most `size` bytes of a regular file below a folder; `InputError` if it is none."""
     try:
         descriptor = open_below(root, names)
     except OSError as error:
@@ -44,5 +44,5 @@ def read_below(root: Path, names: Sequence[str], size: int) -> bytes:
 
 
 def is_link_error(error: OSError) -> bool:
-    """Whether an open failed because something on the way is a link: ELOOP, or ENOTDIR where a folder was wanted."""
+    """Whether an open failed because of a link: ELOOP, or ENOTDIR where a folder was expected."""
     return isinstance(error, NotADirectoryError) or error.errno == errno.ELOOP

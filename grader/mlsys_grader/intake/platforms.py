@@ -1,6 +1,6 @@
-"""Whose a hand-in is, by the path that a learning platform, or a person, gave it.
+"""Identify the student of a file from its path in a platform's export or a folder.
 
-A student chooses the end of such a path, so every pattern is held against its beginning, and the first to fit decides.
+A student controls the end of such a path, so every pattern matches at its beginning, and the first match wins.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from datetime import datetime
 from pathlib import PurePosixPath
 
 NOTEBOOK = re.compile(r"\.ipynb(?:\.txt|\.json)?$", re.IGNORECASE)
-"""How a notebook's file name ends: some browsers and platforms add what they take it for."""
+"""End of a notebook's file name: some browsers and platforms append a type."""
 NAME_BYTES = 255
-"""Longest name of a file or folder, as file systems have it; an archive, or a Git repository, can hold longer ones."""
+"""Longest file or folder name of file systems; archives and Git repositories can hold longer ones."""
 DEPTH = 100
-"""Most folders within one another."""
+"""Maximum folder depth."""
 COPY_PREFIX = re.compile(r"^(?:copy of|copia de|copie de|cópia de|kopie von)\s+", re.IGNORECASE)
-"""What Google Drive puts before the name of a file that it copied."""
+"""Prefix that Google Drive gives to a copied file."""
 CANVAS = re.compile(r"(?P<name>[^_/]+)_(?:LATE_)?(?P<user>\d+)_(?:\d+_(?P<file>[^/]+)|(?:text|link)\.html)$")
 MOODLE = re.compile(r"(?P<name>[^/]+?)_(?P<user>\d+)_assignsubmission_[a-z]+_?(?:/|(?P<file>[^/]+)?)")
 BLACKBOARD = re.compile(r"[^_/]+_(?P<user>[^/]+?)_attempt_(?P<attempt>\d{4}(?:-\d\d){5})(?:_(?P<file>[^/]+)|\.txt)$")
@@ -35,31 +35,31 @@ MONTHS = (
     "jan|ene|gen", "feb|fev|fév", "mar|mär|mrz|maa", "apr|avr|abr", "may|mai|mei|mag|maj", "jun|juin|giu",
     "jul|juil|lug", "aug|août|ago", "sep|set", "oct|okt|ott|out", "nov", "dec|déc|dez|dic",
 )  # fmt: skip
-"""How the names of months begin in languages that Brightspace writes its dates in."""
+"""How month names begin in the languages of Brightspace's dates."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """A student, the name of the student's file, and which of several attempts it is: a text, later ones greater.
+    """A student, the name of the student's file, and the attempt as a text that sorts.
 
-    Where a platform numbers its students, `student` is `name` with the number behind it. `is_lasting`: the number is
-    the student's own; Moodle's is another for each assignment.
+    If a platform numbers its students, `student` is `name` followed by the number. `is_stable`: the number is the
+    student's own; Moodle's changes with each assignment.
     """
 
     student: str
     file: str
     attempt: str = ""
     name: str = ""
-    is_lasting: bool = True
+    is_stable: bool = True
 
 
 def identify_student(path: PurePosixPath, lab: str) -> Owner:
     """Tell whose a notebook is from its path: a platform's, STUDENT/…/x.ipynb, STUDENT.ipynb or STUDENT_LAB.ipynb.
 
     >>> identify_student(PurePosixPath("doejane_LATE_4711_88_01-autograd-1.ipynb"), "01-autograd")
-    Owner(student='doejane-4711', file='01-autograd-1.ipynb', attempt='', name='doejane', is_lasting=True)
+    Owner(student='doejane-4711', file='01-autograd-1.ipynb', attempt='', name='doejane', is_stable=True)
     >>> identify_student(PurePosixPath("Jane Doe_4711_assignsubmission_file_/01-autograd.ipynb"), "01-autograd")
-    Owner(student='Jane Doe-4711', file='01-autograd.ipynb', attempt='', name='Jane Doe', is_lasting=False)
+    Owner(student='Jane Doe-4711', file='01-autograd.ipynb', attempt='', name='Jane Doe', is_stable=False)
     >>> identify_student(PurePosixPath("jane/work/01-autograd.ipynb"), "01-autograd").student
     'jane'
     >>> identify_student(PurePosixPath("Jane Doe - 01-autograd (1).ipynb"), "01-autograd").student
@@ -68,15 +68,15 @@ def identify_student(path: PurePosixPath, lab: str) -> Owner:
     if (owner := identify_owner(path)) is not None:
         return owner
     stem = NOTEBOOK.sub("", path.name)
-    if named := name_before(lab, stem):
+    if named := split_at_lab(lab, stem):
         return Owner(named[0], f"{lab}{named[1]}.ipynb")
     return Owner(stem, f"{stem}.ipynb")
 
 
-def name_before(lab: str, stem: str) -> tuple[str, str] | None:
-    """What stands before and after the lab in `jane_doe_01-autograd (1)` or `Jane Doe - 01-autograd`; None without it.
+def split_at_lab(lab: str, stem: str) -> tuple[str, str] | None:
+    """What precedes and follows the lab in `jane_doe_01-autograd (1)` or `Jane Doe - 01-autograd`; None without it.
 
-    >>> name_before("01-autograd", "jane_doe_01-autograd (1)")
+    >>> split_at_lab("01-autograd", "jane_doe_01-autograd (1)")
     ('jane_doe', ' (1)')
     """
     before, mark, after = stem.rpartition(lab)
@@ -85,7 +85,7 @@ def name_before(lab: str, stem: str) -> tuple[str, str] | None:
 
 
 def identify_owner(path: PurePosixPath) -> Owner | None:
-    """Tell whose any file is from the path that a platform or a folder for each student gives it; else None."""
+    """Identify the owner of any file by a platform's path, or by a folder per student; else None."""
     if (owner := identify_export(path)) is not None:
         return owner
     return Owner(path.parts[0], NOTEBOOK.sub(".ipynb", path.name)) if len(path.parts) > 1 else None
@@ -108,12 +108,12 @@ def identify_export(path: PurePosixPath) -> Owner | None:
             student = f"{name}-{found['user']}" if name else found["user"]
             file = NOTEBOOK.sub(".ipynb", found.get("file") or path.name)
             attempt = _as_sortable(found.get("attempt") or "")
-            return Owner(student, file, attempt, name, is_lasting=pattern is not MOODLE)
+            return Owner(student, file, attempt, name, is_stable=pattern is not MOODLE)
     return None
 
 
 def _as_sortable(attempt: str) -> str:
-    """A date as Brightspace writes it in one of many languages, as a text that sorts by it; any other text as it is."""
+    """A Brightspace date in one of many languages as a text that sorts by time; other texts unchanged."""
     written = re.fullmatch(r"(?P<date>.*?)\s(?P<hour>\d{1,2})(?P<minute>\d\d)(?:\s(?P<half>[AP])M)?", attempt)
     if written is None:
         return attempt
@@ -128,20 +128,20 @@ def _as_sortable(attempt: str) -> str:
         return attempt
 
 
-def is_aside(path: PurePosixPath, *, among: int | None = None) -> bool:
-    """Whether a path leads to what is hidden, .ipynb_checkpoints for one; by its first names only, `among` so many.
+def is_hidden(path: PurePosixPath, *, among: int | None = None) -> bool:
+    """Whether a path is hidden (.ipynb_checkpoints, for example), by its first `among` names or all.
 
-    A name that begins with a dot is a student's where a platform gave it: ". Priya_4711_assignsubmission_file_".
+    A name with a leading dot belongs to a student if a platform wrote it: ". Priya_4711_assignsubmission_file_".
     """
     is_named = identify_export(path) is not None
     return any(part.startswith(".") or part == "__MACOSX" for part in path.parts[is_named:among])
 
 
 def is_too_long(path: PurePosixPath) -> bool:
-    """Whether a path has a name, or so many of them, as no file system has: nothing is made of such a text."""
+    """Whether a path has names, or a depth, that no file system allows."""
     return len(path.parts) > DEPTH or any(len(part.encode(errors="surrogatepass")) > NAME_BYTES for part in path.parts)
 
 
-def is_left_behind(name: str) -> bool:
-    """Whether a hidden name is one that programs give, so that nobody handed it in."""
+def is_made_by_program(name: str) -> bool:
+    """Whether a hidden name is one that programs create, so that nobody submitted it."""
     return name.startswith(("._", ".ipynb_checkpoints", ".git", ".Trash", ".DS_Store", "__MACOSX"))

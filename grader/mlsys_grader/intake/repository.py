@@ -1,8 +1,8 @@
-"""The last commit of a submitted Git repository, read as data: no command of Git, no configuration, no links.
+"""Read the last commit of a submitted Git repository as data: no Git command, no configuration, no links.
 
-Only HEAD, refs, packed-refs, loose objects and packs are read, each opened without following a link. Alternates,
-commondir and pointers to other repositories are not looked at, so what is not in the repository itself is missing.
-Runs in the worker of `intake.bounded`, which bounds a repository that never ends or grows as it is read.
+Only HEAD, refs, packed-refs, loose objects and packs are read, each opened without following links. Alternates,
+commondir and pointers to other repositories are ignored, so objects outside the repository are missing. Runs in the
+worker of `intake.bounded`, which limits a repository that is endless or grows while it is read.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from dulwich.object_format import SHA1
 from dulwich.objects import Blob, Commit, ObjectID, ShaFile, Tree
 from dulwich.pack import Pack, PackData, load_pack_index_file
 
-from mlsys_grader.intake.hand_in import ENTRIES, NOTEBOOKS
+from mlsys_grader.intake.found import MAX_ENTRIES, MAX_NOTEBOOKS
 from mlsys_grader.intake.nofollow import is_link_error, open_below
-from mlsys_grader.intake.platforms import NOTEBOOK, is_aside, is_too_long
-from mlsys_grader.intake.submission import FILE_BYTES
+from mlsys_grader.intake.platforms import NOTEBOOK, is_hidden, is_too_long
+from mlsys_grader.intake.submission import MAX_FILE_BYTES
 from mlsys_lab.errors import InputError
 
-COMMITS = 20_000
-"""Most commits that are searched for the one that last changed a notebook."""
+MAX_COMMITS = 20_000
+"""Commits searched for the last change of a notebook."""
 REF_BYTES = 16 << 20
-LINKS = 5
-"""Most symbolic refs from HEAD to a commit."""
-PACKS = 250
-"""Most packs that are opened, two files each."""
+MAX_SYMREFS = 5
+"""Symbolic refs from HEAD to a commit."""
+MAX_PACKS = 250
+"""Packs opened, two files each."""
 NOT_ITS_OWN = "its repository is not its own"
 REF = re.compile(rb"ref: *(refs(?:/[^/\s]+)+)\s*")
 OBJECT = re.compile(rb"([0-9a-f]{40})\s*")
@@ -41,9 +41,9 @@ T = TypeVar("T", bound=ShaFile)
 
 
 def list_notebooks(checkout: Path) -> list[tuple[str, str]]:
-    """Path and blob of each notebook in the last commit, in the order of their paths.
+    """Path and blob of each notebook in the last commit, sorted by path.
 
-    Raises `InputError` for a repository that cannot be read, and for one with too many files or notebooks.
+    Raises `InputError` for an unreadable repository, or too many files or notebooks.
     """
     with _open(checkout) as repository:
         seen, found = 0, []
@@ -52,37 +52,37 @@ def list_notebooks(checkout: Path) -> list[tuple[str, str]]:
             folder, tree = folders.pop()
             inner = []
             for name, mode, sha in repository.read(tree, Tree).iteritems():
-                if (seen := seen + 1) > ENTRIES:
-                    raise InputError("its repository holds too many files", expected=f"at most {ENTRIES:,}")
+                if (seen := seen + 1) > MAX_ENTRIES:
+                    raise InputError("its repository holds too many files", expected=f"at most {MAX_ENTRIES:,}")
                 path = folder / os.fsdecode(name)
                 if is_too_long(path):
                     continue
                 if stat.S_ISDIR(mode):
                     inner.append((path, sha))
-                elif stat.S_ISREG(mode) and NOTEBOOK.search(path.name) and not is_aside(path):
+                elif stat.S_ISREG(mode) and NOTEBOOK.search(path.name) and not is_hidden(path):
                     found.append((str(path), sha.decode()))
-            if len(found) > NOTEBOOKS:
-                raise InputError("its repository holds too many notebooks", expected=f"at most {NOTEBOOKS:,}")
+            if len(found) > MAX_NOTEBOOKS:
+                raise InputError("its repository holds too many notebooks", expected=f"at most {MAX_NOTEBOOKS:,}")
             folders += reversed(inner)
         return found
 
 
 def read_notebook(checkout: Path, blob: str) -> bytes:
-    """Read at most FILE_BYTES + 1 bytes of a blob."""
+    """Read at most MAX_FILE_BYTES + 1 bytes of a blob."""
     with _open(checkout) as repository:
-        return repository.read(blob.encode(), Blob).as_raw_string()[: FILE_BYTES + 1]
+        return repository.read(blob.encode(), Blob).as_raw_string()[: MAX_FILE_BYTES + 1]
 
 
 def find_commit_time(checkout: Path, path: str) -> str:
-    """When the last commit that changed a path was made, by its own clock, in ISO format; "" where that is unknown.
+    """Time of the last commit that changed a path, in ISO format; "" if unknown.
 
-    As `git log -1 -- PATH` has it: a merge that took a path from one of its parents did not change it. A history that
-    is cut off ends with its first commit.
+    Like `git log -1 -- PATH`: a merge that took the path from a parent did not change it. A shallow history ends with
+    its first commit.
     """
     names = [os.fsencode(name) for name in PurePosixPath(path).parts]
     with _open(checkout) as repository:
         commit = repository.head()
-        for _ in range(COMMITS):
+        for _ in range(MAX_COMMITS):
             blob = repository.find(commit, names)
             parents = (parent for parent in map(repository.parent, commit.parents) if parent is not None)
             same = next((parent for parent in parents if repository.find(parent, names) == blob), None)
@@ -101,7 +101,7 @@ def _open(checkout: Path) -> Iterator[_Repository]:
 
 
 class _Repository:
-    """The repository in a checkout's folder `.git`; its files are closed with `files`."""
+    """The repository in a checkout's `.git`; `files` closes its files."""
 
     def __init__(self, checkout: Path, files: ExitStack) -> None:
         self._checkout, self._files = checkout, files
@@ -111,11 +111,11 @@ class _Repository:
         self._packs = list(self._open_packs())
 
     def head(self) -> Commit:
-        """The commit that HEAD names, directly or by a branch."""
+        """The commit of HEAD, directly or through a branch."""
         if (head := self._open_file("HEAD")) is None:
             raise InputError("its folder .git holds no Git repository")
         text = head.read(REF_BYTES)
-        for _ in range(LINKS):
+        for _ in range(MAX_SYMREFS):
             if sha := OBJECT.fullmatch(text):
                 return self.read(sha[1], Commit)
             if (ref := REF.fullmatch(text)) is None:
@@ -127,26 +127,26 @@ class _Repository:
         raise InputError("its repository has no commit")
 
     def read(self, sha: bytes, kind: type[T]) -> T:
-        """Read an object of a certain kind; `InputError` for one that is missing or damaged."""
+        """Read an object of the given kind; `InputError` if it is missing or damaged."""
         try:
             found = self._find_object(sha)
             if found is not None and found.id != sha:
                 raise ValueError("its content is not what its name says")
-        except Exception as error:  # zlib, struct and dulwich each raise errors of their own
+        except Exception as error:  # zlib, struct and dulwich raise errors of their own
             raise InputError(f"object {sha[:12].decode()} of its Git repository is damaged", got=error) from None
         if not isinstance(found, kind):
             raise InputError(f"object {sha[:12].decode()} of its Git repository is missing")
         return found
 
     def parent(self, sha: bytes) -> Commit | None:
-        """The commit of that name; None where a shallow clone ends."""
+        """A parent commit; None where a shallow clone ends."""
         try:
             return self.read(sha, Commit)
         except InputError:
             return None
 
     def find(self, commit: Commit, names: Sequence[bytes]) -> tuple[int, bytes] | None:
-        """Mode and name of the object at a path of a commit, always the same path; None where there is nothing."""
+        """Mode and name of the object at a path of a commit, or None; always called with the same path."""
         if commit.tree not in self._found:
             mode, sha = stat.S_IFDIR, commit.tree
             for name in names:
@@ -158,7 +158,7 @@ class _Repository:
         return self._found[commit.tree]
 
     def _read_ref(self, name: bytes) -> bytes:
-        """What a branch holds; b"" where it does not exist yet."""
+        """Content of a branch; b"" if it does not exist yet."""
         parts = os.fsdecode(name).split("/")
         if {".", ".."}.isdisjoint(parts) and (file := self._open_file(*parts)) is not None:
             return file.read(REF_BYTES)
@@ -186,7 +186,7 @@ class _Repository:
                 names = sorted(entry.name for entry in scan)
         finally:
             os.close(descriptor)
-        for name in [name for name in names if name.endswith(".idx")][:PACKS]:
+        for name in [name for name in names if name.endswith(".idx")][:MAX_PACKS]:
             index, data = (
                 self._open_file("objects", "pack", file) for file in (name, f"{name.removesuffix('.idx')}.pack")
             )
@@ -196,7 +196,7 @@ class _Repository:
                 yield pack
 
     def _open_file(self, *names: str) -> BinaryIO | None:
-        """A plain file below .git, open until the repository is closed; None where there is none."""
+        """Open a regular file below .git until the repository is closed; None if there is none."""
         try:
             descriptor = open_below(self._checkout, (".git", *names))
         except FileNotFoundError:

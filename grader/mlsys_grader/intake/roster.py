@@ -18,7 +18,7 @@ from types import MappingProxyType
 from mlsys_grader.course.files import write_atomically
 from mlsys_grader.course.folder import STUDENT, Course, check_student
 from mlsys_grader.course.tables import format_csv, parse_csv
-from mlsys_grader.intake.hand_in import compose, make_printable
+from mlsys_grader.intake.found import compose, make_printable
 from mlsys_lab.errors import InputError
 
 FIELDS = ["name", "student"]
@@ -104,8 +104,8 @@ def _recognise(
     course: Course, lab: str, name: str, numbered: Mapping[str, tuple[str, bool]], known: Mapping[str, str]
 ) -> tuple[list[str], bool]:
     """Known names of students who may be the one that a platform numbers, one of each, and whether it is certain."""
-    bare, is_lasting = numbered.get(name, ("", True))
-    if is_lasting:
+    bare, is_stable = numbered.get(name, ("", True))
+    if is_stable:
         number = name.removeprefix(bare)
         return [other for other in known if bare and other.endswith(number) and _fold(other) != _fold(name)], False
     namesakes = [one for one, (theirs, _) in numbered.items() if _fold(theirs) == _fold(bare)]

@@ -1,4 +1,4 @@
-"""Make of a submission the notebook that nbgrader may see: its text in the released notebook's frame."""
+"""Build the notebook that nbgrader may see: the submission's text in the frame of the released notebook."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mlsys_grader.intake.submission import Submission, find_released_cells
 
 
 def sanitise(submission: Submission, lab: GradedLab) -> Any:
-    """The notebook that nbgrader gets: the submission's text in the released notebook's frame.
+    """Put the submission's text into the released notebook's frame.
 
-    Metadata, outputs, ids and check cells are the release's; a cell's first appearance keeps its place, repeats lose
-    their id; what is missing comes back at the end. Text is made inert, since formgrader renders it.
+    Metadata, outputs, ids and check cells come from the release. The first appearance of a cell keeps its position,
+    repeats lose their id, missing cells are appended. Text is defused, since formgrader renders it.
     """
     released = find_released_cells(lab)
     notebook = notebooks.new_notebook(json.loads(lab.info.notebook.read_bytes())["metadata"])

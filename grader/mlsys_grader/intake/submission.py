@@ -1,7 +1,7 @@
-"""Read a submission that may be anything, and make of it what the judge and nbgrader may see.
+"""Read an untrusted submission: its artifact for the judge, its cells for nbgrader.
 
-Nothing here trusts the file: not its size, its form, its metadata, its outputs. What cannot be judged gets a reason
-and no points; it never stops the batch.
+Nothing about the file is trusted: size, format, metadata, outputs. What cannot be judged gets a reason and no points;
+it never stops the batch.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from mlsys_grader.intake.bounded import run_bounded
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.commands import is_exported
 
-FILE_BYTES = 64 << 20
-"""A larger file is not read. Pictures in outputs make honest notebooks of 20 MB, so the bound lies well above."""
-SOURCE_CHARACTERS = 1 << 20
-"""Longest code that the exported cells may hold together."""
-CELLS = 5_000
-"""More cells than that are not looked at: nbgrader takes a millisecond and more for each."""
-VALUES = 2_000_000
-"""More numbers, texts, lists and objects than that are not parsed: each takes up to 250 bytes of memory, 30 times what
-it takes in the file. A picture is one text; a plot of a million points has two million numbers."""
+MAX_FILE_BYTES = 64 << 20
+"""Images in outputs make honest notebooks of 20 MB, so the limit is well above."""
+MAX_SOURCE_CHARACTERS = 1 << 20
+"""Total length of the exported cells."""
+MAX_CELLS = 5_000
+"""nbgrader takes a millisecond and more per cell."""
+MAX_VALUES = 2_000_000
+"""Numbers, strings, lists and objects in the JSON: each takes up to 250 bytes of memory, 30 times its size in the file.
+An image is one string; a plot of a million points has two million numbers.
+"""
 STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
-"""A text in JSON, in which commas and brackets are no values."""
-TEXT_CHARACTERS = 4 << 20
-"""Longest text that all cells may hold together, whether it is judged or only shown."""
+"""A JSON string, in which commas and brackets are no values."""
+MAX_TEXT_CHARACTERS = 4 << 20
+"""Total length of all cells."""
 
-NOTES = 20
+MAX_NOTES = 20
 """Most cells of the wrong kind that are told."""
 KINDS = {
     b"<": "a web page, which may be that of a login",
@@ -45,12 +46,12 @@ KINDS = {
     b"#": "a Python script",
     b"import ": "a Python script",
 }
-"""How files begin that come in a notebook's place, in small letters."""
+"""Signatures, in lower case, of files that come in place of a notebook."""
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A submission as read: its artifact, or else why it has none; remarks for its author; its cells for showing."""
+    """A submission: its artifact or the reason why it has none, remarks for its author, and its cells."""
 
     digest: str
     artifact: Artifact | None
@@ -60,7 +61,7 @@ class Submission:
 
 
 def hash_submission(path: Path) -> str:
-    """Compute the digest that `read_submission` gives the file at `path`; "" where none can be read."""
+    """The digest that `read_submission` gives to a file; "" if it is unreadable."""
     try:
         return hashlib.sha256(_read_file(path)).hexdigest()
     except InputError:
@@ -68,7 +69,7 @@ def hash_submission(path: Path) -> str:
 
 
 def read_submission(path: Path, lab: GradedLab) -> Submission:
-    """Read the notebook at `path` that was handed in for a lab. Never raises for what the file holds."""
+    """Read the notebook submitted for a lab. Never raises for the file's content."""
     try:
         found = run_bounded(_read_as_fields, path.absolute(), GradedLab(lab.info))
     except InputError as error:
@@ -92,23 +93,23 @@ def _read_as_fields(path: Path, lab: GradedLab) -> dict[str, Any]:
 
 
 def parse_submission(path: Path, lab: GradedLab) -> Submission:
-    """Read a notebook in this process, without the bounds of `read_submission`."""
+    """Read a notebook in this process, without the limits of `read_submission`."""
     try:
         content = _read_file(path)
     except InputError as error:
         return Submission("", None, Mismatch(error.what, _text(error.got), _text(error.expected)))
     digest = hashlib.sha256(content).hexdigest()
-    if (values := sum(map(STRING.sub(b"", content).count, (b",", b"[", b"{")))) > VALUES:
-        many = Mismatch("the file holds too many values", f"{values:,}", f"{VALUES:,} at most")
+    if (values := sum(map(STRING.sub(b"", content).count, (b",", b"[", b"{")))) > MAX_VALUES:
+        many = Mismatch("the file holds too many values", f"{values:,}", f"{MAX_VALUES:,} at most")
         return Submission(digest, None, many)
     try:
         document = json.loads(content)
         notebook = parse_notebook(document, path.name)
     except (ValueError, RecursionError):
-        return Submission(digest, None, Mismatch("the file is damaged", _name_damage(content), "a saved notebook"))
+        return Submission(digest, None, Mismatch("the file is damaged", _guess_format(content), "a saved notebook"))
     except InputError as error:
         return Submission(digest, None, Mismatch(error.what, _text(error.got), _text(error.expected or error.help)))
-    if (refusal := _too_much(document["cells"])) is not None:
+    if (refusal := _find_excess(document["cells"])) is not None:
         return Submission(digest, None, refusal)
     cells = tuple(_cells(document))
     if (refusal := _wrong_kernel(document) or _wrong_lab(notebook.topics, cells, lab)) is not None:
@@ -118,16 +119,18 @@ def parse_submission(path: Path, lab: GradedLab) -> Submission:
         artifact = export_cells(notebook)
     except InputError as error:
         return Submission(digest, None, Mismatch(error.what, _text(error.got), _text(error.expected)), notes, cells)
-    if len(artifact.source) > SOURCE_CHARACTERS:
+    if len(artifact.source) > MAX_SOURCE_CHARACTERS:
         too_long = Mismatch(
-            "the exported cells are too long", f"{len(artifact.source):,} characters", f"{SOURCE_CHARACTERS:,} at most"
+            "the exported cells are too long",
+            f"{len(artifact.source):,} characters",
+            f"{MAX_SOURCE_CHARACTERS:,} at most",
         )
         return Submission(digest, None, too_long, notes, cells)
     return Submission(digest, artifact, None, notes, cells)
 
 
 def _read_file(path: Path) -> bytes:
-    """The file's bytes; a link, a device or a folder is not followed or read."""
+    """The file's bytes; links, devices and folders are refused."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -138,17 +141,17 @@ def _read_file(path: Path) -> bytes:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise InputError("what was handed in is not a file", expected=path.name)
-        if status.st_size > FILE_BYTES:
-            size, limit = f"{status.st_size >> 20} MB", f"{FILE_BYTES >> 20} MB at most"
+        if status.st_size > MAX_FILE_BYTES:
+            size, limit = f"{status.st_size >> 20} MB", f"{MAX_FILE_BYTES >> 20} MB at most"
             raise InputError("the file is too large", got=size, expected=limit)
         with open(descriptor, "rb", closefd=False) as file:
-            return file.read(FILE_BYTES + 1)
+            return file.read(MAX_FILE_BYTES + 1)
     finally:
         os.close(descriptor)
 
 
-def _name_damage(content: bytes) -> str:
-    """What a file seems to be that should hold a notebook's JSON and does not."""
+def _guess_format(content: bytes) -> str:
+    """What a file seems to be that should hold a notebook's JSON."""
     text = content.strip()
     if not text:
         return "an empty file"
@@ -160,15 +163,15 @@ def _name_damage(content: bytes) -> str:
     return "a notebook that is cut off" if text.startswith(b"{") and text[-1:] != b"}" else "something that is not JSON"
 
 
-def _too_much(cells: list[dict[str, Any]]) -> Mismatch | None:
-    if len(cells) > CELLS:
-        return Mismatch("the notebook has too many cells", f"{len(cells):,}", f"{CELLS:,} at most")
+def _find_excess(cells: list[dict[str, Any]]) -> Mismatch | None:
+    if len(cells) > MAX_CELLS:
+        return Mismatch("the notebook has too many cells", f"{len(cells):,}", f"{MAX_CELLS:,} at most")
     sources = (cell.get("source", "") for cell in cells)
     length = sum(
         sum(map(len, map(str, source))) if isinstance(source, list) else len(str(source)) for source in sources
     )
-    if length > TEXT_CHARACTERS:
-        return Mismatch("the notebook's text is too long", f"{length:,} characters", f"{TEXT_CHARACTERS:,} at most")
+    if length > MAX_TEXT_CHARACTERS:
+        return Mismatch("the notebook's text is too long", f"{length:,} characters", f"{MAX_TEXT_CHARACTERS:,} at most")
     return None
 
 
@@ -186,14 +189,14 @@ def _cells(document: dict[str, Any]) -> list[tuple[str, str, str]]:
         metadata = cell.get("metadata")
         fields = metadata.get("nbgrader") if isinstance(metadata, dict) else None
         grade_id = fields.get("grade_id") if isinstance(fields, dict) else None
-        # Text that is no text (lone surrogates) could not be written to a file again.
+        # Lone surrogates could not be written to a file again.
         source = source.encode("utf-8", "replace").decode("utf-8")
         cells.append((str(kind), source, grade_id if isinstance(grade_id, str) else ""))
     return cells
 
 
 def _wrong_kernel(document: dict[str, Any]) -> Mismatch | None:
-    """The problem of a notebook that says it is in another language; many say nothing, or leave it blank."""
+    """The problem of a notebook that declares another language; many declare none."""
     metadata = document.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
     for field, key in (("language_info", "name"), ("kernelspec", "language")):
@@ -211,27 +214,27 @@ def _wrong_lab(topics: tuple[str, ...], cells: tuple[tuple[str, str, str], ...],
     if topics:
         return Mismatch("this is the notebook of another lab", ", ".join(topics), lab.topic)
     if any(kind == "code" and is_exported(source) for kind, source, _ in cells):
-        return None  # the cells that count, in a notebook of the student's own
+        return None  # the graded cells, in a notebook of the student's own
     return Mismatch("this is not a notebook of this course", "no cell of the lab", f"{lab.name}.ipynb as released")
 
 
 def find_released_cells(lab: GradedLab) -> dict[str, dict[str, Any]]:
-    """Cells of the released notebook that have a grade_id, by it, in their order."""
+    """Cells of the released notebook by their grade_id, in order."""
     document = json.loads(lab.info.notebook.read_bytes())
     marked = (cell for cell in document["cells"] if "nbgrader" in cell["metadata"])
     return {cell["metadata"]["nbgrader"]["grade_id"]: cell for cell in marked}
 
 
 def _notes(cells: tuple[tuple[str, str, str], ...], lab: GradedLab) -> tuple[str, ...]:
-    """What its author should know: cells that are gone, came twice or were changed. None of it costs points."""
+    """Remarks for the author: cells that are missing, repeated or changed. They cost no points."""
     notes: list[str] = []
-    handed_in: dict[str, list[str]] = {}
+    sources_by_id: dict[str, list[str]] = {}
     for number, (kind, source, grade_id) in enumerate(cells, start=1):
-        if kind != "code" and len(notes) < NOTES and is_exported(source):
+        if kind != "code" and len(notes) < MAX_NOTES and is_exported(source):
             notes.append(f"Cell {number} begins with `#| export` and is no code ({kind}): it does not count.")
-        handed_in.setdefault(grade_id, []).append(source)
+        sources_by_id.setdefault(grade_id, []).append(source)
     for grade_id, cell in find_released_cells(lab).items():
-        sources = handed_in.get(grade_id, [])
+        sources = sources_by_id.get(grade_id, [])
         if not sources:
             notes.append(f"Cell `{grade_id}` is missing from the notebook.")
         if len(sources) > 1:

@@ -1,4 +1,4 @@
-"""How a run of the grader judges."""
+"""Options of a grading run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mlsys_grader.sandbox.contents import refuse_readable
 
 @dataclass(frozen=True)
 class Options:
-    """How to grade: workers that judge, stretch of time limits, no sandbox, all over again; which engine, and where.
+    """How to grade: worker threads, time factor, sandbox, engine and cluster address; `again` judges everything again.
 
     `sandbox` is one of `sandbox.backend.BACKENDS`, or None for the first that works.
     """
@@ -27,22 +27,22 @@ class Options:
 
     @property
     def threads(self) -> int:
-        """How many submissions to judge at a time: `workers`, or one per core."""
+        """Submissions judged concurrently: `workers`, or one per core."""
         return self.workers or os.cpu_count() or 1
 
     @property
     def sandbox_name(self) -> str:
-        """What records and audit log say that submissions ran in."""
+        """Name of the sandbox in records and audit log."""
         return NONE if self.unsafe else self.sandbox or BACKENDS[0]
 
     def settled(self, course: Path) -> Options:
-        """Copy the options, with the sandbox that will be used.
+        """Resolve the sandbox to use.
 
-        Raises `MissingToolError` where there is none, `InputError` where submissions could read the folder `course`.
+        Raises `MissingToolError` if there is none, `InputError` if submissions could read the folder `course`.
         """
         if self.unsafe:
             return self
         backend = choose_backend(self.sandbox)
-        if backend == BACKENDS[0]:  # the others have a system of their own
+        if backend == BACKENDS[0]:  # containers bring their own file system
             refuse_readable([course])
         return replace(self, sandbox=backend)

@@ -1,7 +1,7 @@
-"""The trusted side of a lab's checks, as the judge asks it: secret inputs, what is expected for them, the comparison.
+"""The judge's client of the trusted process: secret inputs, expected answers, comparison.
 
-All of it is the course's own code, but what it compares comes from a submission: it runs in a process of its own
-(`judging.trusted`), one child for each submission, under limits that the kernel keeps.
+All of that is the course's own code, but the answers it compares come from a submission. It therefore runs in a process
+of its own (`judging.trusted`), one child per submission, under limits that the kernel enforces.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import NoReturn, TypeVar
 
 from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Mismatch
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.judging.trusted import PATIENCE
+from mlsys_grader.judging.trusted import WALL_CLOCK_FACTOR
 from mlsys_grader.paths import IMPORT_PATH
 from mlsys_grader.sandbox.contents import make_environment
 from mlsys_grader.sandbox.inside import wire
@@ -32,17 +32,17 @@ from mlsys_lab.errors import CourseError
 
 T = TypeVar("T")
 LIMIT_S = 10.0
-"""Processor seconds for each step: to draw inputs, to compute what is expected, to compare an answer."""
+"""CPU seconds for each step: drawing inputs, computing the expected answer, comparing."""
 START_S = 180.0
 ENTRY = f"import sys; sys.path[:0] = {IMPORT_PATH!r}; from mlsys_grader.judging.trusted import main; main()"
 
 
-class Fault(Exception):
-    """A check's own code failed, or came to no end, while it drew inputs or computed what is expected."""
+class CheckError(Exception):
+    """A check's own code failed or timed out while drawing inputs or computing the expected answer."""
 
 
 class AnswerTooLargeError(Exception):
-    """An answer on which the comparison came to no end; `mismatch` says so."""
+    """The comparison of an answer timed out; `mismatch` says so."""
 
     def __init__(self, mismatch: Mismatch) -> None:
         super().__init__(mismatch.what)
@@ -50,7 +50,7 @@ class AnswerTooLargeError(Exception):
 
 
 class _EndedError(Exception):
-    """The child ended, or gave no answer, while it was at work on a question of kind `kind`."""
+    """The child died, or timed out, while working on a request of kind `kind`."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(kind)
@@ -58,39 +58,38 @@ class _EndedError(Exception):
 
 
 def draw_seed(check: Check, public_seed: int) -> int:
-    """Draw a seed that nobody can foresee: 128 bits from the operating system, hashed with the public seed."""
+    """Draw an unpredictable seed: 128 bits from the operating system, hashed with the public seed."""
     drawn = secrets.token_bytes(16)
     return int.from_bytes(hashlib.sha256(f"{check.name}/{public_seed}/".encode() + drawn).digest()[:8], "little")
 
 
-class Oracles:
-    """The process that knows a lab's checks and forks a child for each submission; a `with` block holds it.
+class OracleServer:
+    """The process that holds a lab's checks and forks a child for each submission. Use it as a context manager.
 
-    It starts beside whatever comes next. `open_child` may be called from several threads, and starts a new process
-    where that has died.
+    It starts in the background. `open_child` is thread-safe, and restarts the process if it has died.
     """
 
     def __init__(self, lab: GradedLab) -> None:
         self._lab, self._lock, self._closed, self._ready = lab, Lock(), False, False
         self._start()
 
-    def __enter__(self) -> Oracles:
+    def __enter__(self) -> OracleServer:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
 
     def close(self) -> None:
-        """End the process and all its children, whatever they are at."""
+        """Kill the process and all its children."""
         self._closed = True
         self._end()
 
     def open_child(self) -> socket.socket:
-        """Open the channel of a new child. Raises `CourseError` when none can be had."""
+        """Fork a child and return its channel. Raises `CourseError` if that keeps failing."""
         with self._lock:
             for _ in range(2):
                 try:
-                    return self._hand_over()
+                    return self._acquire_child()
                 except (OSError, wire.WireError) as error:
                     if self._closed:
                         raise CourseError("the checks are closed") from None
@@ -99,7 +98,7 @@ class Oracles:
                     self._start()
         raise CourseError("the process that decides keeps dying", got=said, help="is there enough memory?")
 
-    def _hand_over(self) -> socket.socket:
+    def _acquire_child(self) -> socket.socket:
         if not self._ready:
             wire.receive(self._control, deadline=time.monotonic() + START_S)
             self._control.settimeout(START_S)
@@ -118,7 +117,7 @@ class Oracles:
                 stdin=inner.fileno(),
                 stdout=subprocess.DEVNULL,
                 env=make_environment(tempfile.gettempdir()),
-                start_new_session=True,  # Ctrl-C is the judge's to deal with
+                start_new_session=True,  # the judge handles Ctrl-C
             )
         path = [self._lab.foreign_path] if self._lab.foreign_path else []
         start = {"path": path, "checks": self._lab.info.checks_module, "limit_s": LIMIT_S}
@@ -133,57 +132,56 @@ class Oracles:
 
 
 class Oracle:
-    """Draws inputs, computes what is expected and compares, for one submission, beside the sandbox at work.
+    """Draw inputs, compute expected answers and compare, for one submission and concurrently with the sandbox.
 
-    It answers for every check with the seed given for it; what is wrong with a check itself comes out as `Fault`. A
-    step that ends its process is tried once more in a fresh one. `busy_s` are the processor seconds that comparisons
-    took.
+    Each check uses its seed of `seeds`. An error in a check's own code raises `CheckError`. A step whose process dies
+    is retried once in a fresh one. `busy_s` is the CPU time that comparisons took.
     """
 
-    def __init__(self, oracles: Oracles, seeds: Mapping[str, int], time_factor: float = 1.0) -> None:
+    def __init__(self, oracles: OracleServer, seeds: Mapping[str, int], time_factor: float = 1.0) -> None:
         self.seeds, self.busy_s = seeds, 0.0
         self._oracles, self._limit_s = oracles, LIMIT_S * time_factor
         self._channel: socket.socket | None = None
-        self._asked: deque[tuple[str, str, str]] = deque()  # kind, check, case: what is on its way, in order
+        self._in_flight: deque[tuple[str, str, str]] = deque()  # (kind, check, case), oldest first
         self._replies: dict[tuple[str, str, str], wire.Frame] = {}
-        self._drawn: set[tuple[str, str]] = set()  # check, case: what this child was asked to draw
+        self._drawn: set[tuple[str, str]] = set()  # (check, case) whose inputs this child has drawn
 
     def __enter__(self) -> Oracle:
-        self._channel = self._oracles.open_child()  # now, and not while a submission's time is running
+        self._channel = self._oracles.open_child()  # before the submission's clock starts
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self._give_up()
+        self._close_child()
 
-    def draw_ahead(self, check: Check, case: Case) -> None:
-        """Begin to draw the inputs of a case that will probably be next."""
-        self._begin("draw", check, case)
+    def prefetch_inputs(self, check: Check, case: Case) -> None:
+        """Start drawing the inputs of a case that is probably next."""
+        self._send_ahead("draw", check, case)
 
     def inputs(self, check: Check, case: Case) -> Arrays:
-        """Inputs of a case, without those that never leave the trusted side."""
-        return self._try_twice(check, lambda: self._answer("draw", check, case).arrays)
+        """Inputs of a case, without the private ones."""
+        return self._retry_once(check, lambda: self._request("draw", check, case).arrays)
 
-    def expect_ahead(self, check: Check, case: Case) -> None:
-        """Begin to compute what is expected for the inputs that were drawn."""
-        self._begin("expect", check, case)
+    def prefetch_expected(self, check: Check, case: Case) -> None:
+        """Start computing the expected answer for the inputs drawn."""
+        self._send_ahead("expect", check, case)
 
     def reply(self, check: Check, case: Case, what: str, value: int) -> wire.Frame:
-        """What the partner of a check says to a question: a frame "reply", or "refused" with the reason.
+        """Answer a query to a check's partner: a frame "reply", or "refused" with the reason.
 
-        What it was told before is lost with its process: then the check itself has failed, which raises `Fault`.
+        The partner's state dies with its process: the check itself has then failed, and `CheckError` is raised.
         """
         try:
-            return self._answer("reply", check, case, what=what, value=value)
+            return self._request("query", check, case, what=what, value=value)
         except _EndedError:
-            raise Fault(f"check {check.name!r} itself failed: its partner's process has ended") from None
+            raise CheckError(f"check {check.name!r} itself failed: its partner's process has ended") from None
 
     def compare(self, check: Check, case: Case, got: Arrays) -> Mismatch | None:
-        """Compare an answer with what was expected: None when it is accepted, else what is wrong with it.
+        """Compare an answer with the expected one: None if accepted, else the mismatch.
 
-        Raises `AnswerTooLargeError` when that comes to no end.
+        Raises `AnswerTooLargeError` if the comparison times out.
         """
         try:
-            reply = self._try_twice(check, lambda: self._compare(check, case, got))
+            reply = self._retry_once(check, lambda: self._compare(check, case, got))
         except AnswerTooLargeError:
             self.busy_s += 2 * self._limit_s
             raise
@@ -193,20 +191,22 @@ class Oracle:
         return Mismatch(reply.meta["what"], reply.meta["got"], reply.meta["expected"])
 
     def random_seed(self, check: Check, case: Case) -> int:
-        """What the submission's own random numbers start from: the same in a replay, no way back to the secret seed."""
+        """Seed for the submission's own random generators: reproducible in a replay, and reveals nothing of the secret
+        seed.
+        """
         text = f"{check.name}/{case.name}/{self.seeds[check.name]}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
 
     def _compare(self, check: Check, case: Case, got: Arrays) -> wire.Frame:
-        if (check.name, case.name) not in self._drawn:  # by a child that has ended
-            self._answer("draw", check, case)
-        self._answer("expect", check, case)
-        while self._asked:  # or both sides could wait for each other to read what is large
+        if (check.name, case.name) not in self._drawn:  # a child that has died drew them
+            self._request("draw", check, case)
+        self._request("expect", check, case)
+        while self._in_flight:  # otherwise both sides could block on writing large frames
             self._receive()
-        return self._answer("compare", check, case, got)
+        return self._request("compare", check, case, got)
 
-    def _try_twice(self, check: Check, step: Callable[[], T]) -> T:
-        """Take a step; once more in a fresh child where the first has ended: somebody else may have killed it."""
+    def _retry_once(self, check: Check, step: Callable[[], T]) -> T:
+        """Run a step; retry once in a fresh child if the first died, since something else may have killed it."""
         with contextlib.suppress(_EndedError):
             return step()
         try:
@@ -217,29 +217,29 @@ class Oracle:
                 late = Mismatch("its answer takes too long to compare", f"nothing after {limit}", f"less than {limit}")
                 raise AnswerTooLargeError(late) from None
             what = "its inputs are not drawn" if ended.kind == "draw" else "its oracle has no answer"
-            raise Fault(f"check {check.name!r} itself failed: {what} within {limit}") from None
+            raise CheckError(f"check {check.name!r} itself failed: {what} within {limit}") from None
 
-    def _answer(
+    def _request(
         self, kind: str, check: Check, case: Case, arrays: Arrays | None = None, **more: str | int
     ) -> wire.Frame:
-        """The reply to a question, which is put unless it is on its way. Raises `Fault` and `_EndedError`."""
-        self._ask(kind, check, case, arrays, **more)
-        question = kind, check.name, case.name
-        while question not in self._replies:
+        """Return the reply to a request, sending it unless it is in flight. Raises `CheckError` and `_EndedError`."""
+        self._send(kind, check, case, arrays, **more)
+        request = kind, check.name, case.name
+        while request not in self._replies:
             self._receive()
-        reply = self._replies.pop(question)
+        reply = self._replies.pop(request)
         if reply.kind == "fault":
-            raise Fault(f"check {check.name!r} itself failed: {reply.meta['what']}")
+            raise CheckError(f"check {check.name!r} itself failed: {reply.meta['what']}")
         return reply
 
-    def _begin(self, kind: str, check: Check, case: Case) -> None:
-        """Put a question ahead; where the child has ended it is put again when its answer is wanted."""
+    def _send_ahead(self, kind: str, check: Check, case: Case) -> None:
+        """Send a request ahead; if the child has died, it is sent again when its reply is needed."""
         with contextlib.suppress(_EndedError):
-            self._ask(kind, check, case)
+            self._send(kind, check, case)
 
-    def _ask(self, kind: str, check: Check, case: Case, arrays: Arrays | None = None, **more: str | int) -> None:
-        question = kind, check.name, case.name
-        if question in self._asked or question in self._replies:
+    def _send(self, kind: str, check: Check, case: Case, arrays: Arrays | None = None, **more: str | int) -> None:
+        request = kind, check.name, case.name
+        if request in self._in_flight or request in self._replies:
             return
         meta = {"check": check.name, "case": case.name, "seed": self.seeds[check.name], "limit_s": self._limit_s}
         try:
@@ -247,9 +247,9 @@ class Oracle:
                 self._channel = self._oracles.open_child()
             wire.send(self._channel, wire.Frame(kind, meta | more, arrays or {}), deadline=self._deadline())
         except wire.WireError:
-            self._asked.append(question)
-            self._fail()
-        self._asked.append(question)
+            self._in_flight.append(request)
+            self._raise_ended()
+        self._in_flight.append(request)
         if kind == "draw":
             self._drawn.add((check.name, case.name))
 
@@ -258,22 +258,22 @@ class Oracle:
         try:
             reply = wire.receive(self._channel, deadline=self._deadline())
         except wire.WireError:
-            self._fail()
-        self._replies[self._asked.popleft()] = reply
+            self._raise_ended()
+        self._replies[self._in_flight.popleft()] = reply
 
     def _deadline(self) -> float:
-        return time.monotonic() + PATIENCE * self._limit_s
+        return time.monotonic() + WALL_CLOCK_FACTOR * self._limit_s
 
-    def _fail(self) -> NoReturn:
-        kind = self._asked[0][0]
-        self._give_up()
+    def _raise_ended(self) -> NoReturn:
+        kind = self._in_flight[0][0]
+        self._close_child()
         raise _EndedError(kind) from None
 
-    def _give_up(self) -> None:
-        """Let the child go; it ends by itself, at the latest at its limit."""
+    def _close_child(self) -> None:
+        """Drop the child; it ends by itself, at its CPU limit at the latest."""
         if self._channel is not None:
             self._channel.close()
         self._channel = None
-        self._asked.clear()
+        self._in_flight.clear()
         self._replies.clear()
         self._drawn.clear()

@@ -1,4 +1,4 @@
-"""What the judge says of a check's points for speed, before and after they are measured."""
+"""The judge's verdict on a check's performance points, before and after they are measured."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from mlsys_checks.sandboxed.performance import Performance
 from mlsys_grader.sandbox.gpu import Gpu
 
 NO_CUDA = "no CUDA device here"
-NOT_YET = "not measured yet"
-REASON = 400
+NOT_MEASURED = "not measured yet"
+MAX_REASON = 400
 """Longest reason that is kept, in characters."""
 
 
@@ -17,9 +17,9 @@ REASON = 400
 class PerformanceVerdict:
     """Extra points of one check. `earned` is None unless `measured`: what was not measured is not lost.
 
-    `low`, `median` and `high` are the ratio to the baseline: points go by `low`, the end that holds whatever the
-    submission did. `suspect` tells the instructor of a result that no honest submission gives. `time_s` are the seconds
-    for which the device was held to find this out.
+    `low`, `median` and `high` are the ratio to the baseline; points follow from `low`, the end that holds whatever the
+    submission did. `suspect` tells the instructor about a result that no honest submission gives. `time_s` is how long
+    the measurement held the device.
     """
 
     points: float
@@ -36,9 +36,9 @@ class PerformanceVerdict:
 
     @property
     def line(self) -> str:
-        """What became of the points for speed, in one line."""
+        """The outcome in one line."""
         if not self.measured:
-            return self.why if self.why == NOT_YET else f"not measured here: {self.why}"
+            return self.why if self.why == NOT_MEASURED else f"not measured here: {self.why}"
         marks = f"{self.earned:g} of {self.points:g}"
         if self.low is None:
             return f"{marks}: {self.why}"
@@ -47,19 +47,19 @@ class PerformanceVerdict:
 
 
 def leave_unmeasured(performance: Performance, why: str, device: str = "") -> PerformanceVerdict:
-    """Leave a check's points for speed open, with the reason why nothing could be measured."""
-    return PerformanceVerdict(performance.points, measured=False, why=why[:REASON], device=device)
+    """Leave performance points open, with the reason."""
+    return PerformanceVerdict(performance.points, measured=False, why=why[:MAX_REASON], device=device)
 
 
 def await_measurement(performance: Performance | None, *, passed: bool) -> PerformanceVerdict | None:
-    """Say that a check's points for speed await measurement, or are lost with it; None where it has none."""
+    """Verdict before a measurement: pending, lost with the check, or None for a check without performance points."""
     if performance is None:
         return None
     if not passed:
         return PerformanceVerdict(performance.points, True, 0.0, "the check itself was not passed")
-    return leave_unmeasured(performance, NOT_YET if has_device(performance.device) else NO_CUDA)
+    return leave_unmeasured(performance, NOT_MEASURED if has_device(performance.device) else NO_CUDA)
 
 
 def has_device(kind: str) -> bool:
-    """Whether a device of this kind may be here: always for "cpu"; for "cuda" a driver's device file."""
+    """Whether a device of this kind may be present: always for "cpu"; for "cuda" if the driver's device file exists."""
     return kind == "cpu" or bool(Gpu().nodes())

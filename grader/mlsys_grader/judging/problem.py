@@ -1,4 +1,4 @@
-"""How an attempt at a check goes wrong, and what follows from each way: the judge's table of states."""
+"""How an attempt at a check can fail, and what the judge does next: its state table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mlsys_checks.sandboxed.spec import Case, Mismatch
 
 
 class Ending(Enum):
-    """How an attempt ended that earned no points."""
+    """How an attempt that earned no points ended."""
 
     NOT_IMPLEMENTED = "the task has not been written"
     WRONG = "an answer that is not accepted, or an exception"
@@ -22,11 +22,11 @@ class Ending(Enum):
 
 @dataclass(frozen=True)
 class Consequence:
-    """What follows an ending.
+    """What the judge does after an ending.
 
-    `keeps_process`: the process may be asked the next check. `retries`: how often the same check is tried again.
-    `retries_alone`: it is tried once more while no other submission runs.
-    `ends_judging`: all checks that are left are lost for the same reason.
+    `keeps_process`: the process may run the next check. `retries`: how often the same check is retried.
+    `retries_alone`: retried once while no other submission runs. `ends_judging`: all remaining checks fail for the same
+    reason.
     """
 
     keeps_process: bool = False
@@ -48,7 +48,7 @@ CONSEQUENCES = {
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a check earned no points: what was wrong, how the attempt ended, and in which case; None while loading."""
+    """Why a check earned no points: the mismatch, how the attempt ended, and in which case (None while loading)."""
 
     mismatch: Mismatch
     ending: Ending = Ending.WRONG
@@ -56,5 +56,4 @@ class Problem:
 
     @property
     def consequence(self) -> Consequence:
-        """What follows from the way the attempt ended."""
         return CONSEQUENCES[self.ending]

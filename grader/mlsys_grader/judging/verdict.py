@@ -1,4 +1,4 @@
-"""What the judge says of one check: points, and the reason why they were lost, fit for the student's eyes."""
+"""The judge's verdict on one check: points, and the reason for lost points as the student may see it."""
 
 from __future__ import annotations
 
@@ -8,25 +8,23 @@ from mlsys_checks.sandboxed.spec import Check, Mismatch
 from mlsys_grader.judging.performance import PerformanceVerdict, await_measurement
 from mlsys_grader.judging.problem import Ending, Problem
 
-TEXT = 400
-"""Longest text that is taken over from a sandbox, in characters."""
+MAX_CHARACTERS = 400
+"""Longest text taken over from a sandbox."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Outcome of one check: all of its points or none, and for none the reason.
+    """Outcome of one check: all of its points, or none and the reason.
 
-    Of a hidden case `case` names the kind only, and `got` and `expected` are empty. `fault` tells that the course's
-    own code failed: then nothing is decided, and the instructor has to look.
+    For a hidden case `case` names its kind only, and `got` and `expected` are empty. `fault`: the course's own code
+    failed, so nothing is decided and the instructor has to look.
 
-    `time_s` are the seconds that the check took the judge; during `call_s` of them the judge saw the sandbox at work
-    on it (loading included), so that the rest is the judge's own. Both are by the judge's clock: what a submission
-    says of its own time is worth nothing.
+    `time_s` is the judge's time for the check, `call_s` the part of it in which the sandbox worked on it (loading
+    included). Both are by the judge's clock: a submission's own timing is worth nothing.
 
-    `unfinished` tells a task that has not been written from one that is wrong; it is False where a hidden case failed,
-    of which nothing is said. `refused` tells that nothing of the submission could be judged: the reason is that of all
-    checks, not of this one. `performance` are extra points beside these, of a check that has them
-    (`judging.performance`).
+    `unfinished`: the task has not been written (always False for a hidden case, about which nothing is said).
+    `refused`: nothing of the submission could be judged, for a reason that all checks share. `performance`: extra
+    points for speed (`judging.performance`).
     """
 
     check: str
@@ -49,33 +47,32 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether all points were earned."""
         return self.earned == self.points
 
     @property
     def reason(self) -> str:
-        """Why points were lost, in one line; empty for a check that was met."""
+        """Why points were lost, in one line; "" for a check that passed."""
         found = f": got {self.got}" if self.got else ""
         wanted = f", expected {self.expected}" if self.expected else ""
         return f"{self.what}{found}{wanted}"
 
 
-def deny_all(checks: tuple[Check, ...], why: Mismatch) -> list[Verdict]:
-    """Give no points on any check, for one reason: there is nothing to judge."""
-    return [deny(check, Problem(why, Ending.LOAD_FAILED)) for check in checks]
+def fail_all(checks: tuple[Check, ...], why: Mismatch) -> list[Verdict]:
+    """Fail every check for one reason: there is nothing to judge."""
+    return [fail_check(check, Problem(why, Ending.LOAD_FAILED)) for check in checks]
 
 
-def award(check: Check) -> Verdict:
-    """Give a check all of its points."""
+def pass_check(check: Check) -> Verdict:
+    """Award all points of a check."""
     speed = await_measurement(check.performance, passed=True)
     return Verdict(check.name, check.title, check.points, check.points, performance=speed)
 
 
-def deny(check: Check, problem: Problem) -> Verdict:
-    """Give a check no points, with the reason as far as the student may be told it."""
+def fail_check(check: Check, problem: Problem) -> Verdict:
+    """Award no points, with the reason as far as the student may see it."""
     mismatch, case = problem.mismatch, problem.case
     hidden = case is not None and case.hidden
-    what, got, expected = (make_line(text) for text in (mismatch.what, mismatch.got, mismatch.expected))
+    what, got, expected = (to_line(text) for text in (mismatch.what, mismatch.got, mismatch.expected))
     helps = problem.ending is not Ending.LOAD_FAILED and (hidden or not mismatch.is_form)
     if hidden:
         what, got, expected = "a case that is not shown fails", "", ""
@@ -87,7 +84,7 @@ def deny(check: Check, problem: Problem) -> Verdict:
         what,
         got,
         expected,
-        make_line(check.hints[0]) if helps else "",
+        to_line(check.hints[0]) if helps else "",
         case.name if case else "",
         hidden,
         unfinished=problem.ending is Ending.NOT_IMPLEMENTED and not hidden,
@@ -96,7 +93,7 @@ def deny(check: Check, problem: Problem) -> Verdict:
     )
 
 
-def make_line(text: str) -> str:
-    """Make one printable line of a text, of bounded length."""
+def to_line(text: str) -> str:
+    """Reduce a text to one printable line of bounded length."""
     flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return flat if len(flat) <= TEXT else flat[: TEXT - 1] + "…"
+    return flat if len(flat) <= MAX_CHARACTERS else flat[: MAX_CHARACTERS - 1] + "…"

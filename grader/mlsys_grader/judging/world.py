@@ -1,21 +1,21 @@
-"""The processes of a submission whose program runs on several ranks, one for each; the judge carries their messages."""
+"""The processes of a multi-rank submission, one per rank; the judge routes their messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from mlsys_checks.sandboxed.ranks import hold_back, join_ranks, split_ranks
+from mlsys_checks.sandboxed.ranks import join_ranks, split_deferred, split_ranks
 from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Mismatch
-from mlsys_grader.judging.exchange import Exchange, OverError, RefusedError
 from mlsys_grader.judging.problem import Ending, Problem
-from mlsys_grader.judging.process import Process, read_trouble
+from mlsys_grader.judging.process import Process, read_problem
+from mlsys_grader.judging.router import InvalidPostError, MessageRouter, RunAbortedError
 from mlsys_grader.sandbox.inside import wire
 from mlsys_lab.errors import InputError
 
 
 class World:
-    """Processes that have loaded the same submission, and are asked together: the first of them is rank 0."""
+    """Processes that have loaded the same submission and run together; the first is rank 0."""
 
     def __init__(self, processes: Sequence[Process]) -> None:
         self._processes = processes
@@ -23,30 +23,30 @@ class World:
     def run(
         self, check: Check, case: Case, inputs: Arrays, random_seed: int, meanwhile: Callable[[], None]
     ) -> Arrays | Problem:
-        """Run a case of a check on every rank; returns all ranks' answers with their logs, or why there is none.
+        """Run a case on every rank; return all answers with their message logs, or the problem.
 
-        `meanwhile` is called once all ranks are at work. After a problem the processes are of no more use.
+        `meanwhile` is called once all ranks run. After a problem the processes must not be reused.
         """
-        parts = [hold_back(part) for part in split_ranks(inputs)]
-        exchange = Exchange(len(self._processes), [later for _, later in parts])
-        with ThreadPoolExecutor(exchange.size) as pool:
+        parts = [split_deferred(part) for part in split_ranks(inputs)]
+        router = MessageRouter(len(self._processes), [deferred for _, deferred in parts])
+        with ThreadPoolExecutor(router.size) as pool:
             followers = [
-                pool.submit(self._follow, exchange, rank, check, part, random_seed)
+                pool.submit(self._follow, router, rank, check, part, random_seed)
                 for rank, (part, _) in enumerate(parts)
             ]
             try:
                 meanwhile()
                 answers = [follower.result() for follower in followers]
-            except BaseException:  # of the judge's own; the pool waits for its threads
-                exchange.interrupt()
+            except BaseException:  # an error of the judge; the pool waits for its threads
+                router.abort()
                 for process in self._processes:
                     process.job.kill()
                 raise
-        mismatch, ending = exchange.problem or (exchange.find_unreceived(), Ending.WRONG)
+        mismatch, ending = router.problem or (router.find_unreceived(), Ending.WRONG)
         if mismatch is not None:
             return Problem(mismatch, ending, case)
         try:
-            joined = join_ranks(answers, exchange.logs, exchange.marks)
+            joined = join_ranks(answers, router.logs, router.marks)
             wire.require_listable(joined)
         except (InputError, wire.WireError) as error:
             return Problem(
@@ -59,29 +59,29 @@ class World:
             )
         return joined
 
-    def _follow(self, exchange: Exchange, rank: int, check: Check, given: Arrays, random_seed: int) -> Arrays:
-        """Put the question to one rank, and carry its messages until it answers; {} where all is over before."""
+    def _follow(self, router: MessageRouter, rank: int, check: Check, given: Arrays, random_seed: int) -> Arrays:
+        """Run a case on one rank and route its messages until it answers; {} if the run was aborted."""
         process = self._processes[rank]
         try:
-            holds_back = exchange.later[rank] is not None
-            process.send_rank(check, given, random_seed + rank, rank, exchange.size, holds_back=holds_back)
+            has_deferred = router.deferred[rank] is not None
+            process.send_rank(check, given, random_seed + rank, rank, router.size, has_deferred=has_deferred)
             while (frame := process.receive()).kind in ("post", "wait", "reveal"):
                 if frame.kind == "post":
-                    exchange.post(rank, frame)
+                    router.post(rank, frame)
                 elif frame.kind == "reveal":
-                    process.reply(wire.Frame("done", {"value": exchange.reveal(rank, frame)}))
+                    process.reply(wire.Frame("done", {"value": router.reveal(rank, frame)}))
                 else:
-                    array = exchange.wait(rank, frame)
+                    array = router.wait(rank, frame)
                     process.reply(wire.Frame("done", arrays={} if array is None else {"array": array}))
             if frame.kind == "answer":
-                exchange.end(rank)
+                router.end(rank)
                 return frame.arrays
             is_todo = frame.meta.get("unfinished") is True
-            exchange.fail(rank, read_trouble(frame), Ending.NOT_IMPLEMENTED if is_todo else Ending.WRONG)
-        except OverError:
-            return {}  # the exchange knows why
-        except RefusedError as refused:
-            exchange.fail(rank, refused.mismatch, Ending.WRONG)
+            router.fail(rank, read_problem(frame), Ending.NOT_IMPLEMENTED if is_todo else Ending.WRONG)
+        except RunAbortedError:
+            return {}  # the router has the reason
+        except InvalidPostError as error:
+            router.fail(rank, error.mismatch, Ending.WRONG)
         except wire.WireError as error:
-            exchange.fail(rank, *process.explain(error, "it"))
+            router.fail(rank, *process.explain(error, "it"))
         return {}

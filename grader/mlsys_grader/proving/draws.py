@@ -1,4 +1,4 @@
-"""Do right solutions lose points by bad luck, do mutants pass by good luck? Each is judged with many inputs."""
+"""Estimate false fails and false passes: judge right solutions and mutants with many random inputs."""
 
 from __future__ import annotations
 
@@ -7,44 +7,42 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from mlsys_checks.sandboxed.spec import Check
-from mlsys_checks.trusted.compare import record_shares
+from mlsys_checks.trusted.compare import record_tolerance_used
 from mlsys_grader.proving.in_process import InProcess
 from mlsys_grader.proving.proof import Proved, prove
 from mlsys_grader.proving.trials import Trial
 
-LOSSES = 1e-3
-"""Share of draws that may cost a right solution a point."""
-PASSES = 1e-2
-"""Share of draws that a check may let pass of a mutant that it has to fail."""
+MAX_FALSE_FAIL_RATE = 1e-3
+"""Fraction of draws that may cost a right solution a point."""
+MAX_FALSE_PASS_RATE = 1e-2
+"""Fraction of draws in which a check may pass a mutant that it has to fail."""
 MUTANT_DRAWS = 100
-"""Draws of a mutant, enough to see whether it passes one in a hundred."""
+"""Draws per mutant, enough to detect one pass in a hundred."""
 
 
 @dataclass(frozen=True)
 class Draws:
-    """How a right solution fared with many draws of a check's inputs: `lost` has the seed and reason of each loss.
+    """A right solution judged with many draws of a check's inputs: `lost` has the seed and reason of each loss.
 
-    `share` is the largest share of a tolerance that any array of floats used in a draw that was not lost: far from 1,
-    no luck is needed, however few draws there was time for. None where the check compares no floats by `close`.
+    `tolerance_used` is the largest fraction of a tolerance that any array of floats used in a draw without loss: far
+    below 1, a few draws suffice. None if the check compares no floats with `close`.
     """
 
     solution: str
     check: str
     tried: int
     lost: tuple[str, ...]
-    share: float | None
+    tolerance_used: float | None
 
     @property
     def holds(self) -> bool:
-        """Whether no more draws than may be cost a point."""
-        return len(self.lost) <= LOSSES * self.tried
+        """Whether the false-fail rate is within its limit."""
+        return len(self.lost) <= MAX_FALSE_FAIL_RATE * self.tried
 
 
 @dataclass(frozen=True)
 class MutantDraws:
-    """How a mutant fared with many draws of the inputs of a check that has to fail it: `passed` has the seeds that did
-    not.
-    """
+    """A mutant judged with many draws of the inputs of a check that has to fail it; `passed` has the passing seeds."""
 
     mutant: str
     check: str
@@ -53,8 +51,8 @@ class MutantDraws:
 
     @property
     def holds(self) -> bool:
-        """Whether no more draws than may be let it pass."""
-        return len(self.passed) <= PASSES * self.tried
+        """Whether the false-pass rate is within its limit."""
+        return len(self.passed) <= MAX_FALSE_PASS_RATE * self.tried
 
 
 def try_draws(
@@ -62,17 +60,16 @@ def try_draws(
 ) -> Iterator[Draws]:
     """Judge right solutions by each check with inputs of `number` seeds from `seed` on, in this process.
 
-    A check that takes long is asked less often: no draw but the first begins once a solution and a check have taken
-    `limit_s` of processor time.
+    Slow checks get fewer draws: none but the first begins once a solution and a check have taken `limit_s` of CPU time.
     """
     solutions = list(right)
     for check in checks:
         for solution in solutions:
             tried, lost, used = 0, list[str](), list[float]()
-            for drawn, proved, shares in _judge_often(check, solution, number, seed, limit_s):
+            for drawn, proved, fractions in _judge_often(check, solution, number, seed, limit_s):
                 tried += 1
                 if proved.holds:
-                    used += shares
+                    used += fractions
                 else:
                     lost.append(f"seed {drawn}: {proved.reason}")
             yield Draws(solution.name, check.name, tried, tuple(lost), max(used, default=None))
@@ -81,7 +78,7 @@ def try_draws(
 def try_mutants(
     checks: Iterable[Check], mutants: Iterable[Trial], number: int, *, seed: int, limit_s: float
 ) -> Iterator[MutantDraws]:
-    """Judge mutants by each check that has to fail them, as `try_draws` does; `MUTANT_DRAWS` inputs are the most."""
+    """Judge mutants by each check that has to fail them, as `try_draws` does, with at most `MUTANT_DRAWS` inputs."""
     tried = list(mutants)
     for check in checks:
         for mutant in (one for one in tried if check.name in one.fails):
@@ -93,16 +90,16 @@ def try_mutants(
 def _judge_often(
     check: Check, trial: Trial, number: int, seed: int, limit_s: float
 ) -> Iterator[tuple[int, Proved, list[float]]]:
-    """Seed, outcome and shares of tolerances in use, of `number` draws or as many as begin within the limit."""
+    """Seed, outcome and used fractions of tolerances for `number` draws, or as many as begin within the limit."""
     end_s = _processor_s() + limit_s
     for drawn in range(seed, seed + number):
         if drawn > seed and _processor_s() >= end_s:
             return
-        with record_shares() as shares:
+        with record_tolerance_used() as fractions:
             (proved,) = prove(InProcess([check]), [replace(trial, seeds={check.name: drawn})])
-        yield drawn, proved, shares
+        yield drawn, proved, fractions
 
 
 def _processor_s() -> float:
-    """Processor time of this process and of those that it has waited for."""
+    """CPU time of this process and of its finished children."""
     return sum(os.times()[:4])

@@ -1,7 +1,7 @@
-"""An engine that calls the learner's code in this process, as a notebook does: for variants that we wrote ourselves.
+"""An engine that runs the learner's code in this process, as a notebook does: for variants written by the course.
 
-It tries public and hidden cases and takes a hidden case's reason for what it is; `call_s` is processor time, which no
-busy machine stretches. The judge asks in a sandbox, which costs a process for each variant.
+It runs public and hidden cases and reports a hidden case's reason as it is; `call_s` is CPU time, independent of load.
+The judge would need a sandboxed process per variant.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from mlsys_checks.runner import run_check
+from mlsys_checks.sandboxed.kernel_sources import lend_sources
 from mlsys_checks.sandboxed.kernels.loading import load_kernels
 from mlsys_checks.sandboxed.spec import Arrays, Check, Mismatch
-from mlsys_checks.sandboxed.texts import lend_texts
 from mlsys_checks.trusted.artifact import Artifact, load
 from mlsys_grader.engines import Result, Task
-from mlsys_grader.judging.process import PATIENCE
+from mlsys_grader.judging.process import WALL_CLOCK_FACTOR
 from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.sandbox.inside.wire import WireError, require_listable
 
 torch.set_num_threads(1)  # as the grader's workers do
-assert scipy.linalg  # brings a BLAS of its own, which has to be there to be told
+assert scipy.linalg  # has its own BLAS, which must be loaded to be limited
 threadpool_limits(1)
 SEED = 20
-"""Seed of inputs for which a task names none: not the one that notebooks show."""
+"""Default seed of inputs: not the one that notebooks show."""
 
 
 class InProcess:
-    """Judges artifacts by the checks that it is given; whatever one of them raises itself comes through."""
+    """Judge artifacts by the given checks; exceptions of the checks propagate."""
 
     def __init__(self, checks: Iterable[Check]) -> None:
         self.checks = tuple(map(_limit_to_wire, checks))
 
     def judge_all(self, tasks: Iterable[Task]) -> Iterator[Result]:
-        """One result per task, in their order."""
+        """Yield one result per task, in order."""
         for task in tasks:
             yield Result(task.student, tuple(_verdict(check, task) for check in self.checks))
 
 
 def _limit_to_wire(check: Check) -> Check:
-    """The check, which fails answers too that could not leave the sandbox: by their number, or by a name."""
+    """A check that also fails answers that could not leave the sandbox: too many arrays, or a bad name."""
 
     def compare(got: Arrays, expected: Arrays) -> Mismatch | None:
         try:
@@ -64,7 +64,7 @@ def _verdict(check: Check, task: Task) -> Verdict:
     seed = task.seeds.get(check.name, SEED)
     module = load_for_check(check, task.artifact)
     start = time.process_time()
-    report = run_check(check, module, seed=seed, hidden=True, patience=PATIENCE)
+    report = run_check(check, module, seed=seed, hidden=True, patience=WALL_CLOCK_FACTOR)
     cpu_s = time.process_time() - start
     mismatch = report.mismatch or Mismatch("")
     return Verdict(
@@ -84,23 +84,23 @@ def _verdict(check: Check, task: Task) -> Verdict:
 
 
 def load_for_check(check: Check, artifact: Artifact) -> ModuleType:
-    """The module that a check is asked with: of kernels alone where it is traced, and what gives the check's texts."""
+    """The module that a check runs on: only kernels if traced, plus the check's kernel sources."""
     if not check.traced:
         return load_module(artifact)
     module = load_kernels_alone(artifact)
-    if check.texts:
-        lend_texts(module, load_module(artifact), check.texts)
+    if check.kernel_sources:
+        lend_sources(module, load_module(artifact), check.kernel_sources)
     return module
 
 
 @lru_cache(maxsize=4)
 def load_module(artifact: Artifact) -> ModuleType:
-    """The module of an artifact, under a name of its own; what it prints as it is loaded is nobody's concern."""
+    """The module of an artifact, under a unique name; its output is dropped."""
     with redirect_stdout(StringIO()):
         return load(artifact, module_name=f"artifact_{abs(hash(artifact))}")
 
 
 @lru_cache(maxsize=4)
 def load_kernels_alone(artifact: Artifact) -> ModuleType:
-    """An artifact's kernels alone, as the sandbox has them where they are traced."""
+    """An artifact's kernels alone, as the sandbox loads them for traced checks."""
     return load_kernels(artifact)

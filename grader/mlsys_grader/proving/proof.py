@@ -1,7 +1,7 @@
-"""Prove a lab's checks: what is right passes all, what is wrong is caught where it should.
+"""Prove a lab's checks: right code passes all of them, and each mistake fails the right ones.
 
-The engine is whoever judges: `mlsys-grader prove` asks the judge itself, in the sandbox; the course's own tests, which
-have hundreds of variants to go through, ask one that calls the variants' code in their own process.
+The engine is a parameter: `mlsys-grader prove` uses the judge, in the sandbox; the course's tests, which have hundreds
+of variants, run the variants' code in their own process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mlsys_grader.proving.trials import Trial
 
 @dataclass(frozen=True)
 class Proved:
-    """What came of a trial: the verdicts of the checks that were asked, or the error that kept the engine from them."""
+    """Result of a trial: the verdicts of the checks that ran, or the engine's error."""
 
     trial: Trial
     verdicts: tuple[Verdict, ...] = ()
@@ -26,51 +26,51 @@ class Proved:
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """The checks that were not passed."""
+        """Checks that failed."""
         return tuple(verdict.check for verdict in self.verdicts if not verdict.passed)
 
     @property
     def false_passes(self) -> tuple[str, ...]:
-        """The checks that should have failed it and did not: they passed it, or were not asked."""
+        """Checks that should have failed and did not: they passed, or did not run."""
         return () if self.error else tuple(sorted(self.trial.fails - {*self.failed}))
 
     @property
     def false_fails(self) -> tuple[str, ...]:
-        """The checks that failed it although it is right."""
+        """Checks that failed right code."""
         return self.failed if self.trial.right else ()
 
     @property
     def misread(self) -> tuple[str, ...]:
-        """The checks that took a mistake for an unwritten task, or an unwritten task for a mistake."""
+        """Checks that took a mistake for an unwritten task, or the reverse."""
         named = [verdict for verdict in self.verdicts if verdict.check in self.trial.fails and not verdict.passed]
         wanted = self.trial.unfinished
         return tuple(verdict.check for verdict in named if wanted is not None and verdict.unfinished != wanted)
 
     @property
     def reason(self) -> str:
-        """Why the first of the failed checks was not passed, in one line; "" where none failed."""
+        """Why the first failed check failed, in one line; "" if none failed."""
         return next((verdict.reason for verdict in self.verdicts if not verdict.passed), "")
 
     @property
     def time_s(self) -> float:
-        """Seconds that all checks took together."""
+        """Seconds of all checks together."""
         return sum(verdict.time_s for verdict in self.verdicts)
 
     @property
     def holds(self) -> bool:
-        """Whether everything came out as it should."""
+        """Whether every check came out as expected."""
         return not (self.false_passes or self.false_fails or self.misread or self.error)
 
 
 def prove(engine: Engine, tried: Sequence[Trial]) -> Iterator[Proved]:
-    """Have every trial judged; outcomes come as they are ready."""
+    """Judge every trial; yield results as they complete."""
     tasks = (Task(str(number), trial.artifact, trial.seeds) for number, trial in enumerate(tried))
     for result in engine.judge_all(tasks):
         yield read_result(tried[int(result.student)], result)
 
 
 def read_result(trial: Trial, result: Result) -> Proved:
-    """What an engine's answer makes of a trial; a fault of a check's own code is an error, and decides nothing."""
+    """Combine a trial and its result; a fault of a check's own code is an error and decides nothing."""
     faults = [verdict.fault for verdict in result.verdicts if verdict.fault]
     if result.error or faults:
         return Proved(trial, error=result.error or faults[0])
@@ -78,6 +78,6 @@ def read_result(trial: Trial, result: Result) -> Proved:
 
 
 def count_caught(lab: GradedLab, proved: Sequence[Proved]) -> dict[str, int]:
-    """For every check the number of mutants that it failed."""
+    """Number of mutants that each check failed."""
     counts = Counter(name for one in proved if one.trial.kind == "mutant" for name in one.failed)
     return {check.name: counts[check.name] for check in lab.checks.checks}

@@ -1,1 +1,1 @@
-"""Release: labs without their answers, made from solutions/."""
+"""Release: build the student notebooks from solutions/."""

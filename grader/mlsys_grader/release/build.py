@@ -1,10 +1,9 @@
-"""Build the released notebooks: solutions/NN-topic/NN-topic.py → labs/NN-topic/NN-topic.ipynb, the same bytes every
-time.
+"""Build the released notebooks, byte for byte reproducibly: solutions/NN-topic/NN-topic.py →
+labs/NN-topic/NN-topic.ipynb.
 
-The source is a py:percent notebook with nbgrader's cell metadata. It passes through the same preprocessors as
-nbgrader's
-`generate_assignment`; around them stand what nbgrader leaves open: points from the checks, stubs that name the task,
-cell ids that do not change, an install cell for Colab, and a search for anything of a solution that was left over.
+The source is a py:percent notebook with nbgrader's cell metadata. It passes through the preprocessors of nbgrader's
+`generate_assignment`, plus what nbgrader leaves open: points from the checks, stubs that name the task, stable cell
+ids, an install cell for Colab, and a search for leaked solutions.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ class Released:
     files: dict[str, bytes]
 
     def stale(self, labs: Path) -> list[str]:
-        """Names of files that differ from what lies in `labs`, or are missing or too many there."""
+        """Names of files that differ from those in `labs`, or are missing or superfluous there."""
         folder = labs / self.name
         there = {path.name for path in folder.iterdir() if path.is_file()} if folder.is_dir() else set()
         differ = {n for n, content in self.files.items() if n not in there or (folder / n).read_bytes() != content}
         return sorted(differ | (there - set(self.files)))
 
     def write(self, labs: Path) -> None:
-        """Write the files into the lab's folder; a file there that is no longer released is removed."""
+        """Write the files into the lab's folder, and remove files that are no longer released."""
         folder = labs / self.name
         folder.mkdir(parents=True, exist_ok=True)
         for name in self.stale(labs):
@@ -66,7 +65,7 @@ class Released:
 
 
 def find_sources(solutions: Path) -> list[Path]:
-    """Find the folders below `solutions` that hold a lab, in their order."""
+    """Folders below `solutions` that hold a lab, in order."""
     folders = sorted(path.parent for path in solutions.glob("*/lab.toml"))
     if not folders:
         raise InputError("no lab to release", got=solutions, expected="folders NN-topic with lab.toml and NN-topic.py")
@@ -74,11 +73,10 @@ def find_sources(solutions: Path) -> list[Path]:
 
 
 def release(folder: Path, project: Path) -> Released:
-    """Build one lab from its folder in solutions/; `project` is the pyproject.toml that names package and address.
+    """Build one lab from its folder in solutions/; `project` is the pyproject.toml with package name and address.
 
-    Raises `InputError` for a slip in the source: a grade cell without a check, a check without a grade cell, a call of
-    a check that there is not, points that do not add up, and for anything of a solution that the release would give
-    away.
+    Raises `InputError` for a mistake in the source: a grade cell without a check, a check without a grade cell, a call
+    of an unknown check, points that do not add up, and any leaked solution.
     """
     lab = GradedLab(read_lab(folder))
     notebook = _read(folder / f"{lab.name}.py")
@@ -119,15 +117,15 @@ def _refuse_misspelt_calls(path: Path, lab: GradedLab) -> None:
 
 
 def _find_called_checks(code: str) -> list[str]:
-    """The names of checks that lines of code call, comments aside."""
+    """Names of the checks that code calls, comments ignored."""
     return [call["name"] for line in code.splitlines() for call in CHECK_CALL.finditer(line.partition("#")[0])]
 
 
 def _fill_metadata(notebook: Notebook, lab: GradedLab) -> None:
     """Complete nbgrader's fields: what the source leaves out follows from `grade`, `solution` and the checks.
 
-    A cell with both `grade` and `solution` is answered in words and graded in formgrader; its points come on top of
-    those of the checks, which are what lab.toml counts.
+    A cell with both `grade` and `solution` is answered in words and graded in formgrader; its points come on top of the
+    checks' points, which are what lab.toml counts.
     """
     graded: list[str] = []
     for cell in notebook.cells:
@@ -137,7 +135,7 @@ def _fill_metadata(notebook: Notebook, lab: GradedLab) -> None:
         fields = {**NBGRADER_FIELDS, **given}
         if not fields.get("grade_id"):
             raise InputError(f"{lab.name}: an nbgrader cell has no grade_id", got=str(cell.source)[:60])
-        if fields["grade"] and fields["solution"]:  # a person grades it: its points stand in the source
+        if fields["grade"] and fields["solution"]:  # graded by hand: its points are in the source
             _require_points(fields, lab)
         elif fields["grade"]:
             fields["locked"] = True
@@ -175,7 +173,7 @@ def _require_points(fields: dict[str, Any], lab: GradedLab) -> None:
 
 
 def _through_nbgrader(notebook: Notebook, lab: GradedLab) -> Notebook:
-    """The preprocessors of nbgrader's generate_assignment that change the notebook, in its order."""
+    """Apply the preprocessors of nbgrader's generate_assignment that change the notebook, in its order."""
     from nbgrader import preprocessors as stock
 
     from mlsys_grader.release.placeholders import NamedPlaceholders
@@ -193,14 +191,14 @@ def _through_nbgrader(notebook: Notebook, lab: GradedLab) -> Notebook:
     ):
         try:
             notebook, resources = step.preprocess(notebook, resources)
-        except RuntimeError as error:  # nbgrader's word on a region without its end
+        except RuntimeError as error:  # nbgrader's error for a region without an end
             help = "each ### BEGIN SOLUTION needs its ### END SOLUTION"
             raise InputError(f"{lab.name}: a cell's regions do not pair up", got=error, help=help) from None
     return notebook
 
 
 def _insert_install_cell(notebook: Notebook, project: Path) -> None:
-    """Second cell, below the title: the only place of a lab that knows where the course lives, filled in at release."""
+    """Insert the second cell, below the title: the only cell that knows the course's address, filled in at release."""
     try:
         metadata = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
         source = INSTALL.format(package=metadata["name"], repository=metadata["urls"]["Repository"])
@@ -214,7 +212,7 @@ def _insert_install_cell(notebook: Notebook, project: Path) -> None:
 
 
 def _clean(notebook: Notebook) -> None:
-    """Drop what differs from one conversion to the next, and give every cell an id that does not."""
+    """Drop what differs between conversions, and give every cell a stable id."""
     notebook.metadata = notebooks.copy_node({"kernelspec": KERNELSPEC, "language_info": {"name": "python"}})
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     taken: set[str] = set()

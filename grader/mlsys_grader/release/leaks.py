@@ -1,4 +1,4 @@
-"""Search a release for anything of its solutions."""
+"""Search a release for leaked solutions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from itertools import pairwise
 MARKERS = ("BEGIN SOLUTION", "END SOLUTION", "HIDDEN TESTS", "MARK SCHEME")
 REGION = re.compile(r"[^\n]*BEGIN SOLUTION[^\n]*\n(.*?)[^\n]*END SOLUTION", re.DOTALL)
 TELLING = 20
-"""Characters from which a piece of a solution is its own and not a phrase that any code might hold."""
+"""Length from which a line of a solution counts as specific, not a phrase of any code."""
 
 
 def find_leak(solved: Iterable[str], released: Iterable[str], text: str) -> str | None:
-    """What of the solved cells is in the released ones (or in the release file's `text`), or None.
+    """Text of the solved cells found in the released ones (or in the release file's `text`), or None.
 
-    Looks for nbgrader's markers, and for any solution of one line, or two neighbouring lines of a longer one.
+    Searches for nbgrader's markers, and for any one-line solution or two neighbouring lines of a longer one.
     """
     for marker in MARKERS:
         if marker in text:

@@ -1,4 +1,4 @@
-"""Take the solutions out of a notebook, and leave a line in each place that says which task is still to do.
+"""Replace solutions in a notebook by a line that names the unfinished task.
 
 Imports nbgrader (two seconds): import this only where notebooks are built.
 """
@@ -15,15 +15,14 @@ DEFINITION = re.compile(r"^(\s*)(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILIN
 
 
 class NamedPlaceholders(ClearSolutions):  # type: ignore[misc]
-    """nbgrader's ClearSolutions, with stubs that name the task (the nearest heading with "Task") and the function."""
+    """nbgrader's ClearSolutions with stubs that name the task (nearest heading with "Task") and the function."""
 
     def preprocess(self, nb: Any, resources: Any) -> Any:
-        """Clear every cell, remembering the heading above it."""
+        """Clear every cell, tracking the heading above it."""
         self._task = ""
         return super().preprocess(nb, resources)
 
     def preprocess_cell(self, cell: Any, resources: Any, cell_index: int) -> Any:
-        """Clear the solutions of one cell."""
         if cell.cell_type == "markdown" and (headings := TASK.findall(cell.source)):
             self._task = headings[-1]
         return super().preprocess_cell(cell, resources, cell_index)
@@ -33,7 +32,7 @@ class NamedPlaceholders(ClearSolutions):  # type: ignore[misc]
         if cell.cell_type != "code" or self.begin_solution_delimeter not in cell.source:
             self.code_stub = {language: make_placeholder(task, "")}
             return bool(super()._replace_solution_region(cell, language))
-        # One region at a time: each stands in a function of its own.
+        # One region at a time: each is in a function of its own.
         parts = re.split(rf"(?<={re.escape(self.end_solution_delimeter)})", cell.source)
         done = ""
         for part in parts:
@@ -52,7 +51,7 @@ class NamedPlaceholders(ClearSolutions):  # type: ignore[misc]
 
 
 def make_placeholder(task: str, name: str) -> str:
-    """Make the line that stands where a solution stood.
+    """The line that replaces a solution.
 
     >>> make_placeholder("Task 1: double", "double")
     'raise NotImplementedError("still to do: Task 1: double, `double`")'

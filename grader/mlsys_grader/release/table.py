@@ -1,4 +1,4 @@
-"""The README's table of labs: made from every lab.toml, between two marks, whenever labs are released."""
+"""The README's table of labs, generated from every lab.toml between two markers at each release."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BEGIN, END = "<!-- labs: begin -->", "<!-- labs: end -->"
 
 
 def write_table(labs: Iterable[LabInfo]) -> str:
-    """A Markdown table: each lab with a link to its notebook, what one builds there, and its minutes."""
+    """A Markdown table: each lab with a link to its notebook, what it builds, and its minutes."""
     rows = ["| | Lab | What you build | Minutes |", "|---:|---|---|---:|"]
     for lab in labs:
         link = f"[{_cell(lab.title)}](labs/{lab.name}/{lab.notebook.name})"
@@ -20,7 +20,7 @@ def write_table(labs: Iterable[LabInfo]) -> str:
 
 
 def replace_table(text: str, table: str) -> str:
-    """The text of a README with `table` between the marks; `InputError` where they are not there once, in order."""
+    """Replace the text between the markers; `InputError` unless both occur once, in order."""
     head, _, rest = text.partition(f"{BEGIN}\n")
     _, end, tail = rest.partition(f"{END}\n")
     if not end or BEGIN in rest or END in head + tail:

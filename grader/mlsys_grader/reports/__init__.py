@@ -1,1 +1,1 @@
-"""Reports: pages for students, plots and exports for instructors, where each submission stands."""
+"""Reports: student pages, plots and exports for instructors, the state of each submission."""

@@ -1,9 +1,9 @@
-"""How many workers a class needs, from the times that its submissions were measured to take.
+"""Estimate the number of workers for a class from measured grading times.
 
-A submission is a customer, a worker a server: with submissions that come at random at `rate` a second and are judged
-in S seconds, rate · E[S] workers are busy on average (Little 1961), and the time in line follows from the number of
-workers and from the mean and the variance of S (M/G/c; Allen 1990, the approximation of Allen and Cunneen). One
-process writes the gradebook, which is the part that more workers do not make faster (Amdahl 1967).
+A submission is a customer, a worker a server. With arrivals at random at `rate` per second and a service time of S
+seconds, rate · E[S] workers are busy on average (Little 1961), and the queueing time follows from the number of workers
+and the mean and variance of S (M/G/c; Allen 1990, the approximation of Allen and Cunneen). One process writes the
+gradebook: the serial part that more workers do not speed up (Amdahl 1967).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from mlsys_lab.errors import InputError
 
 @dataclass(frozen=True)
 class Load:
-    """A class of `students`, each judged in a time of `mean_s` seconds and of `variance_s2` seconds squared.
+    """A class of `students`, with the mean and variance of the time to judge one.
 
-    Entering one into the gradebook takes `entry_s` seconds.
+    `entry_s` is the time to enter one into the gradebook.
     """
 
     students: int
@@ -30,9 +30,9 @@ class Load:
 
     @classmethod
     def from_times(cls, students: int, service_s: Sequence[float], entry_s: float) -> Load:
-        """The load of so many students whose submissions take as long as those that were measured.
+        """The load of a class whose submissions take as long as the measured ones.
 
-        Raises `InputError` where there is nobody, nothing was measured, or a time is not positive.
+        Raises `InputError` for no students, no measurement, or a time that is not positive.
         """
         if students < 1 or not service_s or not (min(service_s) > 0 and entry_s > 0):
             raise InputError("no load to plan for", got=f"{students} students, {len(service_s)} times")
@@ -40,29 +40,24 @@ class Load:
 
     @property
     def work_s(self) -> float:
-        """Seconds that one worker would take to judge the whole class once."""
+        """Seconds for one worker to judge the class."""
         return self.students * self.mean_s
 
     @property
-    def most_workers(self) -> int:
-        """The number of workers above which all wait for the process that writes the gradebook."""
+    def max_useful_workers(self) -> int:
+        """Number of workers beyond which all wait for the gradebook's process."""
         return max(1, math.floor(self.mean_s / self.entry_s))
 
     def batch_s(self, workers: int) -> float:
-        """Seconds to grade everybody at once, start not counted: judging and entering go on side by side."""
+        """Seconds to grade the class in one batch, start excluded; judging and entering overlap."""
         return max(self.work_s / workers, self.students * self.entry_s)
 
-    def workers_within(self, time_s: float) -> int | None:
-        """The fewest workers that grade everybody at once within `time_s`; None when the gradebook takes longer."""
-        workers = math.ceil(self.work_s / time_s)
-        return workers if self.batch_s(workers) <= time_s * (1 + 1e-9) else None
-
     def busy_workers(self, hours: float) -> float:
-        """Workers busy on average while everybody hands in within `hours`, spread evenly at random."""
+        """Workers busy on average if the class submits within `hours`, uniformly at random."""
         return self.students / (3600 * hours) * self.mean_s
 
     def wait_s(self, workers: int, hours: float) -> float:
-        """Mean seconds in line while everybody hands in within `hours`; `inf` when the line only grows."""
+        """Mean queueing time in seconds if the class submits within `hours`; `inf` if the queue only grows."""
         busy = self.busy_workers(hours)
         if busy >= workers:
             return math.inf
@@ -70,15 +65,15 @@ class Load:
         return _erlang_c(busy, workers) * self.mean_s / (workers - busy) * (1 + variation) / 2
 
     def last_wait_s(self, workers: int, hours: float) -> float:
-        """Seconds that whoever hands in last waits when the line only grows; else the mean wait."""
+        """Queueing time of the last submission if the queue only grows; else the mean."""
         if self.busy_workers(hours) < workers:
             return self.wait_s(workers, hours)
         return self.work_s / workers - 3600 * hours
 
 
 def _erlang_c(busy: float, workers: int) -> float:
-    """Erlang's C: how probable it is that somebody who comes finds no worker idle."""
-    free = 1.0  # Erlang's B by its recursion, which never overflows
+    """Erlang's C: the probability that an arrival finds no idle worker."""
+    free = 1.0  # Erlang's B by its recursion, which cannot overflow
     for count in range(1, workers + 1):
         free = busy * free / (count + busy * free)
     return free / (1 - busy / workers * (1 - free))

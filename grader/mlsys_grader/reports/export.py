@@ -1,4 +1,4 @@
-"""Marks for other programs: a CSV for a gradebook, and every verdict as JSON."""
+"""Export marks as CSV for a gradebook, and all verdicts as JSON."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mlsys_grader.gradebook.record import Record
 
 
 def to_csv(records: Sequence[Record], lab: GradedLab) -> str:
-    """A row per student: id, lab, marks, points to be had, percent, marks per check, then performance points.
+    """One row per student: id, lab, marks, maximum, percentage, marks per check, performance points.
 
-    A cell of performance points is empty where they were not measured.
+    A performance cell is empty if nothing was measured.
     """
     names = [check.name for check in lab.checks.checks]
     timed = [check.name for check in lab.checks.checks if check.performance is not None]
@@ -31,5 +31,5 @@ def to_csv(records: Sequence[Record], lab: GradedLab) -> str:
 
 
 def to_json(records: Sequence[Record]) -> str:
-    """The records as they are, a list with one entry per student; seeds included, so not for students."""
+    """The records as a JSON list; it contains seeds, so it is not for students."""
     return json.dumps([asdict(record) for record in records], indent=1, ensure_ascii=False) + "\n"

@@ -1,6 +1,6 @@
 """The feedback page of one submission: marks per check, the reason for each lost point, a hint.
 
-The page is inert: it holds no script and loads nothing, and whatever came out of the submission is escaped.
+The page has no script and loads nothing; everything from the submission is escaped.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.reports.webpage import render_webpage
 
 
-def render_feedback(record: Record, lab: GradedLab, person: ManualPoints | None = None) -> str:
-    """The HTML of the page that a student gets for a record; `person` is what was added by hand in formgrader."""
+def render_feedback(record: Record, lab: GradedLab, manual: ManualPoints | None = None) -> str:
+    """HTML of a student's page; `manual` holds what was added by hand in formgrader."""
     return render_webpage(
         "feedback.html",
         title=lab.info.title,
         record=record,
-        total=person or record,
-        person=person,
+        total=manual or record,
+        manual=manual,
         common_reason=find_common_reason(record),
         checks=[(verdict, list_remarks(verdict)) for verdict in record.verdicts],
     )
 
 
 def find_common_reason(record: Record) -> str:
-    """The one reason for which every check of a record failed; empty where there is no such reason."""
+    """The one reason for which every check failed; "" if there is none."""
     reasons = {verdict.reason for verdict in record.verdicts}
     return reasons.pop() if len(reasons) == 1 and not record.earned else ""
 
 
 def list_remarks(verdict: Verdict) -> list[tuple[str, str]]:
-    """What a student is told of one check, as pairs of a heading and a text: why points were lost, what speed gave."""
+    """What a student reads about a check, as pairs (heading, text): why points were lost, the result for speed."""
     remarks = []
     if not verdict.passed:
         remarks = [

@@ -1,4 +1,4 @@
-"""Where each submission of a lab stands."""
+"""The state of each submission of a lab."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.gradebook.marks import have_marks, read_marks
+from mlsys_grader.gradebook.marks import matches_record, read_marks
 from mlsys_grader.gradebook.record import Record, read_record
 from mlsys_grader.intake.submission import hash_submission
 
@@ -22,7 +22,7 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Standing:
-    """Where one student's submission stands: a key of MEANINGS, and the record if it was judged."""
+    """State of one student's submission: a key of MEANINGS, and the record if it was judged."""
 
     student: str
     state: str
@@ -30,9 +30,9 @@ class Standing:
 
 
 def find_standings(course: Course, lab: GradedLab, students: Sequence[str]) -> list[Standing]:
-    """Where the submission of each of these students for a lab stands, in their order.
+    """The state of each student's submission, in their order.
 
-    Raises `InputError` for a gradebook that cannot be read.
+    Raises `InputError` for an unreadable gradebook.
     """
     marks = read_marks(course, lab.name)
     found = []
@@ -44,7 +44,7 @@ def find_standings(course: Course, lab: GradedLab, students: Sequence[str]) -> l
             state = "fault"
         elif not record.holds_for(hash_submission(course.submission(student, lab.name)), lab.version):
             state = "changed"
-        elif record.entered and have_marks(marks, record, course.handed_in(student, lab.name)):
+        elif record.entered and matches_record(marks, record, course.submitted_at(student, lab.name)):
             state = "graded"
         else:
             state = "judged"

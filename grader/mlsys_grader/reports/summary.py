@@ -1,4 +1,4 @@
-"""How a class did in a lab, from the records alone: what was hard, why points were lost, what took long."""
+"""Class summary of a lab from its records: hard checks, reasons for lost points, slow submissions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlsys_grader.gradebook.record import Record
 from mlsys_grader.judging.verdict import Verdict
 
 NUMBER = re.compile(r"(?<![\w`.-])(?<!Task )[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w-])", re.IGNORECASE)
-"""A number on its own: not part of a name, and not that of a task."""
+"""A number on its own: not part of a name, nor a task's."""
 PLACE = re.compile(r" \(cell \d+, line \d+\)")
 BINS = 10
 SLOWEST = 5
@@ -21,7 +21,7 @@ SLOWEST = 5
 
 @dataclass(frozen=True)
 class Failure:
-    """A reason without its numbers, and how many students it cost the check's points."""
+    """A reason without its numbers, and how many students it cost points."""
 
     reason: str
     students: int
@@ -29,7 +29,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class SpeedSummary:
-    """Performance points of a check: how many submissions were measured, how many not, the median of the measured."""
+    """Performance points of a check: submissions measured and not, and the median of the measured."""
 
     points: float
     measured: int
@@ -39,7 +39,7 @@ class SpeedSummary:
 
 @dataclass(frozen=True)
 class CheckSummary:
-    """How a class did in one check. `failures` come from submissions that could be judged, the commonest first."""
+    """Results of a class in one check. `failures` counts submissions that could be judged, most frequent first."""
 
     name: str
     title: str
@@ -51,18 +51,18 @@ class CheckSummary:
 
     @property
     def rate(self) -> float:
-        """The part of the class that passed, from 0 to 1."""
+        """Fraction of the class that passed."""
         return self.passed / self.tried
 
 
 @dataclass(frozen=True)
 class Summary:
-    """How a class did in one lab.
+    """Results of a class in one lab.
 
-    `bins` counts marks in tenths of the points, the last one with full marks. `whole` are submissions that lost every
-    point for one reason: no notebook, a file that cannot be read, code that does not load. `slowest` are students with
-    the seconds that their code ran, `suspects` those whose timed code did what no honest code does: student, check,
-    what it did.
+    `bins` counts marks by tenths of the points; full marks fall into the last. `failed_outright` lists submissions that
+    lost every point for one reason (no notebook, an unreadable file, code that does not load). `slowest` pairs students
+    with their code's seconds; `suspects` lists timed code that did what no honest code does: student, check, what it
+    did.
     """
 
     lab: str
@@ -74,27 +74,27 @@ class Summary:
     bins: tuple[int, ...]
     full: int
     checks: tuple[CheckSummary, ...]
-    whole: tuple[tuple[str, tuple[str, ...]], ...]
+    failed_outright: tuple[tuple[str, tuple[str, ...]], ...]
     slowest: tuple[tuple[str, float], ...]
     suspects: tuple[tuple[str, str, str], ...] = ()
 
 
 def summarise(records: Sequence[Record], lab: GradedLab, *, names: bool = True) -> Summary:
-    """Sum up the records of a lab, at least one of them.
+    """Summarise the records of a lab, at least one.
 
-    Without `names` students are numbered, in an order that tells nothing of who they are or how they did.
+    Without `names` students are numbered, in an order that reveals neither identity nor marks.
     """
     called = {record.student: record.student for record in records}
     if not names:
-        # By the submissions' digests: the alphabet, or the marks, would give a class away that knows itself.
+        # Order by digest: alphabetical order or marks would identify students to their classmates.
         order = sorted(records, key=lambda record: (record.digest, record.student))
         called = {record.student: f"student {number}" for number, record in enumerate(order, start=1)}
     marks = [record.earned for record in records]
-    judged = [record for record in records if not _is_lost_whole(record)]
-    whole: dict[str, list[str]] = {}
+    judged = [record for record in records if not _has_failed_outright(record)]
+    failed_outright: dict[str, list[str]] = {}
     for record in records:
-        if _is_lost_whole(record):
-            whole.setdefault(generalise_reason(record.verdicts[0]), []).append(called[record.student])
+        if _has_failed_outright(record):
+            failed_outright.setdefault(generalise_reason(record.verdicts[0]), []).append(called[record.student])
     times = sorted(((sum_call_s(record), called[record.student]) for record in judged), reverse=True)
     return Summary(
         lab=lab.name,
@@ -106,9 +106,9 @@ def summarise(records: Sequence[Record], lab: GradedLab, *, names: bool = True) 
         bins=_count_bins(records),
         full=sum(record.earned == record.points for record in records),
         checks=tuple(_summarise_check(name, records, judged) for name in _list_checks(records)),
-        whole=tuple(
+        failed_outright=tuple(
             (reason, tuple(sorted(who)))
-            for reason, who in sorted(whole.items(), key=lambda each: (-len(each[1]), each[0]))
+            for reason, who in sorted(failed_outright.items(), key=lambda each: (-len(each[1]), each[0]))
         ),
         slowest=tuple((who, time_s) for time_s, who in times[:SLOWEST]),
         suspects=tuple(
@@ -121,26 +121,28 @@ def summarise(records: Sequence[Record], lab: GradedLab, *, names: bool = True) 
 
 
 def generalise_reason(verdict: Verdict) -> str:
-    """The reason for lost points without its numbers, so that like failures count as one.
+    """Replace the numbers in a reason, so that similar failures count as one.
 
     >>> generalise_reason(Verdict("total", "sum", 3, 0, what="`y` has the wrong value", got="-1.5e3", expected="7"))
     '`y` has the wrong value: got …, expected …'
     """
-    case = f": {verdict.case}" if verdict.hidden else ""  # all that is told of a hidden case; elsewhere it adds nothing
+    case = (
+        f": {verdict.case}" if verdict.hidden else ""
+    )  # for a hidden case this is all there is; elsewhere it adds nothing
     return NUMBER.sub("…", PLACE.sub("", verdict.reason)) + case
 
 
 def sum_call_s(record: Record) -> float:
-    """Seconds that a submission's own code took over all checks, by the judge's clock."""
+    """Seconds of a submission's own code over all checks, by the judge's clock."""
     return sum(verdict.call_s for verdict in record.verdicts)
 
 
-def _is_lost_whole(record: Record) -> bool:
+def _has_failed_outright(record: Record) -> bool:
     return all(verdict.refused for verdict in record.verdicts)
 
 
 def _list_checks(records: Sequence[Record]) -> list[str]:
-    """Every check on record, in the lab's order."""
+    """All checks on record, in the lab's order."""
     return list(dict.fromkeys(verdict.check for record in records for verdict in record.verdicts))
 
 

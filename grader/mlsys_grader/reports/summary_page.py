@@ -1,4 +1,4 @@
-"""A lab's report as one HTML page: plots as inline SVG, no script, nothing loaded, legible in light and dark."""
+"""A lab's summary as one HTML page: inline SVG plots, no script, nothing loaded, light and dark themes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mlsys_grader.reports.webpage import render_webpage
 
 BAR_WIDTH, BAR_HEIGHT = 56, 150
 LEFT, TOP = 20, 24
-SHOWN = 3
-"""Failures shown for each check."""
+MAX_FAILURES = 3
+"""Failures listed per check."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar of a histogram in the units of its SVG: its left and upper edge, its height, and the count on top."""
+    """One bar of a histogram in SVG units: left and upper edge, height, and the count above it."""
 
     left: int
     top: float
@@ -25,10 +25,9 @@ class Bar:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Students per tenth of the points, laid out as an SVG whose bars stand on `base` from `left` to `right`.
+    """Students per tenth of the points as an SVG; bars stand on `base` from `left` to `right`.
 
-    `ticks` are pairs of a place on the axis and its points; `counts` are triples for who cannot see the bars: points
-    from, points to, students.
+    `ticks` are pairs (position, points); `counts` are triples (from, to, students) for screen readers.
     """
 
     bars: tuple[Bar, ...]
@@ -41,18 +40,18 @@ class Histogram:
 
 
 def render_summary(summary: Summary) -> str:
-    """The HTML of the report on how a class did. Whatever came out of a submission is escaped."""
+    """HTML of the class report. Everything from a submission is escaped."""
     return render_webpage(
         "summary.html",
         summary=summary,
         histogram=lay_out_histogram(summary),
-        shown=SHOWN,
+        shown=MAX_FAILURES,
         longest_s=max((time_s for _, time_s in summary.slowest), default=0.0) or 1.0,
     )
 
 
 def lay_out_histogram(summary: Summary) -> Histogram:
-    """Place a bar for each of the summary's bins, and a tick at every second border between them."""
+    """Place a bar per bin, and a tick at every second border."""
     most, step = max(summary.bins), summary.points / len(summary.bins)
     bars = []
     for number, count in enumerate(summary.bins):

@@ -1,7 +1,6 @@
-"""Pages out of templates: one HTML file each, which holds no script, loads nothing, and forbids both.
+"""Render HTML pages from templates: one file each, without scripts or external resources.
 
-The templates lie in templates/; each extends page.html, which states the policy. Every value that goes into one is
-escaped, so that text of a submission stays text.
+The templates in templates/ extend page.html, which states the policy. Every value is escaped.
 """
 
 from __future__ import annotations
@@ -10,15 +9,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 
 def render_webpage(template: str, **values: object) -> str:
-    """The HTML of a page, from the name of its template and the values that it shows.
+    """Render a template with values.
 
-    Raises `jinja2.UndefinedError` where the template asks for a value that was not given.
+    Raises `jinja2.UndefinedError` if the template uses a value that is missing.
     """
     return TEMPLATES.get_template(template).render(values)
 
 
 def format_points(points: float) -> str:
-    """Points as people write them, without needless zeros.
+    """Format points without trailing zeros.
 
     >>> format_points(4.0), format_points(2.5)
     ('4', '2.5')
@@ -27,7 +26,7 @@ def format_points(points: float) -> str:
 
 
 def split_code(text: str) -> list[str]:
-    """Text cut at its backticks: every second piece is code. Where a backtick has no partner, the text as it is.
+    """Split a text at its backticks: odd elements are code. With an unpaired backtick, the text as it is.
 
     >>> split_code("`y` has the wrong value")
     ['', 'y', ' has the wrong value']

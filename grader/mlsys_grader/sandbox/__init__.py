@@ -1,1 +1,1 @@
-"""The sandbox around submissions, one jailed process each. Of the grader only the folder `inside` lies in it."""
+"""The sandbox: one isolated process per submission. Of the grader only the folder `inside` is visible there."""

@@ -1,4 +1,4 @@
-"""Which program builds the sandbox: bubblewrap, else podman, else docker, else none and a refusal."""
+"""Choose the program that builds the sandbox: bubblewrap, else podman, else docker; without any, refuse."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from mlsys_lab.errors import InputError, MissingToolError, did_you_mean
 Backend = Literal["bubblewrap", "podman", "docker"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 NONE = "none"
-"""The name of doing without (--unsafe)."""
+"""Backend name for running without a sandbox (--unsafe)."""
 PROBE = ["bwrap", "--unshare-net", "--unshare-pid", "--ro-bind", "/", "/", "true"]
 PROBE_S = 20.0
 
 
-def find_trouble(name: str) -> str:
-    """Find why a backend cannot run submissions here, in one line; "" when it can."""
+def find_problem(name: str) -> str:
+    """Return why a backend cannot run submissions here, in one line; "" if it can."""
     if name != "bubblewrap":
-        return container.find_trouble(name)
+        return container.find_problem(name)
     try:
         done = subprocess.run(PROBE, capture_output=True, text=True, timeout=PROBE_S, check=False)
     except FileNotFoundError:
@@ -38,18 +38,18 @@ def find_trouble(name: str) -> str:
 
 
 def choose_backend(name: str | None = None) -> str:
-    """Choose the backend: `name`, or the first that works. Raises `MissingToolError` when that one, or none, does."""
+    """Choose a backend: `name`, or the first that works. Raises `MissingToolError` if that one, or every one, fails."""
     if name is not None and name not in BACKENDS:
         expected = f"one of {', '.join(BACKENDS)}"
         raise InputError("no sandbox of this name", got=name, expected=expected, help=did_you_mean(name, BACKENDS))
-    troubles = []
+    problems = []
     for backend in [name] if name else BACKENDS:
-        why = find_trouble(backend)
+        why = find_problem(backend)
         if not why:
             return backend
-        troubles.append(why if backend == "bubblewrap" else f"{backend}: {why}")
+        problems.append(why if backend == "bubblewrap" else f"{backend}: {why}")
     raise MissingToolError(
-        "; ".join(troubles),
+        "; ".join(problems),
         help="`apt install bubblewrap` (on Ubuntu also an AppArmor profile that lets it make user namespaces), or "
         f"`{container.make_build_command(name if name in BACKENDS[1:] else 'podman')}`, or --unsafe: no sandbox at all",
     )

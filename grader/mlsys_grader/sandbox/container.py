@@ -1,9 +1,9 @@
-"""Docker or podman around submissions, where there is no bubblewrap: one container for each, the same policy in flags.
+"""Docker or podman as the sandbox, where bubblewrap is missing: one container per submission, the same policy as flags.
 
-The frames cross over the program's standard input and output, and a relay inside (`inside.relay`) hands them on.
-Python, NumPy and torch come from an image that is built once (grader/Containerfile); what the sandbox may see of the
-project is bound into it, read-only. A container starts Python anew and imports torch, which takes seconds where a
-fork takes milliseconds: containers are therefore started ahead. Sources: docker-run(1), podman-run(1).
+Frames cross the program's standard input and output; a relay inside (`inside.relay`) forwards them. Python, NumPy and
+torch come from an image built once (grader/Containerfile); the visible part of the project is mounted read-only. A
+container takes seconds to start Python and import torch, where a fork takes milliseconds, so containers are started
+ahead. Sources: docker-run(1), podman-run(1).
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ ENTRY = (
     "from mlsys_grader.sandbox.inside.relay import main; main(sys.argv[1:])"
 )
 MEMORY_BYTES = 4 << 30
-"""What all processes of a container may hold: a check's default budget, and what Python and torch take themselves."""
+"""Memory of all processes of a container: a check's default budget plus what Python and torch take."""
 PROCESSES, CORES = 160, 2
 FIRST_UID, UIDS = 10_000, 50_000
-"""Ids that a container without root's rights can have too."""
+"""User ids that a rootless container can have too."""
 ANSWER_S = 60.0
-"""A container program that has not answered a small question by then does not work."""
+"""A container program that has not answered a small request by then counts as broken."""
 NOT_STARTED = 125
-"""The status of docker and podman themselves when they could not start a container."""
+"""Exit status of docker and podman when they could not start a container."""
 KILLED = 128
-"""Added by the relay, as by a shell, to the number of the signal that ended the child."""
+"""Offset that the relay, like a shell, adds to the number of the signal that ended the child."""
 
 
 def make_flags(lab: GradedLab, name: str, profile: Path) -> list[str]:
-    """Make the arguments of a container called `name`: its policy, with the system call filter in `profile`."""
+    """Arguments of a container called `name`: its policy, with the system call filter in `profile`."""
     user = FIRST_UID + secrets.randbelow(UIDS)
     found = ["--name", name, "--interactive", "--attach", "stdin", "--attach", "stdout", "--pull", "never"]
     found += ["--network", "none", "--hostname", "lab", "--ipc", "private", "--log-driver", "none"]
@@ -58,7 +58,7 @@ def make_flags(lab: GradedLab, name: str, profile: Path) -> list[str]:
     for what, most in (("nofile", jail.OPEN_FILES), ("nproc", PROCESSES), ("core", 0)):
         found += ["--ulimit", f"{what}={most}:{most}"]
     for variable, value in contents.make_environment(jail.SCRATCH).items():
-        if variable != "PATH":  # the image says where its Python is
+        if variable != "PATH":  # the image defines its own
             found += ["--env", f"{variable}={value}"]
     for source, target in contents.bind_project(lab):
         found += ["--mount", f"type=bind,source={source},target={target},readonly"]
@@ -66,7 +66,7 @@ def make_flags(lab: GradedLab, name: str, profile: Path) -> list[str]:
 
 
 def make_profile(*, gpu: bool = False) -> str:
-    """Write the filter of `inside.seccomp`, for jobs with a GPU or without, as the JSON that docker and podman read."""
+    """Write the filter of `inside.seccomp` as the JSON that docker and podman read, for jobs with or without a GPU."""
     refuse = {"action": "SCMP_ACT_ERRNO", "errnoRet": 1}
     masked: list[tuple[str, int, int, int | None]] = [
         ("clone", 0, seccomp.NEW_NAMESPACES, None),
@@ -75,7 +75,10 @@ def make_profile(*, gpu: bool = False) -> str:
     if not gpu:
         masked.append(("mmap", 3, seccomp.MAP_SHARED_ANONYMOUS, seccomp.MAP_SHARED_ANONYMOUS))
     rules: list[dict[str, object]] = [
-        {**refuse, "names": [name for name in seccomp.list_refused(gpu=gpu) if name != "seccomp"]},  # for the relay
+        {
+            **refuse,
+            "names": [name for name in seccomp.list_refused(gpu=gpu) if name != "seccomp"],
+        },  # the relay installs the filter itself
         {"action": "SCMP_ACT_ERRNO", "errnoRet": 38, "names": ["clone3"]},
         {"action": "SCMP_ACT_ERRNO", "errnoRet": 0, "names": list(seccomp.IDLE)},
     ]
@@ -101,12 +104,12 @@ def make_profile(*, gpu: bool = False) -> str:
 
 
 def _is(index: int, value: int) -> dict[str, object]:
-    """A comparison of the low half of an argument, all that the kernel reads: a higher bit must not hide it."""
+    """Compare the low half of an argument: the kernel reads no more, and a higher bit must not hide the value."""
     return {"index": index, "value": 0xFFFFFFFF, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}
 
 
 class Containers:
-    """Containers for one lab, kept in store: what `sandbox.launcher.Launcher` is for bubblewrap."""
+    """Prestarted containers for one lab: the counterpart of `sandbox.launcher.Launcher`."""
 
     def __init__(self, lab: GradedLab, program: str, *, device: Device | None = None) -> None:
         self._lab, self._program = lab, program
@@ -117,21 +120,21 @@ class Containers:
         self._store: deque[Job] = deque()
 
     def wait(self, spares: int) -> None:
-        """Have `spares` containers started. Raises `MissingToolError` without the program or the image."""
-        if why := find_trouble(self._program):
+        """Start `spares` containers. Raises `MissingToolError` without the program or the image."""
+        if why := find_problem(self._program):
             raise MissingToolError(
                 f"{self._program} cannot run submissions", got=why, help=make_build_command(self._program)
             )
         while len(self._store) < spares:
             self._store.append(self._start())
 
-    def hand_over(self) -> Job:
-        """Hand over the oldest container of the store; another takes its place."""
+    def acquire_job(self) -> Job:
+        """Take the oldest prestarted container; a new one replaces it."""
         self._store.append(self._start())
         return self._store.popleft()
 
     def close(self) -> None:
-        """Remove the containers that nobody has used."""
+        """Remove the unused containers."""
         while self._store:
             self._store.popleft().close()
         self._folder.cleanup()
@@ -141,7 +144,7 @@ class Containers:
         command = [self._program, "run", *make_flags(self._lab, name, self._profile), *self._device]
         command += ["--entrypoint", "python3", IMAGE, "-s", "-P", "-B", "-c", ENTRY, *self._lab.call_modules]
         channel, inner_channel = socket.socketpair()
-        life, inner_life = socket.socketpair()
+        supervisor, inner_supervisor = socket.socketpair()
         running = subprocess.Popen(
             command,
             stdin=inner_channel.fileno(),
@@ -149,48 +152,50 @@ class Containers:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        ends = (running, name, inner_channel, inner_life)
-        threading.Thread(target=self._attend, args=ends, name=name, daemon=True).start()
-        return Job(channel=channel, life=life)
+        ends = (running, name, inner_channel, inner_supervisor)
+        threading.Thread(target=self._supervise, args=ends, name=name, daemon=True).start()
+        return Job(channel=channel, supervisor=supervisor)
 
-    def _attend(self, running: subprocess.Popen[bytes], name: str, channel: socket.socket, life: socket.socket) -> None:
-        """What an attendant is to a jailed child: remove the container when the judge lets go, tell its end."""
-        waiting = threading.Thread(target=self._until_let_go, args=(name, life), daemon=True)
+    def _supervise(
+        self, running: subprocess.Popen[bytes], name: str, channel: socket.socket, supervisor: socket.socket
+    ) -> None:
+        """Supervise a container: remove it when the judge lets go, and report its exit."""
+        waiting = threading.Thread(target=self._wait_for_release, args=(name, supervisor), daemon=True)
         waiting.start()
         said = running.communicate()[1].decode(errors="replace").strip().splitlines()
         status = running.returncode
         with channel, contextlib.suppress(wire.WireError):
             if status == NOT_STARTED:
                 wire.send(channel, wire.Frame("broken", {"what": said[-1] if said else "no message"}))
-        excess = MEMORY if self._say("inspect", "--format", "{{.State.OOMKilled}}", name) == "true" else ""
+        excess = MEMORY if self._run("inspect", "--format", "{{.State.OOMKilled}}", name) == "true" else ""
         code = KILLED - status if status > KILLED else status
-        with life:
-            with contextlib.suppress(wire.WireError, OSError):  # unless the judge has let go
-                wire.send(life, wire.Frame("ended", {"code": code, "excess": excess}))
-            self._say("rm", "--force", name)
+        with supervisor:
+            with contextlib.suppress(wire.WireError, OSError):  # the judge may be gone
+                wire.send(supervisor, wire.Frame("ended", {"code": code, "excess": excess}))
+            self._run("rm", "--force", name)
             with contextlib.suppress(OSError):
-                life.shutdown(socket.SHUT_RDWR)
+                supervisor.shutdown(socket.SHUT_RDWR)
                 waiting.join()
 
-    def _until_let_go(self, name: str, life: socket.socket) -> None:
+    def _wait_for_release(self, name: str, supervisor: socket.socket) -> None:
         with contextlib.suppress(OSError, wire.WireError):
-            while life.recv(1):  # the judge asks what has been used; here nobody counts
-                wire.send(life, wire.Frame("used", {"cpu_s": None, "waited_s": None}))
-        self._say("kill", name)
+            while supervisor.recv(1):  # usage is not counted here
+                wire.send(supervisor, wire.Frame("used", {"cpu_s": None, "waited_s": None}))
+        self._run("kill", name)
 
-    def _say(self, *words: str) -> str:
-        """Give the program a small order and return what it says; a container that is gone already is no trouble."""
+    def _run(self, *words: str) -> str:
+        """Run a subcommand of the container program and return its output; a container that is gone is no error."""
         done = subprocess.run([self._program, *words], capture_output=True, text=True, timeout=ANSWER_S, check=False)
         return done.stdout.strip()
 
 
-def find_trouble(program: str, image: str = IMAGE) -> str:
-    """Find why a container program cannot run an image here, in one line; "" when it can."""
+def find_problem(program: str, image: str = IMAGE) -> str:
+    """Return why a container program cannot run an image here, in one line; "" if it can."""
     return _find_refusal([program, "image", "inspect", image])
 
 
-def find_silence(program: str) -> str:
-    """Find why a container program does not answer at all, as where its service does not run; "" when it does."""
+def find_unresponsive(program: str) -> str:
+    """Return why a container program does not respond (its service is down, for example); "" if it does."""
     return _find_refusal([program, "info"])
 
 
@@ -207,5 +212,5 @@ def _find_refusal(command: list[str]) -> str:
 
 
 def make_build_command(program: str) -> str:
-    """The command that makes the image with a container program, for a message."""
+    """The command that builds the image, for a message."""
     return f"{program} build --tag {IMAGE} --file grader/Containerfile ."

@@ -1,4 +1,4 @@
-"""What of the project lies inside a sandbox, whichever program builds it.
+"""What of the project is visible inside a sandbox, whichever program builds it.
 
 Of `mlsys_lab` the modules that the lab's checks import or that lab.toml provides to exported cells, and none that the
 lab withholds; the solved labs that it runs on; of `mlsys_checks` only the folder `sandboxed`, without other labs'
@@ -19,28 +19,28 @@ from mlsys_grader.paths import CHECKS, INSIDE, PACKAGE
 from mlsys_lab.errors import InputError
 
 HOME = Path("/course")
-"""Where the project lies inside the sandbox."""
+"""Path of the project inside the sandbox."""
 PARTS = ("mlsys_lab", "mlsys_checks", "mlsys_grader")
 SYSTEM = (
     *(
         f"/usr/{name}"
         for name in ("bin", "sbin", "lib", "lib32", "lib64", "libexec", "include", "local/lib", "share/zoneinfo")
     ),
-    *map(str, sorted(Path("/usr/local").glob("cuda*"))),  # Numba's simulator, too, asks CUDA's runtime for its version
+    *map(str, sorted(Path("/usr/local").glob("cuda*"))),  # Numba's simulator reads the version of CUDA's runtime
     "/etc/ld.so.cache",
 )
 PREFIX_PARTS = ("bin", "lib", "lib64", "include", "pyvenv.cfg")
-"""All that Python needs of the folder that it, or a virtual environment, is installed in; Triton builds its launchers
-with Python's headers.
+"""What Python needs of the folder that it, or a virtual environment, is installed in; Triton builds with Python's
+headers.
 """
 LIBRARIES, PACKAGES = ("lib", "lib64"), "*-packages"
-"""Where the packages of an environment lie: lib/python3.12/site-packages, of Debian's Python in dist-packages."""
+"""Where packages are installed: lib/python3.12/site-packages, for Debian's Python dist-packages."""
 Bind = tuple[str, str]
-"""A file or folder of this machine, and where it lies inside, read-only."""
+"""A file or folder of this machine and its read-only path inside."""
 
 
 def make_environment(scratch: str) -> dict[str, str]:
-    """Make the environment variables of a submission: nothing of the instructor's is among them."""
+    """Environment variables of a submission: none of the instructor's."""
     return {
         "PATH": "/usr/bin:/bin",
         "HOME": scratch,
@@ -52,24 +52,21 @@ def make_environment(scratch: str) -> dict[str, str]:
 
 
 def bind_system() -> list[Bind]:
-    """Bind programs, libraries, Python and its environment, which lie inside where they lie outside.
+    """Bind programs, libraries, Python and its environment at their own paths.
 
-    Each by name: somebody may keep a course below the prefix of an environment.
+    Each folder is listed by name, because a course may lie below an environment's prefix.
     """
     parts = [f"{prefix}/{part}" for prefix in (sys.base_prefix, sys.prefix) for part in PREFIX_PARTS]
     return [(path, path) for path in dict.fromkeys((*SYSTEM, *parts)) if Path(path).exists()]
 
 
 def find_private() -> list[Path]:
-    """Find what of this checkout or installation no submission may read: its packages, and the labs' solutions.
-
-    An installed package has no solutions beside it.
-    """
+    """Paths of this checkout or installation that no submission may read: its packages and the labs' solutions."""
     return [path for path in (PACKAGE, CHECKS, INSIDE.parents[1], PACKAGE.parent / "solutions") if path.exists()]
 
 
 def refuse_readable(private: Iterable[Path]) -> None:
-    """Raise `InputError` where one of these paths lies in what `bind_system` lets submissions read."""
+    """Raise `InputError` if one of these paths lies in what `bind_system` makes readable."""
     hidden = [Path(path).resolve() for path in find_hidden()]
     for path in private:
         real = path.resolve()
@@ -80,7 +77,7 @@ def refuse_readable(private: Iterable[Path]) -> None:
 
 
 def bind_project(lab: GradedLab) -> list[Bind]:
-    """Bind parts of the course and of the grader. Raises `InputError` where lab.toml names no module of the course."""
+    """Bind the visible parts of course and grader. Raises `InputError` if lab.toml names an unknown module."""
     found = [(INSIDE, HOME / "mlsys_grader" / "sandbox" / "inside")]
     for path in sorted(_find_inside(lab)):
         package = PACKAGE if path.is_relative_to(PACKAGE) else CHECKS
@@ -90,9 +87,9 @@ def bind_project(lab: GradedLab) -> list[Bind]:
 
 
 def find_hidden() -> list[str]:
-    """Folders that `bind_system` binds and nobody may see: the project itself, in whatever environment somebody has it.
+    """Folders that `bind_system` binds but that must stay invisible: the project itself, wherever it is installed.
 
-    In all names that one has: of a virtual environment `lib64` leads to `lib`.
+    Under every name: in a virtual environment `lib64` links to `lib`.
     """
     libraries = [Path(target) for _, target in bind_system() if Path(target).name in LIBRARIES]
     found = [path for library in libraries for part in PARTS for path in library.glob(f"python*/{PACKAGES}/{part}")]
@@ -100,12 +97,12 @@ def find_hidden() -> list[str]:
 
 
 def find_folders(binds: list[Bind]) -> list[str]:
-    """Find all folders above the targets, outermost first."""
+    """All parent folders of the targets, outermost first."""
     return sorted({str(parent) for _, target in binds for parent in Path(target).parents} - {"/"})
 
 
 def _find_inside(lab: GradedLab) -> Iterator[Path]:
-    """Find the files of both packages that a submission has: modules, and what lies next to them without being one."""
+    """Files of both packages that a submission sees: modules and their data files."""
     elsewhere = (path for path, _ in _calls_elsewhere(lab))
     others = (file for path in (INSIDE, *elsewhere) for file in (path.rglob("*.py") if path.is_dir() else [path]))
     modules = find_provided(lab.info, lab.withheld, others)
@@ -117,8 +114,8 @@ def _find_inside(lab: GradedLab) -> Iterator[Path]:
 
 
 def _calls_elsewhere(lab: GradedLab) -> Iterator[tuple[Path, Path]]:
-    """The modules of calls of a lab that is no part of the course; of one with a folder of them, the folder."""
-    if lab.foreign_path is None:  # without importing the checks, and torch with them: a launcher can start meanwhile
+    """The call modules of a lab outside the course; a whole folder if the lab has one."""
+    if lab.foreign_path is None:  # found without importing the checks, and torch with them
         return
     for name in lab.call_modules:
         *above, module = name.split(".")

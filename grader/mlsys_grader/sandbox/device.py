@@ -1,4 +1,4 @@
-"""What a device of the machine must say of itself so that jobs in a sandbox may use it."""
+"""The interface of a device that jobs in a sandbox may use."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Protocol
 
 
 class Device(Protocol):
-    """A device that the sandbox lets in, a GPU for one. Its jobs are timed: their kernels are compiled, not traced."""
+    """A device, such as a GPU, that the sandbox lets in. Its jobs are timed: kernels are compiled, not traced."""
 
     def bubblewrap_arguments(self) -> list[str]:
-        """Arguments for bubblewrap that bind the device; they follow the binding of /usr and the mount of /proc."""
+        """bubblewrap arguments that bind the device; they follow the binding of /usr and the mount of /proc."""
 
     def container_arguments(self, program: str) -> list[str]:
-        """Arguments for `docker run` or `podman run`, whichever `program` is."""
+        """Arguments for `docker run` or `podman run`, depending on `program`."""

@@ -1,16 +1,16 @@
-"""A GPU inside the sandbox: which files of the machine CUDA opens, and what of the policy has to give way.
+"""A GPU inside the sandbox: the files that CUDA opens, and which parts of the policy are relaxed.
 
-    device files   the control file, unified memory, and the one GPU; no other GPU of the machine
-    libraries      the driver's, which lie below /usr/lib on most systems, and elsewhere on some; the toolkit
+    device files   the control file, unified memory, and one GPU; no other GPU of the machine
+    libraries      the driver's, below /usr/lib on most systems; the toolkit
     /sys           read-only, what the driver reads about the bus
-    /proc          a process table, which other jobs do not have: the job's own, of its own process namespace
-    RLIMIT_DATA    none: CUDA reserves address space far beyond what it uses. `inside.watch` bounds host memory; memory
-                   on the device is bounded by the device alone, which is why one submission at a time has it
-    seccomp        the same filter, without what CUDA does not start without: `memfd_create`, shared anonymous memory
+    /proc          the job's own process namespace; other jobs have none
+    RLIMIT_DATA    none: CUDA reserves far more address space than it uses. `inside.watch` limits host memory; device
+                   memory is limited by the device alone, so one submission at a time uses it
+    seccomp        the same filter, without what CUDA needs to start: `memfd_create`, shared anonymous memory
 
-What a driver needs differs between versions. This list is put together from the driver's documentation and from what
-other sandboxes pass on; no part of it has been tried on a GPU, only that the sandbox is built as the list says.
-Sources: NVIDIA's driver README, chapter "Device files"; libnvidia-container; the nvproxy notes of gVisor.
+What a driver needs differs between versions. This list follows the driver's documentation and what other sandboxes pass
+on. It is untested on a GPU; tests only show that the sandbox is built as listed. Sources: NVIDIA's driver README,
+chapter "Device files"; libnvidia-container; the nvproxy notes of gVisor.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Gpu:
 
 
 def find_gpu(environ: Mapping[str, str] = os.environ) -> Gpu:
-    """Find the GPU that Ray or a batch system gave this process; the machine's first where nobody did."""
+    """Find the GPU assigned to this process by Ray or a batch system, else the machine's first."""
     first = environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
     if not first:
         return Gpu()

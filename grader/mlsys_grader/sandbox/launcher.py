@@ -1,4 +1,4 @@
-"""The process that forks a child for every submission (`inside.worker`), as the judge holds it; and one such child."""
+"""The judge's handle of the process that forks a child per submission (`inside.worker`), and of one such child."""
 
 from __future__ import annotations
 
@@ -25,26 +25,27 @@ from mlsys_grader.sandbox.inside.jail import SCRATCH
 from mlsys_lab.errors import CourseError, MissingToolError
 
 START_S = 180.0
-HAND_OVER_S = 60.0
-"""A launcher that does not hand over a child within this time is as good as dead."""
-ENDING_S = 30.0
-"""Longest wait for the attendant's word: on a child that has left its channel, which may have closed it and live on."""
-DEATH_S = 60.0
-"""A hundred processes of a busy machine take seconds to die; the next submission waits for it."""
+ACQUIRE_S = 60.0
+"""A launcher that provides no child within this time counts as dead."""
+EXIT_REPORT_S = 30.0
+"""Maximum wait for the supervisor's report on a child that has closed its channel; the child may still be alive."""
+KILL_S = 60.0
+"""A hundred processes on a busy machine take seconds to die; the next submission waits for it."""
 HEADER_BYTES, ANSWER_BYTES = 64 << 10, 64 << 20
-"""What one answer of a submission may hold: in its header, and in its arrays unless a check says less."""
+"""Limits of one answer: its header, and its arrays unless the check sets a lower one."""
 ENTRY = "import sys; sys.path[:0] = {path!r}; from mlsys_grader.sandbox.inside.worker import main; main()"
 
 
-class SandboxDied(Exception):
-    """The launcher is gone, and with it all that ran in it; the next job starts another."""
+class SandboxDiedError(Exception):
+    """The launcher has died, with everything in it; the next job starts another."""
 
 
 @dataclass(frozen=True)
-class Death:
-    """How a child ended: its exit status, negative for a signal, None where nobody knows it.
+class ProcessExit:
+    """How a child ended: its exit status, negative for a signal, None if unknown.
 
-    `excess` is what its processes took too much of, "" for nothing; `answers` is False for a child that may yet live.
+    `excess` names the resource that its processes used too much of, or is ""; `answers` is False for a child that may
+    still be alive.
     """
 
     code: int | None = None
@@ -52,8 +53,8 @@ class Death:
     answers: bool = True
 
     @property
-    def by_kill(self) -> bool:
-        """Whether SIGKILL ended it, and no limit did: somebody outside the sandbox may have sent it as well."""
+    def was_killed(self) -> bool:
+        """Whether SIGKILL ended it and no limit did: something outside the sandbox may have sent it."""
         return self.code == -signal.SIGKILL and not self.excess
 
     def __str__(self) -> str:
@@ -70,7 +71,7 @@ class Death:
 
 @dataclass(frozen=True)
 class TimeUsed:
-    """What a job has used until now: processor seconds, and seconds that it was ready to run while others did."""
+    """What a job has used so far: CPU seconds, and seconds that it was ready to run while others ran."""
 
     cpu_s: float
     waited_s: float
@@ -78,27 +79,25 @@ class TimeUsed:
 
 @dataclass
 class Job:
-    """One child that answers one question after the other about one submission.
+    """One child that serves requests about one submission.
 
-    Every question carries a number drawn for it alone, and only an answer with that number counts: one that was
-    written ahead, or left over from an earlier question, is refused as `wire.WireError`. `question` and `nonce` are
-    the kind and number of the last.
+    Every request carries a fresh random number, and only an answer with that number counts: one written ahead, or left
+    over from an earlier request, raises `wire.WireError`.
     """
 
     channel: socket.socket
-    life: socket.socket
-    question: str = ""
+    supervisor: socket.socket
     nonce: str = ""
-    _death: wire.Frame | None = None
+    _exit: wire.Frame | None = None
 
     def send(self, kind: str, meta: Mapping[str, Any], arrays: Arrays | None = None, *, deadline: float) -> None:
-        """Put a question: its kind, small values and arrays. Raises what `wire.send` does."""
-        self.question, self.nonce = kind, secrets.token_hex(16)
+        """Send a request. Raises what `wire.send` does."""
+        self.nonce = secrets.token_hex(16)
         wire.send(self.channel, wire.Frame(kind, {**meta, "nonce": self.nonce}, arrays or {}), deadline=deadline)
 
-    def receive(self, *, deadline: float, most_bytes: int = ANSWER_BYTES) -> wire.Frame:
-        """Wait for its answer. Raises what `wire.receive` does, and `wire.WireError` for anything but the answer."""
-        limits = wire.Limits(header_bytes=HEADER_BYTES, array_bytes=most_bytes)
+    def receive(self, *, deadline: float, max_bytes: int = ANSWER_BYTES) -> wire.Frame:
+        """Wait for the answer. Raises what `wire.receive` does, and `wire.WireError` for any frame but the answer."""
+        limits = wire.Limits(header_bytes=HEADER_BYTES, array_bytes=max_bytes)
         frame = wire.receive(self.channel, limits=limits, deadline=deadline)
         if frame.meta.get("nonce") != self.nonce:
             raise wire.WireError("a frame that answers no question")
@@ -107,58 +106,58 @@ class Job:
     def request(
         self, kind: str, meta: Mapping[str, Any], arrays: Arrays | None = None, *, deadline: float
     ) -> wire.Frame:
-        """Put a question and wait for its answer. Raises what `send` and `receive` do."""
+        """Send a request and wait for its answer. Raises what `send` and `receive` do."""
         self.send(kind, meta, arrays, deadline=deadline)
         return self.receive(deadline=deadline)
 
-    def ending(self) -> Death:
-        """Ask how a child that left without an answer ended. Raises `SandboxDied` when nobody is left to tell."""
+    def read_exit(self) -> ProcessExit:
+        """Report how a child that gave no answer ended. Raises `SandboxDiedError` if the supervisor is gone too."""
         try:
-            told = self._death or wire.receive(self.life, deadline=time.monotonic() + ENDING_S)
+            report = self._exit or wire.receive(self.supervisor, deadline=time.monotonic() + EXIT_REPORT_S)
         except wire.ClosedError:
-            raise SandboxDied from None
+            raise SandboxDiedError from None
         except wire.WireError:
-            return Death(answers=False)
-        code = told.meta.get("code")
-        return Death(code if isinstance(code, int) else None, told.meta.get("excess", ""))
+            return ProcessExit(answers=False)
+        code = report.meta.get("code")
+        return ProcessExit(code if isinstance(code, int) else None, report.meta.get("excess", ""))
 
     def time_used(self) -> TimeUsed | None:
-        """Ask what the child and all that it started have used; None when nobody counts it, or it has ended."""
+        """Report what the child and its descendants have used; None if that is not counted, or it has ended."""
         try:
-            self.life.send(b"u")
-            told = wire.receive(self.life, deadline=time.monotonic() + ENDING_S)
+            self.supervisor.send(b"u")
+            report = wire.receive(self.supervisor, deadline=time.monotonic() + EXIT_REPORT_S)
         except (OSError, wire.WireError):
             return None
-        if told.kind == "ended":
-            self._death = told
-        return TimeUsed(told.meta["cpu_s"], told.meta["waited_s"]) if told.meta.get("cpu_s") is not None else None
+        if report.kind == "ended":
+            self._exit = report
+        return TimeUsed(report.meta["cpu_s"], report.meta["waited_s"]) if report.meta.get("cpu_s") is not None else None
 
     def kill(self) -> None:
-        """Have the child killed, with all that it started; whoever waits for its answer sees it gone."""
+        """Kill the child and its descendants; a pending `receive` sees the channel closed."""
         with contextlib.suppress(OSError):
-            self.life.shutdown(socket.SHUT_WR)  # the attendant sees it, kills the child and leaves
+            self.supervisor.shutdown(socket.SHUT_WR)  # the supervisor sees it, kills the child and exits
 
-    def let_go(self) -> None:
-        """Have the child killed, and ask it nothing more."""
+    def release(self) -> None:
+        """Kill the child without waiting, and close its channel."""
         self.channel.close()
         self.kill()
 
     def close(self) -> None:
-        """Have the child killed, with all that it started, and wait until it is dead."""
-        self.let_go()
+        """Kill the child and its descendants, and wait until they are dead."""
+        self.release()
         with contextlib.suppress(OSError):
-            self.life.settimeout(DEATH_S)
-            while self.life.recv(4096):
+            self.supervisor.settimeout(KILL_S)
+            while self.supervisor.recv(4096):
                 pass
-        self.life.close()
+        self.supervisor.close()
 
 
 class Launcher:
-    """One process of `sandbox.inside.worker`, from its start to its end."""
+    """One process of `sandbox.inside.worker`, from start to end."""
 
     def __init__(self, lab: GradedLab, *, unsafe: bool, device: Device | None = None) -> None:
         self._lab, self._unsafe, self._ready = lab, unsafe, False
-        # Where speed is measured, kernels are compiled; elsewhere they are interpreted, so that they can be traced.
+        # Kernels are compiled where speed is measured, and interpreted elsewhere so that they can be traced.
         self._traced = device is None and any(check.traced for check in lab.checks.checks)
         path = [*IMPORT_PATH, *filter(None, [lab.foreign_path])] if unsafe else [str(HOME)]
         command = [sys.executable, "-s", "-P", "-B", "-c", ENTRY.format(path=path)]
@@ -176,9 +175,9 @@ class Launcher:
             )
 
     def wait(self, spares: int) -> None:
-        """Tell it what to prepare, and wait until it has.
+        """Tell the launcher what to prepare, and wait until it is ready.
 
-        Raises `CourseError` with what it said against it, and `SandboxDied` when it said nothing.
+        Raises `CourseError` with its error message, and `SandboxDiedError` if it gave none.
         """
         if self._ready:
             return
@@ -192,20 +191,20 @@ class Launcher:
             self._process.kill()
             refusal = self._refusal()
             self.close()
-            raise refusal or SandboxDied from None
+            raise refusal or SandboxDiedError from None
         self._ready = True
 
-    def hand_over(self) -> Job:
-        """Take over the two ends of a child that stands ready. Raises `OSError` when the launcher does not answer."""
-        self._control.settimeout(HAND_OVER_S)
+    def acquire_job(self) -> Job:
+        """Take a prestarted child. Raises `OSError` if the launcher does not answer."""
+        self._control.settimeout(ACQUIRE_S)
         self._control.send(b"j")
         byte, descriptors, _, _ = socket.recv_fds(self._control, 1, 2)
         if not byte or len(descriptors) != 2:
             raise ConnectionResetError("the launcher is gone")
-        return Job(channel=socket.socket(fileno=descriptors[0]), life=socket.socket(fileno=descriptors[1]))
+        return Job(channel=socket.socket(fileno=descriptors[0]), supervisor=socket.socket(fileno=descriptors[1]))
 
     def close(self) -> None:
-        """End the process; what runs under it ends with it."""
+        """End the process and everything that runs under it."""
         self._control.close()
         try:
             self._process.wait(timeout=5)

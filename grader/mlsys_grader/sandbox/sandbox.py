@@ -1,8 +1,7 @@
-"""The launcher of submissions (`sandbox.inside.worker`) in its sandbox, jobs in it, and a new one when it dies.
+"""A sandbox: a launcher of submissions (`inside.worker`) that is restarted when it dies, and the jobs in it.
 
-Each job is a child of the launcher in namespaces of its own (`sandbox.inside.jail`) that answers questions about one
-submission. A launcher that dies is nobody's fault until it dies again and again: it is started anew, and whoever was
-being judged is judged again (`judging.judge`).
+Each job is a child of the launcher in its own namespaces (`inside.jail`). A single crash of a launcher is blamed on
+nothing: it is restarted, and the submissions that were running are judged again (`judging.judge`).
 """
 
 from __future__ import annotations
@@ -20,27 +19,27 @@ from mlsys_grader.sandbox.backend import NONE, choose_backend, launch
 from mlsys_grader.sandbox.container import Containers
 from mlsys_grader.sandbox.device import Device
 from mlsys_grader.sandbox.inside import wire
-from mlsys_grader.sandbox.launcher import HAND_OVER_S, Job, Launcher, SandboxDied
+from mlsys_grader.sandbox.launcher import ACQUIRE_S, Job, Launcher, SandboxDiedError
 from mlsys_lab.errors import CourseError
 
-TRIES = 5
-"""Launchers and children that may die one after the other before one is ready for a submission."""
-KEEPS_DYING = CourseError("the sandbox keeps dying", help="is there enough memory, and is something killing it?")
+MAX_FAILED_STARTS = 5
+"""Launchers and children that may die in a row before one is ready."""
+KEEPS_CRASHING = CourseError("the sandbox keeps dying", help="is there enough memory, and is something killing it?")
 UNSAFE = "--unsafe: submissions run with your rights: they can read your files, use the network and change this machine"
 
 
-class Turns:
-    """Any number at a time share it, or one has it alone; who wants it alone goes before those who would share."""
+class SharedExclusiveLock:
+    """A lock held by many at once or by one exclusively; a waiting exclusive holder has priority."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._sharing, self._waiting, self._alone = 0, 0, False
 
     @contextmanager
-    def turn(self, *, alone: bool) -> Iterator[None]:
-        """Wait for a turn and hold it for the block."""
+    def hold(self, *, exclusive: bool) -> Iterator[None]:
+        """Wait for the lock and hold it for the block."""
         with self._changed:
-            if alone:
+            if exclusive:
                 self._waiting += 1
                 self._changed.wait_for(lambda: not self._sharing and not self._alone)
                 self._waiting -= 1
@@ -52,7 +51,7 @@ class Turns:
             yield
         finally:
             with self._changed:
-                if alone:
+                if exclusive:
                     self._alone = False
                 else:
                     self._sharing -= 1
@@ -60,13 +59,13 @@ class Turns:
 
 
 class Sandbox:
-    """A running launcher for one lab, kept alive. Use it in a `with` block; `job` may be used from several threads.
+    """A running launcher for one lab, kept alive. Use it as a context manager; `job` is thread-safe.
 
-    `spares` children stand ready at any time: as many as submissions are judged at once. `backend` is one of
-    `sandbox.backend.BACKENDS`, or None for the first that works. Raises `MissingToolError` where there is none;
-    `unsafe=True` does without. With `wait=False` the launcher starts beside whatever comes next, and the first `wait()`
-    or `job()` tells when it cannot. Jobs may use `device`. Where the lab has modules for traced kernels only, these get
-    a launcher of their own, and `traced=True` is the sandbox that has no other.
+    `spares` children are prestarted: as many as submissions are judged at once. `backend` is one of
+    `sandbox.backend.BACKENDS`, or None for the first that works. Raises `MissingToolError` if there is none;
+    `unsafe=True` does without. With `wait=False` the launcher starts in the background, and the first `wait()` or
+    `job()` raises if it cannot start. Jobs may use `device`. If the lab has modules for traced kernels only, those jobs
+    get a launcher of their own; `traced=True` is that sandbox.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class Sandbox:
         traced: bool = False,
     ) -> None:
         self.lab = lab
-        self.turns = Turns()
+        self.access = SharedExclusiveLock()
         self.backend = NONE if unsafe else choose_backend(backend)
         self._device, self._spares = device, spares
         self._inside, self._for_traced = lab, self
@@ -89,24 +88,23 @@ class Sandbox:
             self._inside = replace(lab, untraced=True)
             self._for_traced = Sandbox(lab, backend=backend, device=device, spares=spares, wait=False, traced=True)
         self._lock = threading.RLock()
-        self._in_vain = 0
-        self._end: CourseError | None = None
-        # bubblewrap dies with the thread that started it: one that lives as long as the sandbox starts them all.
+        self._failed_starts = 0
+        self._final_error: CourseError | None = None
+        # bubblewrap dies with the thread that started it, so one long-lived thread starts them all.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="starter")
         self._launcher: Launcher | Containers | None = self._start()
         if wait:
             self.wait()
 
     def wait(self) -> None:
-        """Return when the launcher is ready; raises `CourseError` in one line when it cannot be."""
+        """Wait until the launcher is ready; raises `CourseError` if it cannot start."""
         with self._lock:
-            self._running()
+            self._ready_launcher()
 
     def close(self) -> None:
-        """End the launcher and all that runs under it."""
         with self._lock:
-            self._end = CourseError("the sandbox is closed")
-            self._bury()
+            self._final_error = CourseError("the sandbox is closed")
+            self._discard_launcher()
             self._starter.shutdown()
         if self._for_traced is not self:
             self._for_traced.close()
@@ -119,7 +117,7 @@ class Sandbox:
 
     @contextmanager
     def job(self, *, traced: bool = False) -> Iterator[Job]:
-        """A child that has seen no submission yet; at the end of the block it is dead, with all that it started."""
+        """A child that has seen no submission yet; after the block it is dead, with all its descendants."""
         job = self.open_job(traced=traced)
         try:
             yield job
@@ -127,60 +125,62 @@ class Sandbox:
             job.close()
 
     def open_job(self, *, traced: bool = False) -> Job:
-        """Open a child that has seen no submission; the caller closes it. A launcher that is found dead is replaced.
+        """Open a child that has seen no submission; the caller closes it. A dead launcher is replaced.
 
-        Where `traced`, it may be given kernels only, and has what counts for them.
-        Raises `CourseError` when that fails, or one after the other is dead before it is of use.
+        A `traced` child may load kernels only, and has the modules that count for them. Raises `CourseError` if
+        children keep dying before they are ready.
         """
         if traced and self._for_traced is not self:
             return self._for_traced.open_job()
         while True:
             with self._lock:
                 try:
-                    job = self._running().hand_over()
+                    job = self._ready_launcher().acquire_job()
                 except OSError:
-                    self._bury()
-                    self._count(KEEPS_DYING)
+                    self._discard_launcher()
+                    self._count_failure(KEEPS_CRASHING)
                     continue
             try:
-                ready = wire.receive(job.channel, deadline=time.monotonic() + HAND_OVER_S)
+                ready = wire.receive(job.channel, deadline=time.monotonic() + ACQUIRE_S)
             except wire.WireError:
                 ready = wire.Frame("gone")
             if ready.kind == "ready":
-                self._in_vain = 0
+                self._failed_starts = 0
                 return job
             job.close()
             with self._lock:
-                self._count(CourseError("the sandbox takes no submission", got=ready.meta.get("what", ready.kind)))
+                self._count_failure(
+                    CourseError("the sandbox takes no submission", got=ready.meta.get("what", ready.kind))
+                )
 
-    def _running(self) -> Launcher | Containers:
-        """The launcher, ready; a new one when there is none. Lock held."""
+    def _ready_launcher(self) -> Launcher | Containers:
+        """The launcher, started if there is none. Lock held."""
         while True:
-            if self._end is not None:
-                raise self._end
+            if self._final_error is not None:
+                raise self._final_error
             if self._launcher is None:
                 self._launcher = self._start()
             try:
                 self._launcher.wait(self._spares)
                 return self._launcher
-            except SandboxDied:
-                self._bury()
-                self._count(KEEPS_DYING)
-            except CourseError as error:  # it says why it cannot: another would say the same
-                self._bury()
-                self._end = error
+            except SandboxDiedError:
+                self._discard_launcher()
+                self._count_failure(KEEPS_CRASHING)
+            except CourseError as error:  # a definite reason: another launcher would fail too
+                self._discard_launcher()
+                self._final_error = error
 
     def _start(self) -> Launcher | Containers:
         return self._starter.submit(launch, self._inside, self.backend, device=self._device).result()
 
-    def _count(self, error: CourseError) -> None:
-        """One more that died before it was of use; after too many this sandbox is given up. Lock held."""
-        self._in_vain += 1
-        if self._in_vain >= TRIES and self._end is None:
-            self._end = error
+    def _count_failure(self, error: CourseError) -> None:
+        """Count a failed start; after too many, give the sandbox up with `error`. Lock held."""
+        self._failed_starts += 1
+        if self._failed_starts >= MAX_FAILED_STARTS and self._final_error is None:
+            self._final_error = error
 
-    def _bury(self) -> None:
-        """Clear the launcher away; the next one starts when it is asked for. Lock held."""
+    def _discard_launcher(self) -> None:
+        """Close the launcher; the next one starts on demand. Lock held."""
         if self._launcher is not None:
             self._launcher.close()
         self._launcher = None

@@ -1,1 +1,1 @@
-"""Points for speed, measured where there is the device. Nothing in this room has run on a GPU yet."""
+"""Performance points, measured where the device is present. Nothing in this package has run on a GPU yet."""

@@ -1,4 +1,4 @@
-"""The clean processes that a submission is timed against: the library, an empty call, the device at its limit."""
+"""The baseline processes that a submission is timed against: the library, an empty call, the device at its limit."""
 
 from __future__ import annotations
 
@@ -12,78 +12,78 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from mlsys_grader.sandbox.inside import wire
-from mlsys_grader.sandbox.inside.timed import Player, Tensors, as_tensors, make_answer, project, to_arrays
+from mlsys_grader.sandbox.inside.timed import RoundRunner, Tensors, as_tensors, project, reply_to, to_arrays
 
 if TYPE_CHECKING:
     from mlsys_checks.sandboxed.performance import Performance, Work
 
 
-class Library(Player):
-    """The course's own side: the baseline, and the oracle of what a submission committed to."""
+class LibraryRunner(RoundRunner):
+    """The library call: the baseline, and the oracle for what a submission committed to."""
 
-    def answer(self, question: wire.Frame) -> wire.Frame:
-        """Beside rounds: `expect` {seeds, show} and a shown output in; what is right for those seeds out.
+    def handle(self, request: wire.Frame) -> wire.Frame:
+        """Serve rounds, `size` and `expect` {seeds, show}: from a shown output to the right values for those seeds.
 
-        Of every call the numbers to commit to and the outputs' norms, (calls, outputs); the output of call `show`;
-        and the numbers that the shown output would be committed to by, NaN where its shape is another.
+        Returns commitments and output norms of every call, (calls, outputs); the output of call `show`; and the
+        commitment of the shown output, NaN if its shape is wrong.
         """
-        if question.kind == "size":
-            self.play(0, 1)
+        if request.kind == "size":
+            self.run_round(0, 1)
             return wire.Frame("size", {"bytes": sum(t.numel() * t.element_size() for t in self.outputs[0])})
-        if question.kind != "expect":
-            return super().answer(question)
-        from mlsys_checks.trusted.compare import tolerance  # decides, so a sandbox does not have it
+        if request.kind != "expect":
+            return super().handle(request)
+        from mlsys_checks.trusted.compare import tolerance  # trusted side: absent from a sandbox
 
         numbers, norms, again = [], [], []
         allowed: list[float] = []
         shown: Tensors = ()
-        for place, seed in enumerate(question.meta["seeds"]):
+        for call_index, seed in enumerate(request.meta["seeds"]):
             outputs = as_tensors(self.call(*self.make(seed, self.device)))
             numbers.append(project(outputs, seed))
             norms.append([float(output.double().norm()) or output.numel() ** 0.5 for output in outputs])
             allowed = [tolerance(str(output.dtype).removeprefix("torch.")) for output in outputs]
-            if place == question.meta["show"]:
+            if call_index == request.meta["show"]:
                 shown = outputs
-                again = project(_alike(question.arrays, outputs), seed)
+                again = project(_match_shapes(request.arrays, outputs), seed)
         names, arrays = to_arrays(shown)
         arrays |= {"p": np.array(numbers), "norm": np.array(norms), "again": np.array(again, float)}
         arrays["tolerance"] = np.array(allowed)
         return wire.Frame("expected", {"dtypes": names}, arrays)
 
 
-def _alike(arrays: Mapping[str, np.ndarray], outputs: Tensors) -> Tensors:
-    """Arrays from a submission as tensors like the right outputs; NaN in place of one that has another shape."""
+def _match_shapes(arrays: Mapping[str, np.ndarray], outputs: Tensors) -> Tensors:
+    """Convert a submission's arrays to tensors like the right outputs; NaN for a wrong shape."""
     import torch
 
     tensors = []
-    for place, want in enumerate(outputs):
-        got = arrays.get(f"out{place}", np.empty(0))
+    for call_index, want in enumerate(outputs):
+        got = arrays.get(f"out{call_index}", np.empty(0))
         tensors.append(torch.from_numpy(got).to(want) if got.shape == tuple(want.shape) else want * torch.nan)
     return tuple(tensors)
 
 
-class Null(Player):
-    """Makes inputs and commits, but calls nothing: what the protocol itself costs."""
+class EmptyRunner(RoundRunner):
+    """Makes inputs and commits without calling anything: the cost of the protocol."""
 
-    def play(self, seed: int, calls: int) -> np.ndarray:
-        """Play a round with one output that was computed once."""
+    def run_round(self, seed: int, calls: int) -> np.ndarray:
+        """Run a round with one output computed in advance."""
         if not hasattr(self, "held"):
             self.held = self.call(*self.make(0, self.device))
             self.call = lambda *_: self.held
-        return super().play(seed, calls)
+        return super().run_round(seed, calls)
 
-    def answer(self, question: wire.Frame) -> wire.Frame:
-        """Beside rounds: `memory`, the bytes that are free on the device."""
-        if question.kind == "memory":
+    def handle(self, request: wire.Frame) -> wire.Frame:
+        """Serve rounds and `memory`, the free bytes on the device."""
+        if request.kind == "memory":
             import torch
 
             free = torch.cuda.mem_get_info()[0] if self.device == "cuda" else 0
             return wire.Frame("memory", {"free": free})
-        return super().answer(question)
+        return super().handle(request)
 
 
-class Bound(Player):
-    """The device at its limit: a copy that moves `work.size_bytes`, a square product of `work.flops` operations."""
+class DeviceLimitRunner(RoundRunner):
+    """The device at its limit: a copy that moves `work.size_bytes`, or a square product of `work.flops` operations."""
 
     def __init__(self, work: Work, role: str, device: str) -> None:
         import torch
@@ -102,25 +102,25 @@ class Bound(Player):
             self.target = torch.empty_like(self.source)
             self.step = lambda: torch.mm(self.source, self.source, out=self.target)
 
-    def play(self, seed: int, calls: int) -> np.ndarray:
-        """Run the calls one after the other, and wait for the device once, at the end."""
+    def run_round(self, seed: int, calls: int) -> np.ndarray:
+        """Run the calls back to back and synchronise once at the end."""
         for _ in range(calls):
             self.step()
         self.target[:1].sum().item()
         return np.zeros((calls, 1))
 
 
-def make_player(performance: Performance, role: str, device: str) -> Player:
-    """Make a player without any submission; `role` is `library`, `null`, `copy` or `product`, `device` torch's name."""
-    kinds: dict[str, type[Player]] = {"library": Library, "null": Null}
+def make_runner(performance: Performance, role: str, device: str) -> RoundRunner:
+    """Make a baseline runner; `role` is `library`, `empty`, `copy` or `product`, `device` a torch device."""
+    kinds: dict[str, type[RoundRunner]] = {"library": LibraryRunner, "empty": EmptyRunner}
     if role in kinds:
         return kinds[role](performance.make, performance.library, device)
     assert performance.work is not None
-    return Bound(performance.work, role, device)
+    return DeviceLimitRunner(performance.work, role, device)
 
 
 def main() -> NoReturn:
-    """Serve the judge in a clean process, whose standard input is the judge's socket."""
+    """Serve the judge, whose socket is standard input."""
     import torch
 
     channel = socket.socket(fileno=os.dup(0))
@@ -130,11 +130,11 @@ def main() -> NoReturn:
     performance = importlib.import_module(start.meta["checks"]).LAB[start.meta["check"]].performance
     cuda = start.meta["device"] == "cuda"
     if cuda and not torch.cuda.is_available():
-        wire.send(channel, make_answer(start, wire.Frame("ready", {"device": ""})))
+        wire.send(channel, reply_to(start, wire.Frame("ready", {"device": ""})))
         sys.exit(0)
-    player = make_player(performance, start.meta["role"], start.meta["device"])
+    runner = make_runner(performance, start.meta["role"], start.meta["device"])
     with torch.no_grad():
         name = torch.cuda.get_device_name() if cuda else "cpu"
-        wire.send(channel, make_answer(start, wire.Frame("ready", {"device": name})))
-        player.serve(channel)
+        wire.send(channel, reply_to(start, wire.Frame("ready", {"device": name})))
+        runner.serve(channel)
     sys.exit(0)

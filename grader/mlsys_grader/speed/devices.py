@@ -1,7 +1,6 @@
-"""Benches for a lab's performance points, and the devices that they are measured on.
+"""Benches for a lab's performance points, and the devices that they run on.
 
-One submission at a time has a device: a lock file per device is held while it is measured, by whichever course or
-command.
+Measurements on a device are serialised over all courses and commands by a lock file per device.
 """
 
 from __future__ import annotations
@@ -18,21 +17,23 @@ from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging.performance import has_device
 from mlsys_grader.sandbox.gpu import Gpu
 from mlsys_grader.speed.bench import Bench
-from mlsys_grader.speed.rounds import Effort
+from mlsys_grader.speed.rounds import MeasurementConfig
 from mlsys_lab.errors import CourseError, MissingToolError
 
 
 def find_measurable(lab: GradedLab) -> list[Check]:
-    """Find the lab's checks with points for speed whose device may be on this machine."""
+    """The lab's checks with performance points whose device may be on this machine."""
     checks = lab.checks.checks
     return [check for check in checks if check.performance is not None and has_device(check.performance.device)]
 
 
 @contextmanager
-def open_benches(lab: GradedLab, names: Collection[str], effort: Effort, gpu: Gpu) -> Iterator[dict[str, Bench]]:
-    """Open a bench for each of the checks called `names` whose device works here; `gpu` is the one to use.
+def open_benches(
+    lab: GradedLab, names: Collection[str], config: MeasurementConfig, gpu: Gpu
+) -> Iterator[dict[str, Bench]]:
+    """Open a bench for each check in `names` whose device works here; `gpu` is the GPU to use.
 
-    Waits for the devices, and holds them for the block. Raises `CourseError` where the course's own side fails.
+    Waits for the devices and holds them for the block. Raises `CourseError` if a baseline fails.
     """
     wanted = {check.name: check.performance for check in find_measurable(lab) if check.name in names}
     path = [lab.foreign_path] if lab.foreign_path else []
@@ -42,22 +43,21 @@ def open_benches(lab: GradedLab, names: Collection[str], effort: Effort, gpu: Gp
             stack.enter_context(hold_device(f"{kind}-{gpu.index}" if kind == "cuda" else kind))
         for name, performance in wanted.items():
             assert performance is not None
-            bench = Bench(performance, lab.info.checks_module, name, path, effort, gpu)
+            bench = Bench(performance, lab.info.checks_module, name, path, config, gpu)
             try:
                 found[name] = stack.enter_context(bench)
             except MissingToolError:
-                continue  # a driver without a device that works
+                continue  # a driver without a working device
         yield found
 
 
 def needs_gpu(found: Iterable[Bench]) -> bool:
-    """Whether any of the benches needs a GPU in the sandbox."""
     return any(bench.performance.device == "cuda" for bench in found)
 
 
 @contextmanager
 def hold_device(device: str) -> Iterator[None]:
-    """Hold a device: waits for other graders on this machine, of any course, that measure on it."""
+    """Hold a device: wait for other graders on this machine that measure on it."""
     path = Path(tempfile.gettempdir()) / f"mlsys-grader-{device}.lock"
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)

@@ -1,7 +1,7 @@
-"""Bring performance points into records: beside a check's own marks, and measured when they can be.
+"""Measure performance points for passed checks, and complete their verdicts.
 
-A check that was not passed has no performance points. One that was passed has them "not measured" until a machine with
-its device runs `grade`: then this part alone is measured and entered, and correctness is not judged again.
+A check that failed has no performance points. One that passed has them "not measured" until a machine with its device
+runs `grade`: then only this part is measured and entered, and correctness is not judged again.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from mlsys_checks.sandboxed.kernel_sources import give_sources, name_sources, read_sources
 from mlsys_checks.sandboxed.spec import Check, call_name
-from mlsys_checks.sandboxed.texts import give_texts, name_texts, read_texts
 from mlsys_checks.trusted.artifact import Artifact
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging.options import Options
 from mlsys_grader.judging.verdict import Verdict
 from mlsys_grader.sandbox.gpu import HOST_MEMORY_BYTES, find_gpu
-from mlsys_grader.sandbox.launcher import SandboxDied
+from mlsys_grader.sandbox.launcher import SandboxDiedError
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_grader.speed.bench import Bench
 from mlsys_grader.speed.devices import needs_gpu, open_benches
-from mlsys_grader.speed.rounds import Broken, Effort, Party
+from mlsys_grader.speed.rounds import MeasurementConfig, NoAnswerError, TimedProcess
 from mlsys_lab.errors import InputError
 
 MEMORY_BYTES = {"cpu": 3 << 30, "cuda": HOST_MEMORY_BYTES}
-"""What a timed process may hold of the host's memory."""
+"""Host memory limit of a timed process."""
 CPU_S = 3600
 
 
 def find_unmeasured(verdicts: Sequence[Verdict]) -> list[str]:
-    """Find the checks whose points for speed have not been measured, by name."""
+    """Names of the checks whose performance points have not been measured."""
     return [v.check for v in verdicts if v.performance is not None and not v.performance.measured]
 
 
@@ -40,14 +40,14 @@ def measure_all(
     lab: GradedLab,
     options: Options,
     wanted: dict[str, tuple[Artifact, tuple[Verdict, ...]]],
-    effort: Effort | None = None,
+    config: MeasurementConfig | None = None,
 ) -> Iterator[tuple[str, tuple[Verdict, ...]]]:
-    """Measure points for speed: yields each student with verdicts so completed; nothing without the device."""
-    effort = effort or Effort()
+    """Yield each student with verdicts completed by measurements; yields nothing without the device."""
+    config = config or MeasurementConfig()
     names = {name for _, verdicts in wanted.values() for name in find_unmeasured(verdicts)}
     gpu = find_gpu()
     with ExitStack() as stack:
-        found_benches = stack.enter_context(open_benches(lab, names, effort, gpu))
+        found_benches = stack.enter_context(open_benches(lab, names, config, gpu))
         if not found_benches:
             return
         given = gpu if needs_gpu(found_benches.values()) else None
@@ -63,11 +63,11 @@ def measure_all(
 
 def make_opener(
     sandbox: Sandbox, artifact: Artifact, check: Check, bench: Bench
-) -> Callable[[], AbstractContextManager[Party]]:
-    """Make what starts a timed process of a submission in the sandbox; at the end of its block that process is dead.
+) -> Callable[[], AbstractContextManager[TimedProcess]]:
+    """Make the function that starts a timed process of a submission; the process is dead after its block.
 
-    Of a traced check's submission, the process has loaded kernels only, and texts of kernels that a process before it
-    was asked for: nothing that could replace what the course calls.
+    For a traced check the process loads kernels only, plus kernel sources that an earlier process returned: nothing
+    that could replace what the course calls.
     """
     performance = check.performance
     assert performance is not None
@@ -86,41 +86,41 @@ def make_opener(
     }
 
     @contextmanager
-    def started(order: Mapping[str, Any]) -> Iterator[Party]:
+    def started(order: Mapping[str, Any]) -> Iterator[TimedProcess]:
         with sandbox.job() as job:
-            party = Party(job.channel, orders)
-            party.request("job", order, deadline=time.monotonic() + bench.effort.start_s)
-            yield party
+            process = TimedProcess(job.channel, orders)
+            process.request("job", order, deadline=time.monotonic() + bench.config.start_s)
+            yield process
 
     @contextmanager
-    def opened() -> Iterator[Party]:
-        """Lend the process that is timed, while no other submission is at work. `Broken` where the sandbox dies."""
+    def opened() -> Iterator[TimedProcess]:
+        """Open the timed process while no other submission runs. Raises `NoAnswerError` if the sandbox dies."""
         try:
-            with sandbox.turns.turn(alone=True):
-                texts = {}
-                if check.texts:
-                    with started({**order, "traced": False}) as party:
-                        texts = _read_texts(party, check, bench.effort)
-                with started({**order, "texts": texts}) as party:
-                    yield party
-        except SandboxDied:
-            raise Broken("it ended the whole sandbox") from None
+            with sandbox.access.hold(exclusive=True):
+                kernel_sources = {}
+                if check.kernel_sources:
+                    with started({**order, "traced": False}) as process:
+                        kernel_sources = _read_sources(process, check, bench.config)
+                with started({**order, "kernel_sources": kernel_sources}) as process:
+                    yield process
+        except SandboxDiedError:
+            raise NoAnswerError("it ended the whole sandbox") from None
 
     return opened
 
 
-def _read_texts(party: Party, check: Check, effort: Effort) -> dict[str, str]:
-    """The texts that a submission's functions give. Raises `Broken` unless it is text."""
+def _read_sources(process: TimedProcess, check: Check, config: MeasurementConfig) -> dict[str, str]:
+    """Kernel sources that a submission's functions return. Raises `NoAnswerError` unless they are text."""
     meta = {
-        "call": call_name(give_texts),
-        "uses": check.texts,
+        "call": call_name(give_sources),
+        "uses": check.kernel_sources,
         "time_limit_s": check.time_limit_s,
         "memory_bytes": None,
         "random_seed": 0,
     }
-    deadline = time.monotonic() + effort.start_s
-    reply = party.request("case", meta, name_texts(check.texts), deadline=deadline)
+    deadline = time.monotonic() + config.start_s
+    reply = process.request("case", meta, name_sources(check.kernel_sources), deadline=deadline)
     try:
-        return read_texts(check.texts, reply.arrays)
+        return read_sources(check.kernel_sources, reply.arrays)
     except InputError as error:
-        raise Broken(str(error)) from None
+        raise NoAnswerError(str(error)) from None

@@ -1,14 +1,13 @@
-"""Handwritten digits, real data that a laptop learns in a minute: what is drawn is judged by a classifier of its own.
+"""Handwritten digits, real data that a laptop learns in a minute, and a classifier to evaluate samples.
 
-data         load_digits() -> (train, held out), images in [-1, 1] with their classes
-classifier   Classifier, train_classifier(digits): reads clean images, and noisy ones for classifier guidance
-evaluation   accuracy, feature_distance (Fréchet), diversity, memorised_share
-pictures     sheet(images) -> pixels, write_png(path, pixels)
+data         load_digits() -> (train, held out), images in [-1, 1] with their classes classifier   Classifier,
+train_classifier(digits): for clean images, and noisy ones for classifier guidance evaluation   accuracy,
+feature_distance (Fréchet), diversity, memorised_fraction pictures     sheet(images) -> pixels, write_png(path, pixels)
 """
 
 from mlsys_lab.diffusion.digits.classifier import Classifier, train_classifier
 from mlsys_lab.diffusion.digits.data import Digits, load_digits
-from mlsys_lab.diffusion.digits.evaluation import accuracy, diversity, feature_distance, memorised_share
+from mlsys_lab.diffusion.digits.evaluation import accuracy, diversity, feature_distance, memorised_fraction
 from mlsys_lab.diffusion.digits.pictures import sheet, write_png
 
 __all__ = [
@@ -18,7 +17,7 @@ __all__ = [
     "diversity",
     "feature_distance",
     "load_digits",
-    "memorised_share",
+    "memorised_fraction",
     "sheet",
     "train_classifier",
     "write_png",

@@ -1,4 +1,4 @@
-"""A small classifier of digits, trained apart from any diffusion model: the judge of what such a model draws.
+"""A small classifier of digits, trained independently of any diffusion model to evaluate its samples.
 
 Dimension letters: B images of a batch, D features, K classes.
 """
@@ -17,9 +17,9 @@ STEPS, BATCH, RATE = 500, 128, 3e-3
 
 
 class Classifier(nn.Module):
-    """Two convolutions and two linear maps: images (B, 1, 8, 8) -> log-probabilities (B, K).
+    """Two convolutions and two linear layers: images (B, 1, 8, 8) -> log-probabilities (B, K).
 
-    With levels (B,) it reads noisy images, as classifier guidance needs; without, clean ones.
+    With noise levels (B,) it classifies noisy images, for classifier guidance; without, clean ones.
     """
 
     def __init__(self) -> None:
@@ -31,12 +31,12 @@ class Classifier(nn.Module):
         self.last = nn.Linear(FEATURES, CLASSES)
 
     def features(self, x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
-        """What the last map looks at, (B, D), of images (B, 1, 8, 8) with noise of levels sigma (B,)."""
+        """Features before the last layer, (B, D), of images (B, 1, 8, 8) with noise levels sigma (B,)."""
         require_images(x, 1, SIZE)
         sigma = sigma.to(x)
-        told = self.level((sigma + 0.01).log() / 4, None)[:, :, None, None]  # (B, 2·CHANNELS, 1, 1)
+        condition = self.level((sigma + 0.01).log() / 4, None)[:, :, None, None]  # (B, 2·CHANNELS, 1, 1)
         h = F.relu(self.first(x / (1 + sigma**2).sqrt()[:, None, None, None]))
-        h = F.max_pool2d(F.relu(self.second(h) + told), 2)
+        h = F.max_pool2d(F.relu(self.second(h) + condition), 2)
         return F.relu(self.third(h.flatten(1)))
 
     def forward(self, x: torch.Tensor, sigma: torch.Tensor | None = None) -> torch.Tensor:
@@ -46,7 +46,7 @@ class Classifier(nn.Module):
 
 
 def train_classifier(digits: Digits, *, seed: int = 0, steps: int = STEPS, noisy: float = 0.5) -> Classifier:
-    """Train a classifier on digits, a share `noisy` of each batch with noise of levels from 0.01 to 20."""
+    """Train a classifier on digits, a fraction `noisy` of each batch with noise levels from 0.01 to 20."""
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""scikit-learn's 1,797 handwritten digits of 8·8 pixels as a diffusion model wants them: in [-1, 1], some held out."""
+"""scikit-learn's 1,797 handwritten digits of 8 × 8 pixels, scaled to [-1, 1], with a held-out part."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 CLASSES, SIZE = 10, 8
 HELD_OUT = 5
-"""Every fifth image, in an order drawn once, is held out."""
+"""One image in HELD_OUT is held out, in a fixed random order."""
 
 
 class Digits(NamedTuple):
@@ -21,7 +21,7 @@ class Digits(NamedTuple):
 
 @cache
 def load_digits() -> tuple[Digits, Digits]:
-    """Digits to train on, 1,437, and digits held out, 360; not to be written to. Takes a second for scikit-learn."""
+    """Training digits, 1,437, and held-out digits, 360; read-only. Loading scikit-learn takes a second."""
     from sklearn import datasets
 
     pixels, classes = datasets.load_digits(return_X_y=True)

@@ -1,4 +1,4 @@
-"""How good drawn images are: their classes read back, their features' law, their variety, and whether they are copies.
+"""Quality of generated images: class accuracy, Fréchet distance of features, diversity, memorisation.
 
 Dimension letters: B images, D features.
 """
@@ -14,15 +14,15 @@ from mlsys_lab.errors import InputError
 
 @torch.no_grad()
 def accuracy(classifier: Classifier, images: torch.Tensor, labels: torch.Tensor) -> float:
-    """Share of images (B, 1, 8, 8) in which the classifier reads the class that was asked for, (B,)."""
+    """Fraction of images (B, 1, 8, 8) that the classifier assigns to the requested class, (B,)."""
     return float((classifier(images).argmax(1) == labels).double().mean())
 
 
 def frechet_distance(first: torch.Tensor, second: torch.Tensor) -> float:
-    """Squared Fréchet distance of two sets of vectors (B, D), each taken for a Gaussian (arXiv:1706.08500, eq. 6).
+    """Squared Fréchet distance of two sets of vectors (B, D), each fitted by a Gaussian (arXiv:1706.08500, eq. 6).
 
-    |μ₁ - μ₂|² + tr(C₁ + C₂ - 2·√(C₁·C₂)). InputError for fewer than two vectors. Sets must be of one size to be
-    compared: the smaller they are, the larger it is, even of one law.
+    The distance is |μ₁ - μ₂|² + tr(C₁ + C₂ - 2·√(C₁·C₂)). InputError for fewer than two vectors. Compare only sets of
+    equal size: the smaller they are, the larger the distance, even between samples of one distribution.
     """
     if min(len(first), len(second)) < 2:
         raise InputError("too few images for a distance", got=min(len(first), len(second)), expected="2 or more")
@@ -36,7 +36,7 @@ def frechet_distance(first: torch.Tensor, second: torch.Tensor) -> float:
 
 @torch.no_grad()
 def feature_distance(classifier: Classifier, first: torch.Tensor, second: torch.Tensor) -> float:
-    """Fréchet distance of two sets of images (B, 1, 8, 8) by the classifier's features."""
+    """Fréchet distance of two sets of images (B, 1, 8, 8) in the classifier's features."""
     features = [classifier.features(images, torch.zeros(len(images))) for images in (first, second)]
     return frechet_distance(*features)
 
@@ -48,14 +48,14 @@ def diversity(images: torch.Tensor, labels: torch.Tensor) -> float:
 
 
 def nearest_distances(images: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
-    """Distance of each image (B, ...) to the nearest of those known, (B,)."""
+    """Distance of each image (B, ...) to the nearest of the known ones, (B,)."""
     return torch.cdist(images.flatten(1), known.flatten(1)).amin(1)
 
 
-def memorised_share(images: torch.Tensor, training: torch.Tensor, held_out: torch.Tensor) -> float:
-    """Share of images nearer to a training image than nearly all held-out images are: about 0.05 if none is a copy.
+def memorised_fraction(images: torch.Tensor, training: torch.Tensor, held_out: torch.Tensor) -> float:
+    """Fraction of images nearer to a training image than nearly all held-out images are: about 0.05 without copies.
 
-    The bar is the 5th percentile of distances from held-out images (B, ...) to the training images.
+    The threshold is the 5th percentile of the distances from held-out images (B, ...) to the training images.
     """
     bar = np.percentile(nearest_distances(held_out, training).numpy(), 5)
     return float((nearest_distances(images, training) < bar).double().mean())

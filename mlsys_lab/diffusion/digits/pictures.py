@@ -1,4 +1,4 @@
-"""Sheets of drawn images, written as PNG without a library for pictures."""
+"""Contact sheets of images, written as PNG without an image library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlsys_lab.errors import InputError
 def sheet(images: torch.Tensor, columns: int = 10, *, zoom: int = 6, gap: int = 1) -> torch.Tensor:
     """Arrange images (B, 1, S, S) in [-1, 1] in rows of `columns`: pixels (height, width), uint8, ink black on white.
 
-    A pixel becomes `zoom`·`zoom`, with `gap` white pixels of the image around it; values beyond the range are cut off.
+    Each pixel becomes `zoom` × `zoom`, with `gap` white pixels around an image; values out of range are clipped.
     """
     if images.ndim != 4 or images.shape[1] != 1 or not len(images) or columns < 1:
         raise InputError("not images for a sheet", got=tuple(images.shape), expected="(B, 1, S, S), one or more")
@@ -29,7 +29,7 @@ def sheet(images: torch.Tensor, columns: int = 10, *, zoom: int = 6, gap: int = 
 
 
 def write_png(path: Path, pixels: torch.Tensor) -> None:
-    """Write grey pixels (height, width), uint8, as PNG; InputError where the file cannot be written."""
+    """Write grey pixels (height, width), uint8, as PNG; InputError if the file cannot be written."""
     height, width = pixels.shape
     rows = torch.nn.functional.pad(pixels, (1, 0)).numpy().tobytes()  # each row begins with its filter, 0: none
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)

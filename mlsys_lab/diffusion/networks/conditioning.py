@@ -1,6 +1,6 @@
-"""How a network is told the noise level and the class.
+"""Embeddings of noise level and class.
 
-Dimension letters: B images of a batch, E width of the condition, K classes.
+Dimension letters: B images of a batch, E width of the embedding, K classes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import nn
 from mlsys_lab.errors import InputError
 
 LOWEST, HIGHEST = -2, 6
-"""Frequencies of the level's sines, as powers of 2 in radians: c_noise, ln(σ)/4, goes from about -1.6 to 1.1."""
+"""Frequencies of the level's sinusoids, as powers of 2 in radians: c_noise, ln(σ)/4, ranges from about -1.6 to 1.1."""
 
 
 def sinusoids(values: torch.Tensor, width: int) -> torch.Tensor:
@@ -22,9 +22,9 @@ def sinusoids(values: torch.Tensor, width: int) -> torch.Tensor:
 
 
 class Condition(nn.Module):
-    """One vector (B, E) for each image: an MLP of the level's sinusoids, and the class's embedding added.
+    """Embedding (B, E) of each image's noise level (an MLP of sinusoids) plus its class embedding.
 
-    `labels` is the number of embeddings, the null class's among them; 0 for a network without classes.
+    `labels` is the number of class embeddings, null class included; 0 for an unconditional network.
     """
 
     def __init__(self, frequencies: int, width: int, labels: int) -> None:
@@ -34,19 +34,18 @@ class Condition(nn.Module):
         self.label = nn.Embedding(labels, width) if labels else None
 
     def forward(self, noise: torch.Tensor, label: torch.Tensor | None) -> torch.Tensor:
-        """Condition (B, E) of c_noise (B,) and label (B,); without labels given, the last one stands for all.
-
-        InputError for a label that there is not.
+        """Embedding (B, E) of c_noise (B,) and label (B,); without labels, the null class. InputError for an unknown
+        label.
         """
-        told: torch.Tensor = self.level(sinusoids(noise, self.frequencies))
+        condition: torch.Tensor = self.level(sinusoids(noise, self.frequencies))
         if self.label is None:
             if label is not None:
                 raise InputError("the network knows no classes", got="labels", expected="none")
-            return told
+            return condition
         if label is None:
             label = torch.full(noise.shape, self.labels - 1, device=noise.device)
         try:
-            return told + self.label(label)
+            return condition + self.label(label)
         except IndexError:
             got = f"{int(label.min())} to {int(label.max())}"
             raise InputError("no such class", got=got, expected=f"0 to {self.labels - 1}") from None

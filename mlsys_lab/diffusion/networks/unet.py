@@ -1,6 +1,6 @@
-"""The U-Net of diffusion, as ADM builds it (Dhariwal and Nichol, arXiv:2105.05233, §3 and its released code).
+"""The U-Net of diffusion models as in ADM (Dhariwal and Nichol, arXiv:2105.05233, §3 and its code).
 
-Dimension letters: B images of a batch, C channels, S size of an image, E width of the condition, N heads of H each.
+Dimension letters: B images of a batch, C channels, S size of an image, E width of the embedding, N heads of H each.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mlsys_lab.flops.unet import Block, UNetConfig, plan
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions beside a path that goes around them, and attention over all pixels where the plan says so."""
+    """Two convolutions with a skip connection, and attention over all pixels where the configuration says so."""
 
     def __init__(self, block: Block, condition: int, head_dim: int) -> None:
         super().__init__()
@@ -26,21 +26,21 @@ class ResidualBlock(nn.Module):
         self.attention = PixelAttention(block.out, head_dim) if block.attention else nn.Identity()
 
     def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
-        """Change images x (B, C, S, S) as the condition (B, E), after its SiLU, says; S may be halved or doubled."""
+        """Images x (B, C, S, S), modulated by the condition (B, E) after its SiLU; S may be halved or doubled."""
         h = self.first(self.resize(F.silu(self.first_norm(x))))
         scale, shift = self.modulation(condition)[:, :, None, None].chunk(2, dim=1)  # (B, C, 1, 1) each
         h = self.second(F.silu(self.second_norm(h) * (1 + scale) + shift))
         return self.attention(self.around(self.resize(x)) + h)
 
     def resize(self, x: torch.Tensor) -> torch.Tensor:
-        """Halve images by the mean of 2·2 pixels, double them by repetition, or leave them as they are."""
+        """Downsample by the mean of 2 × 2 pixels, upsample by repetition, or neither."""
         if self.resample == "down":
             return F.avg_pool2d(x, 2)
         return F.interpolate(x, scale_factor=2, mode="nearest") if self.resample == "up" else x
 
 
 class PixelAttention(nn.Module):
-    """Attention among all pixels of an image, added to it."""
+    """Attention among all pixels of an image, with a residual connection."""
 
     def __init__(self, channels: int, head_dim: int) -> None:
         super().__init__()
@@ -52,7 +52,6 @@ class PixelAttention(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Add what each pixel attends to: (B, C, S, S) -> (B, C, S, S)."""
         B, C, S, _ = x.shape
         heads = self.qkv(self.norm(x)).reshape(B, 3, self.heads, C // self.heads, S * S)
         q, k, v = heads.transpose(-1, -2).unbind(1)  # (B, N, S·S, H) each
@@ -61,10 +60,10 @@ class PixelAttention(nn.Module):
 
 
 class UNet(nn.Module):
-    """U-Net of diffusion: noisy images (B, C, size, size), c_noise (B,), label (B,) -> answers of that size.
+    """U-Net: noisy images (B, C, size, size), c_noise (B,), label (B,) -> predictions of that size.
 
-    Label K, or no label, is the null class. The last convolution of every block, of attention and of the network begins
-    at zero: a new network answers 0. Raises InputError for images of another shape and unknown labels.
+    Label K, or no label, is the null class. The last convolution of every block, of attention and of the network is
+    zero at initialisation: a new network predicts 0. Raises InputError for images of another shape and unknown labels.
     """
 
     def __init__(self, config: UNetConfig) -> None:
@@ -82,14 +81,14 @@ class UNet(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Set to zero the weights of all maps that are added to what goes around them, and of the last."""
+        """Zero the weights of the last layer and of every layer that is added to a skip connection."""
         for name, module in self.named_modules():
             if name.endswith(("second", "attention.out")) or name == "last":
                 module.weight.zero_()
                 module.bias.zero_()
 
     def forward(self, x: torch.Tensor, noise: torch.Tensor, label: torch.Tensor | None = None) -> torch.Tensor:
-        """Answer to noisy images x (B, C, size, size), of which noise (B,) says the level and label (B,) the class."""
+        """Prediction for noisy images x (B, C, size, size), c_noise `noise` (B,) and classes `label` (B,)."""
         require_images(x, self.config.channels, self.config.size)
         condition = F.silu(self.condition(noise, label))
         x = self.first(x)
@@ -104,6 +103,6 @@ class UNet(nn.Module):
 
 
 def norm(channels: int) -> nn.GroupNorm:
-    """A norm over groups of channels: 32 groups as in ADM, or fewer, so that each has 4 or more."""
+    """Group norm: 32 groups as in ADM, or fewer, so that each has at least 4 channels."""
     fitting = [count for count in (32, 16, 8, 4, 2) if channels % count == 0 and channels // count >= 4]
     return nn.GroupNorm(fitting[0] if fitting else 1, channels)

@@ -1,8 +1,8 @@
-"""A small diffusion model of handwritten digits, its students of few steps, and the classifier that judged them.
+"""A small diffusion model of handwritten digits, students distilled to few steps, and a classifier.
 
-`book/pretrain_digits.py` made model and classifier in a minute of one core, on the training part of
-`mlsys_lab.diffusion.digits.load_digits`, and `book/distil_digits.py` the students. How the loss fell stands in the file
-of weights (`read_metadata`), how good they are in book/data/measurements.
+`book/pretrain_digits.py` trained model and classifier in a minute on one core, on the training part of
+`mlsys_lab.diffusion.digits.load_digits`, and `book/distil_digits.py` the students. The weight files record the loss
+curves (`read_metadata`), book/data/measurements the quality.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from mlsys_lab.errors import InputError, MissingToolError
 from mlsys_lab.flops.dit import DiTConfig
 
 FOLDER = Path(__file__).parent
-MODEL, JUDGE, STUDENT = "digits.safetensors", "classifier.safetensors", "student-{}.safetensors"
+MODEL, CLASSIFIER, STUDENT = "digits.safetensors", "classifier.safetensors", "student-{}.safetensors"
 STUDENTS = (1, 2, 4, 8)
-"""Numbers of steps for which there is a student."""
+"""Numbers of steps with a student."""
 SCALES = ".scales"
-"""What follows the name of a matrix in 8 bits in that of its rows' scales."""
+"""Suffix of the row scales of an 8-bit matrix."""
 
 
 class Student(NamedTuple):
-    """A distilled denoiser, and the levels (S + 1,) that DDIM is to take it down: it knows no others."""
+    """A distilled denoiser, and the only noise schedule (S + 1,) that it supports, for DDIM."""
 
     denoiser: Preconditioned
     grid: torch.Tensor
@@ -41,15 +41,15 @@ class Student(NamedTuple):
 def load_digits_model(dtype: torch.dtype = torch.float32) -> Preconditioned:
     """The trained denoiser of digits (B, 1, 8, 8) in [-1, 1], classes 0 to 9, null class 10; stored in bf16.
 
-    MissingToolError where its file is missing, InputError where it is damaged, each in one line.
+    MissingToolError if its file is missing, InputError if it is damaged, each in one line.
     """
     return _load_denoiser(MODEL).to(dtype)
 
 
 def load_student(steps: int) -> Student:
-    """The digit model distilled to 1, 2, 4 or 8 steps; its matrices are stored in 8 bits, a scale for each row.
+    """The digit model distilled to 1, 2, 4 or 8 steps; its matrices are stored in 8 bits with a scale per row.
 
-    InputError for another number of steps; errors of files as `load_digits_model`.
+    InputError for another number of steps; file errors as `load_digits_model`.
     """
     if steps not in STUDENTS:
         raise InputError("no student of that many steps", got=steps, expected=f"one of {', '.join(map(str, STUDENTS))}")
@@ -58,62 +58,62 @@ def load_student(steps: int) -> Student:
 
 
 def read_config() -> DiTConfig:
-    """Sizes of the digit model's network, without its weights."""
+    """The digit model's network configuration, without its weights."""
     return DiTConfig(**read_metadata()["config"])
 
 
-def load_judge() -> Classifier:
-    """The classifier of digits that was trained apart; it reads noisy ones too. Errors as `load_digits_model`."""
+def load_classifier() -> Classifier:
+    """The classifier of clean and noisy digits. Errors as `load_digits_model`."""
     judge = Classifier()
-    _fill(judge, JUDGE)
+    _fill(judge, CLASSIFIER)
     return judge.requires_grad_(False).eval()
 
 
-def save(network: nn.Module, name: str, told: dict[str, Any]) -> None:
-    """Write a network's weights, in bf16, and what is told of it, as JSON, to a file of the package."""
+def save(network: nn.Module, name: str, metadata: dict[str, Any]) -> None:
+    """Write a network's weights in bf16, with metadata as JSON, to a file of the package."""
     weights = {key: value.detach().to(torch.bfloat16).contiguous() for key, value in network.state_dict().items()}
-    _write(weights, name, told)
+    _write(weights, name, metadata)
 
 
-def save_student(denoiser: Preconditioned, grid: torch.Tensor, told: dict[str, Any]) -> None:
-    """Write the student of levels `grid` (S + 1,), with what is told of it, to its file; matrices in 8 bits."""
+def save_student(denoiser: Preconditioned, grid: torch.Tensor, metadata: dict[str, Any]) -> None:
+    """Write the student for `grid` (S + 1,), with metadata, to its file; matrices in 8 bits."""
     weights: dict[str, torch.Tensor] = {}
     for key, value in denoiser.network.state_dict().items():
         weights[key] = value.detach().contiguous()
         if value.ndim == 2:
             weights[key + SCALES] = value.abs().amax(1, keepdim=True) / 127
             weights[key] = (value / weights[key + SCALES].clamp(min=1e-30)).round().to(torch.int8)
-    _write(weights, STUDENT.format(len(grid) - 1), {**describe(denoiser), "grid": grid.tolist(), **told})
+    _write(weights, STUDENT.format(len(grid) - 1), {**describe(denoiser), "grid": grid.tolist(), **metadata})
 
 
 def describe(denoiser: Preconditioned) -> dict[str, Any]:
-    """What `load_digits_model` needs to know beside weights: the network's sizes and what it predicts."""
+    """Metadata that `load_digits_model` needs: the network's configuration and prediction type."""
     network = denoiser.network
     if not isinstance(network, DiT):
         raise InputError("not a network that is saved", got=type(network).__name__, expected="DiT")
     return {
         "config": asdict(network.config),
         "prediction": denoiser.prediction,
-        "data_deviation": denoiser.data_deviation,
+        "data_deviation": denoiser.sigma_data,
     }
 
 
 def read_metadata(name: str = MODEL) -> dict[str, Any]:
-    """What a file of weights says of itself: sizes, prediction, training, and `curve`, (step, mean loss) pairs."""
+    """Metadata of a weight file: configuration, prediction type, training, and `curve`, (step, mean loss) pairs."""
     with _open(name) as file:
-        told: dict[str, Any] = json.loads((file.metadata() or {}).get("told", "{}"))
-    return told
+        metadata: dict[str, Any] = json.loads((file.metadata() or {}).get("told", "{}"))
+    return metadata
 
 
 def _load_denoiser(name: str) -> Preconditioned:
-    told = read_metadata(name)
-    network = DiT(DiTConfig(**told["config"]))
+    metadata = read_metadata(name)
+    network = DiT(DiTConfig(**metadata["config"]))
     _fill(network, name)
-    return Preconditioned(network, told["prediction"], told["data_deviation"]).requires_grad_(False).eval()
+    return Preconditioned(network, metadata["prediction"], metadata["data_deviation"]).requires_grad_(False).eval()
 
 
-def _write(weights: dict[str, torch.Tensor], name: str, told: dict[str, Any]) -> None:
-    save_file(weights, FOLDER / name, metadata={"format": "pt", "told": json.dumps(told)})
+def _write(weights: dict[str, torch.Tensor], name: str, metadata: dict[str, Any]) -> None:
+    save_file(weights, FOLDER / name, metadata={"format": "pt", "told": json.dumps(metadata)})
 
 
 def _fill(network: nn.Module, name: str) -> None:

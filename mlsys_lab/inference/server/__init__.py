@@ -21,7 +21,6 @@ metrics           metrics for Prometheus, named as in vLLM; prometheus_client
 snapshot          SnapshotRecorder: sequences, steps and blocks of a watched engine
 watchers          streams of snapshots to watchers (GET /watch)
 page              the page at /, with a chat and a view of the engine; its files are in `site`
-lab_scheduler     LabScheduler: a lab's scheduler in the engine
 ray_engine        RayEngine: replicas of the engine as a Ray Serve deployment
 prefix_router     PrefixRouter: Ray Serve's router, by `prefix`
 serve             serve(config): both processes, until a signal and the last response

@@ -13,8 +13,8 @@ class Message(Struct, tag=True):
 class EngineArgs(Message):
     """First command: how to build the engine.
 
-    `scheduler` is a Python file that defines `build(pages, page, limits)`; None takes the package's own scheduler.
-    `adapters` are folders by the names of the LoRA adapters.
+    `scheduler` is a Python file that defines `build(num_blocks, block_size, config)`; None takes the package's own
+    scheduler. `adapters` are folders by the names of the LoRA adapters.
     """
 
     num_blocks: int

@@ -36,9 +36,9 @@ class ServerConfig:
     `num_blocks` is the size of the KV cache; up to `max_num_seqs` sequences run and `max_queued_seqs` wait. A request
     may take `request_timeout_s` seconds; a client may take `client_timeout_s` seconds to send the head or the body of
     its request, or to read on. `port` 0 takes a free one. With `num_replicas` the engine is a Ray Serve deployment with
-    as many replicas. `scheduler` is a Python file that defines `build(pages, page, limits)`. `adapters` are folders in
-    PEFT's format, by model name. `allowed_hosts` are names by which clients may address the server, in addition to
-    `host` and loopback names.
+    as many replicas. `scheduler` is a Python file that defines `build(num_blocks, block_size, config)`. `adapters` are
+    folders in PEFT's format, by model name. `allowed_hosts` are names by which clients may address the server, in
+    addition to `host` and loopback names.
     """
 
     host: str = "127.0.0.1"

@@ -11,15 +11,14 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from mlsys_lab.errors import CourseError, InputError
 from mlsys_lab.inference.adapters import LoRAEngine, load_adapter
-from mlsys_lab.inference.engine import Engine, Request, RequestOutput, SamplingParams, SchedulerConfig
+from mlsys_lab.inference.engine import Engine, Request, RequestOutput, SamplingParams, Scheduler, SchedulerConfig
 from mlsys_lab.inference.pretrained import load_pair
-from mlsys_lab.inference.server.lab_scheduler import Build, LabScheduler
 from mlsys_lab.inference.server.messages import (
     Abort,
     Accepted,
@@ -43,6 +42,8 @@ from mlsys_lab.models.training import one_thread
 
 CommandQueue = queue.SimpleQueue[Command | None]
 BLOCK_SIZE = 16
+Build = Callable[[int, int, SchedulerConfig], Scheduler]
+"""Type of `build(num_blocks, block_size, config)` in a file of your own."""
 
 
 @dataclass
@@ -64,7 +65,7 @@ class Worker:
         config = SchedulerConfig(max_num_seqs=args.max_num_seqs)
         options: dict[str, Any] = {"num_blocks": args.num_blocks, "block_size": BLOCK_SIZE, "config": config}
         if args.scheduler:
-            options["scheduler"] = LabScheduler(load_build(args.scheduler), args.num_blocks, BLOCK_SIZE, config)
+            options["scheduler"] = load_build(args.scheduler)(args.num_blocks, BLOCK_SIZE, config)
         self.engine = (
             LoRAEngine(pair.target, adapters=adapters, **options) if adapters else Engine(pair.target, **options)
         )
@@ -168,7 +169,7 @@ def load_build(path: str) -> Build:
     module = sys.modules["scheduler"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not callable(build := getattr(module, "build", None)):
-        raise InputError(f"{path} defines no scheduler", expected="a function build(pages, page, limits)")
+        raise InputError(f"{path} defines no scheduler", expected="a function build(num_blocks, block_size, config)")
     checked: Build = build
     return checked
 

@@ -39,7 +39,7 @@ class TransformerChunk(nn.Module):
         """Run this chunk's blocks."""
         if self.is_first:
             x = self.model.embed(x, self._positions)
-        angles, bias = self.model.place(x, self._positions)
+        angles, bias = self.model.position_terms(x, self._positions)
         for layer in self._layers:
             x = self.model.blocks[layer](x, angles, bias)
         return self.model.predict(x) if self.is_last else x

@@ -63,7 +63,7 @@ def section(records: Mapping[str, Record]) -> str:
         _prose(
             f"The gradebook is the serial part (Amdahl): one process, {load.entry_s * 1e3:.0f} ms a student, beside",
             f"the judging. {STUDENTS:,} students take it {STUDENTS * load.entry_s / 60:.1f} minutes however many",
-            f"workers there are, and more than {load.most_workers} would wait for it. A worker more takes",
+            f"workers there are, and more than {load.max_useful_workers} would wait for it. A worker more takes",
             f"{max(two - one, 1):.0f} MB more on this machine; on a cluster each has a sandbox of its own, which is",
             f"the {one:.0f} MB of one worker, less the gradebook's process.",
         ),

@@ -17,13 +17,13 @@ from torch import nn
 from torch.func import functional_call
 
 from mlsys_lab.diffusion.engine import Engine, Request
-from mlsys_lab.diffusion.guidance import ClassifierFree
+from mlsys_lab.diffusion.guidance import ClassifierFreeGuidance
 from mlsys_lab.diffusion.networks import DiT
 from mlsys_lab.diffusion.preconditioning import Preconditioned
 from mlsys_lab.diffusion.process import Denoiser
 from mlsys_lab.diffusion.sampling import Noise, Sampling
 from mlsys_lab.diffusion.schedules import edm_grid
-from mlsys_lab.diffusion.training import descend, log_normal, p_losses
+from mlsys_lab.diffusion.training import log_normal, optimize, p_losses
 from mlsys_lab.flops.dit import DiTConfig, forward, preset
 from tests.bench.kernels.entries import Call, Entry, Machine, Program
 
@@ -133,7 +133,7 @@ def training(machine: Machine, layers: int, width: int, size: int, batch: int) -
             while True:
                 yield loss()
 
-        return partial(next, descend(fine, losses(), steps=10**6, rate=RATE))
+        return partial(next, optimize(fine, losses(), steps=10**6, rate=RATE))
 
     def gradients(loss: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return torch.autograd.grad(loss, list(weights.values()))
@@ -178,7 +178,7 @@ def draw_at_once(
 ) -> torch.Tensor:
     """Images (count, C, S, S) of a run in one batch: all of one request's class and steps, each of other noise."""
     noise = Noise((count, of.channels, of.size, of.size), like.seed, dtype, device)
-    guided = ClassifierFree(denoiser, SCALE, of.classes)
+    guided = ClassifierFreeGuidance(denoiser, SCALE, of.classes)
     return Sampling(guided, like.grid, noise, torch.full((count,), like.label, device=device)).run()
 
 

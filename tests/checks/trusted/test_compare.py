@@ -25,8 +25,8 @@ def test_whole_numbers_must_be_equal(dtype: str) -> None:
 def test_what_larger_values_left_of_each_other_is_as_exact_as_those() -> None:
     rows = np.array([[400.0, 400.0 + 1e-9], [400.0, 400.0 + 3e-9]])
     got, want = {"d": (rows[:, 1] - rows[:, 0])}, {"d": np.array([1e-9, 3e-9])}
-    assert close(got, want) is not None and close(got, want, least={"d": 400.0}) is None
-    assert close({"d": want["d"] + 1e-6}, want, least={"d": 400.0}) is not None
+    assert close(got, want) is not None and close(got, want, min_size={"d": 400.0}) is None
+    assert close({"d": want["d"] + 1e-6}, want, min_size={"d": 400.0}) is not None
 
 
 def test_tolerances_see_a_detour_through_the_next_smaller_dtype() -> None:

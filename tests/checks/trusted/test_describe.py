@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from mlsys_checks.sandboxed.scaling_laws import LAW
-from mlsys_checks.trusted.describe import FEW, describe_calls
+from mlsys_checks.trusted.describe import MAX_WRITTEN, describe_calls
 from mlsys_checks.trusted.scaling_laws.law import write_inputs
 
 
@@ -24,7 +24,7 @@ def test_the_account_is_code_that_makes_the_inputs_again() -> None:
 
 
 def test_a_long_column_is_taken_from_what_is_given() -> None:
-    arrays = {"x": np.ones(FEW + 1), "y": np.ones(2), "target": np.array(3e22)}
+    arrays = {"x": np.ones(MAX_WRITTEN + 1), "y": np.ones(2), "target": np.array(3e22)}
     lines = ['x = given["x"]', "y = np.array([1.0, 1.0])", "f(x, y, 3e+22)"]
     assert describe_calls("f(x, y, {target})")(arrays).splitlines() == lines
 

@@ -14,13 +14,13 @@ from mlsys_lab.diffusion.digits import (
     diversity,
     feature_distance,
     load_digits,
-    memorised_share,
+    memorised_fraction,
     sheet,
     train_classifier,
     write_png,
 )
 from mlsys_lab.diffusion.digits.evaluation import frechet_distance, nearest_distances
-from mlsys_lab.diffusion.pretrained import load_judge
+from mlsys_lab.diffusion.pretrained import load_classifier
 from mlsys_lab.errors import InputError
 
 
@@ -40,7 +40,7 @@ def test_a_classifier_is_trained_in_seconds():
 
 def test_the_judge_reads_held_out_digits_clean_and_noisy():
     """360 digits know a share of 0.98 to 0.007."""
-    judge, (_, held_out) = load_judge(), load_digits()
+    judge, (_, held_out) = load_classifier(), load_digits()
     assert accuracy(judge, *held_out) > 0.96
     sigma = torch.full((360,), 0.5)
     noisy = held_out.images + 0.5 * torch.randn(held_out.images.shape, generator=torch.Generator().manual_seed(0))
@@ -60,7 +60,7 @@ def test_the_frechet_distance_of_gaussians_is_their_formula():
 
 
 def test_the_distance_grows_with_what_is_wrong_with_images():
-    judge, (train, held_out) = load_judge(), load_digits()
+    judge, (train, held_out) = load_classifier(), load_digits()
     own = feature_distance(judge, train.images[:360], held_out.images)
     noise = torch.randn(held_out.images.shape, generator=torch.Generator().manual_seed(0))
     one_class = train.images[train.labels == 7]
@@ -74,8 +74,8 @@ def test_variety_and_copies():
     labels = train.labels[:10].repeat(36)
     assert diversity(repeated, labels) < diversity(train.images[:360], train.labels[:360])
     assert diversity(repeated[:10].repeat(3, 1, 1, 1) * 0, torch.arange(10).repeat(3)) == 0
-    assert memorised_share(held_out.images, train.images, held_out.images) == pytest.approx(0.05, abs=0.01)
-    assert memorised_share(train.images[:100] * 0.99, train.images, held_out.images) == 1
+    assert memorised_fraction(held_out.images, train.images, held_out.images) == pytest.approx(0.05, abs=0.01)
+    assert memorised_fraction(train.images[:100] * 0.99, train.images, held_out.images) == 1
 
 
 def read_png(path):

@@ -68,7 +68,7 @@ def test_no_label_is_the_null_class(network, config):
 
 def test_a_dit_block_begins_as_an_identity():
     model, (x, noise, label) = made(DiT, DIT), given()
-    tokens, condition = model.embed(x), model.begin(x, noise, label)
+    tokens, condition = model.embed(x), model.embed_condition(x, noise, label)
     torch.testing.assert_close(model.blocks[0](tokens, condition), tokens)
 
 

@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from mlsys_lab.benchmark import load
 from mlsys_lab.diffusion import pretrained
-from mlsys_lab.diffusion.digits import accuracy, diversity, feature_distance, load_digits, memorised_share
-from mlsys_lab.diffusion.guidance import ClassifierFree, ClassifierGuided
-from mlsys_lab.diffusion.pretrained import FOLDER, JUDGE, MODEL, load_digits_model, load_judge, read_metadata
+from mlsys_lab.diffusion.digits import accuracy, diversity, feature_distance, load_digits, memorised_fraction
+from mlsys_lab.diffusion.guidance import ClassifierFreeGuidance, ClassifierGuidance
+from mlsys_lab.diffusion.pretrained import CLASSIFIER, FOLDER, MODEL, load_classifier, load_digits_model, read_metadata
 from mlsys_lab.diffusion.samplers import SAMPLERS
 from mlsys_lab.diffusion.sampling import Noise, Sampling
 from mlsys_lab.diffusion.schedules import edm_grid
@@ -31,7 +31,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def judge():
-    return load_judge()
+    return load_classifier()
 
 
 def draw(denoiser, label, *, sampler="ddpm", steps=40, seed=0):
@@ -48,7 +48,7 @@ def unguided(model):
 @pytest.fixture(scope="module")
 def guided(model):
     """Images of the classes of half of the held-out digits, under guidance of 2."""
-    return draw(ClassifierFree(model, 2.0, 10), load_digits()[1].labels[:180], steps=20)
+    return draw(ClassifierFreeGuidance(model, 2.0, 10), load_digits()[1].labels[:180], steps=20)
 
 
 def test_it_draws_what_it_is_asked_for(unguided, guided, judge):
@@ -74,7 +74,7 @@ def test_guidance_costs_variety(unguided, guided):
 def test_images_are_no_copies(unguided):
     """Of held-out digits 5 % are as near as that; 360 images know this share to 0.0115."""
     train, held_out = load_digits()
-    assert memorised_share(unguided, train.images, held_out.images) < 0.085
+    assert memorised_fraction(unguided, train.images, held_out.images) < 0.085
 
 
 def test_the_record_says_what_the_weights_do(unguided, judge, model):
@@ -89,13 +89,13 @@ def test_the_record_says_what_the_weights_do(unguided, judge, model):
 def test_every_sampler_draws_digits(model, judge, sampler):
     """60 digits know a share of 0.98 to 0.018: three of those are allowed."""
     label = torch.arange(10).repeat(6)
-    images = draw(ClassifierFree(model, 2.0, 10), label, sampler=sampler, steps=10)
+    images = draw(ClassifierFreeGuidance(model, 2.0, 10), label, sampler=sampler, steps=10)
     assert accuracy(judge, images, label) > 0.92
 
 
 def test_a_classifier_guides_the_model_that_is_told_no_class(model, judge):
     label = torch.arange(10).repeat(6)
-    images = draw(ClassifierGuided(model, judge, 4.0, 10), label, steps=20)
+    images = draw(ClassifierGuidance(model, judge, 4.0, 10), label, steps=20)
     assert accuracy(judge, images, label) > 0.8
 
 
@@ -107,7 +107,7 @@ def test_guidance_on_an_interval_is_guidance_at_less_cost(model, judge):
         calls.append(len(x))
         return model(x, sigma, given)
 
-    images = draw(ClassifierFree(counted, 2.0, 10, low=0.5, high=5), label, steps=20)
+    images = draw(ClassifierFreeGuidance(counted, 2.0, 10, low=0.5, high=5), label, steps=20)
     assert accuracy(judge, images, label) > 0.92
     assert 20 * 60 < sum(calls) < 0.8 * 2 * 20 * 60
 
@@ -132,7 +132,7 @@ def test_a_missing_file_is_one_line(copied):
 def test_a_damaged_file_is_one_line(copied):
     (copied / "classifier.safetensors").write_bytes(b"nothing")
     with pytest.raises(InputError, match="a file of weights is damaged: got classifier") as caught:
-        load_judge()
+        load_classifier()
     assert "\n" not in str(caught.value)
 
 
@@ -142,17 +142,17 @@ def test_weights_that_are_not_numbers_are_one_line(copied):
     weights["last.bias"][3] = torch.nan
     save_file(weights, path)
     with pytest.raises(InputError, match=r"weights are not numbers: got last.bias of classifier"):
-        load_judge()
+        load_classifier()
 
 
 def test_weights_of_another_network_are_one_line(copied):
     path = copied / "classifier.safetensors"
     save_file({"last.bias": torch.zeros(3)}, path)
     with pytest.raises(InputError, match="weights do not fit the network: got classifier") as caught:
-        load_judge()
+        load_classifier()
     assert "\n" not in str(caught.value)
 
 
 def test_the_files_are_small_and_in_16_bits():
-    assert sum((FOLDER / name).stat().st_size for name in (MODEL, JUDGE)) < 1e6
+    assert sum((FOLDER / name).stat().st_size for name in (MODEL, CLASSIFIER)) < 1e6
     assert {value.dtype for value in load_file(FOLDER / MODEL).values()} == {torch.bfloat16}

@@ -13,13 +13,13 @@ from safetensors.torch import load_file, save_file
 from mlsys_lab.benchmark import load
 from mlsys_lab.diffusion import pretrained
 from mlsys_lab.diffusion.digits import accuracy, diversity, load_digits
-from mlsys_lab.diffusion.distillation import halve
-from mlsys_lab.diffusion.guidance import ClassifierFree
+from mlsys_lab.diffusion.distillation import halve_grid
+from mlsys_lab.diffusion.guidance import ClassifierFreeGuidance
 from mlsys_lab.diffusion.pretrained import (
     FOLDER,
     STUDENTS,
+    load_classifier,
     load_digits_model,
-    load_judge,
     load_student,
     read_metadata,
     save_student,
@@ -61,21 +61,23 @@ def test_a_student_draws_what_its_teacher_of_many_steps_draws(steps, converged):
     off, teacher_off = (float((images - converged).square().mean().sqrt()) for images in (drawn, teacher_s))
     assert off < 0.4 * teacher_off
     assert diversity(drawn, LABEL) == pytest.approx(diversity(converged, LABEL), rel=0.05)
-    assert accuracy(load_judge(), drawn, LABEL) == pytest.approx(accuracy(load_judge(), converged, LABEL), abs=0.03)
+    assert accuracy(load_classifier(), drawn, LABEL) == pytest.approx(
+        accuracy(load_classifier(), converged, LABEL), abs=0.03
+    )
     assert off == pytest.approx(FIGURES[f"student, {steps} steps"]["off"], rel=0.1)
 
 
 def test_a_student_can_be_guided(converged):
     student, grid = load_student(2)
-    guided = draw(ClassifierFree(student, 2.0, 10), grid)
-    assert accuracy(load_judge(), guided, LABEL) > 0.97
+    guided = draw(ClassifierFreeGuidance(student, 2.0, 10), grid)
+    assert accuracy(load_classifier(), guided, LABEL) > 0.97
     assert diversity(guided, LABEL) < 0.9 * diversity(converged, LABEL)
 
 
 def test_each_student_has_half_of_the_levels_of_the_one_before():
     grids = [load_student(steps).grid for steps in STUDENTS]
     assert [len(grid) - 1 for grid in grids] == list(STUDENTS)
-    assert all(torch.equal(halve(longer), shorter) for shorter, longer in pairwise(grids))
+    assert all(torch.equal(halve_grid(longer), shorter) for shorter, longer in pairwise(grids))
 
 
 def test_the_record_says_that_few_steps_of_the_teacher_are_alike():

@@ -39,10 +39,10 @@ def test_collecting_where_a_file_is_in_the_way(call, tmp_path, blocked, reason):
     assert read_tree(tmp_path) == before
 
 
-def test_a_file_in_the_way_of_a_students_folder(handed_in, call, tmp_path):
-    shutil.rmtree(handed_in / "submitted" / "bob")
-    (handed_in / "submitted" / "bob").write_text("mine")
-    expect_one_line(call("collect", "hand-ins", "--lab", "tiny"), f"cannot use {handed_in}/submitted/bob")
+def test_a_file_in_the_way_of_a_students_folder(submitted_at, call, tmp_path):
+    shutil.rmtree(submitted_at / "submitted" / "bob")
+    (submitted_at / "submitted" / "bob").write_text("mine")
+    expect_one_line(call("collect", "hand-ins", "--lab", "tiny"), f"cannot use {submitted_at}/submitted/bob")
 
 
 def test_a_name_out_of_an_archive_commands_no_terminal(call, tmp_path):

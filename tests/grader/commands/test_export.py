@@ -63,7 +63,7 @@ def test_who_has_no_verdict_gets_no_mark_and_is_named(graded, call):
 
 
 @pytest.mark.parametrize("command", ["export", "feedback"])
-def test_nothing_graded_yet(handed_in, call, tmp_path, command):
+def test_nothing_graded_yet(submitted_at, call, tmp_path, command):
     before = read_tree(tmp_path)
     arguments = ("--csv", "marks.csv") if command == "export" else ("--to", "pages")
     expect_one_line(

@@ -36,25 +36,25 @@ from tests.grader.conftest import CHECKS, PROJECT
         (("--time-factor", "inf"), "--time-factor cannot be that: got inf"),
     ],
 )
-def test_what_cannot_be_graded_is_told_before_anything_is_written(handed_in, call, arguments, said):
-    before = read_tree(handed_in)
+def test_what_cannot_be_graded_is_told_before_anything_is_written(submitted_at, call, arguments, said):
+    before = read_tree(submitted_at)
     expect_one_line(call("grade", "tiny", *arguments), said)
-    assert read_tree(handed_in) == before
+    assert read_tree(submitted_at) == before
 
 
-def test_nothing_is_run_without_a_sandbox(handed_in, call, monkeypatch):
+def test_nothing_is_run_without_a_sandbox(submitted_at, call, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    before = read_tree(handed_in)
+    before = read_tree(submitted_at)
     expect_one_line(
         call("grade", "tiny"),
         "bubblewrap is not installed; podman: it is not installed; docker: it is not installed; help: `apt",
     )
-    assert read_tree(handed_in) == before
+    assert read_tree(submitted_at) == before
 
 
-def test_nothing_handed_in_for_the_lab(handed_in, call):
-    shutil.rmtree(handed_in / "submitted")
-    (handed_in / "submitted").mkdir()
+def test_nothing_handed_in_for_the_lab(submitted_at, call):
+    shutil.rmtree(submitted_at / "submitted")
+    (submitted_at / "submitted").mkdir()
     said = "nothing was handed in for 01-tiny; help: mlsys-grader collect SOURCE --lab tiny"
     expect_one_line(call("grade", "tiny"), said)
     expect_one_line(call("grade", "tiny", "--student", "ada"), said)
@@ -81,9 +81,9 @@ def test_a_page_that_cannot_be_written_stops_no_other(graded, call):
 
 
 @pytest.mark.sandbox
-def test_an_interrupt_is_one_line(handed_in, tiny_labs):
+def test_an_interrupt_is_one_line(submitted_at, tiny_labs):
     code = "import sys; from mlsys_grader.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "--course", str(handed_in), "--labs", str(tiny_labs), "grade", "tiny"]
+    command = [sys.executable, "-c", code, "--course", str(submitted_at), "--labs", str(tiny_labs), "grade", "tiny"]
     path = os.pathsep.join([str(PROJECT), str(CHECKS)])
     with subprocess.Popen(
         command,
@@ -94,7 +94,7 @@ def test_an_interrupt_is_one_line(handed_in, tiny_labs):
         start_new_session=True,
     ) as process:
         deadline = time.monotonic() + 240
-        while not (handed_in / "records").exists() and process.poll() is None and time.monotonic() < deadline:
+        while not (submitted_at / "records").exists() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
         os.killpg(process.pid, signal.SIGINT)  # what Ctrl-C does: everything that runs under the command gets it
         _, err = process.communicate(timeout=240)

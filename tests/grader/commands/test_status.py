@@ -30,7 +30,7 @@ def test_status_says_where_each_submission_stands(graded, call):
     assert call("status", "tiny")[1].splitlines() == [line for line in out.splitlines() if "essay" not in line]
 
 
-def test_status_of_a_lab_that_nobody_handed_in(handed_in, call):
-    shutil.rmtree(handed_in / "submitted")
-    (handed_in / "submitted").mkdir()
+def test_status_of_a_lab_that_nobody_handed_in(submitted_at, call):
+    shutil.rmtree(submitted_at / "submitted")
+    (submitted_at / "submitted").mkdir()
     assert call("status") == (0, "nothing has been handed in\n", "")

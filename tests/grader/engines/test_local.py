@@ -3,7 +3,7 @@ import json
 import pytest
 
 from mlsys_grader.engines import Task
-from mlsys_grader.engines.local import AHEAD, LocalEngine
+from mlsys_grader.engines.local import PREFETCH, LocalEngine
 from mlsys_grader.intake.submission import read_submission
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.errors import CourseError
@@ -47,7 +47,7 @@ def test_tasks_are_taken_as_they_are_needed(sandbox, artifact):
 
     with LocalEngine(sandbox, workers=2, time_factor=5.0) as engine:
         for finished, _ in enumerate(engine.judge_all(tasks())):
-            assert len(taken) <= finished + 2 + AHEAD + 2  # at work, waiting, and ready at the same moment
+            assert len(taken) <= finished + 2 + PREFETCH + 2  # at work, waiting, and ready at the same moment
     assert len(taken) == 30
 
 

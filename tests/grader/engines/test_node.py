@@ -8,7 +8,7 @@ import pytest
 
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import node
-from mlsys_grader.judging.verdict import award
+from mlsys_grader.judging.verdict import pass_check
 from mlsys_grader.sandbox.gpu import Gpu
 from mlsys_lab.stack.labinfo import read_lab
 from tests.grader.conftest import FIXTURES
@@ -29,7 +29,7 @@ def worker(monkeypatch):
     bench = SimpleNamespace(performance=kernel_checks.LAB["double"].performance, measure=lambda opened: opened)
 
     @contextmanager
-    def open_benches(lab, names, effort, gpu):
+    def open_benches(lab, names, config, gpu):
         yield {"double": bench}
 
     monkeypatch.setattr(node, "open_benches", open_benches)
@@ -48,4 +48,4 @@ def test_kernels_are_judged_without_the_gpu_and_timed_with_it(worker):
     assert GradedLab(INFO).checks["double"].traced
     assert worker.ready("alike") == ""
     assert worker._engine.sandbox.device is None
-    assert worker._measured(None, award(kernel_checks.LAB["double"])).performance == Gpu(1)
+    assert worker._measured(None, pass_check(kernel_checks.LAB["double"])).performance == Gpu(1)

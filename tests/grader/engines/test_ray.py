@@ -19,11 +19,11 @@ from mlsys_grader.course.folder import Course
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.engines import Task, cluster
 from mlsys_grader.engines.local import LocalEngine
-from mlsys_grader.engines.ray import TRIES, RayEngine
+from mlsys_grader.engines.ray import MAX_TRIES, RayEngine
 from mlsys_grader.grading.grade import grade
 from mlsys_grader.intake.collect import collect
 from mlsys_grader.judging.options import Options
-from mlsys_grader.judging.performance import NOT_YET
+from mlsys_grader.judging.performance import NOT_MEASURED
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 from mlsys_lab.stack.labinfo import find_lab
 from tests.grader.processes import descendants
@@ -117,11 +117,11 @@ def test_the_same_seeds_give_the_same_verdicts_as_on_this_machine(ray, tiny, san
 @pytest.mark.weekly
 def test_a_submission_that_ends_workers_is_an_error_for_itself_only(ray, tiny, task, capfd):
     with RayEngine(tiny, workers=1, time_factor=3.0) as engine:
-        killer = Killer(TRIES)
+        killer = Killer(MAX_TRIES)
         killer.start()
         (always,) = engine.judge_all([task("always", double=SLOW)])
-        assert len(killer.killed) == TRIES
-        assert always.error.startswith(f"{TRIES} workers ended while they judged it: ")
+        assert len(killer.killed) == MAX_TRIES
+        assert always.error.startswith(f"{MAX_TRIES} workers ended while they judged it: ")
         (after,) = engine.judge_all([task("after")])
         assert not after.error
         assert all(verdict.passed for verdict in after.verdicts)
@@ -201,13 +201,13 @@ def test_what_is_timed_goes_to_a_worker_with_a_gpu(ray, tmp_path, monkeypatch):
         assert [verdict.check for verdict in result.verdicts] == [check.name for check in lab.checks.checks]
         assert all(verdict.passed for verdict in result.verdicts), result
         (speed,) = (verdict.performance for verdict in result.verdicts if verdict.performance is not None)
-        assert speed.why != NOT_YET, "who holds the GPU also measures"
+        assert speed.why != NOT_MEASURED, "who holds the GPU also measures"
     assert [result.student for result in results] == ["ada"]
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0})
     with RayEngine(lab, workers=1, time_factor=3.0) as engine:
         (alone,) = engine.judge_all(tasks)
     assert all(verdict.passed for verdict in alone.verdicts)
-    assert [verdict.performance.why for verdict in alone.verdicts if verdict.performance is not None] == [NOT_YET]
+    assert [verdict.performance.why for verdict in alone.verdicts if verdict.performance is not None] == [NOT_MEASURED]
 
 
 JOINED = """

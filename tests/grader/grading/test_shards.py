@@ -1,4 +1,4 @@
-"""A class in shares: the gradebook is that of one run, and no verdict from outside is taken on trust."""
+"""A class in shards: the gradebook is that of one run, and no verdict from outside is taken on trust."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import pytest
 from mlsys_grader.cli import main
 from mlsys_grader.course.folder import Course
 from mlsys_grader.gradebook.record import read_record
-from mlsys_grader.grading.shards import assign_share, merge, read_shares
+from mlsys_grader.grading.shards import assign_shard, merge, read_shards
 from mlsys_lab.errors import InputError
 from tests.grader.conftest import CHECKS, PROJECT
 
@@ -67,9 +67,9 @@ def collected(tiny_labs, hand_in, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def shares(collected, tiny_labs, tmp_path_factory):
-    """The class judged in three shares: one by the target that the workflow calls, the others by its command, here."""
-    out = tmp_path_factory.mktemp("shares")
+def shards(collected, tiny_labs, tmp_path_factory):
+    """The class judged in three shards: one by the target that the workflow calls, the others by its command, here."""
+    out = tmp_path_factory.mktemp("shards")
     done = make("grade-shard", LAB="tiny", LABS=tiny_labs, SHARD="1/3", IN=collected, OUT=out / "1")
     assert done.returncode == 0, done.stderr
     command = ["--labs", str(tiny_labs), "--course", str(collected), "shard", "tiny"]
@@ -85,21 +85,21 @@ def course(collected, tmp_path):
 
 
 @pytest.fixture
-def copies(shares, tmp_path):
-    return [Path(shutil.copytree(share, tmp_path / f"copy-{share.name}")) for share in shares]
+def copies(shards, tmp_path):
+    return [Path(shutil.copytree(shard, tmp_path / f"copy-{shard.name}")) for shard in shards]
 
 
 @pytest.mark.sandbox
-def test_shares_merged_give_the_gradebook_of_one_run(collected, shares, course, tiny, tiny_labs, tmp_path):
+def test_shares_merged_give_the_gradebook_of_one_run(collected, shards, course, tiny, tiny_labs, tmp_path):
     assert not (collected / "records").exists() and not (collected / "gradebook.db").exists(), "judging only reads"
-    found = [path.stem for folder in shares for path in (folder / "verdicts").iterdir()]
-    assert sorted(found) == sorted(CLASS) and all((folder / "verdicts").is_dir() for folder in shares)
+    found = [path.stem for folder in shards for path in (folder / "verdicts").iterdir()]
+    assert sorted(found) == sorted(CLASS) and all((folder / "verdicts").is_dir() for folder in shards)
     assert all(
         (folder / "feedback" / f"{path.stem}.html").is_file()
-        for folder in shares
+        for folder in shards
         for path in (folder / "verdicts").iterdir()
     )
-    merged = make("grade-merge", LAB="tiny", LABS=tiny_labs, IN=course.root, FROM=" ".join(map(str, shares)))
+    merged = make("grade-merge", LAB="tiny", LABS=tiny_labs, IN=course.root, FROM=" ".join(map(str, shards)))
     assert merged.returncode == 0, merged.stderr
     assert "7 entered, 0 not" in merged.stdout
 
@@ -117,30 +117,30 @@ def test_shares_merged_give_the_gradebook_of_one_run(collected, shares, course, 
             True,
         )
         assert course.feedback(student, LAB).is_file()
-    merge_again = ["--labs", str(tiny_labs), "--course", str(course.root), "merge", "tiny", *map(str, shares)]
+    merge_again = ["--labs", str(tiny_labs), "--course", str(course.root), "merge", "tiny", *map(str, shards)]
     assert main(merge_again) == 0 and gradebook(course) == gradebook(whole)
 
 
-def test_a_share_of_nobody_is_there_all_the_same(collected, shares, tiny_labs, course, tiny, tmp_path):
-    """Of seven students in as many shares some share has nobody, as it often is in a small class."""
-    number = next(n for n in range(1, 8) if not any(assign_share(student, 7) == n for student in CLASS))
+def test_a_share_of_nobody_is_there_all_the_same(collected, shards, tiny_labs, course, tiny, tmp_path):
+    """Of seven students in as many shards some shard has nobody, as it often is in a small class."""
+    number = next(n for n in range(1, 8) if not any(assign_shard(student, 7) == n for student in CLASS))
     command = ["--labs", str(tiny_labs), "--course", str(collected), "shard", "tiny"]
     assert main([*command, "--shard", f"{number}/7", "--out", str(tmp_path / "none")]) == 0
     files = [path for path in (tmp_path / "none").rglob("*") if path.is_file()]
     assert files and not any(path.name.startswith(".") for path in files), "or nothing would be uploaded"
-    assert len(read_shares(course, tiny, [*shares, tmp_path / "none"])) == len(CLASS)
+    assert len(read_shards(course, tiny, [*shards, tmp_path / "none"])) == len(CLASS)
     with pytest.raises(InputError, match="no verdicts in this folder"):
-        read_shares(course, tiny, [*shares, tmp_path / "nowhere"])
+        read_shards(course, tiny, [*shards, tmp_path / "nowhere"])
 
 
 def test_a_students_share_depends_on_nobody_else():
-    before = {student: assign_share(student, 4) for student in CLASS}
-    assert {student: assign_share(student, 4) for student in (*CLASS, "new")} == before | {
-        "new": assign_share("new", 4)
+    before = {student: assign_shard(student, 4) for student in CLASS}
+    assert {student: assign_shard(student, 4) for student in (*CLASS, "new")} == before | {
+        "new": assign_shard("new", 4)
     }
-    many = [assign_share(f"student{number}", 4) for number in range(4000)]
+    many = [assign_shard(f"student{number}", 4) for number in range(4000)]
     assert set(many) == {1, 2, 3, 4} and all(800 < many.count(number) < 1200 for number in (1, 2, 3, 4))
-    assert assign_share("ada", 1) == 1 and assign_share("ada", 4) == 3, "of every version of the grader"
+    assert assign_shard("ada", 1) == 1 and assign_shard("ada", 4) == 3, "of every version of the grader"
 
 
 def edited(copies, student, change):
@@ -202,7 +202,7 @@ def test_a_verdict_that_cannot_be_stops_the_merge_before_anything_is_written(nam
 def test_titles_hints_and_notes_are_the_courses_own(copies, course, tiny):
     edited(copies, "fay", on("double", title="<script>", hint="<script>"))
     edited(copies, "fay", lambda record: record.update(notes=["<script>"], entered=True))
-    records = {record.student: record for record, _ in read_shares(course, tiny, copies)}
+    records = {record.student: record for record, _ in read_shards(course, tiny, copies)}
     verdict = records["fay"].verdicts[0]
     assert (verdict.title, verdict.hint) == ("double", "2x, entry by entry")
     assert "<script>" not in str(records["fay"].notes) and not records["fay"].entered
@@ -231,7 +231,7 @@ def test_missing_doubled_and_unknown_students_and_odd_files_are_refused(copies, 
         odd.unlink()
     target = one.rename(course.root / "elsewhere.json")
     one.symlink_to(target)
-    with pytest.raises(InputError, match="not a file that a share writes"):
+    with pytest.raises(InputError, match="not a file that a shard writes"):
         list(merge(course, tiny, copies))
     assert not course.gradebook.exists()
 
@@ -251,11 +251,11 @@ def test_a_share_that_cannot_be_is_told(text, collected, tiny_labs, tmp_path, ca
 
 
 @pytest.mark.sandbox
-def test_performance_is_measured_for_shares_and_other_verdicts_pass_through(shares, collected, tiny_labs, tmp_path):
+def test_performance_is_measured_for_shares_and_other_verdicts_pass_through(shards, collected, tiny_labs, tmp_path):
     """The tiny lab has no performance points: what the target writes can be merged, and is what it read."""
     out = tmp_path / "timed"
-    done = make("grade-speed", LAB="tiny", LABS=tiny_labs, IN=collected, FROM=" ".join(map(str, shares)), OUT=out)
+    done = make("grade-speed", LAB="tiny", LABS=tiny_labs, IN=collected, FROM=" ".join(map(str, shards)), OUT=out)
     assert done.returncode == 0, done.stderr
     assert f"7 verdicts in {out}" in done.stdout
-    before = {path.name: path.read_bytes() for folder in shares for path in (folder / "verdicts").iterdir()}
+    before = {path.name: path.read_bytes() for folder in shards for path in (folder / "verdicts").iterdir()}
     assert {path.name: path.read_bytes() for path in (out / "verdicts").iterdir()} == before

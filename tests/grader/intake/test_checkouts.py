@@ -6,7 +6,7 @@ import pytest
 
 from mlsys_grader.intake import collect as module
 from mlsys_grader.intake.collect import COMMIT, collect
-from tests.grader.intake.hand_ins import LAB, git, put, statuses
+from tests.grader.intake.submitted import LAB, git, put, statuses
 
 
 def test_a_checkpoint_that_was_committed_is_no_hand_in(course, source):

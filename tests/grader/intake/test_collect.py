@@ -5,9 +5,9 @@ import pytest
 from mlsys_grader.intake import collect as module
 from mlsys_grader.intake import exports
 from mlsys_grader.intake.collect import collect, count_statuses
-from mlsys_grader.intake.exports import look_in_folder
+from mlsys_grader.intake.exports import find_in_folder
 from mlsys_lab.errors import InputError
-from tests.grader.intake.hand_ins import LAB, archive, put, said, statuses, taken, unpacked
+from tests.grader.intake.submitted import LAB, archive, put, said, statuses, taken, unpacked
 
 
 def test_a_folder_in_any_usual_shape(course, source):
@@ -199,7 +199,7 @@ def test_a_link_that_comes_between_look_and_open_hands_in_no_neighbours_file(sou
     """Each name on the way is opened in the folder above it, and none of them may be a link."""
     put(source, "ada/01-tiny.ipynb", "ada's")
     put(source, "mallory/work/01-tiny.ipynb", "mallory's")
-    found = {entry.student: entry for entry in look_in_folder(source, LAB).notebooks}
+    found = {entry.student: entry for entry in find_in_folder(source, LAB).notebooks}
     assert found["mallory"].read() == b"mallory's"
     path = source / "mallory" / swapped
     path.rename(source / "mallory" / "away")
@@ -210,8 +210,8 @@ def test_a_link_that_comes_between_look_and_open_hands_in_no_neighbours_file(sou
 
 
 def test_who_hands_in_without_end_costs_one_line(course, source, monkeypatch):
-    monkeypatch.setattr(module, "NOTEBOOKS", 3)
-    monkeypatch.setattr(exports, "ENTRIES", 5)
+    monkeypatch.setattr(module, "MAX_NOTEBOOKS", 3)
+    monkeypatch.setattr(exports, "MAX_ENTRIES", 5)
     for number in range(4):
         put(source, f"ada/{number}.ipynb")
     for number in range(6):

@@ -6,9 +6,9 @@ import zipfile
 import pytest
 
 from mlsys_grader.intake.collect import collect, count_statuses
-from mlsys_grader.intake.submission import FILE_BYTES
+from mlsys_grader.intake.submission import MAX_FILE_BYTES
 from mlsys_lab.errors import InputError
-from tests.grader.intake.hand_ins import LAB, archive, put, said, statuses, taken
+from tests.grader.intake.submitted import LAB, archive, put, said, statuses, taken
 
 
 def test_a_moodle_export(course, tmp_path):
@@ -69,10 +69,10 @@ def test_a_zip_bomb_is_cut_off(course, tmp_path):
         zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as file,
         file.open("ada.ipynb", "w") as entry,
     ):
-        for _ in range(FILE_BYTES // (1 << 20) + 20):
+        for _ in range(MAX_FILE_BYTES // (1 << 20) + 20):
             entry.write(bytes(1 << 20))
     collect(course, LAB, tmp_path / "bomb.zip")
-    assert course.submission("ada", LAB).stat().st_size == FILE_BYTES + 1
+    assert course.submission("ada", LAB).stat().st_size == MAX_FILE_BYTES + 1
 
 
 def test_a_damaged_entry_does_not_stop_the_others(course, tmp_path):
@@ -156,7 +156,7 @@ def test_a_time_in_what_a_platform_exports_is_the_students_own(course, source):
     put(source, "Ada_4711_assignsubmission_file_/01-tiny.ipynb")
     put(source, "Ada_4711_assignsubmission_file_/timestamp.txt", "2020-01-01 00:00:00 UTC")
     collect(course, LAB, source)
-    assert course.handed_in("Ada-4711", LAB) is None
+    assert course.submitted_at("Ada-4711", LAB) is None
 
 
 def test_a_canvas_export_tells_who_handed_in_text_only(course, tmp_path):
@@ -176,7 +176,7 @@ def test_a_sakai_export(course, source):
     put(source, "grades.csv", "")
     collect(course, LAB, source)
     assert taken(course) == {"Lovelace-Ada-alove": "a", "Ray-Bob-bray": "b", "Dee-Cy-cdee": "as bob's"}
-    assert course.handed_in("Ray-Bob-bray", LAB) is None, "the time is one that the student put there"
+    assert course.submitted_at("Ray-Bob-bray", LAB) is None, "the time is one that the student put there"
 
 
 METADATA = """
@@ -206,7 +206,7 @@ def test_a_gradescope_export_names_who_handed_in(course, tmp_path, home):
     }
     collect(course, LAB, archive(tmp_path / "g.zip", entries))
     assert taken(course) == {"jane@example.org": "j", "bob@example.org": "j", "Cy-Dee": "c"}
-    assert f"{course.handed_in('bob@example.org', LAB):%H:%M:%S}" == "04:06:07"
+    assert f"{course.submitted_at('bob@example.org', LAB):%H:%M:%S}" == "04:06:07"
 
 
 def test_a_students_own_metadata_name_nobody(course, source):

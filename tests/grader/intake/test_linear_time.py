@@ -9,7 +9,7 @@ from mlsys_checks.trusted.artifact import Notebook
 from mlsys_grader.course.folder import parse_stamp
 from mlsys_grader.course.tables import format_csv
 from mlsys_grader.intake.escaping import defuse_markdown
-from mlsys_grader.intake.hand_in import calls_up
+from mlsys_grader.intake.found import mentions_lab
 from mlsys_grader.intake.platforms import identify_student
 from mlsys_grader.intake.roster import explain_unclear
 from mlsys_lab.stack.artifact import Artifact, Cell
@@ -30,7 +30,7 @@ def compare_names(text):
 
 
 def look_for_lab(text):
-    return calls_up("01-tiny", text.encode)
+    return mentions_lab("01-tiny", text.encode)
 
 
 def write_table(text):

@@ -7,7 +7,7 @@ import pytest
 
 from mlsys_grader.intake.collect import COMMIT, collect
 from mlsys_grader.intake.repository import find_commit_time, list_notebooks, read_notebook
-from tests.grader.intake.hand_ins import LAB, git, put, said
+from tests.grader.intake.submitted import LAB, git, put, said
 
 DAY = 86_400
 PATH = "work/01-tiny.ipynb"

@@ -5,9 +5,9 @@ import unicodedata
 import pytest
 
 from mlsys_grader.intake.collect import collect
-from mlsys_grader.intake.hand_in import make_printable
+from mlsys_grader.intake.found import make_printable
 from mlsys_lab.errors import InputError
-from tests.grader.intake.hand_ins import LAB, archive, put, statuses, taken
+from tests.grader.intake.submitted import LAB, archive, put, statuses, taken
 
 
 def test_names_that_no_folder_may_have_are_made_plain_and_stay_apart(course, tmp_path):

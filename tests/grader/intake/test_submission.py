@@ -9,9 +9,9 @@ from mlsys_grader.intake import submission as module
 from mlsys_grader.intake.bounded import Worker
 from mlsys_grader.intake.sanitise import sanitise
 from mlsys_grader.intake.submission import (
-    CELLS,
-    FILE_BYTES,
-    TEXT_CHARACTERS,
+    MAX_CELLS,
+    MAX_FILE_BYTES,
+    MAX_TEXT_CHARACTERS,
     hash_submission,
     parse_submission,
     read_submission,
@@ -122,7 +122,7 @@ def test_what_is_no_file_is_not_read(tmp_path, tiny, make):
 def test_a_file_that_is_too_large_is_not_read(tmp_path, tiny):
     path = tmp_path / "01-tiny.ipynb"
     with path.open("wb") as file:
-        file.truncate(FILE_BYTES + 1)
+        file.truncate(MAX_FILE_BYTES + 1)
     assert read_submission(path, tiny).refusal.what == "the file is too large"
 
 
@@ -198,9 +198,12 @@ def test_a_corrupt_submission_is_rebuilt_as_the_blank_release(read, tiny):
 def test_a_notebook_that_would_take_nbgrader_for_ever_is_refused(read, hand_in):
     notebook = hand_in()
     cell = {"cell_type": "markdown", "metadata": {}, "source": ["a"]}
-    many = read({**notebook, "cells": notebook["cells"] + [cell] * CELLS})
+    many = read({**notebook, "cells": notebook["cells"] + [cell] * MAX_CELLS})
     assert "too many cells" in many.refusal.what and many.cells == ()
-    long = [{**cell, "source": ["x" * (TEXT_CHARACTERS // 2)]}, {**cell, "source": "x" * (TEXT_CHARACTERS // 2)}]
+    long = [
+        {**cell, "source": ["x" * (MAX_TEXT_CHARACTERS // 2)]},
+        {**cell, "source": "x" * (MAX_TEXT_CHARACTERS // 2)},
+    ]
     told = read({**notebook, "cells": notebook["cells"] + long})
     assert "text is too long" in told.refusal.what and told.cells == ()
     right = read({**notebook, "cells": notebook["cells"] + [cell] * 1000})

@@ -9,7 +9,7 @@ import pytest
 
 from mlsys_checks.trusted.verdict import draw_inputs
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.judging.oracle import Oracle, Oracles
+from mlsys_grader.judging.oracle import Oracle, OracleServer
 from tests.labs.harness import labs
 from tests.sampling import sample
 
@@ -39,7 +39,7 @@ def clear_up():
 def test_the_judge_stays_as_large_as_it_was(lab):
     """Each submission is asked one check, in turn, as far as the comparison."""
     checks = lab.checks.checks
-    with Oracles(GradedLab(lab.info)) as oracles:
+    with OracleServer(GradedLab(lab.info)) as oracles:
         held = []
         for check in islice(cycle(checks), SUBMISSIONS):
             with Oracle(oracles, {check.name: 1}) as oracle:

@@ -7,11 +7,11 @@ from mlsys_checks.sandboxed.spec import Mismatch
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging import oracle
 from mlsys_grader.judging import verdict as module
-from mlsys_grader.judging.judge import _Examination, judge
-from mlsys_grader.judging.oracle import Oracle, Oracles, draw_seed
+from mlsys_grader.judging.judge import _SubmissionJudge, judge
+from mlsys_grader.judging.oracle import Oracle, OracleServer, draw_seed
 from mlsys_grader.judging.problem import Problem
 from mlsys_grader.judging.process import Process
-from mlsys_grader.judging.verdict import deny_all
+from mlsys_grader.judging.verdict import fail_all
 
 pytestmark = pytest.mark.sandbox
 
@@ -33,7 +33,7 @@ def faulty_verdicts(tiny, sandbox, artifact, monkeypatch):
     monkeypatch.setattr(sandbox, "lab", lab)
 
     def of(double="def double(x):\n    return 2 * x\n"):
-        with Oracles(lab) as oracles:
+        with OracleServer(lab) as oracles:
             return {v.check: v for v in judge(artifact(double=double), sandbox, oracles, time_factor=3.0)}
 
     return of
@@ -92,7 +92,7 @@ def test_a_check_that_fails_a_public_case_is_asked_no_hidden_one(verdicts, asked
 def end(job):
     """Kill a process of a submission, and wait until it is dead."""
     job.kill()
-    while job.life.recv(4096):
+    while job.supervisor.recv(4096):
         pass
 
 
@@ -115,7 +115,7 @@ def test_an_answer_kept_from_a_public_case_shows_in_the_hidden_one(verdicts, ope
 
 
 def test_once_hidden_cases_are_asked_not_even_a_failure_to_load_is_quoted(verdicts, opened, monkeypatch):
-    real_inputs, real_load = Oracle.inputs, _Examination._load
+    real_inputs, real_load = Oracle.inputs, _SubmissionJudge._load
 
     def inputs(oracle, check, case):
         if case.hidden:
@@ -128,7 +128,7 @@ def test_once_hidden_cases_are_asked_not_even_a_failure_to_load_is_quoted(verdic
         return real_load(examination, *given)
 
     monkeypatch.setattr(Oracle, "inputs", inputs)
-    monkeypatch.setattr(_Examination, "_load", load)
+    monkeypatch.setattr(_SubmissionJudge, "_load", load)
     mean = verdicts()["mean"]
     assert (mean.earned, mean.hidden, mean.case) == (0, True, "no numbers")
     assert (mean.what, mean.got, mean.expected) == ("a case that is not shown fails", "", "")
@@ -252,7 +252,7 @@ def test_an_answer_that_is_too_large_is_not_read(verdicts):
 
 
 def test_what_cannot_be_judged_is_refused_check_by_check(tiny):
-    got = deny_all(tiny.checks.checks, Mismatch("the file is damaged"))
+    got = fail_all(tiny.checks.checks, Mismatch("the file is damaged"))
     assert [(v.check, v.points, v.earned, v.reason) for v in got] == [
         ("double", 1, 0, "the file is damaged"),
         ("mean", 2, 0, "the file is damaged"),
@@ -261,9 +261,9 @@ def test_what_cannot_be_judged_is_refused_check_by_check(tiny):
 
 
 def test_text_from_the_sandbox_becomes_one_short_printable_line():
-    line = module.make_line("a\x1b[31m\n\u202eb" + "c" * 1000)
+    line = module.to_line("a\x1b[31m\n\u202eb" + "c" * 1000)
     assert "\x1b" not in line and "\n" not in line and "\u202e" not in line
-    assert len(line) == module.TEXT
+    assert len(line) == module.MAX_CHARACTERS
 
 
 def test_one_process_serves_the_submission_and_one_the_memory_budget(verdicts, opened):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlsys_grader.judging.judge import DEATHS, judge
+from mlsys_grader.judging.judge import MAX_CRASHES, judge
 from mlsys_grader.sandbox.launcher import Job
 from mlsys_grader.sandbox.sandbox import Sandbox
 from tests.grader.processes import descendants, gone
@@ -49,30 +49,30 @@ def test_a_submission_that_is_alone_when_the_sandbox_dies_again_and_again_is_tol
     own, oracles, artifact, monkeypatch
 ):
     deaths = []
-    receive = Job.receive
+    send = Job.send
 
-    def die(job, **options):
-        if job.question == "case":
+    def die(job, kind, *given, **options):
+        if kind == "case":
             deaths.append(kill(own))
-        return receive(job, **options)
+        send(job, kind, *given, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Job, "receive", die)
+        patch.setattr(Job, "send", die)
         got = judge(artifact(), own, oracles, time_factor=3.0)
     assert {v.earned for v in got} == {0} and {v.fault for v in got} == {""}
-    assert {v.reason for v in got} == {f"it ended the whole sandbox: got {DEATHS} times, expected an answer"}
-    assert len(deaths) == 1 + DEATHS
+    assert {v.reason for v in got} == {f"it ended the whole sandbox: got {MAX_CRASHES} times, expected an answer"}
+    assert len(deaths) == 1 + MAX_CRASHES
     assert all(v.passed for v in judge(artifact(), own, oracles, time_factor=3.0))
 
 
 @pytest.mark.weekly
 def test_what_was_decided_before_the_sandbox_died_stands(own, oracles, artifact, monkeypatch):
     send = Job.send
-    questions = []
+    requests = []
 
     def die(job, kind, *given, **options):
-        questions.append(kind)
-        if len(questions) == 4:  # the cells, two cases of double, the public one of mean
+        requests.append(kind)
+        if len(requests) == 4:  # the cells, two cases of double, the public one of mean
             kill(own)
         send(job, kind, *given, **options)
 
@@ -80,5 +80,5 @@ def test_what_was_decided_before_the_sandbox_died_stands(own, oracles, artifact,
     seeds = {"double": 1, "mean": 2, "total": 3}
     got = judge(artifact(), own, oracles, time_factor=3.0, seeds=seeds)
     assert [(v.check, v.earned, v.seed) for v in got] == [("double", 1, 1), ("mean", 2, 2), ("total", 3, 3)]
-    asked = ["job", "case"]  # of mean, of total, of mean again with its hidden case
-    assert questions == ["job", "case", "case", "case", *asked, *asked, *asked, "case"]
+    again = ["job", "case"]  # of mean, of total, of mean again with its hidden case
+    assert requests == ["job", "case", "case", "case", *again, *again, *again, "case"]

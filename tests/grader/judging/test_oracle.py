@@ -8,7 +8,7 @@ import pytest
 from mlsys_checks.trusted.verdict import draw_inputs, public_inputs
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging import oracle as module
-from mlsys_grader.judging.oracle import AnswerTooLargeError, Fault, Oracle, Oracles
+from mlsys_grader.judging.oracle import AnswerTooLargeError, CheckError, Oracle, OracleServer
 from mlsys_lab.errors import CourseError
 from tests.grader.processes import descendants, gone
 
@@ -22,7 +22,7 @@ def faulty(tiny):
     lab = GradedLab(replace(tiny.info, checks_module="faulty_checks"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "LIMIT_S", 0.3)
-        with Oracles(lab) as running:
+        with OracleServer(lab) as running:
             yield lab.checks, running
 
 
@@ -33,7 +33,7 @@ def equal(a, b):
 def test_inputs_are_those_of_the_seed_drawn_ahead_or_not_and_the_secret_ones_stay(tiny, oracles):
     double, mean = tiny.checks["double"], tiny.checks["mean"]
     with Oracle(oracles, SEEDS) as oracle:
-        oracle.draw_ahead(mean, mean.cases[0])
+        oracle.prefetch_inputs(mean, mean.cases[0])
         for check in (double, mean):
             for case in check.cases:
                 whole = draw_inputs(check, case, SEEDS[check.name])
@@ -46,7 +46,7 @@ def test_an_answer_is_compared_with_what_the_drawn_inputs_ask_for(tiny, oracles)
     with Oracle(oracles, SEEDS) as oracle:
         for case in double.cases:
             x = oracle.inputs(double, case)["x"]
-            oracle.expect_ahead(double, case)
+            oracle.prefetch_expected(double, case)
             assert oracle.compare(double, case, {"y": 2 * x}) is None
         x = oracle.inputs(double, double.cases[0])["x"]
         mismatch = oracle.compare(double, double.cases[0], {"y": 3 * x})
@@ -76,10 +76,10 @@ def test_what_fails_in_the_course_s_own_code_is_a_fault_when_it_is_needed(faulty
     case = checks["double"].cases[0]
     with Oracle(oracles, FAULTY) as oracle:
         oracle.inputs(checks["expect_fails"], case)
-        oracle.expect_ahead(checks["expect_fails"], case)
-        with pytest.raises(Fault, match="check 'expect_fails' itself failed: ZeroDivisionError: an oracle's slip"):
+        oracle.prefetch_expected(checks["expect_fails"], case)
+        with pytest.raises(CheckError, match="check 'expect_fails' itself failed: ZeroDivisionError: an oracle's slip"):
             oracle.compare(checks["expect_fails"], case, {})
-        with pytest.raises(Fault, match="check 'draw_never_ends' itself failed: its inputs are not drawn within"):
+        with pytest.raises(CheckError, match="check 'draw_never_ends' itself failed: its inputs are not drawn within"):
             oracle.inputs(checks["draw_never_ends"], case)
 
 
@@ -88,7 +88,7 @@ def test_a_comparison_that_never_ends_is_ended_and_the_next_check_is_decided(fau
     case = checks["double"].cases[0]
     with Oracle(oracles, FAULTY) as oracle:
         oracle.inputs(checks["compare_never_ends"], case)
-        oracle.draw_ahead(checks["double"], case)
+        oracle.prefetch_inputs(checks["double"], case)
         with pytest.raises(AnswerTooLargeError, match="takes too long to compare"):
             oracle.compare(checks["compare_never_ends"], case, {})
         assert (spent_s := oracle.busy_s) == 2 * oracle._limit_s
@@ -99,9 +99,9 @@ def test_a_comparison_that_never_ends_is_ended_and_the_next_check_is_decided(fau
 def test_closing_ends_a_comparison_that_never_would(tiny):
     lab = GradedLab(replace(tiny.info, checks_module="faulty_checks"))
     check = lab.checks["compare_never_ends"]
-    with Oracles(lab) as oracles, Oracle(oracles, FAULTY, time_factor=1000.0) as oracle:
+    with OracleServer(lab) as oracles, Oracle(oracles, FAULTY, time_factor=1000.0) as oracle:
         oracle.inputs(check, check.cases[0])
-        oracle.expect_ahead(check, check.cases[0])
+        oracle.prefetch_expected(check, check.cases[0])
         oracle._ask("compare", check, check.cases[0], {})
         family = descendants(oracles._process.pid)
         start = time.monotonic()
@@ -111,7 +111,7 @@ def test_closing_ends_a_comparison_that_never_would(tiny):
 
 def test_a_process_that_was_killed_is_replaced_and_a_closed_one_is_not(tiny):
     double = tiny.checks["double"]
-    with Oracles(tiny) as oracles:
+    with OracleServer(tiny) as oracles:
         oracles.open_child().close()
         os.kill(oracles._process.pid, 9)
         with Oracle(oracles, SEEDS) as oracle:

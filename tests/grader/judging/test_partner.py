@@ -10,9 +10,9 @@ import pytest
 from mlsys_checks.runner import run_check
 from mlsys_checks.trusted.artifact import Artifact, Cell
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.judging import talk
+from mlsys_grader.judging import queries
 from mlsys_grader.judging.judge import judge
-from mlsys_grader.judging.oracle import Fault, Oracle, Oracles
+from mlsys_grader.judging.oracle import CheckError, Oracle, OracleServer
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.stack.labinfo import LabInfo
 
@@ -44,7 +44,7 @@ def lab(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def oracles(lab):
-    with Oracles(lab) as running:
+    with OracleServer(lab) as running:
         yield running
 
 
@@ -80,7 +80,7 @@ def test_what_a_call_was_given_serves_no_later_one(verdicts):
 
 @pytest.mark.sandbox
 def test_nobody_asks_without_end(verdicts, monkeypatch):
-    monkeypatch.setattr(talk, "QUESTIONS", 50)
+    monkeypatch.setattr(queries, "MAX_QUERIES", 50)
     verdict = verdicts(ENDLESS)["total"]
     assert verdict.earned == 0 and "more than 50 questions" in verdict.reason
 
@@ -91,8 +91,8 @@ def test_a_partner_whose_process_has_ended_is_the_checks_own_fault(oracles):
     with Oracle(oracles, {check.name: 7}) as oracle:
         oracle.inputs(check, case)
         assert oracle.reply(check, case, "read", 0).kind == "reply"
-        oracle._give_up()
-        with pytest.raises(Fault, match="itself failed"):
+        oracle._close_child()
+        with pytest.raises(CheckError, match="itself failed"):
             oracle.reply(check, case, "read", 0)
 
 

@@ -47,19 +47,19 @@ def test_messages_do_not_prolong_the_time_of_a_question(tiny, monkeypatch):
     process = Process(told, traced=False, time_factor=1.0)
     check, over = replace(tiny.checks.checks[0], time_limit_s=0.4), threading.Event()
 
-    def talk():
+    def send_messages():
         while not over.wait(0.1):
-            wire.send(theirs, wire.Frame("question"))
+            wire.send(theirs, wire.Frame("query"))
 
     with ours, theirs:
         process.send_case(check, {}, 0)
-        talking = threading.Thread(target=talk)
-        talking.start()
+        sending = threading.Thread(target=send_messages)
+        sending.start()
         with pytest.raises(wire.DeadlineError, match="too long"):
             for _ in range(100):
                 process.receive()
         over.set()
-        talking.join()
+        sending.join()
     assert process.busy_s > 0.9  # a limit until the first look, with its grace, and one from there
 
 
@@ -95,7 +95,7 @@ def test_a_submission_has_a_ceiling_by_the_clock(verdicts, monkeypatch, tiny):
     """However little of its time it was at work, as far as anybody can tell."""
     monkeypatch.setattr(Process, "settle", lambda self: None)
     monkeypatch.setattr(module_of_judge, "BUDGET_S", 6.0)
-    monkeypatch.setattr(module_of_judge, "CEILING", 0.25)
+    monkeypatch.setattr(module_of_judge, "WALL_CLOCK_FACTOR", 0.25)
     got = verdicts(double="import time\ndef double(x):\n    time.sleep(1.6)\n    return 2 * x\n")
     assert [v.earned for v in got.values()] == [0, 0, 0]
     for verdict in got.values():
@@ -114,7 +114,7 @@ def test_nobody_waits_for_a_process_beyond_its_deadline(tiny, monkeypatch):
         process.send_case(check, {}, 0)
         with pytest.raises(wire.DeadlineError, match="too long"):
             process.receive()
-    assert 0.5 < process.busy_s < module.PATIENCE * check.time_limit_s
+    assert 0.5 < process.busy_s < module.WALL_CLOCK_FACTOR * check.time_limit_s
 
 
 FORGER = """
@@ -132,8 +132,8 @@ def channel():
 def question():
     frame = sys._getframe()
     while frame:
-        if "question" in frame.f_locals:
-            return frame.f_locals["question"]
+        if "request" in frame.f_locals:
+            return frame.f_locals["request"]
         frame = frame.f_back
 
 

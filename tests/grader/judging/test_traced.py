@@ -9,7 +9,7 @@ import traced_checks
 
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging.judge import judge
-from mlsys_grader.judging.oracle import Oracles
+from mlsys_grader.judging.oracle import OracleServer
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.stack.artifact import Artifact, Cell
 from mlsys_lab.stack.labinfo import LabInfo
@@ -48,7 +48,7 @@ def verdicts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("labs") / "03-traced"
     info = LabInfo(folder, "traced", "traced", 1, 3, checks_module=traced_checks.__name__)
     lab = GradedLab(info)
-    with Sandbox(lab) as sandbox, Oracles(lab) as oracles:
+    with Sandbox(lab) as sandbox, OracleServer(lab) as oracles:
         yield lambda *cells: {
             v.check: v
             for v in judge(

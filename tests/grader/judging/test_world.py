@@ -10,9 +10,9 @@ from mlsys_checks.sandboxed.attempt import attempt
 from mlsys_checks.sandboxed.ranks import LOGS, join_ranks
 from mlsys_checks.trusted.artifact import Artifact, Cell
 from mlsys_grader.course.lab import GradedLab
-from mlsys_grader.judging import exchange
+from mlsys_grader.judging import router
 from mlsys_grader.judging.judge import judge
-from mlsys_grader.judging.oracle import Oracles
+from mlsys_grader.judging.oracle import OracleServer
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.stack.labinfo import LabInfo
 
@@ -43,7 +43,7 @@ def sandbox(lab):
 @pytest.fixture(scope="module")
 def verdicts(lab, sandbox):
     """Judge a program; its verdicts by check."""
-    with Oracles(lab) as oracles:
+    with OracleServer(lab) as oracles:
 
         def judge_program(shift: str, double: str = DOUBLE, time_factor: float = 3.0):
             source = f"#| export\nimport torch\n\n\n{double}\n\n{shift}"
@@ -168,7 +168,7 @@ def shift(rank, x):
 def test_logs_are_those_of_threads(lab, sandbox, verdicts, monkeypatch):
     """Whoever runs a program, threads or judged processes, what they posted is the same, event for event."""
     logged = []
-    monkeypatch.setattr(exchange.Exchange, "find_unreceived", lambda self: logged.append(self.logs))
+    monkeypatch.setattr(router.MessageRouter, "find_unreceived", lambda self: logged.append(self.logs))
     group = """\
 def shift(rank, x):
     pair = rank.group([1, 0]) if rank.size == 2 else rank

@@ -50,8 +50,8 @@ def test_how_near_a_tolerance_came_is_told(tiny, right):
     double = tiny.checks["double"]
     off = replace(double, expect=lambda arrays: {"y": 2 * arrays["x"] * (1 + 5e-10)})
     exact, near = (next(try_draws([check], right[:1], 20, seed=0, limit_s=60.0)) for check in (double, off))
-    assert exact.share == 0
-    assert near.lost == () and 0.2 < near.share < 0.5
+    assert exact.tolerance_used == 0
+    assert near.lost == () and 0.2 < near.tolerance_used < 0.5
 
 
 def test_a_mutant_that_passes_by_luck_is_found(tiny, trials):

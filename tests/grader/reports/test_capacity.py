@@ -54,9 +54,7 @@ def test_too_few_workers_means_a_line_that_only_grows():
 def test_the_gradebook_is_the_part_that_workers_do_not_help():
     load = Load(1000, 2.0, 0.0, 0.1)
     assert load.batch_s(10) == pytest.approx(200)
-    assert load.batch_s(load.most_workers) == load.batch_s(1000) == pytest.approx(100)
-    assert load.workers_within(200) == 10
-    assert load.workers_within(99) is None
+    assert load.batch_s(load.max_useful_workers) == load.batch_s(1000) == pytest.approx(100)
 
 
 def test_nothing_measured_is_an_error():

@@ -45,7 +45,7 @@ def test_the_figures_are_those_of_the_records(class_records, tiny):
     assert summary.bins == (1, 1, 0, 0, 0, 1, 0, 0, 0, 1)
     assert [(c.name, c.passed, c.tried) for c in summary.checks] == [("double", 3, 4), ("mean", 2, 4), ("total", 1, 4)]
     assert summary.checks[2].failures == (Failure("total is wrong: got …", 2),)
-    assert summary.whole == (("the file is damaged", ("dee",)),)
+    assert summary.failed_outright == (("the file is damaged", ("dee",)),)
     assert summary.slowest[0] == ("bob", 4.5) and len(summary.slowest) == 3
     assert all(check.performance is None for check in summary.checks)
 
@@ -54,7 +54,7 @@ def test_checks_that_fail_alike_are_no_submission_that_could_not_be_judged(tiny)
     """It was judged: that all its checks say one thing, as of a function that ends without `return`, is a failure."""
     alike = tuple(Verdict(n, n, m, 0, "`y` is None") for n, m in (("double", 1), ("mean", 2), ("total", 3)))
     summary = summarise([record("eve", (0, 0, 0), verdicts=alike)], tiny)
-    assert summary.whole == () and summary.checks[0].failures == (Failure("`y` is None", 1),)
+    assert summary.failed_outright == () and summary.checks[0].failures == (Failure("`y` is None", 1),)
 
 
 def test_what_no_honest_code_does_is_listed(class_records, tiny, capsys):

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from mlsys_grader.sandbox.inside import wire
-from mlsys_grader.sandbox.launcher import Job, SandboxDied
+from mlsys_grader.sandbox.launcher import Job, SandboxDiedError
 from tests.grader.processes import soon
 
 
 @pytest.fixture
 def ends():
-    """A job, and the ends of its sockets that a child and its attendant would hold."""
+    """A job, and the ends of its sockets that a child and its supervisor would hold."""
     channel, child = socket.socketpair()
-    life, attendant = socket.socketpair()
-    yield Job(channel, life), child, attendant
-    for end in (channel, child, life, attendant):
+    supervisor, peer = socket.socketpair()
+    yield Job(channel, supervisor), child, peer
+    for end in (channel, child, supervisor, peer):
         end.close()
 
 
@@ -95,21 +95,21 @@ def test_an_answer_larger_than_any_lab_needs_is_refused_unread(ends):
 @pytest.mark.parametrize(
     ("code", "words"), [(3, "ended itself with status 3"), (-9, "killed by signal 9"), ("x", "its process is gone")]
 )
-def test_the_attendant_tells_how_a_child_ended(ends, code, words):
-    job, _, attendant = ends
-    wire.send(attendant, wire.Frame("ended", {"code": code}), deadline=soon())
-    assert words in str(job.ending())
+def test_the_supervisor_tells_how_a_child_ended(ends, code, words):
+    job, _, peer = ends
+    wire.send(peer, wire.Frame("ended", {"code": code}), deadline=soon())
+    assert words in str(job.read_exit())
 
 
-def test_an_attendant_that_is_gone_without_a_word_means_that_the_sandbox_died(ends):
-    job, _, attendant = ends
-    attendant.close()
-    with pytest.raises(SandboxDied):
-        job.ending()
+def test_a_supervisor_that_is_gone_without_a_word_means_that_the_sandbox_died(ends):
+    job, _, peer = ends
+    peer.close()
+    with pytest.raises(SandboxDiedError):
+        job.read_exit()
 
 
 def test_a_child_that_closed_its_channel_but_lives_is_told_apart(ends, monkeypatch):
-    monkeypatch.setattr("mlsys_grader.sandbox.launcher.ENDING_S", 0.5)
+    monkeypatch.setattr("mlsys_grader.sandbox.launcher.EXIT_REPORT_S", 0.5)
     job, child, _ = ends
     child.close()
-    assert str(job.ending()) == "its process does not answer any more"
+    assert str(job.read_exit()) == "its process does not answer any more"

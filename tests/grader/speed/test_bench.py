@@ -23,8 +23,8 @@ import torch
 from mlsys_checks.sandboxed.performance import Performance, Work
 from mlsys_grader.sandbox.inside import timed, wire
 from mlsys_grader.speed import bench as module
-from mlsys_grader.speed.bench import Bench, least_call_s
-from mlsys_grader.speed.rounds import Effort, Party
+from mlsys_grader.speed.bench import Bench, min_call_s
+from mlsys_grader.speed.rounds import MeasurementConfig, TimedProcess
 from mlsys_grader.speed.times import Interval, Times
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 from tests.grader.timed_submissions import CHEATS, HONEST, OTHER_HONEST, PATCHED_CLOCK, SLOW, TAKES_OVER
@@ -34,8 +34,8 @@ PROJECT = Path(__file__).parents[3]
 CHECKS = Path(timed_checks.__file__).parent
 SPEED = timed_checks.LAB["mix"].performance
 ORDERS = {"make": "timed_calls:make", "call": "timed_calls:call", "device": "cpu"}
-QUICK = Effort(
-    rounds=6, warmup=1, blocks=1, most_blocks=1, least_round_s=4 * timed_calls.CALL_S, most_calls=16, noise=100.0
+QUICK = MeasurementConfig(
+    rounds=6, warmup=1, blocks=1, max_blocks=1, min_round_s=4 * timed_calls.CALL_S, max_calls=16, noise=100.0
 )
 
 
@@ -51,13 +51,13 @@ def process(source):
             module = ModuleType("artifact")
             exec(source, module.__dict__)
             while True:
-                question = wire.receive(inner)
-                wire.send(inner, timed.make_answer(question, timed.answer_timed(module, question)))
+                request = wire.receive(inner)
+                wire.send(inner, timed.reply_to(request, timed.handle_timed(module, request)))
         finally:
             os._exit(0)
     inner.close()
     try:
-        yield Party(channel, ORDERS)
+        yield TimedProcess(channel, ORDERS)
     finally:
         channel.close()
         with contextlib.suppress(ProcessLookupError):
@@ -120,13 +120,13 @@ def test_an_exception_a_death_and_a_hang_earn_nothing_and_say_why(measured):
     assert raised.why == "the timed code gave no answer: the timed code raised: ValueError: <script>"
     died = measured(HONEST + "def mix(x):\n    import os\n    os._exit(0)\n")
     assert died.earned == 0.0 and died.why.startswith("the timed code gave no answer")
-    patience = Effort(**{**vars(QUICK), "start_s": 5.0})
-    hung = measured(HONEST + "def mix(x):\n    while True: pass\n", effort=patience)
+    max_slowdown = MeasurementConfig(**{**vars(QUICK), "start_s": 5.0})
+    hung = measured(HONEST + "def mix(x):\n    while True: pass\n", config=max_slowdown)
     assert hung.earned == 0.0 and "times as long as it should" in hung.why
 
 
 def test_faster_than_can_be_is_no_mark_and_is_told(measured):
-    speed = Performance(**{**vars(SPEED), "least_s": 3600.0})
+    speed = Performance(**{**vars(SPEED), "min_s": 3600.0})
     verdict = measured(HONEST, performance=speed)
     assert verdict.earned == 0.0 and verdict.suspect.startswith("faster than can be")
 
@@ -140,7 +140,7 @@ def test_a_fraction_of_the_bound_is_measured_in_the_same_run():
 
 
 def test_too_noisy_is_not_measured(measured):
-    verdict = measured(HONEST, effort=Effort(**{**vars(QUICK), "noise": 0.0}))
+    verdict = measured(HONEST, config=MeasurementConfig(**{**vars(QUICK), "noise": 0.0}))
     assert (verdict.measured, verdict.earned) == (False, None)
     assert verdict.line.startswith("not measured here: too noisy here: medians are known to")
 
@@ -148,38 +148,38 @@ def test_too_noisy_is_not_measured(measured):
 def test_without_the_device_nothing_is_started(monkeypatch):
     monkeypatch.setattr(module, "has_device", lambda kind: False)
     monkeypatch.setattr(module, "_clean", None)
-    with pytest.raises(MissingToolError, match="no CUDA device here"), Bench(SPEED, "no_checks", "mix", [], QUICK):
+    with pytest.raises(MissingToolError, comparison="no CUDA device here"), Bench(SPEED, "no_checks", "mix", [], QUICK):
         pass
 
 
 def test_a_failure_of_the_courses_side_measures_nothing_and_the_next_finds_fresh_processes(measured, bench):
     """A submission that fills the device can bring it about: it must cost nobody else anything."""
-    before = list(bench._parties)
+    before = list(bench._processes)
     before[0].channel.shutdown(socket.SHUT_RDWR)
     broken = measured(HONEST)
     assert (broken.measured, broken.earned) == (False, None) and "the measurement itself failed" in broken.why
-    assert measured(HONEST).earned > 2 and not set(map(id, bench._parties)) & set(map(id, before))
+    assert measured(HONEST).earned > 2 and not set(map(id, bench._processes)) & set(map(id, before))
 
 
 def test_a_submission_has_so_much_time_and_no_more(measured):
     stalls = (
         TAKES_OVER
         + """
-def answer(self, question, before=Player.answer):
-    if question.kind == "show":
+def handle(self, request, before=RoundRunner.handle):
+    if request.kind == "show":
         time.sleep(3600)
-    return before(self, question)
-Player.answer = answer
+    return before(self, request)
+RoundRunner.handle = handle
 """
     )
     start = time.monotonic()
-    verdict = measured(stalls, effort=Effort(**{**vars(QUICK), "most_s": 5.0}))
+    verdict = measured(stalls, config=MeasurementConfig(**{**vars(QUICK), "max_total_s": 5.0}))
     assert verdict.earned == 0.0 and time.monotonic() - start < 600  # it would stall for an hour
 
 
 def test_the_courses_own_failure_is_told(capfd):
     nowhere = Bench(SPEED, "no_such_checks", "mix", [str(CHECKS)], QUICK)
-    with pytest.raises(CourseError, match="the baseline's process did not start"), nowhere:
+    with pytest.raises(CourseError, comparison="the baseline's process did not start"), nowhere:
         pass
     assert "No module named 'no_such_checks'" in capfd.readouterr().err
 
@@ -204,10 +204,10 @@ def test_an_interval_of_a_median_holds_in_19_of_20_draws_or_more(count):
 
 def test_the_floor_is_the_data_sheets_or_half_the_measured_bound():
     speed = Performance(**{**vars(SPEED), "work": Work(3.35e12, 2 * 989.4e12, "bf16")})
-    assert least_call_s(speed, Times(), "NVIDIA H100 80GB HBM3") == pytest.approx(2.0, rel=0.01)
-    assert least_call_s(Performance(**{**vars(SPEED), "least_s": 5.0}), Times(), "cpu") == 5.0
+    assert min_call_s(speed, Times(), "NVIDIA H100 80GB HBM3") == pytest.approx(2.0, rel=0.01)
+    assert min_call_s(Performance(**{**vars(SPEED), "min_s": 5.0}), Times(), "cpu") == 5.0
     bound = Performance(**{**vars(speed), "against": "bound"})
-    assert least_call_s(bound, Times(baseline=[Interval(4.0, 5.0, 6.0)]), "cpu") == 2.0
+    assert min_call_s(bound, Times(baseline=[Interval(4.0, 5.0, 6.0)]), "cpu") == 2.0
 
 
 @pytest.mark.parametrize(
@@ -220,18 +220,21 @@ def test_the_floor_is_the_data_sheets_or_half_the_measured_bound():
     ],
 )
 def test_a_specification_that_cannot_be_is_refused(change, message):
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, comparison=message):
         Performance(**{**vars(SPEED), **change})
 
 
 def test_memory_that_is_not_given_back_is_told(monkeypatch):
     free = iter([10 << 30, 1 << 30, 1 << 30])
-    monkeypatch.setattr(module, "_free_bytes", lambda null: next(free))
+    monkeypatch.setattr(module, "_free_bytes", lambda empty: next(free))
     monkeypatch.setattr(module, "MEMORY_WAIT_S", -1.0)
-    with pytest.raises(CourseError, match="device memory of a dead submission"), module._memory_back(None):
+    with (
+        pytest.raises(CourseError, comparison="device memory of a dead submission"),
+        module._require_memory_freed(None),
+    ):
         pass
     free = iter([10 << 30, 1 << 30, 10 << 30])
     monkeypatch.setattr(module, "MEMORY_WAIT_S", 60.0)
-    with module._memory_back(None):
+    with module._require_memory_freed(None):
         time.sleep(0)
     assert next(free, None) is None

@@ -13,7 +13,7 @@ from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.sandbox.gpu import Gpu
 from mlsys_grader.speed import devices as module
 from mlsys_grader.speed.devices import find_measurable, hold_device, needs_gpu, open_benches
-from mlsys_grader.speed.rounds import Effort
+from mlsys_grader.speed.rounds import MeasurementConfig
 from mlsys_lab.errors import MissingToolError
 from mlsys_lab.stack.labinfo import read_lab
 from tests.grader.conftest import FIXTURES, PROJECT
@@ -44,7 +44,7 @@ class Twice(GradedLab):
 class Standing:
     """In place of a bench: its processes are another test's matter."""
 
-    def __init__(self, performance, checks, check, path, effort, gpu):
+    def __init__(self, performance, checks, check, path, config, gpu):
         self.performance, self.gpu = performance, gpu
 
     def __enter__(self):
@@ -77,7 +77,7 @@ def test_two_checks_on_one_device_share_the_hold_on_it(twice, monkeypatch):
     """Each asking for it would wait for the other for ever."""
     monkeypatch.setattr(module, "Bench", Standing)
     assert [check.name for check in find_measurable(twice)] == ["mix", "mix_again"]
-    with open_benches(twice, {"mix", "mix_again"}, Effort(), Gpu(2)) as found:
+    with open_benches(twice, {"mix", "mix_again"}, MeasurementConfig(), Gpu(2)) as found:
         assert list(found) == ["mix", "mix_again"] and {bench.gpu for bench in found.values()} == {Gpu(2)}
         assert not needs_gpu(found.values())
         other = hold("cpu")
@@ -88,8 +88,8 @@ def test_two_checks_on_one_device_share_the_hold_on_it(twice, monkeypatch):
 
 def test_only_what_is_asked_for_and_works_here(twice, monkeypatch):
     monkeypatch.setattr(module, "Bench", Nowhere)
-    with open_benches(twice, {"mix"}, Effort(), Gpu()) as found:
+    with open_benches(twice, {"mix"}, MeasurementConfig(), Gpu()) as found:
         assert found == {}
     monkeypatch.setattr(module, "has_device", lambda kind: False)
-    with open_benches(twice, {"mix"}, Effort(), Gpu()) as found:
+    with open_benches(twice, {"mix"}, MeasurementConfig(), Gpu()) as found:
         assert found == {}

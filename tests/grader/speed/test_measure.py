@@ -20,20 +20,20 @@ from mlsys_grader.gradebook.record import read_record
 from mlsys_grader.grading import entries as entering
 from mlsys_grader.grading.grade import Options, grade
 from mlsys_grader.grading.measure import measure_pending
-from mlsys_grader.grading.shards import judge_share, measure_share, merge
+from mlsys_grader.grading.shards import judge_shard, measure_shard, merge
 from mlsys_grader.judging import performance
 from mlsys_grader.release.build import release
 from mlsys_grader.reports.export import to_csv
 from mlsys_grader.speed import devices as benches
-from mlsys_grader.speed.rounds import Effort
+from mlsys_grader.speed.rounds import MeasurementConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.labinfo import find_lab
 from tests.grader.conftest import FIXTURES, PROJECT
 
 pytestmark = pytest.mark.alone
 LAB = "02-timed"
-QUICK = Effort(
-    rounds=6, warmup=1, blocks=1, most_blocks=1, least_round_s=2 * timed_calls.CALL_S, most_calls=4, noise=100.0
+QUICK = MeasurementConfig(
+    rounds=6, warmup=1, blocks=1, max_blocks=1, min_round_s=2 * timed_calls.CALL_S, max_calls=4, noise=100.0
 )
 MIX = "#| export\nimport time\nimport torch\n\n\ndef mix(x):\n    time.sleep({wait})\n    return {out}\n"
 RIGHT = "torch.softmax(x @ x.T, dim=-1) @ x"
@@ -161,8 +161,8 @@ def test_shares_are_measured_elsewhere_and_merged(course_once, timed, tmp_path):
     shutil.copytree(course_once.root / "submitted", course.root / "submitted")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(performance, "has_device", lambda kind: False)
-        list(judge_share(course, timed, Options(time_factor=3), ["ada", "ben", "cy"], tmp_path / "share"))
-    found = list(measure_share(course, timed, Options(), [tmp_path / "share"], tmp_path / "timed", QUICK))
+        list(judge_shard(course, timed, Options(time_factor=3), ["ada", "ben", "cy"], tmp_path / "share"))
+    found = list(measure_shard(course, timed, Options(), [tmp_path / "share"], tmp_path / "timed", QUICK))
     speeds = {record.student: record.verdicts[0].performance for record in found}
     assert all(speed.measured for speed in speeds.values()) and speeds["cy"].earned == 0
     assert speeds["ada"].earned > 1.5 * speeds["ben"].earned > 0
@@ -181,7 +181,7 @@ def test_shares_are_measured_elsewhere_and_merged(course_once, timed, tmp_path):
     ):
         path = Path(shutil.copytree(tmp_path / "timed", tmp_path / f"lie-{student}")) / "verdicts" / f"{student}.json"
         path.write_text(json.dumps(lie))
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, comparison=said):
             list(merge(course, timed, [tmp_path / f"lie-{student}"]))
     assert not course.gradebook.exists()
 

@@ -7,13 +7,13 @@ import pytest
 import timed_checks
 
 from mlsys_grader.sandbox.inside import wire
-from mlsys_grader.speed.bench import decide
-from mlsys_grader.speed.rounds import Effort, Match, Party
+from mlsys_grader.speed.bench import score
+from mlsys_grader.speed.rounds import Comparison, MeasurementConfig, TimedProcess
 
 SPEED = timed_checks.LAB["mix"].performance
 
 
-class Recorded(Party):
+class Recorded(TimedProcess):
     """Plays rounds of given lengths and vouches for itself; writes down when it is asked."""
 
     def __init__(self, name, seconds, journal):
@@ -39,7 +39,7 @@ def forever(*values):
         yield values[-1]
 
 
-def play(library, null, submission, **effort):
+def run(library, empty, submission, **config):
     journal = []
 
     @contextmanager
@@ -48,14 +48,14 @@ def play(library, null, submission, **effort):
         yield Recorded("submission", submission, journal)
         journal.append("dead")
 
-    effort = Effort(**{"rounds": 6, "warmup": 1, "blocks": 2, "most_blocks": 2, **effort})
-    parties = Recorded("library", library, journal), Recorded("null", null, journal)
-    match = Match(SPEED, *parties, opened, effort=effort)
-    return match.play(), journal
+    config = MeasurementConfig(**{"rounds": 6, "warmup": 1, "blocks": 2, "max_blocks": 2, **config})
+    processes = Recorded("library", library, journal), Recorded("null", empty, journal)
+    comparison = Comparison(SPEED, *processes, opened, config=config)
+    return comparison.run(), journal
 
 
 def test_no_submission_is_alive_while_the_baseline_is_timed():
-    times, journal = play(forever(3.0), forever(1.0), forever(3.0))
+    times, journal = run(forever(3.0), forever(1.0), forever(3.0))
     alive, blocks = False, 0
     for event in journal:
         alive = {"open": True, "dead": False}.get(event, alive)
@@ -65,26 +65,26 @@ def test_no_submission_is_alive_while_the_baseline_is_timed():
 
 
 def test_the_low_end_takes_nothing_from_the_submissions_time_and_the_median_the_null_rounds():
-    times, _ = play(forever(3.0), forever(1.0), forever(3.0))
+    times, _ = run(forever(3.0), forever(1.0), forever(3.0))
     assert times.ratio.low == pytest.approx(2 / 3)
     assert times.ratio.median == times.ratio.high == pytest.approx(1.0)
 
 
 def test_slowing_the_device_for_those_who_come_after_gains_nothing():
     first = [3.0] * (3 + 7)  # to find the calls per round, and the first block
-    slowed, _ = play(forever(*first, 30.0), forever(1.0), forever(3.0))
-    fair, _ = play(forever(3.0), forever(1.0), forever(3.0))
+    slowed, _ = run(forever(*first, 30.0), forever(1.0), forever(3.0))
+    fair, _ = run(forever(3.0), forever(1.0), forever(3.0))
     assert slowed.ratio.low == fair.ratio.low
 
 
 def test_rounds_go_on_until_it_is_quiet_enough_and_no_longer():
     noisy = [1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0]
-    times, _ = play(forever(3.0), forever(1.0), forever(*noisy, 3.0), blocks=1, most_blocks=6, noise=0.1)
+    times, _ = run(forever(3.0), forever(1.0), forever(*noisy, 3.0), blocks=1, max_blocks=6, noise=0.1)
     assert 12 <= len(times.submission) < 36
-    assert decide(SPEED, times, "cpu", Effort(noise=0.1)).measured
-    times, _ = play(forever(3.0), forever(1.0), (1.0 + 8 * (n % 2) for n in range(1000)), blocks=1, most_blocks=3)
+    assert score(SPEED, times, "cpu", MeasurementConfig(noise=0.1)).measured
+    times, _ = run(forever(3.0), forever(1.0), (1.0 + 8 * (n % 2) for n in range(1000)), blocks=1, max_blocks=3)
     assert len(times.submission) == 18
-    verdict = decide(SPEED, times, "cpu", Effort(noise=0.1))
+    verdict = score(SPEED, times, "cpu", MeasurementConfig(noise=0.1))
     assert not verdict.measured and verdict.earned is None
 
 
@@ -97,5 +97,5 @@ def test_a_large_output_is_handed_over_in_some_rounds_drawn_by_lot(monkeypatch):
         return ask(self, kind, *rest, **how)
 
     monkeypatch.setattr(Recorded, "request", counted)
-    play(forever(3.0), forever(1.0), forever(3.0), blocks=1, most_blocks=1, shown_bytes=3 << 40)
+    run(forever(3.0), forever(1.0), forever(3.0), blocks=1, max_blocks=1, max_shown_bytes=3 << 40)
     assert asked.count(("submission", "show")) == 3 and asked.count(("library", "expect")) == 7

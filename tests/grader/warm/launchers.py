@@ -72,10 +72,10 @@ class Lent:
         self._launcher.wait(spares)
         self._ready = True
 
-    def hand_over(self) -> Job:
+    def acquire_job(self) -> Job:
         """The next of its children."""
         self._ready = False
-        job = self._launcher.hand_over()
+        job = self._launcher.acquire_job()
         self._ready = True
         self._jobs.append(job)
         return job
@@ -84,7 +84,7 @@ class Lent:
         """End the jobs that are left and give the launcher back, unless it has failed."""
         for job in self._jobs:
             with contextlib.suppress(OSError):
-                job.life.shutdown(socket.SHUT_WR)
+                job.supervisor.shutdown(socket.SHUT_WR)
         if self._ready:
             self._owner.take_back(self._kind, self._launcher)
         else:

@@ -182,14 +182,14 @@ def test_options_that_cannot_be_are_said_in_one_line(options, said, capsys):
 SERVING = next(lab for lab in labs() if lab.info.topic == "serving")
 OWN = f"""{SERVING.reference}
 
-class Eager(EngineScheduler):
+class Eager(PreemptiveScheduler):
     def schedule(self):
-        self.steps += 99
+        self.num_steps += 99
         return super().schedule()
 
 
-def build(pages, page, limits):
-    return Eager(EngineTables(EngineBlocks(pages), page), limits)
+def build(num_blocks, block_size, config):
+    return Eager(PrefixBlockManager(num_blocks, block_size), config)
 """
 
 
@@ -224,5 +224,5 @@ def test_a_file_without_a_scheduler_is_refused_in_one_line(tmp_path, capsys):
     done = subprocess.run(
         [COMMAND, "serve", "--port", "0", "--scheduler", str(path)], capture_output=True, text=True, check=False
     )
-    said = f"mlsys-lab: {path} defines no scheduler: expected a function build(pages, page, limits)\n"
+    said = f"mlsys-lab: {path} defines no scheduler: expected a function build(num_blocks, block_size, config)\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", said)

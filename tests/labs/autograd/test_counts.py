@@ -17,7 +17,7 @@ from mlsys_checks.trusted.compare import close
 from mlsys_checks.trusted.verdict import draw_inputs, public_inputs
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging.judge import judge
-from mlsys_grader.judging.oracle import Oracles
+from mlsys_grader.judging.oracle import OracleServer
 from mlsys_grader.sandbox.sandbox import Sandbox
 from tests.labs.harness import labs, module_of
 
@@ -88,7 +88,7 @@ def test_a_graph_held_whole_is_refused_by_the_kernel_where_nobody_counts(more: s
     only = replace(lab.checks, checks=(lab.checks["checkpoint_memory"],))
     lab.__dict__["checks"] = only
     source = f"{AUTOGRAD.reference}\n# %% cell 1000\n{more}"
-    with Sandbox(lab) as sandbox, Oracles(lab) as oracles:
+    with Sandbox(lab) as sandbox, OracleServer(lab) as oracles:
         (verdict,) = judge(Artifact.parse("uncounted.ipynb", source), sandbox, oracles)
     assert verdict.passed is not bool(reason)
     assert verdict.what == reason

@@ -24,5 +24,5 @@ def test_terms_that_cancel_cost_no_point(seed: int) -> None:
     allowed, refused = (
         next(try_draws([one], [try_reference(LAB)], 1, seed=seed, limit_s=60)) for one in (CHECK, by_rms)
     )
-    assert allowed.lost == () and allowed.share is not None and allowed.share < 0.5
+    assert allowed.lost == () and allowed.tolerance_used is not None and allowed.tolerance_used < 0.5
     assert refused.lost != ()

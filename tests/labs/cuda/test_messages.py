@@ -20,7 +20,7 @@ from mlsys_lab.kernels.trace.numba_simulator import record
 from tests.labs.harness import kernels_of, labs, live_names, module_of
 
 LAB = next(lab for lab in labs() if lab.info.topic == "cuda")
-LAUNCHED = [check for check in LAB.checks.checks if check.describe and not check.texts]
+LAUNCHED = [check for check in LAB.checks.checks if check.describe and not check.kernel_sources]
 DESCRIBED = [(check, case) for check in LAUNCHED for case in check.cases if not case.hidden]
 
 

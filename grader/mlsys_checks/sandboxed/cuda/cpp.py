@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlsys_checks.sandboxed.cuda.launches import ROWS, SIDE, TILE, blocks
+from mlsys_checks.sandboxed.kernel_sources import source_of
 from mlsys_checks.sandboxed.spec import Arrays
-from mlsys_checks.sandboxed.texts import text_of
 from mlsys_checks.sandboxed.values import whole
 from mlsys_lab.errors import InputError
 
@@ -126,7 +126,7 @@ def _launch(
     from mlsys_lab.kernels.cuda_cpp import Source
     from mlsys_lab.kernels.cuda_cpp import launch as on_gpu
 
-    text = text_of(artifact, f"{kernel}_cpp")
+    text = source_of(artifact, f"{kernel}_cpp")
     (launch or on_gpu)(Source(text, f"{kernel}.cu"), kernel, grid, block, *arguments)
 
 
@@ -136,7 +136,7 @@ def _emulate(artifact: Any, kernel: str, launch_kernel: Any, arrays: Arrays, out
 
     from mlsys_lab.kernels.cuda_cpp import Emulator, compile_cuda
 
-    compile_cuda(text_of(artifact, f"{kernel}_cpp"), (kernel,), name=f"{kernel}.cu", arch=ARCH)
+    compile_cuda(source_of(artifact, f"{kernel}_cpp"), (kernel,), name=f"{kernel}.cu", arch=ARCH)
     skipped, found = int(arrays["skipped"]), {}
 
     def run(source: Source, kernel: str, grid: Extent, block: Extent, *arguments: Argument, reversed: bool) -> None:
@@ -168,7 +168,7 @@ def _emulate_last(
 
     from mlsys_lab.kernels.cuda_cpp import Emulator, Part, Source
 
-    source, found = Source(text_of(artifact, f"{kernel}_cpp"), f"{kernel}.cu"), {}
+    source, found = Source(source_of(artifact, f"{kernel}_cpp"), f"{kernel}.cu"), {}
     output, parts = list(held)[-1], [Part(first, pitch) for _, first, pitch in held.values()]
     for name, reversed in ((output, False), (OTHER_ORDER.format(output), True)):
         tensors = {one: torch.from_numpy(np.array(values, order="C")) for one, (values, _, _) in held.items()}

@@ -1,1 +1,1 @@
-"""The kernel language: what a submission's kernels may use, and loading them without running any of its other code."""
+"""The kernel language: what a submission's kernels may use, and how to load them without running its other code."""

@@ -1,4 +1,4 @@
-"""By which names a text calls the modules of kernels: `import triton as tr` makes `@tr.jit` what `@triton.jit` is."""
+"""Aliases of kernel modules: `import triton as tr` makes `@tr.jit` the same as `@triton.jit`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ OWN_NAMES = {
     "numba.types": "types",
     "triton.language": "tl",
 }
-"""Modules that go by another name in kernels than where they are imported from."""
+"""Canonical names of modules that kernels import under another path."""
 LIBRARIES = frozenset([*MODULES, "triton", "numpy", "numba", "types"])
 """Modules that a kernel may call by an alias."""
 LIBDEVICE = "libdevice"
 
 
 def call_by_own_name(path: str) -> str:
-    """A dotted path as kernels write it.
+    """Canonical form of a dotted path.
 
     >>> call_by_own_name("numba.cuda.jit"), call_by_own_name("triton.language"), call_by_own_name("math.exp")
     ('cuda.jit', 'tl', 'math.exp')
@@ -58,7 +58,7 @@ def find_aliases(body: Iterable[ast.stmt]) -> dict[str, str]:
 
 
 def walk_top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """A module's statements in their order, with those inside of `if`, `try`, `with` and loops; not of functions."""
+    """Statements of a module in order, including those in `if`, `try`, `with` and loops, but not in functions."""
     for node in body:
         yield node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -70,13 +70,13 @@ def walk_top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def resolve(node: ast.expr, aliases: Mapping[str, str]) -> str:
-    """The dotted path that an expression stands for, as kernels write it; of what is no dotted name its text."""
+    """The canonical dotted path of an expression; for anything but a dotted name, its text."""
     text, root = ast.unparse(node), _root(node)
     return call_by_own_name(aliases[root] + text.removeprefix(root)) if root in aliases else call_by_own_name(text)
 
 
 def use_own_names(function: ast.FunctionDef, aliases: Mapping[str, str]) -> None:
-    """Call a kernel's modules and its decorators by the names that kernels have for them; changes the tree in place."""
+    """Rename modules and decorators of a kernel to their canonical names, in place."""
     function.decorator_list = [_rename(one, aliases) for one in function.decorator_list]
     stored = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     mine = stored | {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
@@ -84,7 +84,7 @@ def use_own_names(function: ast.FunctionDef, aliases: Mapping[str, str]) -> None
 
 
 def rename_modules(tree: ast.AST, aliases: Mapping[str, str]) -> None:
-    """Call the modules of kernels by the names that kernels have for them; changes the tree in place."""
+    """Rename the kernel modules in a tree to their canonical names, in place."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             path = aliases.get(node.id, node.id)
@@ -108,7 +108,7 @@ def _rename(decorator: ast.expr, aliases: Mapping[str, str]) -> ast.expr:
 
 
 def _root(node: ast.expr) -> str:
-    """The name that a dotted name begins with; "" for any other expression."""
+    """The first name of a dotted name; "" for any other expression."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""

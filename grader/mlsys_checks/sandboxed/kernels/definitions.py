@@ -1,4 +1,4 @@
-"""The kernels and constants in a module's text, separated from everything else in it."""
+"""Extract the kernels and constants of a module's source; nothing is run."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from mlsys_checks.sandboxed.kernels.aliases import (
 from mlsys_checks.sandboxed.kernels.language import NUMBERS_ONLY, KernelLanguageError, check_kernel, decorators
 from mlsys_checks.sandboxed.kernels.vocabulary import ANNOTATIONS, DIALECTS, MATH, RESERVED, TYPE_WORD, TYPES_OF
 
-OWN = "@cuda.jit or @triton.jit"
-NEITHER = "`{}` is neither a kernel nor a number by its text"
-WHAT_COUNTS = f"a kernel is a `def` under {OWN}; {NUMBERS_ONLY}"
+KERNEL_DECORATORS = "@cuda.jit or @triton.jit"
+NOT_A_DEFINITION = "`{}` is neither a kernel nor a number by its text"
+WHAT_COUNTS = f"a kernel is a `def` under {KERNEL_DECORATORS}; {NUMBERS_ONLY}"
 CONSTEXPR = "tl.constexpr"
 MAKERS = ("int", "float", "abs", "min", "max")
-"""Python's own functions that a module may make a constant with."""
-LONGEST = 80
+"""Built-in functions that a constant may use."""
+MAX_STATEMENT = 80
 """Characters of a statement that a message shows."""
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """The part of a module that is kernels: a syntax tree to compile, and the names that it defines.
+    """The kernels of a module: a syntax tree to compile, and the names that it defines.
 
-    `refused` are names that it does not define, because they, or what they use, may not be run: each with the reason.
+    `refused` maps names that must not run, directly or through what they use, to the reason.
     """
 
     tree: ast.Module
@@ -44,11 +44,11 @@ class Kernels:
 
 
 def kernels_of(source: str, filename: str = "<kernels>", others: Mapping[str, str] | None = None) -> Kernels:
-    """Find the kernels and number constants of a module's text and check every one; all else is left out, unrun.
+    """Find and check the kernels and number constants in a source; everything else is ignored, unrun.
 
-    Of kernels with one name the last counts, and constants take one value after the other, as in all of Python. What
-    makes a kernel may go by any name that an import gives it. `others` are names of other texts that no kernel can use,
-    each with what it is. Raises SyntaxError where the text is no Python.
+    As in Python, the last kernel of a name counts, and constants take their values in order. A kernel decorator may
+    have any imported alias. `others` maps names from elsewhere that kernels cannot use to what they are. Raises
+    SyntaxError for invalid Python.
     """
     tree = ast.parse(source, filename)
     aliases = find_aliases(tree.body)
@@ -76,7 +76,7 @@ def kernels_of(source: str, filename: str = "<kernels>", others: Mapping[str, st
             refused[name] = KernelLanguageError(_last(tree, name), what, help="take another name")
     for node, written in plain:
         if node.name not in names:
-            refused.setdefault(node.name, _no_kernel(node, written, aliases))
+            refused.setdefault(node.name, _no_decorator_error(node, written, aliases))
     known = frozenset({*names, *refused})
     bound = {name: node for name, node in _bindings(tree.body) if name not in known}
     others = {**(others or {}), **{name: _describe(node) for name, node in bound.items()}}
@@ -88,20 +88,20 @@ def kernels_of(source: str, filename: str = "<kernels>", others: Mapping[str, st
             uses[function.name] = check_kernel(function, known, others)
         except KernelLanguageError as error:
             refused.setdefault(function.name, error)
-    _spread_refusals(refused, uses)
+    _refuse_dependents(refused, uses)
     numbers = [(name, node) for name, node in constants if name not in refused]
     kept = [node for node in functions if node.name not in refused]
     body: list[ast.stmt] = [*(node for _, node in numbers), *kept]
     defined = tuple(dict.fromkeys(name for name, _ in numbers))
     for name, statement in bound.items():
-        refused.setdefault(name, _not_for_kernels(name, statement))
+        refused.setdefault(name, _no_kernel_error(name, statement))
     return Kernels(ast.Module(body, type_ignores=[]), tuple(f.name for f in kept), defined, refused)
 
 
 def _with_plain_annotations(function: ast.FunctionDef, aliases: Mapping[str, str]) -> ast.FunctionDef:
-    """The kernel with no annotation but those that mean something to Triton; changes it in place.
+    """Drop annotations that mean nothing to Triton, in place.
 
-    What an annotation stores to is no variable of the kernel: for one of Numba they are gone before names are checked.
+    A name used only in an annotation is no variable of the kernel: for Numba annotations go before names are checked.
     """
     is_triton = decorators(function)[0] == "triton.jit"
     if not is_triton or (function.returns and _is_plain(_annotation_text(function.returns, aliases))):
@@ -112,9 +112,9 @@ def _with_plain_annotations(function: ast.FunctionDef, aliases: Mapping[str, str
 
 
 def _for_triton(node: ast.expr, aliases: Mapping[str, str]) -> ast.expr | None:
-    """A parameter's annotation in Triton's words; None for a name that says nothing to Triton, such as `torch.Tensor`.
+    """A parameter's annotation in Triton's terms; None for a name that Triton ignores, such as `torch.Tensor`.
 
-    All else stays as it is, to be refused.
+    Anything else stays, to be refused.
     """
     text = _annotation_text(node, aliases)
     if text in ANNOTATIONS:
@@ -126,54 +126,56 @@ def _for_triton(node: ast.expr, aliases: Mapping[str, str]) -> ast.expr | None:
 
 
 def _annotation_text(node: ast.expr, aliases: Mapping[str, str]) -> str:
-    """What an annotation names, as kernels write it; one that is written as a string means what the string says."""
+    """What an annotation names, in canonical form; a string annotation stands for its content."""
     return str(node.value) if isinstance(node, ast.Constant) else resolve(node, aliases)
 
 
 def _is_plain(text: str) -> bool:
-    """Whether an annotation is a name, or a dotted one."""
+    """Whether an annotation is a name, possibly dotted."""
     return all(word.isidentifier() for word in text.split("."))
 
 
-def _spread_refusals(refused: dict[str, KernelLanguageError], uses: Mapping[str, set[str]]) -> None:
-    """Refuse every kernel that uses a refused one, for the reason of that one; changes `refused` in place."""
+def _refuse_dependents(refused: dict[str, KernelLanguageError], uses: Mapping[str, set[str]]) -> None:
+    """Refuse every kernel that uses a refused one, for the same reason; changes `refused` in place."""
     left = {name: used for name, used in uses.items() if name not in refused}
     while spoilt := [name for name, used in left.items() if used & refused.keys()]:
         refused.update({name: refused[min(left.pop(name) & refused.keys())] for name in spoilt})
 
 
-def _no_kernel(function: ast.FunctionDef, written: str, aliases: Mapping[str, str]) -> KernelLanguageError:
-    """The error for a function that a launch or a kernel names and that no decorator makes a kernel.
+def _no_decorator_error(function: ast.FunctionDef, written: str, aliases: Mapping[str, str]) -> KernelLanguageError:
+    """The error for a function that is used as a kernel but has no kernel decorator.
 
-    written: its decorator as the text has it, "" for none; `aliases` are names of what is imported: a decorator whose
-    name is not among them is told for that.
+    written: its decorator in the source, "" for none; `aliases` are imported names, and a decorator that is none of
+    them is reported as such.
     """
     name = function.name
     if not written:
         what = f"`{name}` is a plain function, no kernel"
-        return KernelLanguageError(function.lineno, what, help=f"{OWN} in the line above it")
+        return KernelLanguageError(function.lineno, what, help=f"{KERNEL_DECORATORS} in the line above it")
     line, root = function.decorator_list[0].lineno, written.partition(".")[0]
     if written.endswith("jit") and root not in aliases and root not in LIBRARIES:
         what = f"no exported cell imports `{root}`, by which `{name}` is to be a kernel"
-        return KernelLanguageError(line, what, got=f"@{written}", help=f"import it there, or {OWN}")
+        return KernelLanguageError(line, what, got=f"@{written}", help=f"import it there, or {KERNEL_DECORATORS}")
     for_cpu = decorators(function)[0].startswith("numba.")
     why = "compiles for a CPU" if for_cpu else "is none of the decorators that make one"
-    return KernelLanguageError(line, f"`{name}` is no kernel: `@{written}` {why}", help=OWN)
+    return KernelLanguageError(line, f"`{name}` is no kernel: `@{written}` {why}", help=KERNEL_DECORATORS)
 
 
 def is_kernel(function: ast.FunctionDef) -> bool:
-    """Whether a decorator makes the function a kernel; raises KernelLanguageError if it has other decorators too."""
+    """Whether a function has a kernel decorator; raises KernelLanguageError if it has others too."""
     dotted = decorators(function)
     if not any(name in DIALECTS for name in dotted):
         if strange := [name for name in dotted if name.startswith("triton.")]:
             what = f"`{function.name}` is no kernel without `@triton.jit`"
-            raise KernelLanguageError(function.lineno, what, got=f"@{strange[0]}", help=f"{OWN} alone")
+            raise KernelLanguageError(function.lineno, what, got=f"@{strange[0]}", help=f"{KERNEL_DECORATORS} alone")
         return False
     if len(dotted) > 1:
         named = zip(dotted, function.decorator_list, strict=True)
         name, other = next(((name, one) for name, one in named if name not in DIALECTS), (dotted[1], function))
         what = f"`{function.name}` has a decorator beside the one that makes it a kernel"
-        raise KernelLanguageError(other.lineno, what, got=f"@{name}", help=f"{OWN} alone: a check gives all constants")
+        raise KernelLanguageError(
+            other.lineno, what, got=f"@{name}", help=f"{KERNEL_DECORATORS} alone: a check gives all constants"
+        )
     decorator = function.decorator_list[0]
     if isinstance(decorator, ast.Call) and not all(
         isinstance(value, ast.Constant) for value in [*decorator.args, *(k.value for k in decorator.keywords)]
@@ -184,10 +186,7 @@ def is_kernel(function: ast.FunctionDef) -> bool:
 
 
 def _bindings(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
-    """Yield each name that a text binds outside of functions, and the statement that does: of a name the last counts.
-
-    Functions at the top level and imported modules are left out.
-    """
+    """Yield each name bound outside functions with its last statement, except top-level functions and imports."""
     top = list(body)
     for node in walk_top_level(top):
         match node:
@@ -206,12 +205,12 @@ def _bindings(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
 
 
 def _describe(node: ast.stmt) -> str:
-    """The statement that gives a name its meaning, in one line between backticks."""
-    return f"`{textwrap.shorten(ast.unparse(node).splitlines()[0], LONGEST, placeholder=' …')}`"
+    """A binding statement in one line between backticks."""
+    return f"`{textwrap.shorten(ast.unparse(node).splitlines()[0], MAX_STATEMENT, placeholder=' …')}`"
 
 
-def _not_for_kernels(name: str, node: ast.stmt) -> KernelLanguageError:
-    """The error for a name that a launch asks for and that is bound to something else than a kernel or a number."""
+def _no_kernel_error(name: str, node: ast.stmt) -> KernelLanguageError:
+    """The error for a name that a launch uses and that is bound to something else than a kernel or number."""
     match node:
         case ast.FunctionDef():
             what, help = (
@@ -223,17 +222,17 @@ def _not_for_kernels(name: str, node: ast.stmt) -> KernelLanguageError:
         case ast.ImportFrom():
             what, help = f"`{name}` is imported", "write it in an exported cell"
         case ast.Assign() | ast.AnnAssign():
-            what, help = NEITHER.format(name), WHAT_COUNTS
+            what, help = NOT_A_DEFINITION.format(name), WHAT_COUNTS
         case _:
-            what, help = f"`{name}` is no kernel", f"a kernel is a `def` under {OWN}"
+            what, help = f"`{name}` is no kernel", f"a kernel is a `def` under {KERNEL_DECORATORS}"
     return KernelLanguageError(node.lineno, what, help=help)
 
 
 def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.Assign]]:
-    """Yield (name, assignment) of `NAME = number`, and of what `_is_number` takes for one.
+    """Yield (name, assignment) for each `NAME = number` as `_is_number` defines it.
 
-    Annotations are left out. `tl.constexpr(number)`, which Triton's compiler asks of a module's constants, is given as
-    the number, and `math` may go by any name.
+    Annotations are dropped. `tl.constexpr(number)`, which Triton's compiler requires for globals, becomes the number;
+    `math` may have any alias.
     """
     statements = list(body)
     aliases, known = find_aliases(statements), set[str]()
@@ -259,7 +258,7 @@ def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.Assign]]:
 
 
 def _is_number(node: ast.expr, known: Container[str]) -> bool:
-    """Whether an expression is a number, or a tuple of them, by its text alone; `known` are names of such."""
+    """Whether an expression is a number or a tuple of them, judged by its text; `known` are names of constants."""
     match node:
         case ast.Constant(value=value):
             return isinstance(value, int | float)

@@ -1,9 +1,9 @@
-"""A kernel is a small language: what its text may use, checked on the syntax tree before any of it runs.
+"""The language of traced kernels, checked on the syntax tree before any of it runs.
 
-What the microscope records is only worth a mark if a submission cannot write the record itself, or fetch an array once
-and keep it in Python. So a kernel that is to be traced for marks gets arithmetic, branches, loops, its own parameters
-and locals, constants of its module, other kernels, and names of `cuda`, `tl` and `math` from the lists below. What is
-left out: everything that outlives a thread other than memory, and every way from an object to the interpreter.
+What the tracer records is worth marks only if a submission can neither write the record itself nor fetch an array once
+and keep it in Python. A kernel traced for marks therefore gets arithmetic, branches, loops, its own parameters and
+locals, constants of its module, other kernels, and the listed names of `cuda`, `tl` and `math`. Excluded is everything
+that outlives a thread other than memory, and every way from an object to the interpreter.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from types import MappingProxyType
 from mlsys_checks.sandboxed.kernels.aliases import LIBDEVICE
 from mlsys_checks.sandboxed.kernels.vocabulary import (
     ANNOTATIONS,
-    ASKED_FOR,
+    ATTRIBUTES,
     BUILTINS,
     DIALECTS,
     MODULES,
     NUMBER_TYPES,
-    OF_VALUES,
     PRINTS_NOTHING,
+    REQUESTED,
     RESERVED,
     TYPES_OF,
 )
@@ -35,7 +35,7 @@ MATHS = {
     "cuda.jit": "math.exp, math.log, math.sqrt, math.tanh and the like",
     "triton.jit": "tl.exp, tl.log, tl.sqrt and the like; tanh(x) is 2 * tl.sigmoid(2 * x) - 1",
 }
-"""What a kernel has in place of libdevice, by its decorator."""
+"""Replacement of libdevice, by decorator."""
 NUMBERS_ONLY = (
     "of its module a kernel uses kernels, numbers and tuples of numbers, all in exported cells; a number is written "
     "out, or made of such by arithmetic, math, int, float, min, max"
@@ -45,7 +45,7 @@ HARMLESS = (ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context)
 
 
 class KernelLanguageError(CourseError):
-    """A kernel's text uses something that kernels may not; `line` counts from 1 in the text that was checked."""
+    """A kernel's source uses something that kernels may not; `line` counts from 1 in the checked source."""
 
     def __init__(self, line: int, what: str, *, got: object = None, help: str = "") -> None:
         super().__init__(what, got=got, help=help)
@@ -55,11 +55,10 @@ class KernelLanguageError(CourseError):
 def check_kernel(
     function: ast.FunctionDef, known: frozenset[str], others: Mapping[str, str] = MappingProxyType({})
 ) -> set[str]:
-    """Check one kernel; returns the names that it takes from its module, whose kernels and constants are `known`.
+    """Check one kernel; return the names that it uses from its module, whose kernels and constants are `known`.
 
-    `others` are names that its module has besides and kernels cannot use, each with what it is.
-
-    Raises `KernelLanguageError` at the first thing that it may not use.
+    `others` maps other names of the module, which kernels cannot use, to what they are. Raises `KernelLanguageError`
+    for the first violation.
     """
     kernel = _Kernel(function, known, others)
     kernel.check()
@@ -67,7 +66,7 @@ def check_kernel(
 
 
 class _Kernel:
-    """The check of one kernel's syntax tree, which collects the names that the kernel uses."""
+    """Checker of one kernel's syntax tree; collects the names that the kernel uses."""
 
     def __init__(self, function: ast.FunctionDef, known: frozenset[str], others: Mapping[str, str]) -> None:
         self.function, self.known, self.others = function, known, others
@@ -78,14 +77,14 @@ class _Kernel:
         self.locals = stored | {one.arg for one in self.parameters}
 
     def check(self) -> None:
-        """Raise KernelLanguageError at the first thing that the kernel may not use."""
+        """Raise KernelLanguageError for the first violation."""
         arguments = self.function.args
         if arguments.vararg or arguments.kwarg:
             self.refuse(self.function, "a kernel has a fixed number of parameters", "*args or **kwargs")
         for default in [*arguments.defaults, *(one for one in arguments.kw_defaults if one)]:
             if not isinstance(default, ast.Constant):
                 self.refuse(default, "a parameter's default has to be a constant")
-        if self.dialect == "triton.jit":  # to Numba annotations mean nothing
+        if self.dialect == "triton.jit":  # Numba ignores annotations
             self.check_annotations()
         if getattr(self.function, "type_params", None):  # since Python 3.12
             self.refuse(self.function, "a kernel has no type parameters")
@@ -106,7 +105,7 @@ class _Kernel:
             )
 
     def check_statement(self, node: ast.stmt) -> None:
-        """Check a statement of the body, with the statements inside it."""
+        """Check a statement with the statements inside it."""
         match node:
             case ast.Assign(targets=targets, value=value):
                 if len(targets) > 1 and self.dialect == "triton.jit":
@@ -139,14 +138,14 @@ class _Kernel:
             case ast.Expr(value=ast.Call() as call):
                 self.check_expression(call)
             case ast.Raise(exc=ast.Call(func=ast.Name("NotImplementedError"), args=[ast.Constant(str())], keywords=[])):
-                pass  # the line that stands where a task is still to do
+                pass  # the placeholder of an unwritten task
             case ast.Assert(test=test, msg=None | ast.Constant(str())) if self.dialect == "cuda.jit":
                 self.check_expression(test)
             case ast.Return(value=value):
                 if value is not None:
                     self.check_expression(value)
             case _ if not isinstance(node, SIMPLE):
-                self.refuse(node, f"a kernel has no `{_word(node)}`")
+                self.refuse(node, f"a kernel has no `{_describe_construct(node)}`")
 
     def check_block(self, *bodies: list[ast.stmt]) -> None:
         for body in bodies:
@@ -154,7 +153,6 @@ class _Kernel:
                 self.check_statement(node)
 
     def check_target(self, node: ast.expr) -> None:
-        """Check the left side of an assignment."""
         match node:
             case ast.Name():
                 pass
@@ -171,7 +169,6 @@ class _Kernel:
                 self.refuse(node, what, help="array[row, column] = value")
 
     def check_expression(self, node: ast.expr) -> None:
-        """Check an expression and its parts."""
         match node:
             case ast.Constant(value=value):
                 if isinstance(value, str | bytes | complex) or value is ...:
@@ -205,15 +202,15 @@ class _Kernel:
                         assert isinstance(part, ast.expr)
                         self.check_expression(part)
             case _:
-                self.refuse(node, f"a kernel has no {_word(node)}")
+                self.refuse(node, f"a kernel has no {_describe_construct(node)}")
 
     def check_argument(self, node: ast.expr) -> None:
-        """Check an argument of a call: an expression, or a list that is a shape of Triton's."""
+        """Check an argument of a call: an expression, or a list that is a Triton shape."""
         for part in node.elts if isinstance(node, ast.List) and self.dialect == "triton.jit" else [node]:
             self.check_expression(part)
 
     def check_callee(self, node: ast.expr) -> None:
-        """Check what a call names: a function of the language or another kernel."""
+        """Check a callee: a function of the language or another kernel."""
         if not isinstance(node, ast.Name | ast.Attribute):
             self.refuse(node, "a kernel calls functions by their names")
         if isinstance(node, ast.Name) and node.id in self.locals:
@@ -221,10 +218,9 @@ class _Kernel:
         self.check_expression(node)
 
     def check_keyword(self, node: ast.keyword) -> None:
-        """Check a keyword argument of a call: its name, and its value."""
         if node.arg is None:
             self.refuse(node.value, "a kernel writes its arguments out", "**")
-        elif node.arg.startswith("_") or node.arg == "member":  # by these Triton hands its own machinery on
+        elif node.arg.startswith("_") or node.arg == "member":  # Triton's internal arguments
             self.refuse(node.value, f"`{node.arg}=` is no argument for a kernel to give")
         match node.value:
             case ast.Constant(str()):  # padding_option="zero"
@@ -235,7 +231,7 @@ class _Kernel:
                 self.check_argument(argument)
 
     def check_name(self, node: ast.Name, name: str) -> None:
-        """Check a plain name: a local one, one that the kernel's module has for kernels, or one of the language."""
+        """Check a plain name: local, from the kernel's module, or of the language."""
         if name not in self.locals | self.known | BUILTINS | NUMBER_TYPES:
             if name in self.others and not self.find_local_name(name):
                 what = f"`{name}` is nothing that kernel `{self.function.name}` can use"
@@ -251,7 +247,7 @@ class _Kernel:
             )
 
     def check_attribute(self, node: ast.Attribute) -> None:
-        """Check a dotted name: a word of the language, or an attribute that values in kernels have."""
+        """Check a dotted name: one of the language, or an attribute of a kernel value."""
         root: ast.expr = node
         while isinstance(root, ast.Attribute):
             root = root.value
@@ -269,10 +265,10 @@ class _Kernel:
             if path not in MODULES[module]:
                 near = f"{module}.{node.attr}" if node.attr in MODULES[module] else did_you_mean(path, MODULES[module])
                 what = f"`{dotted}` is not among what a kernel that is traced may use"
-                self.refuse(node, what, help=ASKED_FOR.get(dotted, near))
+                self.refuse(node, what, help=REQUESTED.get(dotted, near))
         elif node.attr in NUMBER_TYPES and self.dialect == "cuda.jit":  # torch.float32
             self.refuse(node, f"a kernel calls `{ast.unparse(node)}` by another name", help=f"`{node.attr}` alone")
-        elif node.attr not in OF_VALUES[self.dialect]:
+        elif node.attr not in ATTRIBUTES[self.dialect]:
             what = f"`.{node.attr}` is not among what a kernel that is traced may use"
             self.refuse(node, what, help=self.find_local_name(node.attr))
         else:
@@ -282,7 +278,7 @@ class _Kernel:
             self.check_expression(node.value)
 
     def find_local_name(self, name: str) -> str:
-        """Translate a name from another module to the one it has in this kernel; "" if there is none."""
+        """Translate a name of another module to this kernel's dialect; "" if there is none."""
         found = [f"{module}.{name}" for module in DIALECTS[self.dialect] if name in MODULES[module]]
         return found[0] if found else 'float("inf")' if name == "inf" else ""
 
@@ -293,12 +289,12 @@ class _Kernel:
 
 
 def decorators(function: ast.FunctionDef) -> list[str]:
-    """A function's decorators by their dotted names."""
+    """A function's decorators as dotted names."""
     return [ast.unparse(one.func if isinstance(one, ast.Call) else one) for one in function.decorator_list]
 
 
 def _is_number_type(module: str, name: str) -> bool:
-    """Whether a dotted name is a number type by one of the names that Numba knows it by."""
+    """Whether a dotted name is one of Numba's names for a number type."""
     library = TYPES_OF.get(module)
     return library is not None and name in NUMBER_TYPES and (library, name) != ("numpy", "boolean")
 
@@ -307,8 +303,8 @@ def _is_store(node: ast.Name) -> bool:
     return isinstance(node.ctx, ast.Store)
 
 
-def _word(node: ast.AST) -> str:
-    """The construct's name as programmers say it, for error messages."""
+def _describe_construct(node: ast.AST) -> str:
+    """A syntax construct in a programmer's words, for messages."""
     names = {"JoinedStr": "f-string", "ListComp": "comprehension", "GeneratorExp": "generator", "NamedExpr": "`:=`"}
     kind = type(node).__name__
     return names.get(kind, kind.lower())

@@ -1,7 +1,7 @@
-"""A learner's kernels alone: of the exported cells, only what `kernels.definitions` accepts is run.
+"""Load only a learner's kernels: of the exported cells, nothing but what `kernels.definitions` accepts is run.
 
-Where the microscope counts for marks, or a clock does, nothing else of a submission may have run in the process, or it
-could have rewritten the microscope, or had a library do the work that is timed.
+Where the tracer counts for marks, or a clock does, nothing else of a submission may have run in the process: it could
+have replaced the tracer, or called a library for the timed work.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ NOT_EXPORTED = "cell {} defines it and does not begin with `#| export`"
 
 
 class KernelLoader(ArtifactLoader):
-    """Loader that runs an artifact's kernels and number constants, and leaves out all of its other code."""
+    """Loader that runs an artifact's kernels and number constants, and skips all other code."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the checked definitions in a module that has only the names that kernels may use."""
+        """Run the checked definitions in a module with only the names that kernels may use."""
         for cell, first in self.artifact.placed_cells():
             self.read_cell(cell, first)
         others = {name: NOT_EXPORTED.format(cell) for name, cell in self.artifact.elsewhere}
         kernels = kernels_of(self.get_source(module.__name__), self.filename, others)
         vars(module).update(_names(kernels), __getattr__=partial(self._raise_missing, kernels))
         self._run_cell([(node, self._compile(node)) for node in kernels.tree.body], vars(module))
-        self._lose_users(vars(module), kernels.tree)
-        linecache.lazycache(self.filename, vars(module))  # who tells of a line finds its text
+        self._drop_dependents(vars(module), kernels.tree)
+        linecache.lazycache(self.filename, vars(module))  # error messages find the line's text
         for kernel, checked in _kernels(module, kernels.tree):
             if not _is_triton(kernel):
                 numba_turns.set_tree(python_function(kernel), checked)
@@ -56,9 +56,9 @@ class KernelLoader(ArtifactLoader):
             else:
                 _compile(kernel, checked, module, kernels.constants)
 
-    def _lose_users(self, names: dict[str, Any], tree: ast.Module) -> None:
-        """Take out the kernels that use a constant which failed, or such a kernel: they are lost for its reason."""
-        for lost in self.lost:  # which grows
+    def _drop_dependents(self, names: dict[str, Any], tree: ast.Module) -> None:
+        """Remove kernels that use a failed constant or a removed kernel, for the same reason."""
+        for lost in self.lost:  # the list grows
             for node in tree.body:
                 used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
                 missing = used & (lost.names - names.keys())
@@ -66,10 +66,10 @@ class KernelLoader(ArtifactLoader):
                     self.lost.append(Lost(lost.error, frozenset({node.name})))
 
     def _interpret(self, kernel: Any, checked: ast.FunctionDef) -> None:
-        """Make Triton's interpreter run exactly the text that was checked.
+        """Make Triton's interpreter run exactly the checked source.
 
-        It compiles a kernel anew from lines that it looks up by their number, which may show it another text: that of a
-        docstring, or of a line above one that only some count.
+        It recompiles a kernel from source lines found by number, which may show other text: that of a docstring, or of
+        a line break that only some tools count.
         """
         interpreter = importlib.import_module("triton.runtime.interpreter")
         if (function := _function_of(kernel)) is not None:
@@ -79,7 +79,7 @@ class KernelLoader(ArtifactLoader):
             interpreter.InterpretedFunction.rewritten_fn[function] = rewriter._compile_and_exec(text)
 
     def _raise_missing(self, kernels: Kernels, name: str) -> NoReturn:
-        """Raise the error for a missing name: ArtifactError if it is a kernel that was refused, else AttributeError."""
+        """Raise the error for a missing name: ArtifactError for a refused kernel, else AttributeError."""
         if (error := kernels.refused.get(name)) is None:
             raise AttributeError(f"{self.artifact.name} does not define {name!r}")
         raise ArtifactError(f"{error.what} ({self.artifact.where(error.line)})", got=error.got, help=error.help)
@@ -88,8 +88,8 @@ class KernelLoader(ArtifactLoader):
 def load_kernels(artifact: Artifact) -> ModuleType:
     """The artifact's kernels and number constants as a module; nothing else of it runs.
 
-    A cell with a syntax error is lost (`loading.find_lost`). The module raises `ArtifactError` naming cell and line
-    when asked for a kernel that uses what is no part of the kernels' language, or that calls such a kernel.
+    A cell with a syntax error is lost (`loading.find_lost`). Access to a kernel that violates the kernel language, or
+    calls one that does, raises `ArtifactError` with cell and line.
     """
     return load(artifact, "learner_kernels", KernelLoader)
 
@@ -103,7 +103,7 @@ def _function_of(value: Any) -> FunctionType | None:
 
 
 def _kernels(module: ModuleType, tree: ast.Module) -> Iterator[tuple[Any, ast.FunctionDef]]:
-    """The kernels of a module, each with the checked text that it is to run, without the decorator."""
+    """The kernels of a module, each with its checked source, without the decorator."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name in vars(module):
             checked = copy.deepcopy(node)
@@ -116,9 +116,9 @@ def _is_triton(kernel: Any) -> bool:
 
 
 def _compile(kernel: Any, checked: ast.FunctionDef, module: ModuleType, constants: Iterable[str]) -> None:
-    """Make Triton compile exactly the text that was checked, and let it use numbers of the module, as interpreted.
+    """Make Triton compile exactly the checked source, with the module's number constants as when interpreted.
 
-    It would find the text by the number of its line, and takes no global number that is not marked as constant.
+    Triton would look up the source by line number, and rejects global numbers that are not marked as constants.
     """
     kernel._unsafe_update_src(ast.unparse(checked))
     constexpr = vars(module)["tl"].constexpr
@@ -128,9 +128,9 @@ def _compile(kernel: Any, checked: ast.FunctionDef, module: ModuleType, constant
 
 
 def import_interpreters() -> None:
-    """Import the installed libraries that run and compile kernels without a GPU.
+    """Import the libraries that run and compile kernels without a GPU.
 
-    No driver is called and no thread started, so forking stays safe.
+    Calls no driver and starts no thread, so forking stays safe.
     """
     os.environ.update(TRITON_INTERPRET="1", NUMBA_ENABLE_CUDASIM="1")
     for load_one in (load_numba, load_triton, compiler_works):
@@ -139,7 +139,7 @@ def import_interpreters() -> None:
 
 
 def _names(kernels: Kernels) -> dict[str, Any]:
-    """The names that a module of kernels can use; Numba and Triton are imported only if a kernel needs them."""
+    """Names available to a module of kernels; imports Numba and Triton only if a kernel needs them."""
     known = [*BUILTINS, NotImplementedError.__name__]
     found: dict[str, Any] = {"__builtins__": {name: getattr(builtins, name) for name in known}, "math": math}
     used = {node.id for node in ast.walk(kernels.tree) if isinstance(node, ast.Name)}

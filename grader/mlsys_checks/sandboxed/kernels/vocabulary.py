@@ -1,7 +1,7 @@
-"""The words that a kernel may use besides its own, which `mlsys_checks.sandboxed.kernels.language` lets pass.
+"""Names that a kernel may use besides its own, for `mlsys_checks.sandboxed.kernels.language`.
 
-Left out of what Numba and Triton offer: printing, assembly, pointers made of numbers, and whatever is not arithmetic,
-a load, a store or a barrier.
+Excluded of Numba and Triton: printing, assembly, pointers made from numbers, and whatever is not arithmetic, a load, a
+store or a barrier.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MATH = _words(
 )
 NUMBER_TYPES = _words("boolean float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64")
 TYPES_OF = {"np": "numpy", "numpy": "numpy", "numba": "numba", "nb": "numba", "types": "numba.types"}
-"""Names by which kernels of Numba know a library's number types, `np.float32` and the like, and nothing else of it."""
+"""Names under which Numba kernels know a library's number types (`np.float32`), and nothing else of it."""
 CUDA = _words(
     """threadIdx.x threadIdx.y threadIdx.z blockIdx.x blockIdx.y blockIdx.z blockDim.x blockDim.y blockDim.z
     gridDim.x gridDim.y gridDim.z grid gridsize laneid warpsize
@@ -46,21 +46,21 @@ TRITON = _words(
     math.rsqrt math.sin math.sqrt math.sqrt_rn math.umulhi"""
 )
 ANNOTATIONS = frozenset(["tl.constexpr", "bool", "float", "int", "tl.float32", "tl.int32", "tl.int64"])
-"""Annotations of parameters that say something to Triton: a constant, or the type of a number (no narrow one)."""
+"""Parameter annotations that mean something to Triton: a constant, or a number type (no narrow one)."""
 TYPE_WORD = re.compile(r"const|(?:^|\.)(?:bool|half|double|void|u?int|b?float|bf|fp|i|u)(?:\d\w*|_t)?$")
-"""What makes an annotation mean something to Triton: a constant, or one of its names of types."""
+"""Pattern of annotations that mean something to Triton: a constant, or one of its type names."""
 MODULES = {"cuda": CUDA, "tl": TRITON, "math": MATH}
 DIALECTS = {"cuda.jit": ("cuda", "math"), "triton.jit": ("tl",)}
-"""Modules that a kernel may name, by its decorator; they go by these names and no others."""
+"""Modules that a kernel may name, by decorator; under these names only."""
 PRINTS_NOTHING = "a kernel that is traced prints nothing: look at what it stores, or at its trace"
-ASKED_FOR = {
+REQUESTED = {
     "tl.swizzle2d": "write it out, from the program's number: a lab asks for it",
     "tl.pointer_type": "a kernel has the addresses of its parameters: let a table hold offsets into one of these",
     **dict.fromkeys(("tl.tanh", "tl.math.tanh"), "2 * tl.sigmoid(2 * x) - 1"),
     **dict.fromkeys(("tl.static_print", "tl.device_print"), PRINTS_NOTHING),
 }
-"""What is asked for and kernels may not use, each with what to do."""
-OF_VALUES = {
+"""Names that learners try and kernels may not use, each with what to do instead."""
+ATTRIBUTES = {
     "cuda.jit": _words("dtype ndim shape size"),
     "triton.jit": _words(
         """T abs argmax argmin broadcast_to cast ceil cos cumsum dtype element_ty erf exp exp2 expand_dims floor load

@@ -93,7 +93,7 @@ def _compare_index(got: Arrays, expected: Arrays) -> Mismatch | None:
     for partial sums up to 5. The root mean square of the array is no measure of its terms: most entries may be 0.
     """
     terms = {name: 3.0 if name.endswith(AGAIN) else 1.0 for name in expected if name.startswith("x.grad")}
-    return close(got, expected, least=terms)
+    return close(got, expected, min_size=terms)
 
 
 # --- cross_entropy --------------------------------------------------------------------------------------------------

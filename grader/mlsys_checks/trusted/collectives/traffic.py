@@ -91,7 +91,7 @@ def _find_crossing(ledger: Ledger, limits: dict[str, np.ndarray]) -> Mismatch | 
     island, sent = int(limits["island"]), [0] * len(ledger.logs)
     for (source, destination), size_bytes in ledger.link_bytes().items():
         sent[source] += size_bytes * (source // island != destination // island)
-    return traffic.find_over(sent, limits["crossing"], "bytes to other islands")
+    return traffic.find_excess_rank(sent, limits["crossing"], "bytes to other islands")
 
 
 def _find_far(ledger: Ledger, most: Sequence[int] | np.ndarray) -> Mismatch | None:

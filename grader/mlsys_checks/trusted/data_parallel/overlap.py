@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlsys_checks.sandboxed.data_parallel import overlap as calls
-from mlsys_checks.sandboxed.ranks import LATER, join_ranks, split_ranks
+from mlsys_checks.sandboxed.ranks import DEFERRED, join_ranks, split_ranks
 from mlsys_checks.sandboxed.spec import Arrays, Case
 from mlsys_checks.trusted.data_parallel.buckets import fill_buckets
 from mlsys_checks.trusted.data_parallel.leaving import Leaving, compare_leaving, expect_leaving, find_leaving
@@ -32,7 +32,7 @@ RATE = 0.1
 
 def _draw_signs(rng: np.random.Generator, passes: int, weights: int) -> Arrays:
     """Draw what gradients are multiplied by: for each backward pass one sign for each weight, and one more."""
-    return {LATER: rng.choice([-1.0, 1.0], passes * (weights + 1))}
+    return {DEFERRED: rng.choice([-1.0, 1.0], passes * (weights + 1))}
 
 
 # --- DDP --------------------------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def _expect_chain(arrays: Arrays) -> Arrays:
         for part in parts:
             xs = [part[f"x{i}"][step] * part["used"][step, i] for i in range(len(weights))]
             factors = [1 + float(np.sum(w * x)) for w, x in zip(weights, xs, strict=True)]
-            *signs, sign = part[LATER].reshape(steps, -1)[step].tolist()
+            *signs, sign = part[DEFERRED].reshape(steps, -1)[step].tolist()
             for i in part["order"][::-1].tolist():
                 sums[i] += xs[i] * np.prod(factors[:i] + factors[i + 1 :]) * sign
                 sign *= signs[i]
@@ -131,7 +131,7 @@ def _expect_batches(arrays: Arrays) -> Arrays:
         for part in parts:
             a_row, uses = int(part["tokens a row"]), part["uses"]
             pieces = np.split(part["rows"], np.cumsum(part["tokens"] // a_row)[:-1])[step * len(uses) :]
-            signs = part[LATER].reshape(-1, len(weights) + 1)[step * len(uses) :]
+            signs = part[DEFERRED].reshape(-1, len(weights) + 1)[step * len(uses) :]
             for rows, used, sign in zip(pieces, uses, signs, strict=False):
                 outcome = rows @ sum(w * use for w, use in zip(weights, used, strict=True))
                 for i in np.flatnonzero(used):
@@ -241,7 +241,7 @@ CHECKS = (
         "    weights = leaves(arrays)\n"
         "    h = torch.ones((), dtype=weights[0].dtype, requires_grad=True) * 1\n"
         '    ddp = DDP(rank, weights, int(arrays["bucket_bytes"]))\n'
-        '    signs = arrays["later"].tolist()  # the check multiplies gradients by these on their way\n'
+        '    signs = arrays["deferred"].tolist()  # the check multiplies gradients by these on their way\n'
         '    for i in arrays["order"].tolist():\n'
         "        h.register_hook(lambda gradient, i=i: gradient * signs[i])\n"
         '        if arrays["used"][0, i]:\n'
@@ -295,7 +295,7 @@ CHECKS = (
         "    weights = leaves(arrays)\n"
         '    counts = (arrays["tokens"] // arrays["tokens a row"]).ravel().tolist()\n'
         '    batches = torch.split(torch.from_numpy(arrays["rows"]), counts)\n'
-        '    signs = torch.from_numpy(arrays["later"]).split(len(weights) + 1)\n\n'
+        '    signs = torch.from_numpy(arrays["deferred"]).split(len(weights) + 1)\n\n'
         "    def mean_loss(rows, used, turns):\n"
         "        parts = [rows @ weight for weight, uses in zip(weights, used) if uses]\n"
         "        for part, sign in zip(parts, next(turns)[:-1][used]):  # the check multiplies gradients by these\n"

@@ -48,7 +48,7 @@ def _compare_loss(got: Arrays, expected: Arrays) -> Mismatch | None:
 
     Where each token's target is all but certain, little is left of either but what rounding leaves.
     """
-    return close(got, expected, least={"loss": 1.0, "logits.grad": 1 / len(expected["logits.grad"])})
+    return close(got, expected, min_size={"loss": 1.0, "logits.grad": 1 / len(expected["logits.grad"])})
 
 
 def _expect_loss(arrays: Arrays) -> Arrays:

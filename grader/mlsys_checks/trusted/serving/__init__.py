@@ -17,30 +17,30 @@ from mlsys_checks.trusted.serving import generators as draw
 from mlsys_checks.trusted.serving import replay
 
 
-def _check_blocks(manager: str, many: dict[str, int], **parts: Any) -> Check:
-    sizes = {"manager": manager, "num_blocks": Range(1, 12), "calls": Range(20, 150)}
-    sizes |= {"cached": Range(0, 1)} if manager == "PrefixBlocks" else {}
+def _check_blocks(pool: str, many: dict[str, int], **parts: Any) -> Check:
+    sizes = {"pool": pool, "num_blocks": Range(1, 12), "calls": Range(20, 150)}
+    sizes |= {"cached": Range(0, 1)} if pool == "PrefixBlockPool" else {}
     cases = (
         Case("a few calls", {**sizes, "num_blocks": 3, "calls": 12}),
         Case("one block", {**sizes, "num_blocks": 1, "calls": 40}),
-        Case("very many blocks", {"manager": manager, **many}),
+        Case("very many blocks", {"pool": pool, **many}),
         *draw_cases(sizes, public=4, hidden=2, num_blocks=Range(2, 30), calls=Range(200, 500)),
     )
     sides = {"inputs": draw.draw_blocks, "run": calls.play_blocks, "describe": draw.code_of_blocks}
-    return check_log(replay.replay_blocks, cases=cases, uses=(manager,), time_limit_s=4.0, **sides, **parts)
+    return check_log(replay.replay_blocks, cases=cases, uses=(pool,), time_limit_s=4.0, **sides, **parts)
 
 
-def _check_tables(*uses: str, situations: dict[str, Any], **parts: Any) -> Check:
-    sizes = {"tables": uses[0], "num_blocks": Range(2, 14), "block_size": Range(1, 4), "sequences": Range(1, 6)}
-    sizes |= {"longest": Range(1, 24), "calls": Range(40, 120)}
+def _check_tables(manager: str, *, situations: dict[str, Any], **parts: Any) -> Check:
+    sizes = {"manager": manager, "num_blocks": Range(2, 14), "block_size": Range(1, 4), "sequences": Range(1, 6)}
+    sizes |= {"longest": Range(1, 24), "calls": Range(50, 150)}
     few = {"num_blocks": 6, "block_size": 3, "sequences": 2, "longest": 9, "calls": 12}
-    larger = {"num_blocks": Range(30, 99), "sequences": Range(8, 12), "longest": Range(9, 60), "calls": Range(150, 200)}
+    larger = {"num_blocks": Range(30, 99), "sequences": Range(8, 12), "longest": Range(9, 60), "calls": Range(200, 300)}
     cases = (
         *(Case(name, {**sizes, **of_kind}) for name, of_kind in {"a few calls": few, **situations}.items()),
         *draw_cases(sizes, public=8, hidden=2, **larger),
     )
     sides = {"inputs": draw.draw_tables, "run": calls.play_tables, "describe": draw.code_of_tables}
-    return check_log(replay.replay_tables, cases=cases, uses=uses, **sides, **parts)
+    return check_log(replay.replay_tables, cases=cases, uses=("Sequence", manager), **sides, **parts)
 
 
 LOAD = {
@@ -75,8 +75,8 @@ SITUATIONS = {
 
 def _check_schedule(scheduler: str, sizes: dict[str, Any], situations: dict[str, Any], **parts: Any) -> Check:
     """A check that replays how a scheduler serves loads; `sizes`, and those of a situation, in place of LOAD's."""
-    load = {"scheduler": scheduler, "tables": "PageTables", **LOAD, **sizes}
-    uses = (load["tables"], "PrefixBlocks" if load["tables"] == "PrefixTables" else "BlockManager", "Limits", scheduler)
+    load = {"scheduler": scheduler, "manager": "BlockManager", **LOAD, **sizes}
+    uses = (load["manager"], "SchedulerConfig", scheduler)
     cases = (
         *(Case(name, {**load, **of_kind}) for name, of_kind in {"three requests": FEW, **situations}.items()),
         *draw_cases(load, public=8, hidden=2, **LARGER),
@@ -87,28 +87,28 @@ def _check_schedule(scheduler: str, sizes: dict[str, Any], situations: dict[str,
 
 SERVING = {"run": calls.schedule, "describe": draw.code_of_load, "inputs": draw.draw_load}
 LINE = (5e-3, 2e-4, 2e-7)
-"""A clock: seconds of a step, of a new token, of a computed token."""
+"""Seconds of a step, of a new token, of a token computed before."""
 USUAL = (20, 150), (5, 20)
 """Tokens of prompts and of outputs in a burst."""
-PATIENT, HASTY = ({"clock": LINE, "objective": objective} for objective in ((2.0, 0.022), (0.3, 0.035)))
-"""Objectives: seconds to the first token, and for each further one."""
+PATIENT, HASTY = ({"step_time": LINE, "slo": slo} for slo in ((2.0, 0.022), (0.3, 0.035)))
+"""Objectives: TTFT and TPOT in seconds."""
 EXACT = (2.0**-8, 2.0**-12, 2.0**-22)
-ALONE = {"clock": EXACT, "objective": (EXACT[0] + 100 * EXACT[1], 0.1)}
+ALONE = {"step_time": EXACT, "slo": (EXACT[0] + 100 * EXACT[1], 0.1)}
 """An objective that a prompt of 100 tokens meets to the last digit if it is computed at once and alone."""
 
 CHECKS = (
     _check_blocks(
-        "BlockManager",
+        "BlockPool",
         {"num_blocks": 300_000, "calls": 6000, "reads": 4},
         name="blocks",
-        title="Blocks and their references",
+        title="Block pool",
         points=8,
-        first_hint="Which list says who holds a block, and which says what can be given out? Do they always agree?",
-        hint="allocate takes any free block, without a search, and sets its count to one; release gives it back "
-        "only when its count has come down to zero.",
+        first_hint="Which list says how many references a block has, and which says what is free? Do they always "
+        "agree?",
+        hint="allocate takes any free block without a search and sets its count to 1; free puts it back only when its "
+        "count has dropped to 0.",
     ),
     _check_tables(
-        "PageTables",
         "BlockManager",
         situations={
             "a token at a time": {
@@ -120,11 +120,12 @@ CHECKS = (
             },
         },
         name="tables",
-        title="Tables of blocks",
+        title="Block tables",
         points=10,
-        first_hint="How many blocks has the text, and how many will it need? And what has changed after a False?",
-        hint="Count what all texts of the call lack together before any block is given out; a text that has room "
-        "enough lacks none, not fewer than none.",
+        first_hint="How many blocks does the sequence have, and how many does it need? And what has changed after a "
+        "False?",
+        hint="Compute how many blocks are missing, at least 0, before you allocate any. Compare that and the reserved "
+        "blocks with what is free.",
     ),
     _check_schedule(
         "Scheduler",
@@ -134,25 +135,24 @@ CHECKS = (
             "equal prompts": {**ROOM, "requests": 12, "prompt": 3, "output": 5, "equal": 1, "prefixes": 1},
         },
         name="continuous",
-        title="Steps put together anew",
+        title="Continuous batching",
         points=14,
-        first_hint="Write down for one step who runs, what of each is kept, and how many blocks are available. Who "
-        "may come in?",
-        hint="Feed all that is pending of those who run; admit the first that waits as long as a slot is free and "
-        "blocks for all but its last token can be reserved; give back all blocks of whoever ends.",
+        first_hint="Write down for one step which sequences run, how many of their tokens are pending, and how many "
+        "blocks are free. Which sequence may be admitted?",
+        hint="Schedule all pending tokens of running sequences; then admit the first waiting sequence while a slot is "
+        "left and blocks for all but its last token can be allocated.",
     ),
     _check_schedule(
         "ChunkedScheduler",
         {"prompt": Range(1, 24), "budget": Range(0, 6)},
         {"room for all": {**ROOM, "requests": 16, "prompt": 9, "output": 9, "budget": 6}},
         name="chunked",
-        title="Chunks under a budget",
+        title="Chunked prefill",
         points=14,
-        first_hint="Of one step: who has one token pending, what is left of the budget after them, and whose turn is "
-        "next?",
-        hint="What is left is the budget less the tokens in the batch so far; a text takes the smaller of that and "
-        "what is pending, in the order of arrival, and the first that waits comes in only while something is "
-        "left.",
+        first_hint="For one step: which sequences have one pending token, what is left of the budget after them, and "
+        "which is next?",
+        hint="The budget left is the limit less the tokens scheduled so far. A prompt gets the smaller of that and "
+        "its pending tokens; a waiting sequence is admitted only while some budget is left.",
     ),
     Check(
         name="steps_to_first",
@@ -163,19 +163,19 @@ CHECKS = (
         run=calls.steps_to_first,
         expect=draw.expect_steps,
         compare=close,
-        first_hint="What do the writers leave of each step, and what becomes of a last chunk that is not full?",
-        hint="Divide the prompt by what is left of a step, and round up.",
+        first_hint="What do the decoding sequences leave of each step, and what about a last chunk that is not full?",
+        hint="Divide the prompt by what is left of each step, and round up.",
         uses=("steps_to_first",),
         describe=draw.code_of_steps,
     ),
     Check(
         name="keys",
-        title="Keys of beginnings",
+        title="Hashes of prefixes",
         points=3,
         cases=(
             Case("blocks of two", {"block_size": 2, "blocks": 3}),
             Case("nearly alike", {"block_size": 4, "blocks": 1, "near": True}),
-            Case("one long text, twice", {"block_size": 1, "blocks": 1500, "alone": True}),
+            Case("one long prompt, twice", {"block_size": 1, "blocks": 1500, "alone": True}),
             *draw_cases(
                 {"block_size": Range(1, 24), "blocks": Range(1, 5), "more": Range(0, 23), "vocabulary": 2},
                 public=4,
@@ -183,29 +183,27 @@ CHECKS = (
                 vocabulary=30_000,
             ),
         ),
-        inputs=draw.draw_keys,
-        run=calls.keys,
-        expect=draw.expect_keys,
+        inputs=draw.draw_hashes,
+        run=calls.hashes,
+        expect=draw.expect_hashes,
         compare=close,
-        first_hint="Two texts hold the same block behind different beginnings: are its keys different?",
-        hint="Go through the full blocks only; each key is made of the key before it and the tokens of its block.",
-        uses=("keys",),
-        describe=draw.code_of_keys,
+        first_hint="Two sequences have the same block after different prefixes: are its hashes different?",
+        hint="Go through the full blocks only; each hash is made of the hash before it and the tokens of its block.",
+        uses=("hash_blocks",),
+        describe=draw.code_of_hashes,
     ),
     _check_blocks(
-        "PrefixBlocks",
+        "PrefixBlockPool",
         {"num_blocks": 15_000, "calls": 12_000, "reads": 1, "cached": 1},
         name="prefix_blocks",
-        title="Blocks that are known",
+        title="Cached blocks",
         points=7,
-        first_hint="Of each block: has it a reference, has it a key, and is it among those to be given out, and in "
-        "which order?",
-        hint="A known block without references waits in the order of release. Whoever shares it takes it out of "
-        "that order; whoever is given it takes its key from it. Dictionaries need no search for any of this.",
+        first_hint="Of each block: has it a reference, has it a hash, can it be evicted, and in which order?",
+        hint="A cached block without references waits in the order in which it was freed. touch takes it out of that "
+        "order; allocate takes its hash from it. Dictionaries do all of this without a search.",
     ),
     _check_tables(
-        "PrefixTables",
-        "PrefixBlocks",
+        "PrefixBlockManager",
         situations={
             "the first block is evicted": {"num_blocks": Range(8, 14), "longest": Range(4, 12), "evicted": True},
             "prompts are repeated": {
@@ -216,41 +214,42 @@ CHECKS = (
             },
         },
         name="prefixes",
-        title="Tables that share beginnings",
+        title="Block tables with a prefix cache",
         points=8,
-        first_hint="A prompt that is known to its last token: what does it start with? When does a block become known?",
-        hint="Look the keys up one after the other, share what is found, stop at the first that is not, and leave "
-        "the last token out. In commit, register only blocks that this call has filled.",
+        first_hint="A prompt is cached up to its last token: what does it start with? When does a block become cached?",
+        hint="Look the hashes up one after the other, touch what is found, stop at the first miss, and leave the last "
+        "token out. Cache only blocks that have filled up since the last call.",
     ),
     _check_schedule(
         "ChunkedScheduler",
-        {"tables": "PrefixTables", "prefixes": Range(1, 3)},
+        {"manager": "PrefixBlockManager", "prefixes": Range(1, 3)},
         {},
         name="shared",
-        title="Requests that share beginnings",
+        title="Scheduling with a prefix cache",
         points=7,
-        first_hint="When a text comes in, which tokens are kept already, and what is left to feed and to reserve?",
-        hint="Begin at the length that the tables give, in feed as in admit; reserve only what is missing; let a "
-        "text that was not admitted leave no reference behind.",
+        first_hint="When a sequence is admitted, which of its tokens are computed already, and how many blocks are "
+        "still to be allocated?",
+        hint="Start from the tokens that the cache holds, when you admit and when you schedule; allocate only what is "
+        "missing; a sequence that is not admitted must drop its references.",
     ),
     _check_schedule(
         "PreemptiveScheduler",
-        {"tables": "PrefixTables", "memory": Range(0, 7), "output": Range(4, 18)},
+        {"manager": "PrefixBlockManager", "memory": Range(0, 7), "output": Range(4, 18)},
         {"admitted by name": {**ROOM, "requests": 8, "budget": 60, "admits": 1}, **SITUATIONS},
         name="preemptive",
-        title="Whoever came last gives way",
+        title="Preemption",
         points=14,
-        first_hint="A writer finds no block: who came last of those who run, what does it hold, and where does it "
-        "wait then?",
-        hint="Try to reserve one token more for the writer; as long as that fails, let the last of those who run "
-        "give way, and stop if that was the writer itself. Whoever gave way has no number and no blocks.",
+        first_hint="A decoding sequence finds no block: which running sequence arrived last, what does it hold, and "
+        "where does it wait then?",
+        hint="Try to allocate a block for the decoding sequence; while that fails, preempt the last running one, and "
+        "stop if that was the decoding sequence itself.",
     ),
     Check(
         name="token_budget",
-        title="A budget by the clock",
+        title="Token budget of a step",
         points=3,
         cases=(
-            Case("a few writers", {"decodes": 4, "past": 100, "chunk": 37}),
+            Case("a few decodes", {"decodes": 4, "past": 100, "chunk": 37}),
             Case("a long prompt", {"decodes": 1, "past": 20, "chunk": 6000}),
             *draw_cases({"decodes": 12, "past": 500, "chunk": 100}, public=2, hidden=1, decodes=60, chunk=300),
         ),
@@ -258,16 +257,16 @@ CHECKS = (
         run=calls.token_budget,
         expect=draw.expect_budgets,
         compare=close,
-        first_hint="Ask the clock for your answer, and for one token more: which of the two lasts too long?",
-        hint="A step has a part for each writer, and one for the chunk; let the chunk grow until the clock says "
-        "too much, and go back by one. The budget counts the writers' tokens as well.",
-        uses=("Clock", "token_budget"),
+        first_hint="Ask step_time about your answer, and about one token more: which of the two takes too long?",
+        hint="A step has a part for each decoding sequence, and one for the chunk. Let the chunk grow until the step "
+        "takes too long, then go back by one. The budget counts the decodes as well.",
+        uses=("StepTime", "token_budget"),
         describe=draw.code_of_budgets,
     ),
     check_log(
         replay.replay_goodput,
         name="promise",
-        title="Goodput on loads not seen before",
+        title="Goodput on unseen loads",
         points=9,
         cases=(
             Case("long prompts among decodes", {"phases": [(28, 30, (20, 400), (15, 40))], **PATIENT}),
@@ -284,20 +283,20 @@ CHECKS = (
             ),
             Case(
                 "steps are too long anyway",
-                {"phases": [(30, 30, (20, 150), (1, 3))], "clock": LINE, "objective": (2.0, 0.004)},
+                {"phases": [(30, 30, (20, 150), (1, 3))], "step_time": LINE, "slo": (2.0, 0.004)},
             ),
             Case("in time to the last moment", {"phases": [(12, 2, (100, 101), (2, 9))], **ALONE}),
             Case(
                 "a burst of long prompts",
-                {"phases": [(60, 60, (20, 260), (5, 30))], "clock": LINE, "objective": (0.5, 0.03)},
+                {"phases": [(60, 60, (20, 260), (5, 30))], "step_time": LINE, "slo": (0.5, 0.03)},
                 hidden=True,
             ),
         ),
         **{**SERVING, "inputs": draw.draw_traffic},
-        first_hint="Which of the two promises is broken more often: the first token's, or the mean gap's?",
-        hint="Gaps: let token_budget set the budget of each step by those who write in it. First tokens: order "
-        "those who wait, first by whether they can still be in time, then by what they cost the others.",
-        uses=("BlockManager", "Clock", "Limits", "Objective", "PageTables", "PromisedScheduler"),
+        first_hint="Which of the two objectives is missed more often, TTFT or TPOT?",
+        hint="TPOT: let token_budget set the budget of each step. TTFT: order the waiting sequences, first by whether "
+        "they can still be in time, then by what they cost the others.",
+        uses=("BlockManager", "SchedulerConfig", "SLO", "SLOScheduler", "StepTime"),
     ),
 )
 LAB = Lab("serving", repeat_first_case(CHECKS))

@@ -20,8 +20,8 @@ from mlsys_checks.trusted.serving.replay import Pool, Tables
 Rng = np.random.Generator
 SHOWN = 14
 """Calls of a script that its code writes out."""
-CALLS = ("allocate", "share", "release", "register", "find")
-WEIGHTS = {"BlockManager": (0.4, 0.15, 0.45, 0, 0), "PrefixBlocks": (0.25, 0.05, 0.3, 0.1, 0.3)}
+CALLS = ("allocate", "touch", "free", "cache", "get_cached_block")
+WEIGHTS = {"BlockPool": (0.4, 0.15, 0.45, 0, 0), "PrefixBlockPool": (0.25, 0.05, 0.3, 0.1, 0.3)}
 """How often a script makes each call."""
 
 
@@ -30,73 +30,77 @@ def _as_inputs(case: dict[str, Any]) -> Arrays:
 
 
 def draw_blocks(rng: Rng, case: Case) -> Arrays:
-    """A script of calls on a block manager, of which all are allowed.
+    """A script of calls on a block pool, of which all are allowed.
 
-    `cached`: every block is known at first. `reads`: how often a large pool is asked what is available after each call.
+    `cached`: every block is cached at first. `reads`: how often num_free_blocks of a large pool is read after a call.
     """
     p, script, references = case.params, list[list[Any]](), list[int]()
     pool, latest, given = Pool(p["num_blocks"]), dict[int, int](), 0
 
-    def add(call: str, block: int | None = None, key: int | None = None) -> int | None:
-        """Make a call, of a block by the place at which it was given last; gives the block that comes back."""
+    def add(call: str, block: int | None = None, block_hash: int | None = None) -> int | None:
+        """Make a call, of a block by the index at which it was returned last; returns the block that comes back."""
         nonlocal given
-        script.append([call, *([] if block is None else [latest[block]]), *([] if key is None else [key])])
-        found: int | None = getattr(pool, call)(*([] if block is None else [block]), *([] if key is None else [key]))
-        if call in ("allocate", "find"):
+        script.append(
+            [call, *([] if block is None else [latest[block]]), *([] if block_hash is None else [block_hash])]
+        )
+        found: int | None = getattr(pool, call)(
+            *([] if block is None else [block]), *([] if block_hash is None else [block_hash])
+        )
+        if call in ("allocate", "get_cached_block"):
             given += 1
             if found is not None:
                 latest[found] = given - 1
         return found
 
-    for key in range(p["num_blocks"] if p.get("cached") else 0):
+    for block_hash in range(p["num_blocks"] if p.get("cached") else 0):
         block = add("allocate")
-        add("register", block, key)
-        add("release", block)
-    calls, places = rng.choice(len(CALLS), p["calls"], p=WEIGHTS[p["manager"]]), rng.random(p["calls"])
-    for call, at, key in zip(calls, places, rng.integers(0, 2 * p["num_blocks"] + 1, p["calls"]), strict=True):
+        add("cache", block, block_hash)
+        add("free", block)
+    calls, places = rng.choice(len(CALLS), p["calls"], p=WEIGHTS[p["pool"]]), rng.random(p["calls"])
+    for call, at, block_hash in zip(calls, places, rng.integers(0, 2 * p["num_blocks"] + 1, p["calls"]), strict=True):
         name, some = CALLS[call], int(at * len(references))
         if name == "allocate" and (block := add(name)) is not None:
             references.append(block)
-        elif name == "find" and (found := add(name, key=int(key))) is not None and at < 0.5:
-            add("share", found)
+        elif name == "get_cached_block" and (found := add(name, block_hash=int(block_hash))) is not None and at < 0.5:
+            add("touch", found)
             references.append(found)
-        elif name == "share" and references:
+        elif name == "touch" and references:
             add(name, references[some])
             references.append(references[some])
-        elif name == "release" and references:
+        elif name == "free" and references:
             references[some], references[-1] = references[-1], references[some]
             add(name, references.pop())
-        elif name == "register" and references:
-            add(name, references[some], int(key))
-    sizes = {"manager": p["manager"], "num_blocks": p["num_blocks"], "reads": p.get("reads", 0)}
+        elif name == "cache" and references:
+            add(name, references[some], int(block_hash))
+    sizes = {"pool": p["pool"], "num_blocks": p["num_blocks"], "reads": p.get("reads", 0)}
     return _as_inputs({**sizes, "script": script})
 
 
 def code_of_blocks(arrays: Arrays) -> str:
     """The first calls of a script, and counts after them."""
     case = decode_value(arrays["case"])
-    name, given = case["manager"], 0
-    lines = [f"manager, other = {name}({case['num_blocks']}), {name}({case['num_blocks']})", "other.allocate()"]
+    name, given = case["pool"], 0
+    lines = [f"pool, other = {name}({case['num_blocks']}), {name}({case['num_blocks']})", "other.allocate()"]
     for call, *arguments in case["script"][:SHOWN]:
         if call == "allocate":
-            lines += ["try:", f"    block{given} = manager.allocate()", "except ValueError:", f"    block{given} = -1"]
-        elif call == "find":
-            lines.append(f"block{given} = manager.find({arguments[0]})")
+            lines += ["try:", f"    block{given} = pool.allocate()", "except ValueError:", f"    block{given} = -1"]
+        elif call == "get_cached_block":
+            lines.append(f"block{given} = pool.get_cached_block({arguments[0]})")
         else:
-            lines.append(f"manager.{call}({', '.join([f'block{arguments[0]}', *map(str, arguments[1:])])})")
-        given += call in ("allocate", "find")
-    references = "" if case["reads"] else "manager.references, "
-    return "\n".join([*lines, f"print({references}manager.available, other.available)"])
+            lines.append(f"pool.{call}({', '.join([f'block{arguments[0]}', *map(str, arguments[1:])])})")
+        given += call in ("allocate", "get_cached_block")
+    counts = "" if case["reads"] else "pool.ref_cnt, "
+    return "\n".join([*lines, f"print({counts}pool.num_free_blocks, other.num_free_blocks)"])
 
 
 def draw_tables(rng: Rng, case: Case) -> Arrays:
-    """A script of calls on tables, of which all are allowed: what is committed was reserved, and no prompt ends.
+    """A script of calls on a block manager, of which all are allowed: what is computed has blocks, and no prompt ends.
 
     `single`: every count is one token or none, as in decode steps. `evicted`: it begins with two equal prompts, of
     whose cached blocks the first one is evicted, and a third such.
     """
     p = case.params
-    prefix, size, num_blocks = p["tables"] == "PrefixTables", p["block_size"], p["num_blocks"]
+    prefix, size, num_blocks = p["manager"] == "PrefixBlockManager", p["block_size"], p["num_blocks"]
     tables, prompts, script = Tables(num_blocks, size, prefix=prefix), list[list[int]](), list[list[Any]]()
 
     def add(call: str, *arguments: Any) -> None:
@@ -110,35 +114,34 @@ def draw_tables(rng: Rng, case: Case) -> Arrays:
     if p.get("evicted"):
         tokens = rng.integers(0, 3, 3 * size + 1).tolist()
         prompts += [tokens, tokens, [3] * num_blocks * size, tokens]
-        add("start", 0, 1)
-        add("start", 1, 1)
-        add("try_reserve", [[0, size], [1, 3 * size]], 0)
-        add("commit", [[0, size]])
-        add("commit", [[1, 3 * size]])
-        add("drop", 0)
-        add("start", 2, 1)
-        add("try_reserve", [[2, (num_blocks - 3) * size]], 0)
-        add("start", 3, len(tokens))
+        for call in (
+            *(("start", 0, 1), ("start", 1, 1), ("allocate_slots", 0, size, 0), ("allocate_slots", 1, 3 * size, 0)),
+            *(("compute", 0, size), ("compute", 1, 3 * size), ("free", 0), ("start", 2, 1)),
+            *(("allocate_slots", 2, (num_blocks - 3) * size, 0), ("start", 3, len(tokens))),
+        ):
+            add(*call)
     while len(script) < p["calls"]:
-        what, some = rng.random(), [seq for seq in tables.tables if rng.random() < 0.6]
-        if not tables.tables or (len(tables.tables) < p["sequences"] and what < 0.25):
+        what, seqs = rng.random(), list(tables.tables)
+        if not seqs or (len(seqs) < p["sequences"] and what < 0.2):
             longest = p["longest"] if p.get("single") else 1 + draw(p["longest"] - 1)
             prompts.append(_draw_prompt(rng, prompts if prefix else [], longest))
             length = len(prompts[-1])
             add("start", len(prompts) - 1, 1 + draw(length - 1) if rng.random() < 0.4 else length)
-        elif what < 0.55:
-            counts = [(seq, draw(len(prompts[seq]) - tables.computed[seq])) for seq in some]
-            left = tables.pool.available - sum(tables.missing(dict(counts)).values())
-            add("try_reserve", counts, max(0, left + draw(1)) if rng.random() < 0.4 else draw(1))
-        elif what < 0.85:
-            add("commit", [(seq, draw(tables.reserved[seq] - tables.computed[seq])) for seq in some])
+            continue
+        i = int(rng.choice(seqs))
+        if what < 0.55:
+            count = draw(len(prompts[i]) - tables.computed[i])
+            left = tables.pool.num_free_blocks - tables.missing({i: count})[i]
+            add("allocate_slots", i, count, max(0, left + draw(1)) if rng.random() < 0.4 else draw(1))
+        elif what < 0.87:
+            add("compute", i, draw(tables.reserved[i] - tables.computed[i]))
         else:
-            add("drop", int(rng.choice(list(tables.tables))))
+            add("free", i)
     near = [(blocks, more) for blocks in (1, 2, 7) for more in (-1, 0, 1)]
     others = (size, *rng.integers(1, 1000, 9).tolist())
     sizes = [(size, 0), *((other, other * blocks + more) for other in others for blocks, more in near)]
-    names = {"tables": p["tables"], "manager": "PrefixBlocks" if prefix else "BlockManager", "num_blocks": num_blocks}
-    return _as_inputs({**names, "block_size": size, "prompts": prompts, "script": script, "sizes": sizes})
+    names = {"manager": p["manager"], "num_blocks": num_blocks, "block_size": size}
+    return _as_inputs({**names, "prompts": prompts, "script": script, "sizes": sizes})
 
 
 def _draw_prompt(rng: Rng, others: Sequence[list[int]], length: int) -> list[int]:
@@ -149,28 +152,32 @@ def _draw_prompt(rng: Rng, others: Sequence[list[int]], length: int) -> list[int
 
 
 def code_of_tables(arrays: Arrays) -> str:
-    """The first calls of a script, and tables and counts after them."""
+    """The first calls of a script, and block tables and counts after them."""
     case = decode_value(arrays["case"])
-    prompts, lines = case["prompts"], [f"tables = {_code_of_empty_tables(case)}"]
-    tables = Tables(case["num_blocks"], case["block_size"], prefix=case["tables"] == "PrefixTables")
-    for call, *arguments in case["script"][:SHOWN]:
+    prompts, lines = case["prompts"], [f"manager = {_code_of_manager(case)}"]
+    tables = Tables(case["num_blocks"], case["block_size"], prefix=case["manager"] == "PrefixBlockManager")
+    lengths: dict[int, int] = {}
+    for call, i, *arguments in case["script"][:SHOWN]:
         if call == "start":
-            lines.append(f"text{arguments[0]} = tables.start({prompts[arguments[0]][: arguments[1]]})")
-        elif call == "try_reserve":
-            counts = ", ".join(f"text{seq}: {count}" for seq, count in arguments[0])
-            lines.append(f"print(tables.try_reserve({{{counts}}}, spare={arguments[1]}))")
-        elif call == "commit":
-            firsts = tables.computed
-            new = [f"text{seq}: {prompts[seq][firsts[seq] : firsts[seq] + count]}" for seq, count in arguments[0]]
-            lines.append(f"tables.commit({{{', '.join(new)}}})")
+            lengths[i] = arguments[0]
+            seq = f"Sequence({i}, {prompts[i][: lengths[i]]}, {lengths[i]}, {len(prompts[i])})"
+            lines += [f"seq{i} = {seq}", f"print(manager.allocate_prefix(seq{i}))"]
+        elif call == "allocate_slots":
+            lines.append(f"print(manager.allocate_slots(seq{i}, {arguments[0]}, {arguments[1]}))")
+        elif call == "compute":
+            end = tables.computed[i] + arguments[0]
+            lines += [f"seq{i}.token_ids += {prompts[i][lengths[i] : end]}"] if end > lengths[i] else []
+            lines += [f"seq{i}.num_computed_tokens = {end}", f"manager.cache_full_blocks(seq{i})"]
+            lengths[i] = max(lengths[i], end)
         else:
-            lines.append(f"tables.drop(text{arguments[0]})")
-        tables.play(prompts, call, *arguments)
-    return "\n".join([*lines, "print(tables.tables, tables.blocks.references, tables.blocks.available)"])
+            lines.append(f"manager.free(seq{i})")
+        tables.play(prompts, call, i, *arguments)
+    shown = ", ".join(f"seq{i}.block_table" for i in tables.tables)
+    return "\n".join([*lines, f"print({shown}{', ' * bool(shown)}manager.pool.ref_cnt, manager.pool.num_free_blocks)"])
 
 
-def _code_of_empty_tables(case: dict[str, Any]) -> str:
-    return f"{case['tables']}({case['manager']}({case['num_blocks']}), {case['block_size']})"
+def _code_of_manager(case: dict[str, Any]) -> str:
+    return f"{case['manager']}({case['num_blocks']}, {case['block_size']})"
 
 
 BASES = (1, 10, 31, 33, 37, 131, 256, 257, 1000, 1009, 10_000, 65_536)
@@ -182,44 +189,45 @@ COLLIDING = (
 """Two blocks for which CPython's `hash` of a tuple gives one number, and two behind an element whose hash is 0."""
 
 
-def draw_keys(rng: Rng, case: Case) -> Arrays:
+def draw_hashes(rng: Rng, case: Case) -> Arrays:
     """Prompts with a common prefix that differ in one token, and with equal blocks after different prefixes.
 
-    `near`: blocks that are equal for whoever joins digits, adds, counts to a base, hashes, or cuts tokens short.
+    `near`: blocks that are equal if one joins digits, adds, counts to a base, takes `hash`, or cuts tokens short.
     """
     p = case.params
     size, blocks = p["block_size"], p["blocks"]
     base = rng.integers(0, p.get("vocabulary", 9), size * blocks + p.get("more", 0)).tolist()
-    texts = [base, base[: size * blocks]]
+    prompts = [base, base[: size * blocks]]
     if not p.get("alone"):
         for place in (0, size - 1, size * (blocks // 2), size * blocks - 1):
-            texts.append([token + (i == place) for i, token in enumerate(base)])
+            prompts.append([token + (i == place) for i, token in enumerate(base)])
         block, zeros = base[:size], [0] * size
-        texts += [block * 3, zeros + block, base[:-1], zeros * 3, [], block[::-1] + zeros]
+        prompts += [block * 3, zeros + block, base[:-1], zeros * 3, [], block[::-1] + zeros]
     if p.get("near"):
         one, other = (int(token) for token in rng.integers(70_000, 130_000, 2))
         digit, ten = int(rng.integers(1, 10)), int(rng.integers(10, 100))
         pairs = [(one, other), (other, one), (one, other + 256), (one, other + 65_536)]
         pairs += [(ten, 100 * digit + ten), (10 * ten + digit, ten), *((one + 1, other - base) for base in BASES)]
-        texts += [[*pair, *base[: size - 2]] for pair in pairs] + list(COLLIDING)
-    return _as_inputs({"texts": texts, "block_size": size})
+        prompts += [[*pair, *base[: size - 2]] for pair in pairs] + list(COLLIDING)
+    return _as_inputs({"prompts": prompts, "block_size": size})
 
 
-def expect_keys(arrays: Arrays) -> Arrays:
+def expect_hashes(arrays: Arrays) -> Arrays:
     """Equal numbers for equal prefixes of full blocks."""
     case, seen = decode_value(arrays["case"]), dict[tuple[int, ...], int]()
     size = case["block_size"]
-    prefixes = [tuple(text[:end]) for text in case["texts"] for end in range(size, len(text) + 1, size)]
-    counts, wide = ([len(text) // of for text in case["texts"]] for of in (size, 2 * size))
+    prefixes = [tuple(prompt[:end]) for prompt in case["prompts"] for end in range(size, len(prompt) + 1, size)]
+    counts, wide = ([len(prompt) // of for prompt in case["prompts"]] for of in (size, 2 * size))
     equal = [seen.setdefault(prefix, len(seen)) for prefix in prefixes]
-    return {"counts": np.array(counts), "equal": np.array(equal), WIDE: np.array(wide)}
+    return {"number of hashes": np.array(counts), "which hashes are equal": np.array(equal), WIDE: np.array(wide)}
 
 
-def code_of_keys(arrays: Arrays) -> str:
-    """Keys of all prompts, and how many there are at another size."""
+def code_of_hashes(arrays: Arrays) -> str:
+    """Hashes of all prompts, and how many there are at another size."""
     case = decode_value(arrays["case"])
-    texts, size = mix_kinds(case["texts"]), case["block_size"]
-    return f"for text in {texts}:\n    print(keys(text, {size}), len(keys(text, {2 * size})))"
+    prompts, size = mix_kinds(case["prompts"]), case["block_size"]
+    call = f"print(hash_blocks(token_ids, {size}), len(hash_blocks(token_ids, {2 * size})))"
+    return f"for token_ids in {prompts}:\n    {call}"
 
 
 def draw_load(rng: Rng, case: Case) -> Arrays:
@@ -249,8 +257,8 @@ def draw_load(rng: Rng, case: Case) -> Arrays:
     return _as_load(
         p,
         num_blocks=num_blocks,
-        limits=(p["seqs"], p["seqs"] + p["budget"]),
-        clock=(1.0, 0.0, 0.0),
+        config=(p["seqs"], p["seqs"] + p["budget"]),
+        step_time=(1.0, 0.0, 0.0),
         prompts=prompts,
         outputs=outputs,
         arrivals_s=arrivals_s.tolist(),
@@ -260,14 +268,13 @@ def draw_load(rng: Rng, case: Case) -> Arrays:
 
 
 def _as_load(p: Any, **load: Any) -> Arrays:
-    names = {name: p[name] for name in ("scheduler", "tables", "block_size")}
-    manager = "PrefixBlocks" if p["tables"] == "PrefixTables" else "BlockManager"
+    names = {name: p[name] for name in ("scheduler", "manager", "block_size")}
     max_steps = 4 * (sum(map(len, load["prompts"])) + sum(load["outputs"])) + 100
-    return _as_inputs({**names, "manager": manager, "max_steps": max_steps, **load})
+    return _as_inputs({**names, "max_steps": max_steps, **load})
 
 
 TICK_S = 2.0**-40
-"""What the clocks of `token_budget` count in, and the times of requests, so that sums are exact."""
+"""What the step times of `token_budget` count in, and the times of requests, so that sums are exact."""
 
 
 def draw_traffic(rng: Rng, case: Case) -> Arrays:
@@ -279,11 +286,11 @@ def draw_traffic(rng: Rng, case: Case) -> Arrays:
     )
     arrivals_s = np.round((p.get("from_s", 0.0) + np.cumsum(gaps_s)) / TICK_S) * TICK_S
     return _as_load(
-        {"scheduler": "PromisedScheduler", "tables": "PageTables", "block_size": 16},
+        {"scheduler": "SLOScheduler", "manager": "BlockManager", "block_size": 16},
         num_blocks=400,
-        limits=(12, 2000),
-        clock=p["clock"],
-        objective=p["objective"],
+        config=(12, 2000),
+        step_time=p["step_time"],
+        slo=p["slo"],
         prompts=[rng.integers(0, VOCABULARY, length).tolist() for length in lengths],
         outputs=outputs.tolist(),
         arrivals_s=arrivals_s.tolist(),
@@ -295,25 +302,25 @@ def draw_traffic(rng: Rng, case: Case) -> Arrays:
 def code_of_load(arrays: Arrays) -> str:
     """The requests of a load, and a scheduler that serves them."""
     load = decode_value(arrays["case"])
-    requests = zip(*(load[name] for name in ("arrivals_s", "prompts", "outputs", "leaves_s")), strict=True)
+    requests = zip(*(load[name] for name in ("prompts", "outputs", "arrivals_s", "leaves_s")), strict=True)
     lines = [
-        f"    Request({arrival_s:g}, {prompt}, {count}, {leave_s:g})," for arrival_s, prompt, count, leave_s in requests
+        f"    Request({prompt}, {count}, {arrival_s:g}, {leave_s:g})," for prompt, count, arrival_s, leave_s in requests
     ]
     lines = ["from math import inf", "requests = [", *lines, "]"]
-    made = f"scheduler = {load['scheduler']}({_code_of_empty_tables(load)}, Limits{tuple(load['limits'])}"
+    made = f"scheduler = {load['scheduler']}({_code_of_manager(load)}, SchedulerConfig{tuple(load['config'])}"
     if load["admits"]:
-        lines += [f"{made})", "texts = [scheduler.add(one.prompt, one.writes) for one in requests]"]
-        lines += [f"print([scheduler.admit(texts[i]) for i in {load['admits']}])", "print(scheduler.schedule().new)"]
-    elif "objective" in load:
-        lines += [f"clock, objective = Clock{tuple(load['clock'])}, Objective{tuple(load['objective'])}"]
-        lines += [f"{made}, clock, objective)", "steps, times_s = drive(scheduler, requests, clock)"]
-        lines += [
-            "for one, times in zip(requests, times_s):",
-            "    gap_s = (times[-1] - times[0]) / max(1, len(times) - 1)",
-        ]
-        lines += ['    print(f"first token after {times[0] - one.comes_s:.3f} s, one every {gap_s:.4f} s")']
+        lines += [f"{made})", "seqs = [scheduler.add(one.prompt_token_ids, one.max_tokens) for one in requests]"]
+        lines += [f"print([scheduler.admit(seqs[i]) for i in {load['admits']}])"]
+        lines += ["print({seq.seq_id: n for seq, n in scheduler.schedule().num_scheduled_tokens.items()})"]
+    elif "slo" in load:
+        lines += [f"step_time, slo = StepTime{tuple(load['step_time'])}, SLO{tuple(load['slo'])}"]
+        lines += [f"{made}, step_time, slo)", "steps, times_s = simulate(scheduler, requests, step_time)"]
+        lines += ["for request, times in zip(requests, times_s):"]
+        lines += ["    tpot_s = (times[-1] - times[0]) / max(1, len(times) - 1)"]
+        lines += ['    print(f"TTFT {times[0] - request.arrival_s:.3f} s, TPOT {tpot_s:.4f} s")']
     else:
-        lines += [f"{made})", "for step, fed in enumerate(drive(scheduler, requests)[0]):", "    print(step, fed)"]
+        lines += [f"{made})", "for step, counts in enumerate(simulate(scheduler, requests)[0]):"]
+        lines += ["    print(step, counts)"]
     return "\n".join(lines)
 
 
@@ -339,13 +346,13 @@ def code_of_steps(arrays: Arrays) -> str:
 
 
 def draw_budgets(rng: Rng, case: Case) -> Arrays:
-    """Clocks in whole ticks, and calls with each: a limit between two chunks, at one, a tick before one, or too short.
+    """Step times in whole ticks, and calls with each: a limit between two chunks, at one, just below, or too short.
 
-    Of two clocks the second takes twice as long. After each call come calls in which one argument differs.
+    Of two step times the second takes twice as long. After each call come calls in which one argument differs.
     """
-    p, clocks, calls = case.params, list[dict[str, Any]](), list[Any]()
+    p, step_times, calls = case.params, list[dict[str, Any]](), list[Any]()
     least, most = np.array([(1e-3, 2e-5, 1e-8), (4e-3, 4e-5, 4e-8)]) / TICK_S
-    for clock, end in enumerate(("between", "exact", "short", "late", "tick")):
+    for which, end in enumerate(("between", "exact", "short", "late", "tick")):
         decodes, past = Range(0, p["decodes"]).draw(rng), Range(0, p["past"]).draw(rng)
         power = 1 << int(rng.integers(1, 7))
         chunk = {"between": p["chunk"], "exact": power, "short": power - 1, "late": 1, "tick": 3 * power}[end]
@@ -354,37 +361,40 @@ def draw_budgets(rng: Rng, case: Case) -> Arrays:
         memory[0] = (compute - memory) @ (1, decodes + chunk // 2, decodes * past) if rng.random() < 0.5 else 0
         pair_s = int(rng.integers(0, int(5e-9 / TICK_S))) * TICK_S if rng.random() < 0.5 else 0.0
         lines = {"compute": (compute * TICK_S).tolist(), "memory": (memory * TICK_S).tolist(), "pair_s": pair_s}
-        clocks += [{**lines, "factor": factor} for factor in (1, 2)]
-        times_s = [float(_seconds(clocks[-2], decodes, past, tokens)) for tokens in (1, chunk, chunk + 1)]
+        step_times += [{**lines, "factor": factor} for factor in (1, 2)]
+        times_s = [float(_seconds(step_times[-2], decodes, past, tokens)) for tokens in (1, chunk, chunk + 1)]
         limits_s = {"between": (times_s[1] + times_s[2]) / 2, "exact": times_s[1], "late": 0.9 * times_s[0]}
-        call = np.array([2 * clock, decodes, past, limits_s.get(end, times_s[2] - TICK_S)])
+        call = np.array([2 * which, decodes, past, limits_s.get(end, times_s[2] - TICK_S)])
         changes = ((1, 0, 0), (0, 2, 0), (0, 0, 1000))
         calls += [call, *(np.add(call, (*change, 0)) for change in changes), call * (1, 1, 1, 0.5)]
-    return _as_inputs({"clocks": clocks, "calls": [[*map(int, call[:3]), float(call[3])] for call in calls]})
+    return _as_inputs({"step_times": step_times, "calls": [[*map(int, call[:3]), float(call[3])] for call in calls]})
 
 
-def _seconds(clock: dict[str, Any], decodes: int, past: int, chunk: int | np.ndarray) -> np.ndarray:
+def _seconds(step_time: dict[str, Any], decodes: int, past: int, chunk: int | np.ndarray) -> np.ndarray:
     """Seconds of a step, for a chunk or for each of several."""
-    lines = (clock["compute"], clock["memory"])
+    lines = (step_time["compute"], step_time["memory"])
     times_s = (step_s + token_s * (decodes + chunk) + past_s * decodes * past for step_s, token_s, past_s in lines)
     pairs = decodes * (past + 1) + chunk * (chunk + 1) // 2
-    return np.asarray(clock["factor"] * (np.maximum(*times_s) + clock["pair_s"] * pairs))
+    return np.asarray(step_time["factor"] * (np.maximum(*times_s) + step_time["pair_s"] * pairs))
 
 
 def expect_budgets(arrays: Arrays) -> Arrays:
     """Count the chunks that end in time."""
     case, tokens = decode_value(arrays["case"]), []
-    for clock, decodes, past, tpot_s in case["calls"]:
-        in_time = _seconds(case["clocks"][clock], decodes, past, np.arange(1, 1 << 14)) <= tpot_s  # more than any chunk
+    for which, decodes, past, tpot_s in case["calls"]:
+        in_time = (
+            _seconds(case["step_times"][which], decodes, past, np.arange(1, 1 << 14)) <= tpot_s
+        )  # more than any chunk
         tokens.append(decodes + max(1, int(in_time.sum())))
     return {"tokens": np.array(tokens)}
 
 
 def code_of_budgets(arrays: Arrays) -> str:
-    """Clocks as functions of parts, and the calls."""
+    """Step times as functions of parts, and the calls."""
     case = decode_value(arrays["case"])
-    lines = ["def make_clock(compute, memory, pair_s, factor):", "    def clock(parts):"]
+    lines = ["def make_step_time(compute, memory, pair_s, factor):", "    def step_time(parts):"]
     lines += ["        pairs = sum(new * past + new * (new + 1) // 2 for new, past in parts)"]
-    lines += ["        return factor * (max(Clock(*compute)(parts), Clock(*memory)(parts)) + pair_s * pairs)"]
-    lines += ["    return clock", f"clocks = [make_clock(**clock) for clock in {case['clocks']}]"]
-    return "\n".join([*lines, *(f"print(token_budget(clocks[{n}], *{rest}))" for n, *rest in case["calls"])])
+    lines += ["        return factor * (max(StepTime(*compute)(parts), StepTime(*memory)(parts)) + pair_s * pairs)"]
+    lines += ["    return step_time", f"step_times = [make_step_time(**one) for one in {case['step_times']}]"]
+    calls = (f"step_times[{which}], {', '.join(map(str, rest))}" for which, *rest in case["calls"])
+    return "\n".join([*lines, *(f"print(token_budget({call}))" for call in calls)])

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Any
 
-from mlsys_checks.sandboxed.serving import VOCABULARY, next_token, serve
+from mlsys_checks.sandboxed.serving import next_token, serve
 from mlsys_checks.trusted.logs import BrokenRuleError, require_equal, require_form
 
 GOODPUT = 0.8
@@ -19,23 +19,23 @@ GOODPUT = 0.8
 
 
 class Pool:
-    """Reference counts of blocks, the key by which each is cached, and the order in which cached ones are evicted."""
+    """Reference counts of blocks, the hash of each cached one, and the order in which these are evicted."""
 
     def __init__(self, num_blocks: int) -> None:
-        self.references = [0] * num_blocks
-        self.blank = dict.fromkeys(range(num_blocks))  # without a reference and without a key
+        self.ref_cnt = [0] * num_blocks
+        self.blank = dict.fromkeys(range(num_blocks))  # without a reference and without a hash
         self.cached: dict[object, int] = {}
-        self.key_of: dict[int, object] = {}
-        self.evictable: dict[int, None] = {}  # cached, without a reference, the one released longest ago first
+        self.hash_of: dict[int, object] = {}
+        self.evictable: dict[int, None] = {}  # cached, without a reference, the one freed longest ago first
 
     @property
-    def available(self) -> int:
+    def num_free_blocks(self) -> int:
         """Number of blocks without a reference."""
         return len(self.blank) + len(self.evictable)
 
     def allocate(self) -> int | None:
         """Allocate one of the blocks that may be allocated now, None where there is none."""
-        if not self.available:
+        if not self.num_free_blocks:
             return None
         block = self.blank.popitem()[0] if self.blank else next(iter(self.evictable))
         self._assign(block)
@@ -43,47 +43,47 @@ class Pool:
 
     def take(self, blocks: Sequence[int], where: str, *, in_order: bool = True) -> None:
         """Allocate these blocks of a log; `in_order`: blank ones first, then cached ones in their order."""
-        if len(set(blocks)) < len(blocks) or any(self.references[block] for block in blocks):
-            raise BrokenRuleError(f"{where}: a block is allocated that is in use", f"one of {blocks[:8]}")
+        if len(set(blocks)) < len(blocks) or any(self.ref_cnt[block] for block in blocks):
+            raise BrokenRuleError(f"{where} allocated a block that is in use", f"one of {blocks[:8]}", "a free block")
         oldest = set(islice(self.evictable, max(0, len(blocks) - len(self.blank))))
         fitting = all(block in self.blank or block in oldest for block in blocks)
         if in_order and not (fitting and oldest <= set(blocks)):
-            expected = "blank blocks first, then known ones, those released longest ago first"
-            raise BrokenRuleError(f"{where}: the wrong block is allocated", f"blocks {list(blocks)}", expected)
+            expected = "a block without a hash if any is free, else the cached one that was freed longest ago"
+            raise BrokenRuleError(f"{where} allocated the wrong block", f"{list(blocks)}", expected)
         for block in blocks:
             self._assign(block)
 
     def _assign(self, block: int) -> None:
-        if block in self.key_of:
-            del self.evictable[block], self.cached[self.key_of.pop(block)]
+        if block in self.hash_of:
+            del self.evictable[block], self.cached[self.hash_of.pop(block)]
         self.blank.pop(block, None)
-        self.references[block] = 1
+        self.ref_cnt[block] = 1
 
-    def share(self, block: int) -> None:
+    def touch(self, block: int) -> None:
         """Add a reference."""
         self.evictable.pop(block, None)
-        self.references[block] += 1
+        self.ref_cnt[block] += 1
 
-    def release(self, block: int) -> None:
+    def free(self, block: int) -> None:
         """Take a reference away."""
-        self.references[block] -= 1
-        if not self.references[block]:
-            (self.evictable if block in self.key_of else self.blank)[block] = None
+        self.ref_cnt[block] -= 1
+        if not self.ref_cnt[block]:
+            (self.evictable if block in self.hash_of else self.blank)[block] = None
 
-    def register(self, block: int, key: object) -> None:
-        """Cache a block, unless it is cached or another is by this key."""
-        if key not in self.cached and block not in self.key_of:
-            self.cached[key], self.key_of[block] = block, key
+    def cache(self, block: int, block_hash: object) -> None:
+        """Cache a block, unless it is cached or another has this hash."""
+        if block_hash not in self.cached and block not in self.hash_of:
+            self.cached[block_hash], self.hash_of[block] = block, block_hash
 
-    def find(self, key: object) -> int | None:
-        """The block that is cached by a key."""
-        return self.cached.get(key)
+    def get_cached_block(self, block_hash: object) -> int | None:
+        """The block with a hash."""
+        return self.cached.get(block_hash)
 
-    def compare(self, where: str, available: int, references: Sequence[int] = ()) -> None:
-        """Hold how many blocks are available, and the references of each where they were read, against the pool's."""
-        for block, (got, expected) in enumerate(zip(references, self.references, strict=False)):
-            require_equal(f"{where}: block {block} has the wrong number of references", got, expected)
-        require_equal(f"{where}: the wrong number of blocks is available", available, self.available)
+    def compare(self, where: str, num_free_blocks: int, ref_cnt: Sequence[int] = ()) -> None:
+        """Hold the number of free blocks, and reference counts where they were read, against the pool's."""
+        for block, (got, expected) in enumerate(zip(ref_cnt, self.ref_cnt, strict=False)):
+            require_equal(f"{where}: ref_cnt[{block}] is wrong", got, expected)
+        require_equal(f"{where}: num_free_blocks is wrong", num_free_blocks, self.num_free_blocks)
 
 
 def form_of_counts(num_blocks: int) -> Any:
@@ -92,25 +92,31 @@ def form_of_counts(num_blocks: int) -> Any:
 
 
 def replay_blocks(log: Any, case: dict[str, Any]) -> None:
-    """Replay a script of calls on a block manager; a log may end where a call names a block that was not given."""
+    """Replay a script of calls on a block pool; a log may end where a call names a block that was not allocated."""
     count, script = int(case["num_blocks"]), [("at first",), *case["script"]]
     form = range(count + 1) if case["reads"] else form_of_counts(count)
     require_form(log, {"blocks": [{range(count), None}], "counts": [form]})
     pool, blocks, answers = Pool(count), list[Any](), iter(log["blocks"])
     for number, ((call, *arguments), counts) in enumerate(zip(script, log["counts"], strict=False), start=-1):
-        where = call if number < 0 else f"call {number}, {call}"
-        if call in ("allocate", "find"):
+        where = "in a new pool" if number < 0 else f"after call {number}, {call}()"
+        if call in ("allocate", "get_cached_block"):
             blocks.append(next(answers, None))
-        if call == "allocate" and (blocks[-1] is None or not pool.available):
-            what = f"{where} gives the wrong block, or none"
-            require_equal(what, blocks[-1], "one of those available" if pool.available else None)
+        if call == "allocate" and not pool.num_free_blocks:
+            what = f"call {number}, allocate() returned a block although none is free"
+            require_equal(what, blocks[-1] if blocks[-1] is not None else "ValueError", "ValueError")
+        elif call == "allocate" and blocks[-1] is None:
+            raise BrokenRuleError(
+                f"call {number}, allocate() found no block", "ValueError", f"{pool.num_free_blocks} are free"
+            )
         elif call == "allocate":
-            pool.take(blocks[-1:], where)
-        elif call == "find":
-            require_equal(f"{where} gives the wrong block", blocks[-1], pool.find(*arguments))
+            pool.take(blocks[-1:], f"call {number}, allocate()")
+        elif call == "get_cached_block":
+            what = f"call {number}, get_cached_block({arguments[0]}) returned the wrong block"
+            require_equal(what, blocks[-1], pool.get_cached_block(*arguments))
         elif number >= 0:
-            getattr(pool, call)(blocks[arguments[0]], *arguments[1:])
-            where += f" of block {blocks[arguments[0]]}"
+            block = blocks[arguments[0]]
+            getattr(pool, call)(block, *arguments[1:])
+            where = f"after call {number}, {call}({', '.join(map(str, (block, *arguments[1:])))})"
         pool.compare(where, *((counts,) if case["reads"] else counts))
     require_equal("the log does not end where the script ends", len(log["counts"]), len(script))
 
@@ -124,22 +130,23 @@ class Tables:
         self.computed: dict[int, int] = {}
         self.reserved: dict[int, int] = {}
 
-    def play(self, prompts: Sequence[Sequence[int]], call: str, *arguments: Any, **found: Any) -> bool | None:
-        """Make a call of a script: whether there was room, if it asks; `found` goes to `extend`."""
+    def play(self, prompts: Sequence[Sequence[int]], call: str, i: int, *arguments: Any, **found: Any) -> Any:
+        """Make a call of a script; what it returns. `found` goes to `extend`."""
         if call == "start":
-            self.start(arguments[0], prompts[arguments[0]][: arguments[1]])
-        elif call == "try_reserve":
-            counts, missing = dict(arguments[0]), self.missing(dict(arguments[0]))
-            if sum(missing.values()) + arguments[1] > self.pool.available:
+            self.start(i, prompts[i][: arguments[0]])
+            return self.computed[i]
+        if call == "allocate_slots":
+            count, reserved = arguments
+            missing = self.missing({i: count})
+            if missing[i] + reserved > self.pool.num_free_blocks:
                 return False
             self.extend(missing, **found)
-            self.reserved |= {seq: max(self.reserved[seq], self.computed[seq] + more) for seq, more in counts.items()}
+            self.reserved[i] = max(self.reserved[i], self.computed[i] + count)
             return True
-        elif call == "commit":
-            for seq, count in arguments[0]:
-                self.commit(seq, prompts[seq], count)
+        if call == "compute":
+            self.commit(i, prompts[i], *arguments)
         else:
-            self.drop(*arguments)
+            self.drop(i)
         return None
 
     def blocks_for(self, tokens: int) -> int:
@@ -150,7 +157,7 @@ class Tables:
         """Cached blocks of a prompt's prefix, never with its last token."""
         found: list[int] = []
         for end in range(self.block_size, len(tokens) if self.prefix else 0, self.block_size):
-            block = self.pool.find(tuple(tokens[:end]))
+            block = self.pool.get_cached_block(tuple(tokens[:end]))
             if block is None:
                 break
             found.append(block)
@@ -161,7 +168,7 @@ class Tables:
         self.tables[seq] = self.find_prefix(tokens)
         self.computed[seq] = self.reserved[seq] = len(self.tables[seq]) * self.block_size
         for block in self.tables[seq]:
-            self.pool.share(block)
+            self.pool.touch(block)
 
     def missing(self, counts: Mapping[int, int]) -> dict[int, int]:
         """How many more blocks each sequence needs for so many tokens beyond those computed."""
@@ -183,7 +190,8 @@ class Tables:
             return
         new = {seq: found.get(seq, [])[len(self.tables[seq]) :] for seq in missing}
         for seq, blocks in new.items():
-            require_equal(f"{where}: sequence {seq} is given the wrong number of blocks", len(blocks), missing[seq])
+            what = f"{where}: the wrong number of blocks was allocated for sequence {seq}"
+            require_equal(what, len(blocks), missing[seq])
         self.pool.take([block for blocks in new.values() for block in blocks], where, in_order=in_order)
         for seq, blocks in new.items():
             self.tables[seq] += blocks
@@ -192,54 +200,62 @@ class Tables:
         """Count the next tokens of a sequence as computed, and cache the blocks that they fill."""
         before, self.computed[seq] = self.computed[seq], self.computed[seq] + count
         for i in range(before // self.block_size, self.computed[seq] // self.block_size) if self.prefix else ():
-            self.pool.register(self.tables[seq][i], tuple(tokens[: (i + 1) * self.block_size]))
+            self.pool.cache(self.tables[seq][i], tuple(tokens[: (i + 1) * self.block_size]))
 
     def drop(self, seq: int) -> None:
         """Release the blocks of a sequence, the last one first."""
         for block in reversed(self.tables.pop(seq)):
-            self.pool.release(block)
+            self.pool.free(block)
         del self.computed[seq]
 
     def compare(self, where: str, found: Mapping[int, list[int]]) -> None:
         """Hold the tables of a log against these."""
         for seq in sorted({*found, *self.tables}):
-            require_equal(f"{where}: sequence {seq} has the wrong blocks", found.get(seq), self.tables.get(seq))
+            require_equal(f"{where}: block_table of sequence {seq} is wrong", found.get(seq), self.tables.get(seq))
 
 
 def replay_tables(log: Any, case: dict[str, Any]) -> None:
-    """Replay a script of calls on block tables."""
+    """Replay a script of calls on a block manager."""
     count, prompts, script = case["num_blocks"], case["prompts"], case["script"]
     seqs, length = range(len(prompts)), range(max(map(len, prompts)) + 1)
-    step: dict[str, Any] = {"answer": {bool, None}, "lengths": [(seqs, length)], "tables": [(seqs, [range(count)])]}
-    step |= {"counts": form_of_counts(count), "second": ([(seqs, length)], range(count + 1))}
+    step: dict[str, Any] = {
+        "answer": {bool, None, length},
+        "lengths": [(seqs, length)],
+        "tables": [(seqs, [range(count)])],
+    }
+    step |= {"counts": form_of_counts(count)}
     require_form(log, {"steps": (step,) * len(script), "num_blocks": (int,) * len(case["sizes"])})
-    tables = Tables(count, case["block_size"], prefix=case["tables"] == "PrefixTables")
+    tables = Tables(count, case["block_size"], prefix=case["manager"] == "PrefixBlockManager")
     for (size, tokens), blocks in zip(case["sizes"], log["num_blocks"], strict=True):
-        require_equal(f"pages({tokens}), of blocks of {size} tokens, is wrong", blocks, -(-tokens // size))
-    for number, ((call, *arguments), step) in enumerate(zip(script, log["steps"], strict=True)):
-        found, where = dict(step["tables"]), f"call {number}, {call}"
-        refused = call == "try_reserve" and not step["answer"]
-        answer = tables.play(prompts, call, *arguments, found=None if refused else found, where=where)
-        require_equal(f"{where} gives the wrong answer", step["answer"], answer)
-        require_equal(f"after {where}, the wrong numbers of tokens are kept", dict(step["lengths"]), tables.computed)
+        require_equal(f"blocks_for({tokens}) is wrong for block_size {size}", blocks, -(-tokens // size))
+    for number, ((call, i, *arguments), step) in enumerate(zip(script, log["steps"], strict=True)):
+        name = {"start": "allocate_prefix", "compute": "cache_full_blocks"}.get(call, call)
+        shown = map(str, arguments if call == "allocate_slots" else ())
+        found, where = dict(step["tables"]), f"call {number}, {name}({', '.join([f'sequence {i}', *shown])})"
+        refused = call == "allocate_slots" and step["answer"] is False
+        answer = tables.play(prompts, call, i, *arguments, found=None if refused else found, where=where)
+        require_equal(f"{where} returned the wrong value", step["answer"], answer)
+        require_equal(f"after {where}: num_computed_tokens is wrong", dict(step["lengths"]), tables.computed)
         tables.compare(f"after {where}", found)
         tables.pool.compare(f"after {where}", *step["counts"])
-        what = f"{where} does not do the same on a second pool's tables: have both books in common?"
-        require_equal(what, step["second"], [step["lengths"], step["counts"][0]])
+
+
+def _shown_counts(counts: Mapping[int, int]) -> str:
+    return ", ".join(f"sequence {i}: {counts[i]}" for i in sorted(counts)) or "nothing"
 
 
 class _Replay:
     """A server whose decisions are those of a log, held against the rules of the load's scheduler step by step.
 
-    A PromisedScheduler may choose: of it only what memory allows is asked, and that every request finishes.
+    An SLOScheduler may choose: of it only what memory allows is asked, and that every request finishes.
     """
 
     def __init__(self, log: Any, load: dict[str, Any]) -> None:
-        self.scheduler, (self.max_num_seqs, self.budget) = load["scheduler"], load["limits"]
+        self.scheduler, (self.max_num_seqs, self.budget) = load["scheduler"], load["config"]
         self.admits, self.outputs = list(load["admits"]), load["outputs"]
         self.tokens = [list(prompt) for prompt in load["prompts"]]
         self.final = [len(one) + count for one, count in zip(self.tokens, self.outputs, strict=True)]
-        self.tables = Tables(load["num_blocks"], load["block_size"], prefix=load["tables"] == "PrefixTables")
+        self.tables = Tables(load["num_blocks"], load["block_size"], prefix=load["manager"] == "PrefixBlockManager")
         self.waiting: list[int] = []
         self.running: list[int] = []
         self.times_s: list[list[float]] = [[] for _ in self.tokens]
@@ -249,19 +265,20 @@ class _Replay:
 
     def _require_grammar(self, log: Any, max_steps: int) -> None:
         """No number in a log is outside of what it can be, and no request is twice in one list."""
-        requests, count = range(len(self.tokens)), len(self.tables.pool.references)
-        fed = (requests, range(max(self.final)), [range(VOCABULARY)])
-        step = {"fed": [fed], "sampled": [requests], "preempted": [requests], "tables": [(requests, [range(count)])]}
-        require_form(log, {"steps": [step | {"available": range(count + 1)}], "end": form_of_counts(count)})
+        requests, count = range(len(self.tokens)), len(self.tables.pool.ref_cnt)
+        longest = max(self.final)
+        step: dict[str, Any] = {"scheduled": [(requests, range(longest), range(1, longest + 1))], "sampled": [requests]}
+        step |= {"preempted": [requests], "tables": [(requests, [range(count)])], "num_free": range(count + 1)}
+        require_form(log, {"steps": [step], "end": form_of_counts(count)})
         if len(log["steps"]) > max_steps:
             raise BrokenRuleError("the log has too many steps", len(log["steps"]), f"at most {max_steps}")
         for number, step in enumerate(log["steps"]):
-            for name in ("fed", "tables", "sampled", "preempted"):
+            for name in ("scheduled", "tables", "sampled", "preempted"):
                 found = [one if isinstance(one, int) else one[0] for one in step[name]]
                 if len(set(found)) < len(found):
-                    raise BrokenRuleError(f"step {number}: a request is named twice in `{name}`")
-            if not step["fed"] or not all(tokens for _, _, tokens in step["fed"]):
-                raise BrokenRuleError(f"step {number}: a request, or all of them, have no token")
+                    raise BrokenRuleError(f"step {number}: a sequence is twice in `{name}`")
+            if not step["scheduled"]:
+                raise BrokenRuleError(f"step {number} schedules no sequence")
 
     def add(self, i: int, now_s: float) -> None:
         self.waiting.append(i)
@@ -274,44 +291,50 @@ class _Replay:
             self.tables.drop(i)
 
     def step(self, now_s: float) -> list[tuple[int, int]]:
-        """Hold the next step of the log against the rules, and run it."""
         if self.step_number == len(self.steps):
-            raise BrokenRuleError("the log ends although requests wait or run", f"{self.step_number} steps")
+            raise BrokenRuleError("the log ends although sequences wait or run", f"{self.step_number} steps")
         step, self.where = self.steps[self.step_number], f"step {self.step_number}"
         self.step_number += 1
-        fed, tables = {i: len(tokens) for i, _, tokens in step["fed"]}, dict(step["tables"])
-        if self.scheduler == "PromisedScheduler":
-            self._follow(step["fed"], tables)
+        counts, tables = {i: count for i, _, count in step["scheduled"]}, dict(step["tables"])
+        if self.scheduler == "SLOScheduler":
+            self._follow(step["scheduled"], tables)
         else:
             expected, preempted = self._decide(tables)
-            what = f"{self.where}: the wrong requests are preempted"
+            what = f"{self.where} preempts the wrong sequences"
             require_equal(what, sorted(step["preempted"]), sorted(preempted))
-            for i in sorted({*fed, *expected}):
-                got, want = fed.get(i, 0), expected.get(i, 0)
-                if got != want:
-                    what = f"{self.where}: request {i} is given the wrong number of tokens"
-                    raise BrokenRuleError(what, f"{got}; all: {fed}", f"{want}; all: {expected}")
+            if counts != expected:
+                what = f"{self.where} schedules the wrong numbers of tokens ({self._state})"
+                raise BrokenRuleError(what, _shown_counts(counts), _shown_counts(expected))
             self.tables.compare(self.where, tables)
-        available = self.tables.pool.available
-        require_equal(f"{self.where}: the wrong number of blocks is available", step["available"], available)
+        free = self.tables.pool.num_free_blocks
+        require_equal(f"{self.where}: num_free_blocks is wrong", step["num_free"], free)
         parts = []
-        for i, first, tokens in step["fed"]:
+        for i, first, count in step["scheduled"]:
             computed = self.tables.computed.get(i)
-            if first != computed or tokens != self.tokens[i][first : first + len(tokens)]:
-                what = f"{self.where}: request {i} is given the wrong tokens"
-                raise BrokenRuleError(what, f"{tokens} from {first} on", f"those from {computed} on")
-            if self.tables.blocks_for(first + len(tokens)) > len(self.tables.tables[i]):
-                raise BrokenRuleError(f"{self.where}: request {i} has too few blocks for its tokens")
-            parts.append((len(tokens), first))
-        for i, count in fed.items():
+            require_equal(f"{self.where}: num_computed_tokens of sequence {i} is wrong", first, computed)
+            if first + count > len(self.tokens[i]):
+                what = f"{self.where} schedules more tokens of sequence {i} than are pending"
+                raise BrokenRuleError(what, count, f"at most {len(self.tokens[i]) - first}")
+            if self.tables.blocks_for(first + count) > len(self.tables.tables[i]):
+                what = f"{self.where}: sequence {i} has too few blocks for its tokens"
+                raise BrokenRuleError(what, len(self.tables.tables[i]), self.tables.blocks_for(first + count))
+            parts.append((count, first))
+        for i, count in counts.items():
             self.tables.commit(i, self.tokens[i], count)
         return parts
 
+    @property
+    def _state(self) -> str:
+        limits = f"max_num_seqs {self.max_num_seqs}"
+        if self.scheduler != "Scheduler":
+            limits += f", budget {self.budget}"
+        return f"{limits}; running afterwards {self.running}, waiting {self.waiting}"
+
     def sample(self, now_s: float) -> list[int]:
-        """Append a token to each sequence that is computed to its end."""
         expected, finished = [i for i in self.running if not self._pending(i)], []
         sampled = sorted(self.steps[self.step_number - 1]["sampled"])
-        require_equal(f"{self.where}: the wrong requests are among the writers", sampled, sorted(expected))
+        what = f"{self.where}: `sampled` must be the sequences whose pending tokens are all computed"
+        require_equal(what, sampled, sorted(expected))
         for i in expected:
             self.tokens[i].append(next_token(self.tokens[i]))
             self.times_s[i].append(now_s)
@@ -352,7 +375,7 @@ class _Replay:
         for i in decoding:
             while i in self.running:
                 more = self.tables.missing({i: 1})[i]
-                enough = sum(missing.values()) + more <= self.tables.pool.available
+                enough = sum(missing.values()) + more <= self.tables.pool.num_free_blocks
                 if enough or self.scheduler != "PreemptiveScheduler":
                     missing[i] = more
                     break
@@ -367,28 +390,28 @@ class _Replay:
         return self.tables.blocks_for(len(self.tokens[i]) if preemptive else self.final[i] - 1)
 
     def _has_room(self, i: int) -> bool:
-        in_use = sum(self.tables.pool.references[block] > 0 for block in self.tables.find_prefix(self.tokens[i]))
+        in_use = sum(self.tables.pool.ref_cnt[block] > 0 for block in self.tables.find_prefix(self.tokens[i]))
         spare = len(self.running) if self.scheduler == "PreemptiveScheduler" else 0
-        return self._need(i) - in_use + spare <= self.tables.pool.available
+        return self._need(i) - in_use + spare <= self.tables.pool.num_free_blocks
 
     def _admit(self, i: int, tables: Mapping[int, list[int]]) -> None:
         if i not in tables:
-            raise BrokenRuleError(f"{self.where}: request {i} waits", expected="it is admitted")
+            raise BrokenRuleError(f"{self.where}: sequence {i} still waits", "waiting", "running: there is room for it")
         self.tables.start(i, self.tokens[i])
         found = self.tables.tables[i]
-        what = f"{self.where}: request {i} does not begin with the blocks that are known of it"
+        what = f"{self.where}: block_table of sequence {i} does not start with the cached blocks of its prefix"
         require_equal(what, tables[i][: len(found)], found)
         self.waiting.remove(i)
         self.running.append(i)
         self.tables.extend({i: self._need(i) - len(found)}, tables, self.where, in_order=False)
 
-    def _follow(self, fed: Sequence[tuple[int, int, list[int]]], tables: Mapping[int, list[int]]) -> None:
+    def _follow(self, scheduled: Sequence[tuple[int, int, int]], tables: Mapping[int, list[int]]) -> None:
         """Do as the log does, whatever it admits or preempts: blocks must be free, and nothing computed is kept."""
         if strangers := sorted(set(tables) - {*self.waiting, *self.running}):
-            raise BrokenRuleError(f"{self.where}: request {strangers[0]} is not there", "it runs")
+            raise BrokenRuleError(f"{self.where}: sequence {strangers[0]} has finished or not arrived", "running")
         if len(tables) > self.max_num_seqs:
-            raise BrokenRuleError(f"{self.where}: too many requests run", len(tables), self.max_num_seqs)
-        held, firsts = self.tables.tables, {i: first for i, first, _ in fed}
+            raise BrokenRuleError(f"{self.where}: more than max_num_seqs sequences run", len(tables), self.max_num_seqs)
+        held, firsts = self.tables.tables, {i: first for i, first, _ in scheduled}
         for i in list(self.running):
             goes_on = tables.get(i, [])[: len(held[i])] == held[i] and i in tables
             if not goes_on or firsts.get(i, math.inf) < self.tables.computed[i]:
@@ -417,19 +440,24 @@ def replay_goodput(log: Any, load: dict[str, Any]) -> None:
     serve(load, own_policy)
     good, own = count_good(load, times_s), count_good(load, own_policy.times_s)
     if good < GOODPUT * own:
-        ttft_s, tpot_s = load["objective"]
+        ttft_s, tpot_s = load["slo"]
         first = sum(
             times[0] - arrival_s <= ttft_s for times, arrival_s in zip(times_s, load["arrivals_s"], strict=True)
         )
         gaps_s = [after - before for times in times_s for before, after in pairwise(times)]
         over = sum(gap_s > tpot_s for gap_s in gaps_s) / max(1, len(gaps_s))
-        what = f"too few requests get what was promised: {first} their first token in time, {over:.0%} of gaps too long"
-        raise BrokenRuleError(what, f"{good} of {len(times_s)}", f"{math.ceil(GOODPUT * own)}")
+        what = (
+            f"too few requests meet both objectives: {first} of {len(times_s)} get their first token in time, and "
+            f"{over:.0%} of the gaps between tokens are longer than the TPOT"
+        )
+        raise BrokenRuleError(
+            what, f"{good} requests", f"{math.ceil(GOODPUT * own)}, {GOODPUT:.0%} of our own policy's {own}"
+        )
 
 
 def count_good(load: dict[str, Any], times_s: Sequence[Sequence[float]]) -> int:
     """How many requests met both objectives, by the times of their tokens."""
-    ttft_s, tpot_s = load["objective"]
+    ttft_s, tpot_s = load["slo"]
     good = 0
     for arrival_s, times in zip(load["arrivals_s"], times_s, strict=True):
         mean_s = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0
@@ -451,8 +479,8 @@ class _OwnPolicy:
         self.waiting.append(i)
 
     def step(self, now_s: float) -> list[tuple[int, int]]:
-        (step_s, token_s, computed_s), (ttft_s, tpot_s) = self.load["clock"], self.load["objective"]
-        arrivals_s, prompt, max_num_seqs = self.load["arrivals_s"], self.prompt, self.load["limits"][0]
+        (step_s, token_s, computed_s), (ttft_s, tpot_s) = self.load["step_time"], self.load["slo"]
+        arrivals_s, prompt, max_num_seqs = self.load["arrivals_s"], self.prompt, self.load["config"][0]
         new = {i: 1 for i in self.running if self.times_s[i]}
         left_s = tpot_s - step_s - computed_s * sum(self.computed[i] for i in new)
         budget = max(int(left_s / token_s), max_num_seqs) - len(new)

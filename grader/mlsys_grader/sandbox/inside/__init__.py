@@ -1,1 +1,1 @@
-"""What runs beside a submission: worker, jail and the wire to the judge. Nothing here decides."""
+"""What runs next to a submission: worker, jail and the wire to the judge. No verdict is formed here."""

@@ -1,15 +1,15 @@
-"""PyTorch without its compiler, for jobs that have neither the programs, the files nor the minutes that it wants."""
+"""Disable PyTorch's compiler for jobs, which have neither the programs and files nor the time that it needs."""
 
 from __future__ import annotations
 
 from typing import Any
 
 
-def leave_out_compiler() -> None:
-    """Have `torch.compile` leave code as it is written, and no other call load the compiler for its settings.
+def disable_compiler() -> None:
+    """Make `torch.compile` a no-op, and keep other calls from importing the compiler for its settings.
 
-    Where the compiler stops half way in a frame, what is called next fails too. And `use_deterministic_algorithms`,
-    which many notebooks begin with, would load 900 modules, whose 76 MB count against a check's memory.
+    A compiler that stops half way in a frame also breaks the next call. `use_deterministic_algorithms`, which many
+    notebooks call first, would import 900 modules, whose 76 MB count against a check's memory.
     """
     import torch
 

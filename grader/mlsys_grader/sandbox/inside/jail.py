@@ -1,14 +1,14 @@
-"""What a process takes from itself before it runs a submission's code.
+"""How a process isolates itself before it runs a submission's code.
 
-The launching process stands inside bubblewrap: no network, a read-only root with Python, the environment and the course
-package only. Each submission's process then gets namespaces of its own on top, so that no two of them share
-processes, shared memory, temporary files or sockets, and gives up every privilege. Linux only; sources: unshare(2),
-mount(2), user_namespaces(7), capabilities(7), netdevice(7), prctl(2), getrlimit(2).
+The launcher runs inside bubblewrap: no network, a read-only root with Python, the environment and the course package.
+Each submission's process then enters its own namespaces, so that no two share processes, shared memory, temporary files
+or sockets, and drops every privilege. Linux only; sources: unshare(2), mount(2), user_namespaces(7), capabilities(7),
+netdevice(7), prctl(2), getrlimit(2).
 
-The kernel counts processes by user. A launcher that is root gives each job a user id of its own. One that holds a
-single id (bubblewrap started by an ordinary user) gives each job a user namespace of its own, which Linux 5.14 and
-later count apart; where that is refused too, the jobs share the limit on processes, and a fork bomb in one can keep
-another from starting a thread.
+The kernel counts processes per user. A launcher that is root gives each job its own user id. One with a single id
+(bubblewrap started by an ordinary user) gives each job its own user namespace, which Linux 5.14 and later count
+separately; where that is refused too, jobs share the process limit, and a fork bomb in one can keep another from
+starting a thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mlsys_grader.sandbox.inside import seccomp
 
 NOBODY = 65534
 FIRST_UID, UIDS = 2_000_000_000, 100_000_000
-"""Ids that no system hands out. A job draws its own by chance, because graders on one machine do not talk."""
+"""Ids that no system assigns. Each job draws one at random, because graders on one machine do not coordinate."""
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = (
     0x20000,
     0x4000000,
@@ -49,7 +49,7 @@ SCRATCH = "/scratch"
 """The one folder that a submission may write to."""
 TMP_BYTES, SHM_BYTES = 64 << 20, 64 << 20
 FILES = 4096
-"""Files and folders in each of the two, because the kernel keeps about a kilobyte for an empty one."""
+"""Files and folders in each of the two: the kernel keeps about a kilobyte even for an empty one."""
 OPEN_FILES, PENDING_SIGNALS = 256, 1024
 
 
@@ -64,7 +64,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def unshare() -> None:
-    """Detach from the launcher: the next child is process 1 of its own world. Needs /proc."""
+    """Detach from the launcher: the next child is process 1 of a new namespace. Needs /proc."""
     flags = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET
     user, group = os.getuid(), os.getgid()
     if _single_id() and _libc().unshare(flags | CLONE_NEWUSER) == 0:
@@ -79,28 +79,28 @@ def unshare() -> None:
 
 
 def _single_id() -> bool:
-    """Whether this process stands in a user namespace in which it is the only user."""
+    """Whether this process is in a user namespace with a single user."""
     return Path("/proc/self/uid_map").read_text(encoding="ascii").split()[2:] == ["1"]
 
 
-def enclose() -> None:
-    """Shut this process, the first after `unshare`, into its cell: own folders and loopback, no rights, the filter."""
-    raise_loopback()
-    furnish()
+def isolate() -> None:
+    """Isolate this process, the first after `unshare`: private folders, loopback, no privileges, system call filter."""
+    enable_loopback()
+    mount_private_folders()
     os.chdir(SCRATCH)
     drop_privileges()
     seccomp.install(gpu=has_gpu())
 
 
-def raise_loopback() -> None:
-    """Bring up the one interface of this network namespace: ranks of a job may talk to each other, on 127.0.0.1."""
+def enable_loopback() -> None:
+    """Bring up the loopback interface of this network namespace, so that ranks of a job can talk on 127.0.0.1."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         _, flags = INTERFACE.unpack(fcntl.ioctl(any_socket, SIOCGIFFLAGS, INTERFACE.pack(b"lo", 0)))
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, INTERFACE.pack(b"lo", flags | IFF_UP))
 
 
-def furnish() -> None:
-    """Give this process its own empty temporary folders, within a quota, and hide the launcher's process table."""
+def mount_private_folders() -> None:
+    """Mount empty temporary folders with a quota, and hide the launcher's process table."""
     libc = _libc()
     _call(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None), "make mounts private")
     for target, options, flags in (
@@ -109,24 +109,25 @@ def furnish() -> None:
         (b"/proc", "size=4096,mode=0555", MS_NOSUID | MS_NODEV | MS_RDONLY),
     ):
         kind = b"tmpfs"
-        if target == b"/proc" and has_gpu():  # a driver reads it: the job's own processes, of its own namespace
+        if target == b"/proc" and has_gpu():  # the driver needs it; it shows only the job's own processes
             kind, options, flags = b"proc", "", MS_NOSUID | MS_NODEV
         _call(libc.mount(kind, target, kind, flags, options.encode()), f"mount {target.decode()}")
-    for device in filter(Path.is_char_device, Path("/dev").iterdir()):  # all jobs could set and read a device's times
+    for device in filter(
+        Path.is_char_device, Path("/dev").iterdir()
+    ):  # otherwise jobs could exchange data through a device's timestamps
         kept = os.statvfs(device).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)
         flags = MS_REMOUNT | MS_BIND | MS_RDONLY | kept
         _call(libc.mount(None, bytes(device), None, flags, None), f"make {device} read-only")
 
 
 def has_gpu() -> bool:
-    """Whether this sandbox was given a GPU."""
     return Path("/dev/nvidiactl").exists()
 
 
 def drop_privileges() -> None:
-    """Become a user that is nobody else, with no capability now or after any exec.
+    """Become a unique user with no capability, now or after any exec.
 
-    Under a user namespace with a single mapped id there is nobody else to become: the id stays, its capabilities go.
+    In a user namespace with a single mapped id, the id stays and only its capabilities go.
     """
     libc = _libc()
     capability = 0
@@ -147,10 +148,10 @@ def drop_privileges() -> None:
 
 
 def limit(*, cpu_s: int, file_bytes: int, processes: int) -> None:
-    """Bound what a runaway submission can take; no core dumps, no message queues.
+    """Limit what a runaway submission can take; no core dumps, no message queues.
 
-    CPU seconds, the size of a file, open files and locked memory are those of each process, which `watch` adds up;
-    processes, which are threads too, and pending signals and timers are those of the whole job.
+    CPU seconds, file size, open files and locked memory are limited per process, and summed up by `watch`; processes
+    (threads count), pending signals and timers are limited per job.
     """
     for what, value in (
         (resource.RLIMIT_CPU, cpu_s),
@@ -167,12 +168,12 @@ def limit(*, cpu_s: int, file_bytes: int, processes: int) -> None:
 
 
 def open_status() -> IO[str]:
-    """What the kernel says of this process, to be opened before `furnish` hides it and read at any time."""
+    """Open this process's status file, before `mount_private_folders` hides it; readable at any time."""
     return open("/proc/self/status")  # noqa: PTH123 - pathlib is slower and this runs per submission
 
 
 def read_data_bytes(status: IO[str]) -> int:
-    """Bytes of private writable memory that this process has mapped, which is what RLIMIT_DATA counts."""
+    """Private writable memory mapped by this process, in bytes: what RLIMIT_DATA counts."""
     status.seek(0)
     for line in status:
         if line.startswith("VmData:"):
@@ -180,12 +181,12 @@ def read_data_bytes(status: IO[str]) -> int:
     raise OSError("/proc/self/status has no VmData")
 
 
-def cap_memory(budget_bytes: int, already_bytes: int) -> None:
-    """Let this process map `budget_bytes` of private memory beyond `already_bytes`; further requests fail.
+def limit_memory(budget_bytes: int, already_bytes: int) -> None:
+    """Limit private memory to `budget_bytes` beyond `already_bytes`; further requests fail.
 
-    glibc keeps freed blocks of up to 32 MiB for later use, and the kernel counts what is kept: large blocks are made
-    to go back at once, or four times the memory in use would count. With a GPU there is no such cap: CUDA reserves
-    address space far beyond what it uses, and `sandbox.inside.watch` has to do.
+    glibc keeps freed blocks of up to 32 MiB, and the kernel counts them: large blocks are returned at once, otherwise
+    four times the memory in use would count. With a GPU there is no such limit, because CUDA reserves far more address
+    space than it uses; `sandbox.inside.watch` takes over.
     """
     if has_gpu():
         return

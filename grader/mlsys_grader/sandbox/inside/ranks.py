@@ -1,8 +1,8 @@
-"""One rank of a submission's program, in a process of its own: its messages go to the judge, who carries them.
+"""One rank of a submission's program, in a process of its own; the judge routes its messages.
 
-rank ── post ──▶ judge     a send with its array, or a receive; no reply
-rank ── wait ──▶ judge     the number of a post, counted from 0; the reply "done" brings the array of a receive
-rank ── reveal ──▶ judge   which element of the inputs that are held back; the reply "done" brings its value
+rank ── post ──▶ judge     a send with its array, or a receive; no reply rank ── wait ──▶ judge     the number of a
+post, from 0; the reply "done" carries the array of a receive rank ── reveal ──▶ judge   the index of a deferred input;
+the reply "done" carries its value
 """
 
 from __future__ import annotations
@@ -20,25 +20,24 @@ from mlsys_lab.comm.rank import Endpoint, Rank, Request, Snapshot, check_receive
 from mlsys_lab.errors import InputError
 
 
-def answer_rank(channel: socket.socket, module: Any, question: wire.Frame, call: Call) -> wire.Frame:
-    """Call the learner's code once, as one of several ranks; between question and answer it posts its messages."""
-    endpoint = RoutedEndpoint(channel, question.meta["nonce"], question.meta["rank"], question.meta["size"])
-    bound = bind_rank(call, Rank(endpoint), endpoint.reveal if question.meta["holds_back"] else None)
+def answer_rank(channel: socket.socket, module: Any, request: wire.Frame, call: Call) -> wire.Frame:
+    """Call the learner's code as one of several ranks; it posts messages between request and answer."""
+    endpoint = RoutedEndpoint(channel, request.meta["nonce"], request.meta["rank"], request.meta["size"])
+    bound = bind_rank(call, Rank(endpoint), endpoint.reveal if request.meta["has_deferred"] else None)
     try:
-        return replies.answer(bound, module, question.arrays)
+        return replies.answer(bound, module, request.arrays)
     finally:
         endpoint.closed = True
 
 
 class RoutedEndpoint(Endpoint):
-    """Posts as frames to the judge. `nonce` is that of the question that is being answered; once it is, `closed`."""
+    """Posts as frames to the judge. `nonce` is that of the request being served; then the endpoint is `closed`."""
 
     def __init__(self, channel: socket.socket, nonce: str, address: int, size: int) -> None:
         self.address, self.size = address, size
         self._channel, self._nonce, self._posts, self.closed = channel, nonce, 0, False
 
     def post_send(self, array: torch.Tensor, destination: int, purpose: str, channel: str) -> Request:
-        """Tell the judge of a send, with its array."""
         snapshot = Snapshot(array)
         if str(array.dtype).removeprefix("torch.") not in wire.DTYPES:
             raise InputError(
@@ -48,7 +47,6 @@ class RoutedEndpoint(Endpoint):
         return _RoutedRequest(self, number, destination, snapshot=snapshot)
 
     def post_receive(self, source: int, like: torch.Tensor | None, channel: str) -> Request:
-        """Tell the judge of a receive."""
         return _RoutedRequest(self, self._post("recv", source, channel, {}), source, like=like)
 
     def _post(self, kind: str, peer: int, channel: str, arrays: dict[str, Any]) -> int:
@@ -57,18 +55,18 @@ class RoutedEndpoint(Endpoint):
         return self._posts - 1
 
     def wait(self, number: int) -> torch.Tensor | None:
-        """Wait until a post is done; returns the array of a receive, in memory of torch's own, which counts as held."""
+        """Wait for a post; returns the array of a receive, allocated by torch so that the budget counts it."""
         self._tell("wait", {"post": number}, {})
         arrays = wire.receive(self._channel).arrays
         return torch.from_numpy(arrays["array"]).clone() if arrays else None
 
     def reveal(self, i: int) -> float:
-        """Ask for an element of the inputs that are held back."""
+        """Request a deferred input."""
         self._tell("reveal", {"index": i}, {})
         return float(wire.receive(self._channel).meta["value"])
 
     def _tell(self, kind: str, meta: dict[str, Any], arrays: dict[str, Any]) -> None:
-        if self.closed:  # a rank that the learner's code has kept from an earlier call
+        if self.closed:  # the learner's code kept a rank of an earlier call
             raise MessageError.from_finished_rank(self.address)
         wire.send(self._channel, wire.Frame(kind, {"nonce": self._nonce, **meta}, arrays))
 
@@ -88,7 +86,7 @@ class _RoutedRequest(Request):
         self._finished = False
 
     def wait(self) -> torch.Tensor | None:
-        """Wait for the other side; returns the array of a receive, None for a send."""
+        """Wait for the peer; returns the array of a receive, None for a send."""
         if not self._finished:
             self._received = self._endpoint.wait(self._number)
             self._finished = True

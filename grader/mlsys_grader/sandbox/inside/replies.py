@@ -1,4 +1,4 @@
-"""What a submission's process tells the judge: its arrays, or in words what stood in the way."""
+"""Replies of a submission's process to the judge: arrays, or a description of the problem."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from mlsys_checks.sandboxed.spec import Arrays, Call, Mismatch
 from mlsys_grader.sandbox.inside import wire
 
 OUT_OF_MEMORY = ("MemoryError", "can't allocate memory")
-"""How NumPy and torch say that the kernel refused them memory."""
+"""How NumPy and torch report that the kernel refused memory."""
 REFUSED_MEMORY = "a request for more that was refused"
-TEXT = 2000
-"""Longest text about a failure that is worth sending, in characters."""
+MAX_CHARACTERS = 2000
+"""Longest description of a failure that is sent."""
 
 
 def describe_failure(error: BaseException) -> wire.Frame:
-    """Describe to the judge an exception that is not the submission's answer."""
-    return wire.Frame("broken", {"what": f"{type(error).__name__}: {error}"[:TEXT]})
+    """Describe an exception that is not the submission's answer."""
+    return wire.Frame("broken", {"what": f"{type(error).__name__}: {error}"[:MAX_CHARACTERS]})
 
 
 def answer(call: Call, module: Any, inputs: Arrays) -> wire.Frame:
-    """Call the learner's code: its answer, or the trouble that stood in its way.
+    """Call the learner's code; return its answer or the problem.
 
-    In here a limit is of processor time alone. By the clock the judge ends a call, and asks once more: what has passed
-    in here may be time in which the machine stood still, or in which this rank waited for another.
+    Limits here are of CPU time only. The judge enforces wall-clock time and retries: in here the machine may have stood
+    still, or this rank may have waited for another.
     """
     outcome = attempt(call, module, inputs, patience=inf)
     if outcome.arrays is not None:
@@ -34,17 +34,17 @@ def answer(call: Call, module: Any, inputs: Arrays) -> wire.Frame:
     problem = outcome.problem
     if any(sign in problem.got for sign in OUT_OF_MEMORY):
         problem = Mismatch("it needs too much memory", REFUSED_MEMORY, problem.expected)
-    return describe_trouble("trouble", problem, outcome.unfinished)
+    return describe_problem("problem", problem, outcome.unfinished)
 
 
-def describe_trouble(kind: str, problem: Mismatch, unfinished: bool) -> wire.Frame:
-    """A problem in a frame of this kind; `unfinished` tells a task that has not been written."""
+def describe_problem(kind: str, problem: Mismatch, unfinished: bool) -> wire.Frame:
+    """A problem as a frame of this kind; `unfinished`: the task has not been written."""
     return wire.Frame(
         kind,
         {
-            "what": problem.what[:TEXT],
-            "got": problem.got[:TEXT],
-            "expected": problem.expected[:TEXT],
+            "what": problem.what[:MAX_CHARACTERS],
+            "got": problem.got[:MAX_CHARACTERS],
+            "expected": problem.expected[:MAX_CHARACTERS],
             "unfinished": unfinished,
         },
     )

@@ -1,10 +1,10 @@
-"""Frames between the judge and the process that runs a submission: a JSON header, then the arrays' raw bytes.
+"""Frames between the judge and a submission's process: a JSON header, then the arrays' raw bytes.
 
     magic  b"MLS1"  |  header length, uint32 little-endian  |  header, UTF-8 JSON  |  array bytes, in the header's order
 
-The header is `{"kind": str, "meta": {...}, "arrays": [[name, dtype, shape], ...]}`. Whatever comes from the other side
-is hostile: every length is checked against `Limits` before anything is allocated, dtypes come from a short list, and
-nothing is ever unpickled or evaluated. Waiting in either direction ends at a deadline (`time.monotonic` seconds).
+The header is `{"kind": str, "meta": {...}, "arrays": [[name, dtype, shape], ...]}`. The peer is hostile: every length
+is checked against `Limits` before anything is allocated, dtypes come from a short list, and nothing is unpickled or
+evaluated. Every wait ends at a deadline (`time.monotonic` seconds).
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ DTYPES = {
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 NAME_CHARACTERS = 100
-PIECE = 1 << 20
-"""Bytes that are read or written at a time."""
+CHUNK_BYTES = 1 << 20
+"""Bytes read or written at a time."""
 
 
 class WireError(Exception):
-    """The other side broke the protocol: its frame is refused whole."""
+    """The peer broke the protocol: the frame is rejected."""
 
 
 class TooLargeError(WireError):
-    """The arrays of a frame hold more than it may."""
+    """The arrays of a frame exceed its limit."""
 
 
 class ClosedError(WireError):
-    """The process at the other end of the channel has gone."""
+    """The process at the other end is gone."""
 
 
 class DeadlineError(WireError):
-    """The deadline passed before a whole frame had crossed."""
+    """The deadline passed before the frame was complete."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one frame may hold at most. On its way in a header carries the submission's source, out only messages."""
+    """Limits of one frame. Towards the sandbox a header carries the submission's source, back only messages."""
 
     header_bytes: int = 4 << 20
     array_bytes: int = 256 << 20  # all arrays of the frame together
@@ -71,7 +71,7 @@ class Frame:
 def send(sock: socket.socket, frame: Frame, *, deadline: float = math.inf) -> None:
     """Write one frame.
 
-    Raises `WireError` for a value that may not cross, `ClosedError` and `DeadlineError` as they say.
+    Raises `WireError` for a value that may not cross, `ClosedError` and `DeadlineError` as their names say.
     """
     listed, bodies = [], []
     for name, value in frame.arrays.items():
@@ -88,7 +88,7 @@ def send(sock: socket.socket, frame: Frame, *, deadline: float = math.inf) -> No
     while message:
         _arm(sock, deadline)
         try:
-            message = message[sock.send(message[:PIECE]) :]
+            message = message[sock.send(message[:CHUNK_BYTES]) :]
         except TimeoutError:
             raise DeadlineError("the other side did not read in time") from None
         except OSError as error:
@@ -96,9 +96,9 @@ def send(sock: socket.socket, frame: Frame, *, deadline: float = math.inf) -> No
 
 
 def receive(sock: socket.socket, *, limits: Limits | None = None, deadline: float = math.inf) -> Frame:
-    """Read one frame; the arrays are fresh, writable and own their memory.
+    """Read one frame into fresh, writable arrays.
 
-    Raises `WireError` for a malformed or oversized frame, `ClosedError` and `DeadlineError` as they say.
+    Raises `WireError` for a malformed or oversized frame, `ClosedError` and `DeadlineError` as their names say.
     """
     limits = limits or Limits()
     magic, length = PREFIX.unpack(_read(sock, PREFIX.size, deadline))
@@ -106,7 +106,9 @@ def receive(sock: socket.socket, *, limits: Limits | None = None, deadline: floa
         raise WireError("not a frame, or its header is too long")
     kind, meta, listed = _header(bytes(_read(sock, length, deadline)), limits)
     sizes = [math.prod(shape) * dtype.itemsize for _, dtype, shape in listed]
-    together = _read(sock, sum(sizes), deadline) if sum(sizes) <= PIECE else None  # small arrays: one call for all
+    together = (
+        _read(sock, sum(sizes), deadline) if sum(sizes) <= CHUNK_BYTES else None
+    )  # small arrays: one call for all
     arrays: dict[str, np.ndarray] = {}
     start = 0
     for (name, dtype, shape), size in zip(listed, sizes, strict=True):
@@ -182,14 +184,14 @@ def _read(sock: socket.socket, count: int, deadline: float) -> bytearray:
     while len(buffer) < count:
         _arm(sock, deadline)
         try:
-            piece = sock.recv(min(count - len(buffer), PIECE))
+            chunk = sock.recv(min(count - len(buffer), CHUNK_BYTES))
         except TimeoutError:
             raise DeadlineError("nothing more came in time") from None
         except OSError as error:
             raise ClosedError(str(error)) from None
-        if not piece:
+        if not chunk:
             raise ClosedError("the connection ended")
-        buffer += piece
+        buffer += chunk
     return buffer
 
 

@@ -1,15 +1,15 @@
-"""The process that submissions run in: a launcher that imports torch once, and a jailed child for every submission.
+"""The process that submissions run in: a launcher that imports torch once, and an isolated child per submission.
 
-    judge ── control ──▶ launcher          imports the lab's calls and torch; runs no learner's code, ever
-                            └─▶ attendant    kills the child when the judge lets go, tells its end
-                                  └─▶ child    in namespaces of its own; loads the artifact, answers the judge
+    judge ── control ──▶ launcher            imports the lab's calls and torch; never runs a learner's code
+                            └─▶ supervisor    kills the child when the judge lets go, reports its exit
+                                  └─▶ child   in its own namespaces: loads the artifact, serves the judge
 
-The launcher keeps spares: children that have shed all rights and wait for a submission. The judge asks with one byte
-and gets the two ends of a spare; from then on judge and child talk without the launcher.
+The launcher keeps spares: unprivileged children that wait for a submission. The judge sends one byte and gets both ends
+of a spare; from then on judge and child communicate directly.
 
-The child decides nothing: arrays come in, the learner's code is called, arrays or a description of the trouble go out.
-Nothing that decides is here either: no oracle, no comparison, no other submission. Runs inside bubblewrap as `python
--c "from mlsys_grader.sandbox.inside.worker import main; main()"` with the control socket as standard input.
+The child decides nothing: arrays come in, the learner's code is called, arrays or a problem go out. No oracle,
+comparison or other submission is here. Runs inside bubblewrap as `python -c "from mlsys_grader.sandbox.inside.worker
+import main; main()"` with the control socket as standard input.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from typing import IO, Any, NoReturn
 from mlsys_checks.sandboxed.kernels.loading import import_interpreters, load_kernels
 from mlsys_checks.sandboxed.spec import Call, Mismatch, bind_partner, find_call
 from mlsys_grader.sandbox.inside import jail, replies, watch, wire
-from mlsys_grader.sandbox.inside.compiler import leave_out_compiler
-from mlsys_grader.sandbox.inside.line import Line
-from mlsys_grader.sandbox.inside.timed import answer_timed
+from mlsys_grader.sandbox.inside.compiler import disable_compiler
+from mlsys_grader.sandbox.inside.partner import PartnerClient
+from mlsys_grader.sandbox.inside.timed import handle_timed
 from mlsys_lab.errors import CourseError, UnfinishedError
 from mlsys_lab.stack.artifact import Artifact
 from mlsys_lab.stack.limits import OutOfTimeError, time_limit
 from mlsys_lab.stack.loading import ArtifactLoader, describe, find_endless, load
 
-Answer = Callable[[Any, wire.Frame], wire.Frame]
-"""What answers a question about the loaded module."""
+Handler = Callable[[Any, wire.Frame], wire.Frame]
+"""Serves one kind of request on the loaded module."""
 POLL_S = 0.02
 FILE_BYTES = 16 << 20
 PROCESSES = 128
-"""Threads count too: eight ranks of gloo have about eighty."""
+"""Threads count: eight gloo ranks have about eighty."""
 IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import\b[ \t(]*([\w, \t]*)|import[ \t]+([\w., \t]+))", re.MULTILINE
 )
@@ -54,21 +54,21 @@ IMPORT = re.compile(
 
 @dataclass(frozen=True)
 class Spare:
-    """The judge's ends of a child that waits for a submission."""
+    """The judge's ends of a waiting child."""
 
     channel: socket.socket
-    life: socket.socket
+    supervisor: socket.socket
 
     def close(self) -> None:
-        """Give the ends up; unless the judge holds them too, the child ends."""
+        """Close these ends; the child ends unless the judge holds copies."""
         self.channel.close()
-        self.life.close()
+        self.supervisor.close()
 
 
 def main() -> NoReturn:
-    """Hand over children until the judge closes the control socket."""
+    """Serve spares until the judge closes the control socket."""
     control = socket.socket(fileno=os.dup(0))
-    _standard_streams_to_null()
+    _redirect_to_null()
     warm_up()
     start = wire.receive(control).meta
     for module in start["modules"]:
@@ -76,25 +76,25 @@ def main() -> NoReturn:
     if start["traced"]:
         import_interpreters()
     gc.collect()
-    gc.freeze()  # or each child would walk through all of torch whenever it collects garbage
+    gc.freeze()  # otherwise garbage collection in a child would touch all of torch
     wire.send(control, wire.Frame("ready"))
     control.settimeout(None)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # attendants are reaped by the kernel
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are reaped by the kernel
     spares = deque(_fork_spare(jailed=start["jailed"]) for _ in range(start["spares"]))
     while control.recv(1):
         spare = spares.popleft()
-        socket.send_fds(control, [b"j"], [spare.channel.fileno(), spare.life.fileno()])
+        socket.send_fds(control, [b"j"], [spare.channel.fileno(), spare.supervisor.fileno()])
         spare.close()
         spares.append(_fork_spare(jailed=start["jailed"]))
     os._exit(0)
 
 
 def warm_up() -> None:
-    """Import torch and what it imports at its first use; with one thread, because threads do not survive a fork."""
+    """Import torch and its lazy imports; single-threaded, because threads do not survive a fork."""
     import torch
 
     torch.set_num_threads(1)
-    leave_out_compiler()
+    disable_compiler()
     _seed(0)
     with contextlib.suppress(ImportError):  # a lab may withhold it
         from mlsys_lab.benchmark.memory import track_memory
@@ -103,8 +103,8 @@ def warm_up() -> None:
             (torch.ones(2, 2) @ torch.ones(2, 2)).tanh().sum().item()
 
 
-def _standard_streams_to_null() -> None:
-    """What a submission prints goes nowhere; the launcher's own trouble goes to its standard error until here."""
+def _redirect_to_null() -> None:
+    """Discard what submissions print; the launcher's own errors go to its standard error."""
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
         os.dup2(null, descriptor)
@@ -112,22 +112,22 @@ def _standard_streams_to_null() -> None:
 
 
 def _fork_spare(*, jailed: bool) -> Spare:
-    """Fork an attendant with its child. It dies when nobody holds the spare's ends any more."""
+    """Fork a supervisor with its child. Both end when the spare's ends are closed everywhere."""
     channel, inner_channel = socket.socketpair()
-    life, inner_life = socket.socketpair()
+    supervisor, inner_supervisor = socket.socketpair()
     if os.fork() == 0:
         try:
-            keep_only(inner_channel.fileno(), inner_life.fileno())
-            _attend(inner_channel, inner_life, jailed=jailed)
-        finally:  # whatever happened, a fork never goes on as a second launcher
+            keep_only(inner_channel.fileno(), inner_supervisor.fileno())
+            _supervise(inner_channel, inner_supervisor, jailed=jailed)
+        finally:  # a fork must never continue as a second launcher
             os._exit(1)
     inner_channel.close()
-    inner_life.close()
-    return Spare(channel, life)
+    inner_supervisor.close()
+    return Spare(channel, supervisor)
 
 
 def keep_only(*kept: int) -> None:
-    """Close every other descriptor above standard error: the judge's end of another child must be in no child."""
+    """Close all other descriptors above standard error: no child may hold the judge's end of another."""
     low = 3
     for descriptor in sorted(kept):
         os.closerange(low, descriptor)
@@ -135,108 +135,116 @@ def keep_only(*kept: int) -> None:
     os.closerange(low, 1 << 16)
 
 
-def _attend(channel: socket.socket, life: socket.socket, *, jailed: bool) -> None:
-    """Fork the child and wait for its end or the judge's; whoever is left then is killed."""
+def _supervise(channel: socket.socket, supervisor: socket.socket, *, jailed: bool) -> None:
+    """Fork the child, wait until it exits, exceeds its budget or the judge lets go, then kill it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    budget, told = os.pipe()
+    budget, budget_pipe = os.pipe()
     if jailed:
-        proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)  # the child's furniture hides it
+        proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)  # the child's own mounts hide it
         jail.unshare()
     pid = os.fork()
     if pid == 0:
-        _run_child(channel, told, jailed=jailed)
+        _run_child(channel, budget_pipe, jailed=jailed)
     channel.close()
-    os.close(told)
+    os.close(budget_pipe)
     ended = os.pidfd_open(pid)
-    watched = watch.Watch(proc, pid) if jailed else None
-    sources, excess, let_go, over = [life.fileno(), ended, budget], "", False, False
-    while not (let_go or over or excess):
+    monitor = watch.Monitor(proc, pid) if jailed else None
+    sources, excess, released, over = [supervisor.fileno(), ended, budget], "", False, False
+    while not (released or over or excess):
         ready = select.select(sources, [], [], POLL_S)[0]
         over = ended in ready
         if budget in ready:
             sources.remove(budget)
-            if watched:
-                watched.begin(budget)
-        if life.fileno() in ready:
-            let_go = not _tell_use(life, watched)
-        excess = watched.excess() if watched else ""
+            if monitor:
+                monitor.read_budget(budget)
+        if supervisor.fileno() in ready:
+            released = not _send_usage(supervisor, monitor)
+        excess = monitor.excess() if monitor else ""
     _kill(pid, jailed=jailed)
     _, status = os.waitpid(pid, 0)
-    if not let_go:
+    if not released:
         with contextlib.suppress(wire.WireError):
-            wire.send(life, wire.Frame("ended", {"code": os.waitstatus_to_exitcode(status), "excess": excess}))
-    life.close()  # so that the judge need not wait until this process has given back its own memory
+            wire.send(supervisor, wire.Frame("ended", {"code": os.waitstatus_to_exitcode(status), "excess": excess}))
+    supervisor.close()  # the judge need not wait until this process's memory is freed
 
 
-def _tell_use(life: socket.socket, watched: watch.Watch | None) -> bool:
-    """Tell the judge, who has asked with one byte, what the job has used; False when the judge has let go instead."""
+def _send_usage(supervisor: socket.socket, monitor: watch.Monitor | None) -> bool:
+    """Answer the judge's one-byte request for the job's usage; False if the judge has let go instead."""
     with contextlib.suppress(OSError, wire.WireError):
-        if life.recv(1):
-            cpu_s, waited_s = watched.time_used() if watched else (None, None)
-            wire.send(life, wire.Frame("used", {"cpu_s": cpu_s, "waited_s": waited_s}))
+        if supervisor.recv(1):
+            cpu_s, waited_s = monitor.time_used() if monitor else (None, None)
+            wire.send(supervisor, wire.Frame("used", {"cpu_s": cpu_s, "waited_s": waited_s}))
             return True
     return False
 
 
 def _kill(pid: int, *, jailed: bool) -> None:
-    """In the jail the child is process 1 of its namespace and takes all it started along; outside it leads a group."""
+    """Kill the job: the child is process 1 of its namespace if jailed, else the leader of a process group."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL) if jailed else os.killpg(pid, signal.SIGKILL)
 
 
-def _run_child(channel: socket.socket, told: int, *, jailed: bool) -> NoReturn:
-    """Shed all rights, say so, and only then take a submission."""
+def _run_child(channel: socket.socket, budget_pipe: int, *, jailed: bool) -> NoReturn:
+    """Drop all rights, report ready, and only then take a submission."""
     try:
         null = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):  # the launcher's are open once for all jobs: what one sets on them another reads
+        for descriptor in (
+            0,
+            1,
+            2,
+        ):  # the launcher's are shared by all jobs, which could communicate through their flags
             os.dup2(null, descriptor)
         status = jail.open_status()
-        keep_only(channel.fileno(), status.fileno(), told)
-        os.setsid()  # a signal to the own group reaches it across process namespaces: the launcher must not be in it
+        keep_only(channel.fileno(), status.fileno(), budget_pipe)
+        os.setsid()  # a signal to the own group crosses namespaces and must not reach the launcher
         if jailed:
-            jail.enclose()
+            jail.isolate()
         wire.send(channel, wire.Frame("ready"))
-        serve(channel, status, told, jailed=jailed)
+        serve(channel, status, budget_pipe, jailed=jailed)
     except BaseException as error:
         with contextlib.suppress(BaseException):
             wire.send(channel, replies.describe_failure(error))
     os._exit(0)
 
 
-def serve(channel: socket.socket, status: IO[str], told: int, *, jailed: bool) -> None:
-    """Load the submission that the first frame brings, then answer frame after frame until the judge is gone.
+def serve(channel: socket.socket, status: IO[str], budget_pipe: int, *, jailed: bool) -> None:
+    """Load the submission in the first frame, then serve requests until the judge is gone.
 
-    Every answer repeats the number of its question, so that the judge takes nothing for it that was sent before.
+    Every answer carries the nonce of its request, so that no earlier frame passes for it.
     """
     try:
         order = wire.receive(channel).meta
         jail.limit(cpu_s=order["cpu_s"], file_bytes=FILE_BYTES, processes=PROCESSES)
-        if not order.get("traced"):  # where kernels are traced, nothing else is to have run: no import either
-            _import_ahead(order["source"])
+        if not order.get("traced"):  # nothing but kernels may run in a traced process, not even an import
+            _preload_imports(order["source"])
         gc.freeze()
         already = jail.read_data_bytes(status)
         status.close()
-        watch.announce(
-            told,
+        watch.send_budget(
+            budget_pipe,
             memory_bytes=order["memory_bytes"],
             cpu_s=order["cpu_s"],
             inherited_bytes=order.get("inherited_bytes", watch.INHERITED_BYTES),
         )
         if jailed:
-            jail.cap_memory(order["memory_bytes"], already)
+            jail.limit_memory(order["memory_bytes"], already)
         artifact = Artifact.parse(order["name"], order["source"], order.get("elsewhere", ()))
         module, reply = _load(artifact, order)
         if module is not None:
-            vars(module).update((name, partial(str, text)) for name, text in order.get("texts", {}).items())
+            vars(module).update((name, partial(str, text)) for name, text in order.get("kernel_sources", {}).items())
         _answer(channel, order["nonce"], reply)
-        kinds: dict[str, Answer] = {**KINDS, "rank": partial(_rank, channel), "talk": partial(_talk, channel)}
+        kinds: dict[str, Handler] = {
+            **KINDS,
+            "rank": partial(_rank, channel),
+            "case with partner": partial(_case_with_partner, channel),
+        }
         while reply.kind == "loaded":
-            question = wire.receive(channel)
+            request = wire.receive(channel)
             try:
-                answer = kinds[question.kind](module, question)
+                answer = kinds[request.kind](module, request)
             except BaseException as error:
                 answer = replies.describe_failure(error)
-            _answer(channel, question.meta["nonce"], answer)
+            _answer(channel, request.meta["nonce"], answer)
     except wire.ClosedError:
         return
 
@@ -250,26 +258,30 @@ def _answer(channel: socket.socket, nonce: str, reply: wire.Frame) -> None:
         wire.send(channel, wire.Frame("broken", {**replies.describe_failure(error).meta, "nonce": nonce}))
 
 
-def _import_ahead(source: str) -> None:
-    """Import installed modules that the artifact imports, so that their memory does not count against its budget.
+def _preload_imports(source: str) -> None:
+    """Import what the artifact imports, so that installed modules do not count against its memory budget.
 
-    Lines that look like an import will do: what they name wrongly is not installed, or does no harm. What is imported
-    from a package may be a module of it, such as `stats` in `from scipy import stats`.
+    A line that looks like an import is enough: a wrong name is not installed, or harmless. In `from scipy import
+    stats`, `stats` may be a module as well.
     """
     for package, parts, modules in IMPORT.findall(source):
-        names = [package, *(f"{package}.{part}" for part in _first_words(parts))] if package else _first_words(modules)
+        names = (
+            [package, *(f"{package}.{part}" for part in _imported_names(parts))]
+            if package
+            else _imported_names(modules)
+        )
         for name in names:
-            with contextlib.suppress(Exception, SystemExit):  # the artifact will see it for itself
+            with contextlib.suppress(Exception, SystemExit):  # the artifact will report it
                 importlib.import_module(name)
 
 
-def _first_words(listed: str) -> list[str]:
-    """The names of a list with commas, each without what it is imported as."""
+def _imported_names(listed: str) -> list[str]:
+    """The names in a comma-separated list, without their `as` parts."""
     return [words[0] for words in map(str.split, listed.split(",")) if words]
 
 
 def _load(artifact: Artifact, order: Mapping[str, Any]) -> tuple[Any, wire.Frame]:
-    """The module of exported cells, or of the kernels in them, and what to tell the judge of it."""
+    """Load the exported cells, or only their kernels; returns the module and the reply."""
     limit_s = order["time_limit_s"]
     loader_of = partial(ArtifactLoader, limit_s=limit_s, endless=order.get("endless", ()))
     try:
@@ -278,68 +290,68 @@ def _load(artifact: Artifact, order: Mapping[str, Any]) -> tuple[Any, wire.Frame
             return module, wire.Frame("loaded", {"endless": find_endless(module)})
     except OutOfTimeError:
         problem = Mismatch("the exported cells do not come to an end", f"nothing after {limit_s:g} s", "a module")
-        return None, replies.describe_trouble("not loaded", problem, unfinished=False)
+        return None, replies.describe_problem("not loaded", problem, unfinished=False)
     except MemoryError:
         problem = Mismatch("the exported cells need too much memory", replies.REFUSED_MEMORY, "")
-        return None, replies.describe_trouble("not loaded", problem, unfinished=False)
+        return None, replies.describe_problem("not loaded", problem, unfinished=False)
     except CourseError as error:
         got, expected = str(error.got or ""), str(error.expected or error.help)
-        return None, replies.describe_trouble(
+        return None, replies.describe_problem(
             "not loaded", Mismatch(error.what, got, expected), isinstance(error, UnfinishedError)
         )
     except BaseException as error:
         problem = Mismatch("the exported cells end themselves", describe(error), "cells that run to their end")
-        return None, replies.describe_trouble("not loaded", problem, unfinished=False)
+        return None, replies.describe_problem("not loaded", problem, unfinished=False)
 
 
-def _case(module: Any, question: wire.Frame) -> wire.Frame:
-    """Call the learner's code once, with the same random numbers whatever was called before."""
-    call = _prepare(question)
-    return replies.answer(call, module, question.arrays)
+def _case(module: Any, request: wire.Frame) -> wire.Frame:
+    """Call the learner's code with reseeded random generators."""
+    call = _prepare(request)
+    return replies.answer(call, module, request.arrays)
 
 
-def _rank(channel: socket.socket, module: Any, question: wire.Frame) -> wire.Frame:
-    """Call the learner's code once as one of several ranks, whose messages cross the channel before the answer."""
-    from mlsys_grader.sandbox.inside.ranks import answer_rank  # a lab may withhold what it imports
+def _rank(channel: socket.socket, module: Any, request: wire.Frame) -> wire.Frame:
+    """Call the learner's code as one of several ranks; its messages precede the answer."""
+    from mlsys_grader.sandbox.inside.ranks import answer_rank  # a lab may withhold its imports
 
-    return answer_rank(channel, module, question, _prepare(question))
-
-
-def _talk(channel: socket.socket, module: Any, question: wire.Frame) -> wire.Frame:
-    """Call the learner's code once; what it asks the check's partner crosses the channel before the answer."""
-    with Line(channel, question.meta["nonce"]) as line:
-        call = bind_partner(_prepare(question), line.query)
-        return replies.answer(call, module, question.arrays)
+    return answer_rank(channel, module, request, _prepare(request))
 
 
-def _prepare(question: wire.Frame) -> Call:
-    """Seed all generators, take back what a notebook set for all of PyTorch, and find what is to be called."""
+def _case_with_partner(channel: socket.socket, module: Any, request: wire.Frame) -> wire.Frame:
+    """Call the learner's code; its queries to the check's partner precede the answer."""
+    with PartnerClient(channel, request.meta["nonce"]) as partner:
+        call = bind_partner(_prepare(request), partner.query)
+        return replies.answer(call, module, request.arrays)
+
+
+def _prepare(request: wire.Frame) -> Call:
+    """Seed all generators, undo global torch settings of the notebook, and look up the call."""
     import torch
 
-    meta = question.meta
+    meta = request.meta
     _seed(meta["random_seed"])
-    torch.set_num_threads(1)  # each more would have 8 MiB of a check's memory for its stack
+    torch.set_num_threads(1)  # each thread's stack takes 8 MiB of the check's budget
     torch.set_default_device(None)
     torch.set_default_dtype(torch.float32)
     torch.set_grad_enabled(True)
     return Call(find_call(meta["call"]), tuple(meta["uses"]), meta["time_limit_s"], meta["memory_bytes"])
 
 
-KINDS: dict[str, Answer] = {
+KINDS: dict[str, Handler] = {
     "case": _case,
-    "go": answer_timed,
-    "show": answer_timed,
+    "go": handle_timed,
+    "show": handle_timed,
 }
-"""What a judge may ask, by the frame's kind: a function of the loaded module and the question that gives the answer."""
+"""Handlers by frame kind."""
 
 
 def _seed(seed: int) -> None:
-    """Seed the generators that a submission may draw from without seeding them itself."""
+    """Seed the generators that a submission may use without seeding them."""
     import numpy as np
     import torch
 
     random.seed(seed)
     np.random.seed(seed)
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed would also note where it was called, for CUDA's sake
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would also record its call site for CUDA
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)

@@ -111,24 +111,24 @@ def test_the_judge_says_why(sandbox, oracles, hand_in, tiny, tmp_path):
     )
 
 
-def watched(code):
+def monitor(code):
     """A watch over a program that announces its budget and then runs on; and the program."""
     read, write = os.pipe()
-    announce = f"watch.announce({write}, memory_bytes=64 << 20, cpu_s=1)"
+    announce = f"watch.send_budget({write}, memory_bytes=64 << 20, cpu_s=1)"
     lines = f"from mlsys_grader.sandbox.inside import watch\n{announce}\ninput()\n{code}"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     running = subprocess.Popen([sys.executable, "-c", lines], pass_fds=[write], **pipes)
     os.close(write)
     proc = os.open("/proc", os.O_RDONLY)
-    found = watch.Watch(proc, running.pid)
-    found.begin(read)
+    found = watch.Monitor(proc, running.pid)
+    found.read_budget(read)
     running.stdin.write(b"go on\n")  # what it takes before the watch has begun is not its own doing
     running.stdin.flush()
     return found, running
 
 
 def test_a_watch_says_nothing_of_an_honest_program_and_of_one_that_is_gone():
-    found, running = watched("import sys; print(1, flush=True); sys.stdin.read()")
+    found, running = monitor("import sys; print(1, flush=True); sys.stdin.read()")
     running.stdout.read(2)
     assert found.excess() == ""
     running.kill()
@@ -137,7 +137,7 @@ def test_a_watch_says_nothing_of_an_honest_program_and_of_one_that_is_gone():
 
 
 def test_a_watch_counts_memory_beyond_what_was_there_at_the_start():
-    found, running = watched("held = bytearray(b'1' * (200 << 20)); print(1, flush=True); import time; time.sleep(600)")
+    found, running = monitor("held = bytearray(b'1' * (200 << 20)); print(1, flush=True); import time; time.sleep(600)")
     running.stdout.read(2)
     assert found.excess() == watch.MEMORY
     running.kill()
@@ -156,7 +156,7 @@ time.sleep(600)"""
 
 def test_threads_of_a_job_that_wait_for_each_other_do_not_add_up_to_a_busy_machine():
     start, cpu_s = time.monotonic(), 0.0
-    found, running = watched(CROWD)
+    found, running = monitor(CROWD)
     while cpu_s < 2.0:
         time.sleep(0.2)
         cpu_s, waited_s = found.time_used()
@@ -183,7 +183,7 @@ time.sleep(600)"""
 
 def test_what_children_had_used_counts_where_nobody_waits_for_them():
     """The kernel adds a child's time to its parent's when that waits for it, and drops it else."""
-    found, running = watched(CHAIN)
+    found, running = monitor(CHAIN)
     while os.read(running.stdout.fileno(), 1) == b"1":  # one has done its work, and waits to be let go
         found.time_used()
         os.write(running.stdin.fileno(), b"1")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from mlsys_checks.sandboxed.attempt import DTYPES, MOST_ARRAYS
+from mlsys_checks.sandboxed.attempt import DTYPES, MAX_ARRAYS
 from mlsys_grader.sandbox.inside import wire
 from tests.grader.processes import soon
 
@@ -119,7 +119,7 @@ def test_received_arrays_can_be_written_to(pair):
 
 
 def test_an_answer_that_a_notebook_takes_crosses_whole():
-    assert wire.Limits().arrays == MOST_ARRAYS and set(wire.DTYPES) == DTYPES
+    assert wire.Limits().arrays == MAX_ARRAYS and set(wire.DTYPES) == DTYPES
 
 
 def test_a_half_frame_ends_at_the_deadline(pair):

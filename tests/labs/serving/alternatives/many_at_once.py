@@ -1,92 +1,95 @@
 """A running digest for each sequence, blocks for all decoding sequences at once, slack in place of lateness."""
 
 
-def keys(tokens, page):
+def hash_blocks(token_ids, block_size):
     running, found = hashlib.md5(), []
-    for place, token in enumerate(tokens, start=1):
+    for count, token in enumerate(token_ids, start=1):
         running.update(token.to_bytes(8, "little", signed=True))
-        if place % page == 0:
+        if count % block_size == 0:
             found.append(running.hexdigest())
     return found
 
 
-class PrefixTables(PageTables):
-    def __init__(self, blocks, page):
-        super().__init__(blocks, page)
-        self.running, self.full = {}, {}
+class PrefixBlockManager(BlockManager):
+    def __init__(self, num_blocks, block_size=16):
+        super().__init__(num_blocks, block_size)
+        self.pool = PrefixBlockPool(num_blocks)
+        self.num_hashed = {}
 
-    def start(self, tokens=()):
-        number = super().start()
-        table = self.tables[number]
-        hits = [self.blocks.find(key) for key in keys(tokens, self.page)]
+    def allocate_prefix(self, seq):
+        hashes = hash_blocks(seq.token_ids, self.block_size)
+        hits = [self.pool.get_cached_block(one) for one in hashes]
         hits = hits[: hits.index(None)] if None in hits else hits
-        if len(hits) * self.page == len(tokens):
+        if len(hits) * self.block_size == len(seq.token_ids):
             hits = hits[:-1]
         for block in hits:
-            self.blocks.share(block)
-        table.extend(hits)
-        self.kept[number] = list(tokens[: len(hits) * self.page])
-        self.running[number], self.full[number] = hashlib.md5(), len(hits)
-        for token in self.kept[number]:
-            self.running[number].update(token.to_bytes(8, "little", signed=True))
-        return number
+            self.pool.touch(block)
+        seq.block_table.extend(hits)
+        self.num_hashed[seq] = len(hits)
+        seq.num_computed_tokens = len(hits) * self.block_size
+        return seq.num_computed_tokens
 
-    def commit(self, new):
-        for number, tokens in new.items():
-            for token in tokens:
-                self.kept[number].append(token)
-                self.running[number].update(token.to_bytes(8, "little", signed=True))
-                if len(self.kept[number]) == (self.full[number] + 1) * self.page:
-                    block = self.tables[number][self.full[number]]
-                    self.blocks.register(block, self.running[number].hexdigest())
-                    self.full[number] += 1
+    def cache_full_blocks(self, seq):
+        before = self.num_hashed.get(seq, 0)
+        hashes = hash_blocks(seq.token_ids[: seq.num_computed_tokens], self.block_size)
+        for block, block_hash in list(zip(seq.block_table, hashes, strict=False))[before:]:
+            self.pool.cache(block, block_hash)
+        self.num_hashed[seq] = len(hashes)
+
+    def free(self, seq):
+        super().free(seq)
+        self.num_hashed.pop(seq, None)
 
 
 class PreemptiveScheduler(ChunkedScheduler):
-    def admit(self, sequence):
-        number = self.tables.start(sequence.tokens)
-        missing = len(sequence.tokens) - self.tables.length(number)
-        if not self.tables.try_reserve({number: missing}, len(self.running)):
-            self.tables.drop(number)
+    def admit(self, seq):
+        self.block_manager.allocate_prefix(seq)
+        missing = len(seq.token_ids) - seq.num_computed_tokens
+        if not self.block_manager.allocate_slots(seq, missing, num_free_reserved=len(self.running)):
+            self.block_manager.free(seq)
             return False
-        self.waiting.remove(sequence)
-        self.running.append(sequence)
-        sequence.number = number
+        self.waiting.remove(seq)
+        self.running.append(seq)
         return True
 
-    def preempt(self, sequence, batch):
-        self.running.remove(sequence)
-        self.tables.drop(sequence.number)
-        sequence.number = None
-        self.waiting = [sequence, *self.waiting]
-        batch.preempted = [sequence, *batch.preempted]
+    def preempt(self, seq, output):
+        self.running.remove(seq)
+        self.block_manager.free(seq)
+        self.waiting = [seq, *self.waiting]
+        output.preempted = [seq, *output.preempted]
 
-    def feed_writers(self, batch):
-        writers = {one: 1 for one in self.running if self.pending(one) == 1}
-        while not self.tables.try_reserve({one.number: count for one, count in writers.items()}):
-            writers.pop(self.running[-1], None)
-            self.preempt(self.running[-1], batch)
-        for one, count in writers.items():
-            self.feed(batch, one, count)
+    def schedule_decodes(self, output):
+        manager = self.block_manager
+        decodes = [seq for seq in self.running if seq.num_pending_tokens == 1]
+        while sum(manager.blocks_for(len(seq.token_ids)) - len(seq.block_table) for seq in decodes) > (
+            manager.pool.num_free_blocks
+        ):
+            last = self.running[-1]
+            if last in decodes:
+                decodes.remove(last)
+            self.preempt(last, output)
+        for seq in decodes:
+            assert manager.allocate_slots(seq, 1)
+            self.schedule_tokens(seq, 1, output)
 
 
-class PromisedScheduler(PreemptiveScheduler):
-    def __init__(self, tables, limits, clock, objective):
-        super().__init__(tables, limits)
-        self.clock, self.objective = clock, objective
+class SLOScheduler(PreemptiveScheduler):
+    def __init__(self, block_manager, config, step_time, slo):
+        super().__init__(block_manager, config)
+        self.step_time, self.slo = step_time, slo
 
     def schedule(self):
-        parts = [(1, self.tables.length(one.number)) for one in self.running if self.pending(one) == 1]
-        left_s = self.objective.tpot_s - self.clock(parts)
-        chunk = max(0, int(left_s / (self.clock([(1, 0)]) - self.clock([]))))
-        self.limits = Limits(self.limits.sequences, max(self.limits.sequences, len(parts) + chunk))
-        in_time = [one for one in self.waiting if self.slack_s(one) > 0]
-        too_late = [one for one in self.waiting if self.slack_s(one) <= 0]
-        self.waiting = sorted(in_time, key=lambda one: (one.prompt, one.most)) + sorted(
-            too_late, key=lambda one: one.most
-        )
+        parts = [(1, seq.num_computed_tokens) for seq in self.running if seq.num_pending_tokens == 1]
+        left_s = self.slo.tpot_s - self.step_time(parts)
+        chunk = max(0, int(left_s / (self.step_time([(1, 0)]) - self.step_time([]))))
+        most = self.config.max_num_seqs
+        self.config = SchedulerConfig(most, max(most, len(parts) + chunk))
+        in_time = [seq for seq in self.waiting if self.slack_s(seq) > 0]
+        too_late = [seq for seq in self.waiting if self.slack_s(seq) <= 0]
+        in_time.sort(key=lambda seq: (seq.num_prompt_tokens, seq.max_tokens))
+        self.waiting = in_time + sorted(too_late, key=lambda seq: seq.num_prompt_tokens + seq.max_tokens)
         return super().schedule()
 
-    def slack_s(self, sequence):
-        until_s = sequence.arrived_s + self.objective.ttft_s
-        return until_s - self.now_s - self.clock([(sequence.prompt, 0)])
+    def slack_s(self, seq):
+        until_s = seq.arrival_s + self.slo.ttft_s
+        return until_s - self.now_s - self.step_time([(seq.num_prompt_tokens, 0)])

@@ -1,137 +1,139 @@
-"""Schedulers that draw up a plan first, of texts with numbers of tokens, and turn it into a batch at the end."""
+"""Schedulers that draw up a plan first, of sequences with numbers of tokens, and turn it into an output at the end."""
 
 
 class Scheduler:
-    def __init__(self, tables, limits):
-        self.tables, self.limits, self.now_s, self.steps = tables, limits, 0.0, 0
-        self.texts = []  # all that are here, in the order in which they came
+    def __init__(self, block_manager, config):
+        self.block_manager, self.config, self.now_s, self.num_steps = block_manager, config, 0.0, 0
+        self.all = []  # in the order of arrival
+        self.admitted = set()
 
     @property
     def running(self):
-        return [one for one in self.texts if one.number is not None]
+        return [seq for seq in self.all if seq in self.admitted]
 
     @property
     def waiting(self):
-        return [one for one in self.texts if one.number is None]
+        return [seq for seq in self.all if seq not in self.admitted]
 
     @property
-    def idle(self):
-        return not self.texts
+    def is_idle(self):
+        return not self.all
 
-    def add(self, prompt, max_tokens):
-        tokens = list(prompt)
-        self.texts.append(Sequence(tokens, len(tokens) + max_tokens, self.now_s, prompt=len(tokens)))
-        return self.texts[-1]
+    def add(self, prompt_token_ids, max_tokens):
+        token_ids = list(prompt_token_ids)
+        self.all.append(Sequence(self.num_steps, token_ids, len(token_ids), max_tokens, self.now_s))
+        return self.all[-1]
 
-    def write(self, sequence, tokens):
-        sequence.tokens.extend(tokens)
+    def update_from_output(self, output, token_ids):
+        for seq, count in output.num_scheduled_tokens.items():
+            seq.num_computed_tokens += count
+            self.block_manager.cache_full_blocks(seq)
+        for seq, sampled in zip(output.sampled, token_ids, strict=True):
+            seq.token_ids.extend(sampled)
 
-    def finish(self, sequence):
-        self.texts.remove(sequence)
-        self.leave(sequence)
+    def finish(self, seq):
+        self.all.remove(seq)
+        self.leave(seq)
 
-    def leave(self, sequence):
-        if sequence.number is not None:
-            self.tables.drop(sequence.number)
-        sequence.number = None
+    def leave(self, seq):
+        self.block_manager.free(seq)
+        self.admitted.discard(seq)
 
-    def pending(self, sequence):
-        return sequence.tokens[self.tables.length(sequence.number) :]
+    def enter(self, seq, num_tokens, reserved=0):
+        num_cached = self.block_manager.allocate_prefix(seq)
+        if self.block_manager.allocate_slots(seq, num_tokens - num_cached, reserved):
+            self.admitted.add(seq)
+            return True
+        self.block_manager.free(seq)
+        return False
 
-    def enter(self, sequence, room, spare=0):
-        number = self.tables.start(sequence.tokens)
-        if self.tables.try_reserve({number: room - self.tables.length(number)}, spare):
-            sequence.number = number
-        else:
-            self.tables.drop(number)
-        return sequence.number is not None
+    def admit(self, seq):
+        return self.enter(seq, seq.num_prompt_tokens + seq.max_tokens - 1)
 
-    def admit(self, sequence):
-        return self.enter(sequence, sequence.most - 1)
-
-    def batch(self, plan, preempted=()):
-        new = {one.number: self.pending(one)[:count] for one, count in plan.items()}
-        writers = [one for one, count in plan.items() if count == len(self.pending(one))]
-        return Batch(new, writers, list(preempted))
+    def output(self, plan, preempted=()):
+        sampled = [seq for seq, count in plan.items() if count == seq.num_pending_tokens]
+        return SchedulerOutput(plan, sampled, list(preempted))
 
     def newcomers(self):
-        for sequence in self.waiting:
-            if len(self.running) == self.limits.sequences or not self.admit(sequence):
+        for seq in self.waiting:
+            if len(self.running) == self.config.max_num_seqs or not self.admit(seq):
                 return
-            yield sequence
+            yield seq
 
     def schedule(self):
-        plan = {one: len(self.pending(one)) for one in self.running}
-        for one in self.newcomers():
-            plan[one] = len(self.pending(one))
-        return self.batch(plan)
+        plan = {seq: seq.num_pending_tokens for seq in self.running}
+        for seq in self.newcomers():
+            plan[seq] = seq.num_pending_tokens
+        return self.output(plan)
 
 
 class ChunkedScheduler(Scheduler):
     def schedule(self):
-        plan, preempted = self.writers()
-        left = self.limits.tokens - len(plan)
-        for one in self.running:
-            if left and one not in plan:
-                plan[one] = min(left, len(self.pending(one)))
-                left -= plan[one]
+        plan, preempted = self.decodes()
+        left = self.config.max_num_batched_tokens - len(plan)
+        for seq in self.running:
+            if left and seq not in plan:
+                plan[seq] = min(left, seq.num_pending_tokens)
+                left -= plan[seq]
         if left:
-            for one in self.newcomers():
-                plan[one] = min(left, len(self.pending(one)))
-                left -= plan[one]
+            for seq in self.newcomers():
+                plan[seq] = min(left, seq.num_pending_tokens)
+                left -= plan[seq]
                 if not left:
                     break
-        return self.batch(plan, preempted)
+        return self.output(plan, preempted)
 
-    def writers(self):
-        return {one: 1 for one in self.running if len(self.pending(one)) == 1}, []
+    def decodes(self):
+        return {seq: 1 for seq in self.running if seq.num_pending_tokens == 1}, []
 
 
 class PreemptiveScheduler(ChunkedScheduler):
-    def admit(self, sequence):
-        return self.enter(sequence, len(sequence.tokens), len(self.running))
+    def admit(self, seq):
+        return self.enter(seq, len(seq.token_ids), len(self.running))
 
-    def writers(self):
+    def decodes(self):
         plan, preempted = {}, []
-        for one in [one for one in self.running if len(self.pending(one)) == 1]:
-            while one.number is not None:
-                if self.tables.try_reserve({one.number: 1}):
-                    plan[one] = 1
+        for seq in [seq for seq in self.running if seq.num_pending_tokens == 1]:
+            while seq in self.admitted:
+                if self.block_manager.allocate_slots(seq, 1):
+                    plan[seq] = 1
                     break
                 preempted.append(self.running[-1])
                 self.leave(preempted[-1])
         return plan, preempted
 
 
-def steps_to_first(prompt, writers, tokens):
-    return math.ceil(prompt / (tokens - writers))
+def steps_to_first(num_prompt_tokens, num_decoding, max_num_batched_tokens):
+    return math.ceil(num_prompt_tokens / (max_num_batched_tokens - num_decoding))
 
 
-def token_budget(clock, writers, past, tpot_s):
-    def lasts_too_long(tokens):
-        return clock([(1, past) for _ in range(writers)] + [(tokens - writers, 0)]) > tpot_s
+def token_budget(step_time, num_decoding, num_computed, tpot_s):
+    def takes_too_long(budget):
+        return step_time([(1, num_computed) for _ in range(num_decoding)] + [(budget - num_decoding, 0)]) > tpot_s
 
-    low, high = writers + 1, writers + 2
-    while not lasts_too_long(high):
+    low, high = num_decoding + 1, num_decoding + 2
+    while not takes_too_long(high):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if lasts_too_long(middle) else (middle, high)
+        low, high = (low, middle) if takes_too_long(middle) else (middle, high)
     return low
 
 
-class PromisedScheduler(PreemptiveScheduler):
-    def __init__(self, tables, limits, clock, objective):
-        super().__init__(tables, limits)
-        self.clock, self.objective = clock, objective
+class SLOScheduler(PreemptiveScheduler):
+    def __init__(self, block_manager, config, step_time, slo):
+        super().__init__(block_manager, config)
+        self.step_time, self.slo = step_time, slo
 
     def schedule(self):
-        past = sum(self.tables.length(one.number) for one in self.running)
-        writers = max(1, len(self.running))
-        tokens = token_budget(self.clock, writers, past // writers, 0.95 * self.objective.tpot_s)
-        self.limits = Limits(self.limits.sequences, max(self.limits.sequences, tokens))
-        here, late = self.running, self.now_s - self.objective.ttft_s
-        in_time = [one for one in self.waiting if one.arrived_s > late]
-        rest = [one for one in self.waiting if one not in in_time]
-        self.texts = here + sorted(in_time, key=lambda one: len(one.tokens)) + rest
+        running = self.running
+        num_decoding = max(1, len(running))
+        mean = sum(seq.num_computed_tokens for seq in running) // num_decoding
+        budget = token_budget(self.step_time, num_decoding, mean, 0.95 * self.slo.tpot_s)
+        most = self.config.max_num_seqs
+        self.config = SchedulerConfig(most, max(most, budget))
+        waiting, late = self.waiting, self.now_s - self.slo.ttft_s
+        in_time = [seq for seq in waiting if seq.arrival_s > late]
+        rest = [seq for seq in waiting if seq.arrival_s <= late]
+        self.all = running + sorted(in_time, key=lambda seq: len(seq.token_ids)) + rest
         return super().schedule()

@@ -1,151 +1,141 @@
-"""Books kept otherwise: sets, a heap and a clock in place of lists, whole texts for keys, blocks taken one by one."""
+"""Other data structures: sets, a heap and a clock in place of lists, token ids for hashes, blocks taken one by one."""
 
 import heapq
 
 
-class BlockManager:
-    def __init__(self, count):
-        self.references = [0] * count
-        self.unused = set(range(count))
+class BlockPool:
+    def __init__(self, num_blocks):
+        self.num_blocks, self.ref_cnt = num_blocks, [0] * num_blocks
+        self.unused = set(range(num_blocks))
 
     @property
-    def available(self):
+    def num_free_blocks(self):
         return len(self.unused)
 
     @property
-    def used(self):
-        return len(self.references) - len(self.unused)
+    def num_used_blocks(self):
+        return len(self.ref_cnt) - len(self.unused)
 
     def allocate(self):
         try:
             block = self.unused.pop()
         except KeyError:
             raise ValueError("no block is left") from None
-        self.references[block] += 1
+        self.ref_cnt[block] += 1
         return block
 
-    def share(self, block):
-        self.references[block] = self.references[block] + 1
+    def touch(self, block):
+        self.ref_cnt[block] = self.ref_cnt[block] + 1
         self.unused.discard(block)
 
-    def release(self, block):
-        self.references[block] = self.references[block] - 1
-        if not self.references[block]:
+    def free(self, block):
+        self.ref_cnt[block] = self.ref_cnt[block] - 1
+        if not self.ref_cnt[block]:
             self.unused.add(block)
 
 
-class PageTables:
-    def __init__(self, blocks, page):
-        self.blocks, self.page, self.texts, self.started = blocks, page, {}, 0
+class BlockManager:
+    def __init__(self, num_blocks, block_size=16):
+        self.block_size, self.pool = block_size, BlockPool(num_blocks)
 
-    def start(self, tokens=()):
-        self.started += 1
-        self.texts[self.started] = ([], [])
-        return self.started
+    def allocate_prefix(self, seq):
+        return 0
 
-    def length(self, number):
-        return len(self.texts[number][1])
+    def cache_full_blocks(self, seq):
+        pass
 
-    def table(self, number):
-        return tuple(self.texts[number][0])
+    def blocks_for(self, num_tokens):
+        full, rest = divmod(num_tokens, self.block_size)
+        return full + (rest > 0)
 
-    def pages(self, tokens):
-        whole, rest = divmod(tokens, self.page)
-        return whole + (rest > 0)
-
-    def try_reserve(self, counts, spare=0):
-        taken = []
-        for number, count in counts.items():
-            table, kept = self.texts[number]
-            while len(table) * self.page < len(kept) + count and self.blocks.available:
-                table.append(self.blocks.allocate())
-                taken.append(table)
-        full = all(len(self.texts[n][0]) * self.page >= len(self.texts[n][1]) + c for n, c in counts.items())
-        if full and self.blocks.available >= spare:
+    def allocate_slots(self, seq, num_new_tokens, num_free_reserved=0):
+        taken, end = 0, seq.num_computed_tokens + num_new_tokens
+        while len(seq.block_table) * self.block_size < end and self.pool.num_free_blocks:
+            seq.block_table.append(self.pool.allocate())
+            taken += 1
+        if len(seq.block_table) * self.block_size >= end and self.pool.num_free_blocks >= num_free_reserved:
             return True
-        for table in reversed(taken):
-            self.blocks.release(table.pop())
+        for _ in range(taken):
+            self.pool.free(seq.block_table.pop())
         return False
 
-    def commit(self, new):
-        for number, tokens in new.items():
-            self.texts[number][1].extend(tokens)
-
-    def drop(self, number):
-        table, _ = self.texts.pop(number)
-        while table:
-            self.blocks.release(table.pop())
+    def free(self, seq):
+        for block in reversed(seq.block_table):
+            self.pool.free(block)
+        seq.block_table, seq.num_computed_tokens = [], 0
 
 
-def keys(tokens, page):
-    return [tuple(tokens[: page * (place + 1)]) for place in range(len(tokens) // page)]
+def hash_blocks(token_ids, block_size):
+    return [tuple(token_ids[: block_size * (i + 1)]) for i in range(len(token_ids) // block_size)]
 
 
-class PrefixBlocks(BlockManager):
-    def __init__(self, count):
-        super().__init__(count)
-        self.blank, self.key_of, self.place_of = set(self.unused), [None] * count, {}
-        self.released, self.time, self.leaving = [0] * count, 0, []
+class PrefixBlockPool(BlockPool):
+    def __init__(self, num_blocks):
+        super().__init__(num_blocks)
+        self.blank, self.hash_of, self.block_of = set(self.unused), [None] * num_blocks, {}
+        self.freed, self.time, self.leaving = [0] * num_blocks, 0, []
 
     def allocate(self):
         if not self.unused:
             raise ValueError("no block is left")
-        block = self.blank.pop() if self.blank else self.forget_oldest()
+        block = self.blank.pop() if self.blank else self.evict()
         self.unused.remove(block)
-        self.references[block] = 1
+        self.ref_cnt[block] = 1
         return block
 
-    def forget_oldest(self):
+    def evict(self):
         while True:
             time, block = heapq.heappop(self.leaving)
-            if block in self.unused and self.released[block] == time:
-                del self.place_of[self.key_of[block]]
-                self.key_of[block] = None
+            if block in self.unused and self.freed[block] == time:
+                del self.block_of[self.hash_of[block]]
+                self.hash_of[block] = None
                 return block
 
-    def release(self, block):
-        super().release(block)
+    def free(self, block):
+        super().free(block)
         if block not in self.unused:
             return
-        if self.key_of[block] is None:
+        if self.hash_of[block] is None:
             self.blank.add(block)
         else:
             self.time += 1
-            self.released[block] = self.time
+            self.freed[block] = self.time
             heapq.heappush(self.leaving, (self.time, block))
 
-    def register(self, block, key):
-        if self.find(key) is None and self.key_of[block] is None:
-            self.key_of[block], self.place_of[key] = key, block
+    def cache(self, block, block_hash):
+        if self.get_cached_block(block_hash) is None and self.hash_of[block] is None:
+            self.hash_of[block], self.block_of[block_hash] = block_hash, block
 
-    def find(self, key):
-        return self.place_of.get(key)
+    def get_cached_block(self, block_hash):
+        return self.block_of.get(block_hash)
 
 
-class PrefixTables(PageTables):
-    def try_reserve(self, counts, spare=0):
-        lacking = 0
-        for number, count in counts.items():
-            table, kept = self.texts[number]
-            lacking += max(0, self.pages(len(kept) + count) - len(table))
-        return lacking + spare <= self.blocks.available and super().try_reserve(counts)
+class PrefixBlockManager(BlockManager):
+    def __init__(self, num_blocks, block_size=16):
+        super().__init__(num_blocks, block_size)
+        self.pool = PrefixBlockPool(num_blocks)
 
-    def start(self, tokens=()):
-        number, tokens = super().start(), tuple(tokens)
-        table, kept = self.texts[number]
-        for end in range(self.page, len(tokens), self.page):
-            block = self.blocks.find(tokens[:end])
+    def allocate_slots(self, seq, num_new_tokens, num_free_reserved=0):
+        missing = max(0, self.blocks_for(seq.num_computed_tokens + num_new_tokens) - len(seq.block_table))
+        return missing + num_free_reserved <= self.pool.num_free_blocks and super().allocate_slots(seq, num_new_tokens)
+
+    def allocate_prefix(self, seq):
+        token_ids = tuple(seq.token_ids)
+        for end in range(self.block_size, len(token_ids), self.block_size):
+            block = self.pool.get_cached_block(token_ids[:end])
             if block is None:
-                return number
-            self.blocks.share(block)
-            table.append(block)
-            kept.extend(tokens[end - self.page : end])
-        return number
+                break
+            self.pool.touch(block)
+            seq.block_table.append(block)
+            seq.num_computed_tokens = end
+        seq.block_hashes = list(seq.block_table)
+        return seq.num_computed_tokens
 
-    def commit(self, new):
-        for number, tokens in new.items():
-            table, kept = self.texts[number]
-            for token in tokens:
-                kept.append(token)
-                if len(kept) % self.page == 0:
-                    self.blocks.register(table[len(kept) // self.page - 1], tuple(kept))
+    def cache_full_blocks(self, seq):
+        while (end := (len(seq.block_hashes) + 1) * self.block_size) <= seq.num_computed_tokens:
+            self.pool.cache(seq.block_table[len(seq.block_hashes)], tuple(seq.token_ids[:end]))
+            seq.block_hashes.append(end)
+
+    def free(self, seq):
+        super().free(seq)
+        seq.block_hashes = []

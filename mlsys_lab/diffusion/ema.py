@@ -1,4 +1,4 @@
-"""An exponential moving average of a model's weights, which samples better than the weights of any one step."""
+"""Exponential moving average of a model's weights, which samples better than the weights of any single step."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mlsys_lab.errors import InputError
 Model = TypeVar("Model", bound=nn.Module)
 
 
-class Average(Generic[Model]):
-    """A copy of a model whose weights follow its own: average ← d·average + (1 - d)·weights after every update.
+class EMA(Generic[Model]):
+    """A copy of a model with averaged weights: average ← d·average + (1 - d)·weights after every update.
 
-    The decay d is the lesser of `decay` and (1 + n)/(10 + n) after n updates, so that the first weights, drawn at
-    random, are soon forgotten. `model` is the averaged copy.
+    The decay d is the smaller of `decay` and (1 + n)/(10 + n) after n updates, so that the random initial weights fade
+    quickly. `model` is the averaged copy.
     """
 
     def __init__(self, model: Model, decay: float = 0.999) -> None:
@@ -28,7 +28,7 @@ class Average(Generic[Model]):
 
     @torch.no_grad()
     def update(self, model: Model) -> None:
-        """Take in the model's weights as they are now, and its buffers as they are."""
+        """Average in the model's current weights, and copy its buffers."""
         self.updates += 1
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         weights = dict(model.named_parameters())

@@ -7,7 +7,7 @@ import text_checks
 
 from mlsys_grader.course.lab import GradedLab
 from mlsys_grader.judging.judge import judge
-from mlsys_grader.judging.oracle import Oracles
+from mlsys_grader.judging.oracle import OracleServer
 from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.stack.artifact import Artifact, Cell
 from mlsys_lab.stack.labinfo import LabInfo
@@ -39,7 +39,7 @@ def verdicts(tmp_path_factory):
     info = LabInfo(tmp_path_factory.mktemp("labs") / "04-texts", "texts", "texts", 1, 2, checks_module="text_checks")
     lab = GradedLab(info)
     assert lab.checks is text_checks.LAB
-    with Sandbox(lab) as sandbox, Oracles(lab) as oracles:
+    with Sandbox(lab) as sandbox, OracleServer(lab) as oracles:
         yield lambda *cells, time_factor=1.0: {
             v.check: v
             for v in judge(
@@ -70,7 +70,7 @@ def test_what_runs_a_text_cannot_be_replaced(verdicts, when):
         "def double_cpp():\n    return WRONG\n"
         "def forge():\n"
         "    from mlsys_lab.kernels.cuda_cpp import Emulator\n"
-        "    import mlsys_checks.sandboxed.texts as texts\n"
+        "    import mlsys_checks.sandboxed.kernel_sources as kernel_sources\n"
         "    Emulator.__call__ = lambda self, source, kernel, grid, block, x, y, n: y.copy_(2 * x)\n"
         "forge()\n"
     )
