@@ -1,4 +1,4 @@
-"""Drawings of chapter 05: a grid over an array, sectors, barriers, sums in a tree, banks, tiles, and two buffers.
+"""Drawings of chapter 05: a grid, sectors, barriers, a reduction tree, banks, tiles, buffers, a tensor-core tile.
 
 What a warp touches is read from launches of the package's kernels; tiles and times come from its ladder and devices.
 """
@@ -25,7 +25,7 @@ BANKS = 8
 
 
 def grid() -> Markup:
-    """Two blocks of 64 threads over an array of 100 numbers: who has which, and who has none."""
+    """Two blocks of 64 threads over an array of 100 numbers: which thread has which, and which have none."""
     numbers, threads, blocks = 100, 64, 2
     unit = 332 / (blocks * threads)
     block, thread = 1, 5
@@ -61,11 +61,11 @@ def grid() -> Markup:
 
 
 def coalescing() -> Markup:
-    """Eight lanes ask for the reds of a picture: interleaved with other colours, and in a plane."""
+    """Eight lanes load the red values of an image: interleaved with other colours, and in a plane."""
     pixels = 8
     return drawing(
-        "Eight lanes ask for eight reds. Interleaved with greens and blues they lie in three sectors of 32 bytes; in a "
-        "plane of their own, in one.",
+        "Eight lanes load eight red values. Interleaved with green and blue they lie in three sectors of 32 bytes; "
+        "in a plane of their own, in one.",
         _reds("interleaved", torch.ones(1, pixels, 3), "rgb" * pixels),
         _reds("planar", torch.ones(3, 1, pixels), "".join(colour * pixels for colour in "rgb")),
     )
@@ -100,10 +100,10 @@ def _reds(step: str, picture: torch.Tensor, colours: str) -> Panel:
 
 
 def barrier() -> Markup:
-    """Two warps that turn 64 numbers round in shared memory, without and with a barrier."""
+    """Two warps that reverse 64 elements in shared memory, without and with a barrier."""
     return drawing(
         "Two warps in time. Without a barrier warp 0 reads numbers 32 to 63 before warp 1 has written them. With one, "
-        "both write, meet, and then read.",
+        "both write, wait for each other, and then read.",
         _warps({0: (0, 1), 1: (2, 3)}, None),
         _warps({0: (0, 2), 1: (0, 2)}, 2),
     )
@@ -220,18 +220,21 @@ def _shuffles() -> Panel:
 
 
 def banks() -> Markup:
-    """A column of a tile in shared memory, with rows of eight numbers and of nine."""
+    """A column of a tile in shared memory: plain, with a padding word per row, and swizzled."""
     return drawing(
-        "A shared memory of eight banks, words counted along the rows. With rows of eight, all numbers of a column "
-        "lie in one bank and take eight passes. With one unused number after each row they lie in eight banks.",
-        _column(BANKS, f"rows of {BANKS}"),
-        _column(BANKS + 1, f"rows of {BANKS} and 1 unused"),
+        "A shared memory of eight banks, words counted along the rows. With rows of eight words, all elements of a "
+        "column lie in one bank and take eight passes. With one padding word after each row, or with columns "
+        "permuted by an exclusive or with the row, they lie in eight banks.",
+        _column(lambda row, column: BANKS * row + column, "plain"),
+        _column(lambda row, column: (BANKS + 1) * row + column, "padded"),
+        _column(lambda row, column: BANKS * row + (column ^ row), "swizzled"),
     )
 
 
-def _column(pitch: int, title: str, column: int = 2) -> Panel:
-    """Words of a tile by bank; those of one column carry the number of the lane that wants them."""
-    wanted = {row * pitch + column: row for row in range(BANKS)}
+def _column(place: Callable[[int, int], int], title: str, column: int = 2) -> Panel:
+    """Words of a tile by bank; those of one column carry the number of the lane that reads them."""
+    held = {place(row, other) for row in range(BANKS) for other in range(BANKS)}
+    wanted = {place(row, column): row for row in range(BANKS)}
     passes = max(sum(word % BANKS == bank for word in wanted) for bank in range(BANKS))
     tone = "orange" if passes > 1 else "blue"
 
@@ -239,9 +242,9 @@ def _column(pitch: int, title: str, column: int = 2) -> Panel:
         word = BANKS * row + bank
         if word in wanted:
             return tone
-        return "quiet" if word < BANKS * pitch and word % pitch < BANKS else ""
+        return "quiet" if word in held else ""
 
-    rows, size = -(-BANKS * pitch // BANKS), 16
+    rows, size = max(held) // BANKS + 1, 16
     pieces = [text(14 + 18 * bank, 13, bank, "quiet", size="small") for bank in range(BANKS)]
     pieces += cells(6, 20, rows, BANKS, kind, size=size)
     for word, lane in wanted.items():
@@ -252,7 +255,7 @@ def _column(pitch: int, title: str, column: int = 2) -> Panel:
 
 
 def tiles() -> Markup:
-    """Which numbers of both factors a thread takes at one step along k, on three rungs of the ladder."""
+    """Which values of both matrices a thread loads at one step along k, in three steps of the ladder."""
     side = products.SIDE
     return drawing(
         "Three products, a on the left, b above, c in the corner. A naive thread takes a number of each from memory "
@@ -332,6 +335,41 @@ def buffers() -> Markup:
     )
 
 
+def fragments() -> Markup:
+    """The elements of a 16 × 8 × 16 tensor-core tile that one lane of a warp holds."""
+    lane = 5
+    group, pair = divmod(lane, 4)
+    along_k = {2 * pair, 2 * pair + 1, 2 * pair + 8, 2 * pair + 9}
+    rows, columns = {group, group + 8}, {2 * pair, 2 * pair + 1}
+    left, right, top, low, pitch = 24, 216, 26, 226, 11
+
+    def matrix(x: float, y: float, down: int, across: int, tone: str, mine: Callable[[int, int], bool]) -> list[str]:
+        return cells(x, y, down, across, lambda i, j: tone if mine(i, j) else "quiet", size=pitch - 1, gap=1)
+
+    pieces = matrix(left, low, 16, 16, "blue", lambda i, j: i in rows and j in along_k)
+    pieces += matrix(right, top, 16, 8, "orange", lambda i, j: i in along_k and j == group)
+    pieces += matrix(right, low, 16, 8, "green", lambda i, j: i in rows and j in columns)
+    for i in sorted(rows):
+        pieces.append(text(left - 5, low + pitch * i + 9, i, size="small", anchor="end"))
+    for j in sorted(along_k - {3, 11}):
+        pieces.append(text(left + pitch * (j + 1), low + pitch * 16 + 14, f"{j}, {j + 1}", size="small"))
+        pieces.append(text(right - 5, top + pitch * (j + 1) + 4, f"{j}, {j + 1}", size="small", anchor="end"))
+    pieces.append(text(right + pitch * (group + 0.5), top - 6, group, size="small"))
+    pieces.append(text(right + pitch * (2 * pair + 1), low + pitch * 16 + 14, "2, 3", size="small"))
+    pieces += [
+        text(left, low - 10, "a, 16 × 16: 8 values", "blue", size="small", anchor="start"),
+        text(left, top + 40, "lane 5", size="strong", anchor="start"),
+        text(left, top + 60, "b, 16 × 8: 4 values", "orange", size="small", anchor="start"),
+        text(left, top + 80, "d, 16 × 8: 4 values", "green", size="small", anchor="start"),
+    ]
+    return drawing(
+        "A tile of a with 16 by 16 elements, of b with 16 by 8, and of d with 16 by 8. Lane 5 holds rows 1 and 9 of a "
+        "in columns 2, 3, 10 and 11, the same numbers as rows of b in column 1, and rows 1 and 9 of d in columns 2 "
+        "and 3.",
+        panel(340, low + pitch * 16 + 20, pieces),
+    )
+
+
 DRAWINGS = {
     "grid": grid,
     "coalescing": coalescing,
@@ -340,4 +378,5 @@ DRAWINGS = {
     "banks": banks,
     "tiles": tiles,
     "buffers": buffers,
+    "fragments": fragments,
 }

@@ -1,4 +1,4 @@
-"""Drawings of chapter 14: levels of noise, targets, steps, guidance, networks, a pass in time, calls, distillation.
+"""Drawings of chapter 14: noise levels, prediction types, steps, guidance, networks, calls, distillation, a pipeline.
 
 Points, paths and times are computed by the package: mixtures, samplers, closed forms and the table of devices.
 """
@@ -33,7 +33,7 @@ def levels() -> Markup:
     means, noises = np.array(data["means"]), [np.array(noise) for noise in data["noise"]]
     classes = np.array(data["classes"])
     clean = means[classes] + data["deviation"] * noises[1]
-    pieces = [arrow(6, 26, 334, 26, "orange"), text(170, 18, "forward: noise, any level at once", "orange")]
+    pieces = [arrow(6, 26, 334, 26, "orange"), text(170, 18, "forward: any noise level at once", "orange")]
     for at, sigma in enumerate((0.0, 0.5, 2.0, 20.0)):
         left, size = 6 + 84 * at, 76
         pieces += [box(left, 40, size, size, tone="quiet"), text(left + size / 2, 134, f"σ = {sigma:g}", size="small")]
@@ -41,23 +41,23 @@ def levels() -> Markup:
         for k, tone in enumerate(CLASSES):
             places = np.clip(seen[classes == k][:shown] * size / 6.4, -size / 2 + 4, size / 2 - 4)
             pieces += [box(left + size / 2 + x - 2, 40 + size / 2 - y - 2, 4, 4, tone=tone) for x, y in places]
-    pieces += [arrow(334, 148, 6, 148, "blue"), text(170, 168, "backward: many steps, a guess at each", "blue")]
+    pieces += [arrow(334, 148, 6, 148, "blue"), text(170, 168, "sampling: one prediction per step", "blue")]
     return drawing(
         "Points of three classes at four levels of noise, from none to so much that the classes cannot be told apart. "
-        "An arrow to the right adds noise in one go; an arrow to the left takes it away in many steps.",
+        "An arrow to the right adds noise in one step; an arrow to the left removes it in many steps.",
         panel(340, 176, pieces),
     )
 
 
 def targets() -> Markup:
-    """What a network may be asked for, and how each answer becomes the denoised image."""
+    """Four prediction types, and how each becomes the denoised image."""
     answers = (
         ("ε", "the noise", "x − σ·ε", ""),
-        ("x₀", "the image", "as it is", ""),
-        ("v", "a rotation", "(x − σ r·v)", "÷ r²"),
+        ("x₀", "the image", "x₀", ""),
+        ("v", "a mixture", "(x − σ r·v)", "÷ r²"),
         ("u", "the flow", "(x − σ·u)", "÷ (1 + σ)"),
     )
-    pieces = [box(70, 4, 200, 26, "x and σ, put in size 1"), arrow(170, 30, 170, 46)]
+    pieces = [box(70, 4, 200, 26, "x and σ, scaled to size 1"), arrow(170, 30, 170, 46)]
     pieces.append(box(30, 46, 280, 30, "one network", "violet"))
     for at, (name, words, first, second) in enumerate(answers):
         left, tone = 4 + 84 * at, ("blue", "green", "orange", "violet")[at]
@@ -66,10 +66,10 @@ def targets() -> Markup:
         pieces += [text(middle, 110, name, tone, size="strong"), text(middle, 128, words, size="small")]
         pieces += [text(middle, 158, first, size="small"), text(middle, 175, second, size="small")]
         pieces.append(arrow(middle, 182, middle, 200, "quiet"))
-    pieces.append(box(4, 200, 332, 30, "D(x; σ), the image that is expected", "green"))
+    pieces.append(box(4, 200, 332, 30, "D(x; σ), the denoised image", "green"))
     return drawing(
-        "A noisy image and its level go into one network, which may be asked for the noise, the image, v or the flow. "
-        "A formula turns each of the four answers into the same denoised image.",
+        "A noisy image and its level go into one network, which predicts the noise, the image, v or the flow. "
+        "A formula turns each of the four predictions into the same denoised image.",
         panel(340, 236, pieces),
     )
 
@@ -78,14 +78,14 @@ def solvers() -> Markup:
     """One long step of Euler's and of Heun's method beside the path that they should follow."""
     return drawing(
         "The same curved path twice, from a high level of noise to a low one. Euler follows the slope of the start and "
-        "ends beside the path. Heun averages the slopes at both ends and ends much nearer.",
-        _step_along(DDIM(), "Euler, DDIM: one guess"),
-        _step_along(Heun(), "Heun: two guesses"),
+        "ends off the path. Heun averages the slopes at both ends and ends much nearer.",
+        _step_along(DDIM(), "Euler, DDIM: one evaluation"),
+        _step_along(Heun(), "Heun: two evaluations"),
     )
 
 
 def guidance() -> Markup:
-    """Two guesses about one noisy point, and the point beyond them."""
+    """Two predictions for one noisy point, and the point beyond them."""
     data, scale, sigma = denoising_data(), 2.0, 1.0
     means = torch.tensor(data["means"]).double()
     mixture = Mixture(means, torch.full((3,), 1 / 3).double(), data["deviation"])
@@ -106,13 +106,13 @@ def guidance() -> Markup:
     pieces += [box(px - 3, py - 3, 6, 6, tone="plain") for px, py in (start, u, c, end)]
     pieces += [
         text(start[0] + 8, start[1] - 6, "x, noisy", anchor="start"),
-        text(u[0] - 8, u[1] + 4, "any class", size="small", anchor="end"),
-        text(at(means[2])[0] + reach + 6, c[1] + 4, "class C", "green", size="small", anchor="start"),
+        text(u[0] - 8, u[1] + 4, "without class", size="small", anchor="end"),
+        text(at(means[2])[0] + reach + 6, c[1] + 4, "with class C", "green", size="small", anchor="start"),
         text(end[0] + 10, end[1] + 4, f"at s = {scale:g}", "violet", size="small", anchor="start"),
     ]
     return drawing(
-        "A noisy point among three classes. One guess leaves the class open and lies between all three, one is of "
-        "class C. Guidance goes from the first through the second to twice the distance.",
+        "A noisy point among three classes. The prediction without a class lies between all three, the one with class "
+        "C near that class. Guidance goes from the first through the second to twice the distance.",
         panel(340, 216, pieces),
     )
 
@@ -129,7 +129,7 @@ def transformer() -> Markup:
         (150, 34, "scale · attention · gate", "orange"),
         (192, 34, "scale · MLP · gate", "orange"),
         (248, 30, f"patches: {T} × {side * config.out_channels}", "plain"),
-        (294, 30, f"answer: {config.out_channels} × {size} × {size}", "plain"),
+        (294, 30, f"output: {config.out_channels} × {size} × {size}", "plain"),
     ]
     pieces = [box(2, 140, 206, 96, tone="quiet")]
     pieces += [box(8, top, 194, height, words, tone) for top, height, words, tone in flow]
@@ -167,7 +167,7 @@ def u_shape() -> Markup:
     pieces += [text(170, 30, "skips", "quiet", size="small"), text(49, 16, "down"), text(291, 16, "up")]
     return drawing(
         "The shape of a U: on the left an image of 256 by 256 pixels is halved five times, to 8 by 8, while channels "
-        "grow from 256 to 1024; on the right it is doubled again. At each size an arrow carries what was left.",
+        "grow from 256 to 1024; on the right it is doubled again. At each size an arrow is a skip connection.",
         panel(340, 24 + 36 * len(shapes), pieces),
     )
 
@@ -207,7 +207,7 @@ def passes() -> Markup:
 
 
 def calls() -> Markup:
-    """Requests that begin at different times and walk along different levels share calls of the network."""
+    """Requests that start at different times and are at different noise levels share calls of the network."""
     requests = (("A", 0, 6, "blue"), ("B", 1, 4, "orange"), ("C", 3, 5, "green"))
     pieces = [text(200, 14, "calls of the network", "quiet", size="small")]
     pieces += [box(30 + 38 * call, 22, 36, 112, tone="quiet") for call in range(8)]
@@ -239,7 +239,35 @@ def halving() -> Markup:
     return drawing(
         "Four rows of arrows from noise to an image: eight steps of the first teacher, then four, two and one. Every "
         "arrow begins and ends where a pair of arrows in the row above does.",
-        panel(340, 212, pieces, title="steps of a run"),
+        panel(340, 212, pieces, title="steps per image"),
+    )
+
+
+def pipeline() -> Markup:
+    """What a text-to-image request runs, how often, and the shapes between, for FLUX.1-dev."""
+    once, steps, middle = "green", "orange", 100
+    flow = [
+        (4, "prompt: 512 tokens", "plain", "", ""),
+        (54, "text encoder", once, "once", "T5-XXL, CLIP"),
+        (120, "text: 512 × 4,096", "plain", "", ""),
+        (176, "transformer", steps, "28 steps", "4,608 tokens"),
+        (242, "latent: 16 × 128 × 128", "plain", "", ""),
+        (292, "VAE decoder", once, "once", "full resolution"),
+        (342, "image: 3 × 1,024 × 1,024", "plain", "", ""),
+    ]
+    pieces = []
+    for top, words, tone, times, note in flow:
+        pieces.append(box(8, top, 184, 30, words, tone))
+        if times:
+            pieces.append(text(206 if tone == once else 236, top + 14, times, tone, size="strong", anchor="start"))
+            pieces.append(text(206 if tone == once else 236, top + 31, note, size="small", anchor="start"))
+    pieces += [arrow(middle, a[0] + 30, middle, b[0]) for a, b in pairwise(flow)]
+    pieces += [line(192, 257, 228, 257, steps), line(228, 257, 228, 184, steps), arrow(228, 184, 192, 184, steps)]
+    return drawing(
+        "From top to bottom: a prompt of 512 tokens goes through the text encoder once. The transformer takes the text "
+        "and a noisy latent, and an arrow leads from the latent back into it, 28 times. The VAE decoder turns the last "
+        "latent into an image of 1,024 by 1,024 pixels, once.",
+        panel(340, 376, pieces),
     )
 
 
@@ -289,4 +317,5 @@ DRAWINGS = {
     "passes": passes,
     "calls": calls,
     "halving": halving,
+    "pipeline": pipeline,
 }

@@ -1,4 +1,4 @@
-"""Drawings of chapter 04: a chip, memories to scale, grid to lane, warps that wait, a roofline, host and device.
+"""Drawings of chapter 04: chip, memories to scale, grid to lane, warps that wait, operands, roofline, host and device.
 
 Sizes and rates are those of the H100 in `hardware`, intensities those of `flops`; schedules follow the rule they show.
 """
@@ -21,6 +21,8 @@ H100 = device("H100")
 LANES = H100.fp32_lanes // H100.units
 REGISTER_BYTES = H100.register_bytes_per_unit or 0
 SHARED_BYTES = H100.shared_bytes_per_unit or 0
+L1_BYTES = 256 * 1024
+"""L1 cache and shared memory of a multiprocessor, one memory (NVIDIA's tuning guide for Hopper)."""
 L2_BYTES = H100.l2_bytes or 0
 TENSOR_HZ = implied_clock_hz(H100.peak("bf16"), SCHEDULERS * H100.units, 512)
 """The clock for which the tensor cores' peak is stated: one for each scheduler, 512 multiply-adds in a clock."""
@@ -49,11 +51,11 @@ def chip() -> Markup:
         inside += cells(x + 6, y + 64, 2, LANES // SCHEDULERS // 2, lambda *_: "blue", size=7.5, gap=2)
     inside.append(box(4, 196, 328, 26, f"shared memory, {SHARED_BYTES / 1024:.0f} KiB", "green"))
     return drawing(
-        f"Left: {H100.units} multiprocessors as small squares, an L2 cache below them, and the memory below that. "
-        f"Right: one multiprocessor with {SCHEDULERS} schedulers, each with {LANES // SCHEDULERS} lanes, a tensor core "
+        f"Left: {H100.units} SMs as small squares, an L2 cache below them, and the memory below that. "
+        f"Right: one SM with {SCHEDULERS} schedulers, each with {LANES // SCHEDULERS} lanes, a tensor core "
         "and registers; shared memory below them all.",
-        panel(158, bottom + 92, pieces, title=f"{H100.units} multiprocessors"),
-        panel(336, 226, inside, title="one of them"),
+        panel(158, bottom + 92, pieces, title=f"{H100.units} SMs"),
+        panel(336, 226, inside, title="one SM"),
     )
 
 
@@ -62,7 +64,7 @@ def memories() -> Markup:
     side = 172
     sizes = (
         ("registers", H100.units * REGISTER_BYTES, "blue"),
-        ("shared", H100.units * SHARED_BYTES, "green"),
+        ("L1/shared", H100.units * L1_BYTES, "green"),
         ("L2", L2_BYTES, "orange"),
     )
     areas = [box(2, 2, side, side, tone="violet"), text(14, 26, "HBM", "violet", size="strong", anchor="start")]
@@ -86,10 +88,10 @@ def memories() -> Markup:
         lengths += [text(2, y, label, tone, size="small", anchor="start")]
         lengths.append(box(2, y + 6, max(332 * rate / SHARED_RATE, 1), 16, tone=tone))
     return drawing(
-        "Areas: a large square for the memory, and beside it three tiny ones for registers, shared memory and L2. "
+        "Areas: a large square for HBM, and next to it three tiny ones for registers, L1 and shared memory, and L2. "
         "Lengths: a long bar for the rate of shared memory, a tenth of it for the memory, hardly anything for links.",
-        panel(340, side + 4, areas, title="how much: areas"),
-        panel(336, 190, lengths, title="how fast: lengths"),
+        panel(340, side + 4, areas, title="capacity, as areas"),
+        panel(336, 190, lengths, title="bandwidth, as lengths"),
     )
 
 
@@ -153,6 +155,35 @@ def _turns(warps: int, title: str, work: int = 3, wait: int = 12, end: int = 30)
     labels.append(text(2, below + 14, "issues", size="strong", anchor="start"))
     labels.append(text(336, below + 36, f"busy {busy / end:.0%} of the time", size="small", anchor="end"))
     return panel(340, below + 44, line(2, below - 4, 338, below - 4), pieces, labels, title=title)
+
+
+def operands() -> Markup:
+    """Where a matmul's operands and results are on their way through an SM, in three generations."""
+    ways = (
+        ("Ampere", "threads", "registers", "registers", "green"),
+        ("Hopper", "TMA", "", "registers", "green"),
+        ("Blackwell", "TMA", "", "TMEM", "green"),
+    )
+    pieces = []
+    for number, (name, mover, operand, result, tone) in enumerate(ways):
+        x = 2 + 115 * number
+        middle = x + 53
+        pieces += [text(middle, 16, name, size="strong"), box(x, 28, 106, 26, "L2, HBM", "violet")]
+        pieces += [arrow(middle, 56, middle, 80), text(middle + 8, 72, mover, size="small", anchor="start")]
+        pieces += [box(x, 82, 106, 26, "shared memory", "green")]
+        if operand:
+            pieces += [arrow(middle, 110, middle, 132), box(x, 134, 106, 26, operand, tone)]
+            pieces.append(arrow(middle, 162, middle, 184))
+        else:
+            pieces.append(arrow(middle, 110, middle, 184))
+        pieces += [box(x, 186, 106, 26, "tensor core", "orange"), arrow(middle, 214, middle, 236)]
+        pieces.append(box(x, 238, 106, 26, result, tone))
+    return drawing(
+        "Three columns from memory down to the results. Ampere: threads copy to shared memory, from there to "
+        "registers, the tensor core and registers. Hopper: TMA copies to shared memory, which feeds the tensor core; "
+        "results go to registers. Blackwell: the same, with results in tensor memory.",
+        panel(340, 268, pieces),
+    )
 
 
 def roofline() -> Markup:
@@ -238,6 +269,7 @@ DRAWINGS = {
     "memories": memories,
     "hierarchy": hierarchy,
     "latency": latency,
+    "operands": operands,
     "roofline": roofline,
     "race": race,
 }

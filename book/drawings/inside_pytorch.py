@@ -1,4 +1,4 @@
-"""Drawings of chapter 03: views of one storage, the dispatcher's routes, the graph beside the tensors, versions.
+"""Drawings of chapter 03: views, dispatch routes, the autograd graph, versions, launches in time, graph capture.
 
 Views and graphs are those of the installed torch; a test asks its dispatcher for the routes.
 """
@@ -98,7 +98,7 @@ def graph() -> Markup:
     ]
     for (x, y), one in zip(rows, nodes, strict=True):
         kept = [name.removeprefix("_saved_") for name in dir(one) if name.startswith("_saved_")]
-        words = "keeps " + ", ".join(kept) if kept else "adds to .grad"
+        words = "saves " + ", ".join(kept) if kept else "adds to .grad"
         name = one.name().removeprefix("torch::autograd::").removesuffix("Backward0")
         pieces = [box(x - 66, y - 20, 132, 42, tone="orange"), text(x, y - 3, name, size="small")]
         back += [*pieces, text(x, y + 14, words, "orange", size="small")]
@@ -141,7 +141,77 @@ def _version(name: str, kept: str) -> Panel:
             fine = before[what] == after[what]
             pieces.append(line(246, y + 14, 262, y + 14))
             pieces.append(box(262, y, 70, 28, "runs" if fine else "refuses", "green" if fine else "orange"))
-    return panel(340, 100, pieces, title=f"{name} keeps its {kept}")
+    return panel(340, 100, pieces, title=f"{name} saves its {kept}")
 
 
-DRAWINGS = {"views": views, "route": route, "graph": graph, "versions": versions}
+def queue() -> Markup:
+    """Five launches and kernels in time: short kernels, long ones, a synchronization after each, and a CUDA graph."""
+    return drawing(
+        "Four timelines of five kernels, the host above the device. Short kernels wait for their launches, with gaps. "
+        "Long kernels follow each other without gaps. With a synchronization after each, host and device take turns. "
+        "As a graph, one launch starts all five kernels, back to back.",
+        _timeline("short kernels: host-bound", kernel=14),
+        _timeline("long kernels: device-bound", kernel=40),
+        _timeline("long kernels, a sync after each", kernel=40, sync=True),
+        _timeline("short kernels, one CUDA graph", kernel=14, graph=True),
+    )
+
+
+def _timeline(title: str, kernel: float, launch: float = 24, *, sync: bool = False, graph: bool = False) -> Panel:
+    """Launches of five kernels by the host and their runs on the device, both in order."""
+    host = device = left = 50.0
+    pieces = [text(2, 28, "host", size="small", anchor="start"), text(2, 64, "GPU", size="small", anchor="start")]
+    pieces += [line(left, 38, 336, 38), line(left, 74, 336, 74)]
+    scale = 280 / (5 * (24 + 40))
+    for number in range(1, 6):
+        if number == 1 or not graph:
+            label = "graph" if graph else number
+            width = (2.4 if graph else 1) * launch * scale
+            pieces.append(box(host, 12, width, 24, label, "orange"))
+            host += width
+        device = max(device, host)
+        pieces.append(box(device, 48, kernel * scale, 24, number if kernel > 20 else "", "blue"))
+        device += kernel * scale
+        if sync:
+            host = device
+    return panel(340, 82, pieces, title=title)
+
+
+def capture() -> Markup:
+    """A function with a branch on a tensor's value, as two graphs with Python between them."""
+    code = (
+        ("y = F.gelu(x @ w)", "blue"),
+        ("if y.sum() > 0:", "orange"),
+        ("    y = 2 * y", "green"),
+        ("return y.sum()", "green"),
+    )
+    pieces = [text(66, 16, "Python function", "quiet", size="small"), text(252, 16, "what runs", "quiet", size="small")]
+    for number, (words, tone) in enumerate(code):
+        pieces += [box(2, 26 + 42 * number, 136, 30, tone=tone)]
+        pieces += [text(10, 46 + 42 * number, words.replace("    ", "\u2003"), size="small", anchor="start")]
+    runs = (
+        (26, 44, "graph 1", "guards: dtype, shape", "blue", 41),
+        (82, 44, "Python: bool(…)", "waits for the value", "orange", 83),
+        (138, 54, "graph 2", "guards on y", "green", 146),
+    )
+    for y, height, name, words, tone, source in runs:
+        pieces += [arrow(140, source, 174, y + height / 2, tone), box(176, y, 160, height, tone=tone)]
+        pieces += [
+            text(256, y + height / 2 - 3, name, size="small"),
+            text(256, y + height / 2 + 14, words, tone, size="small"),
+        ]
+    return drawing(
+        "Left, four lines of a function. The first becomes graph 1, which has guards. The branch is evaluated by "
+        "Python, which waits for the tensor's value. The lines after it become graph 2.",
+        panel(340, 198, pieces),
+    )
+
+
+DRAWINGS = {
+    "views": views,
+    "route": route,
+    "graph": graph,
+    "versions": versions,
+    "queue": queue,
+    "capture": capture,
+}

@@ -1,6 +1,6 @@
-"""Drawings of chapter 06: passes over memory, an online softmax, flash attention's tiles, pages, the order of programs.
+"""Drawings of chapter 06: passes over memory, offsets of a tile, online softmax, FlashAttention, pages, program order.
 
-What is drawn is computed on the way: maxima and sums, pages of a table, places of tiles by the kernels' own order.
+What is drawn is computed here: offsets, maxima and sums, pages of a table, tiles by the kernels' own order.
 """
 
 from __future__ import annotations
@@ -43,6 +43,34 @@ def _between(kernels: tuple[tuple[str, int, int], ...], title: str) -> Panel:
     return panel(width, 164, pieces, title=title)
 
 
+def tile() -> Markup:
+    """Offsets of a 5 × 6 matrix, and two 4 × 4 tiles that cross its edges."""
+    rows, columns, side, step = 5, 6, 4, 38
+    left, top, size = 18, 22, step - 4
+    tiles = ((0, 1), (1, 1))
+    inside = {(i * side + r, j * side + c) for i, j in tiles for r in range(side) for c in range(side)}
+    pieces: list[str] = []
+    for r in range(rows + 3):
+        for c in range(columns + 2):
+            x, y, real = left + step * c, top + step * r, r < rows and c < columns
+            if not real and (r, c) not in inside:
+                continue
+            tone = "orange" if not real else "blue" if (r, c) in inside else "quiet"
+            pieces.append(box(x, y, size, size, "", tone) if real else "")
+            pieces.append(text(x + size / 2, y + size / 2 + 5, r * columns + c, tone, size="small"))
+    for i, j in tiles:
+        wide = step * side - 2
+        pieces.append(dashed(left - 1 + step * side * j, top - 1 + step * side * i, wide, wide, "violet"))
+    pieces += [text(left + step * c + size / 2, 14, c, "quiet", size="small") for c in range(columns + 2)]
+    pieces += [text(2, top + step * r + 22, r, "quiet", size="small", anchor="start") for r in range(rows + 3)]
+    return drawing(
+        "A matrix of 5 rows and 6 columns with offsets 0 to 29. Tile (0, 1) covers rows 0 to 3 and columns 4 to 7: "
+        "columns 6 and 7 do not exist, and their offsets are those of the next row. Tile (1, 1) covers rows 4 to 7: "
+        "only offsets 28 and 29 exist.",
+        panel(328, top + step * (rows + 3) + 2, pieces),
+    )
+
+
 def online() -> Markup:
     """Twelve scores in three blocks, and the pair (m, s) that stands for all that have passed."""
     scores = torch.tensor([1.0, 2.2, 0.4, 1.5, 2.8, 1.1, 2.0, 0.6, 1.8, 3.6, 0.9, 2.4])
@@ -73,7 +101,7 @@ def online() -> Markup:
 
 
 def flash() -> Markup:
-    """Causal attention in tiles: what one program walks over, what it keeps, and what nobody computes."""
+    """Causal attention in tiles: what one program walks over, what it keeps, and what is never computed."""
     n, row, at = 6, 4, 2
     left, top, size = 78, 44, 24
 
@@ -104,6 +132,45 @@ def flash() -> Markup:
     )
 
 
+def pingpong() -> Markup:
+    """Products and exponentials of two warpgroups, one after the other and overlapped, at head dimension 128."""
+    product, exponential = 44, 22  # 4 · 128 / 4096 clocks per pair, and 1 / 16
+    turn = product + exponential
+    serial = [(turn * n, n % 2) for n in range(4)]
+    overlapped = [(product * n, n % 2) for n in range(4)]
+    return drawing(
+        "Two timelines with two warpgroups. Without overlap each tile's products and exponentials follow those of the "
+        "tile before. In ping-pong order the products of one group run during the exponentials of the other, and the "
+        "four tiles end after three quarters of the time.",
+        _timeline(serial, product, exponential, "without overlap"),
+        _timeline(overlapped, product, exponential, "ping-pong"),
+    )
+
+
+def _timeline(starts: list[tuple[int, int]], product: int, exponential: int, title: str) -> Panel:
+    """A row for each warpgroup; each start is a time and the group that computes a tile from then on."""
+    left, height = 62, 26
+    pieces = [text(2, 20 + 34 * group, f"group {group + 1}", size="small", anchor="start") for group in range(2)]
+    for start, group in starts:
+        x, y = left + start, 2 + 34 * group
+        pieces += [
+            box(x, y, product - 1, height, "MMA", "blue"),
+            box(x + product, y, exponential - 1, height, "", "orange"),
+        ]
+    end = left + starts[-1][0] + product + exponential
+    pieces += [
+        line(left, 74, end, 74),
+        text(
+            end,
+            92,
+            f"{100 * (end - left) / (4 * (product + exponential)):.0f} % of the time",
+            size="small",
+            anchor="end",
+        ),
+    ]
+    return panel(332, 98, pieces, title=title)
+
+
 def pages() -> Markup:
     """A sequence's table of pages, the pool that they lie in, and two programs that share the sequence."""
     held, size, pool, parts = 90, 16, 12, 2
@@ -111,8 +178,10 @@ def pages() -> Markup:
     each = -(-len(table) // parts)
     tones = ["blue" if place < each else "orange" for place in range(len(table))]
     wide, across = 38, [60 + 23 * number for number in range(pool)]
-    pieces = [box(128, 4, 140, 30, "joined: u ÷ s", "green")]
-    pieces += [text(2, y, words, size="small", anchor="start") for y, words in ((129, "table"), (217, "pool"))]
+    pieces = [box(128, 4, 140, 30, "combined: u ÷ s", "green")]
+    pieces += [
+        text(2, y, words, size="small", anchor="start") for y, words in ((129, "block"), (144, "table"), (217, "pool"))
+    ]
     for part, tone in enumerate(("blue", "orange")):
         x, width = 82 + wide * each * part, wide * each - 4
         pieces.append(box(x, 62, width, 30, f"program {part}", tone))
@@ -162,8 +231,10 @@ def _tile_of(program: int, side: int, group: int) -> tuple[int, int]:
 
 DRAWINGS = {
     "fusion": fusion,
+    "tile": tile,
     "online": online,
     "flash": flash,
+    "pingpong": pingpong,
     "pages": pages,
     "order": order,
 }

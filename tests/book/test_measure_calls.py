@@ -29,6 +29,8 @@ def test_the_chapter_quotes_the_records_with_their_spread(records: dict[str, Rec
     for name in ("host-add", "host-view", "host-recording"):
         one = records[name]
         assert f"{one.p50:.2f} µs ({one.p20:.2f} to {one.p80:.2f})" in text, name
+    add, view = records["host-add"].p50, records["host-view"].p50
+    assert f"one element takes {add:.2f} µs and a view, which touches nothing, {view:.2f} µs" in text
 
 
 def test_measured_again_the_records_come_in_the_same_order(records: dict[str, Record]) -> None:

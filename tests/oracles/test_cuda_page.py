@@ -209,6 +209,8 @@ def test_problems_on_products(page) -> None:
     assert page.p5[32] == 4 * (2 * 4096**3 // 32 + 4096**2)
     assert page.p5_r[32] < page.p5_r[16] and page.from_requests(page.p5_r[32]) < 1 / 8
     assert 2 * 4 * page.p6_memory**2 <= 48 * 1024 < 2 * 4 * (page.p6_memory + 1) ** 2
+    optin = page.h100.shared_bytes_per_unit - 1024  # per multiprocessor 228 KiB, of which a block takes 1 KiB itself
+    assert optin == 227 * 1024 and 2 * 4 * page.p6_optin**2 <= optin < 2 * 4 * (page.p6_optin + 1) ** 2
     assert page.p6_threads**2 == 1024
     assert page.p7[8, 8] < page.p7[16, 4] < 1 < page.p7[64, 1]
 
@@ -220,3 +222,42 @@ def test_problems_on_requests(page) -> None:
     warps = 64 * 64 // 32
     # Doubles: a half-warp's column of a plain tile is 16 words deep, its row one; two halves a request.
     assert page.p4 == {"tiled": (warps * 2 + warps * 32, 4 * warps), "padded": (4 * warps, 4 * warps)}
+
+
+def test_a_column_of_a_tile_in_three_layouts(page) -> None:
+    assert [page.column_passes(place) for place in page.layouts.values()] == [32, 1, 1]
+    swizzled = page.layouts["swizzled"]
+    assert {swizzled(row, column) for row in range(32) for column in range(32)} == set(range(1024))
+
+
+def test_fragments_of_a_tensor_core_tile(page) -> None:
+    """The layout is that of ptx.cuh, and every element of both matrices is held by exactly one lane."""
+    assert (page.tile_d == page.tile_a @ page.tile_b).all()
+    assert page.of_a.size == page.tile_a.size and page.of_b.size == page.tile_b.size
+    assert page.of_a[:, 5].tolist() == [[page.tile_a[row, k] for k in (2, 3, 10, 11)] for row in (1, 9)]
+    assert page.of_b[5].tolist() == [page.tile_b[k, 1] for k in (2, 3, 10, 11)]
+
+
+def test_shared_memory_limits_mma_sync_and_not_wgmma(page) -> None:
+    """Clocks for 16 steps along k of a 128 × 256 tile, at 2,048 multiply-adds per clock and multiprocessor."""
+    assert page.sm_flops == 4 * 512 * 2
+    assert page.mma_clocks == (128 * 256 * 16 / 2048, 8 * 128 * 32 / 128, 384 * 32 / 128)
+    assert page.mma_clocks == (256, 256, 96)
+    assert page.wgmma_clocks == (256, 2 * 320 * 32 / 128, 96)
+    assert page.mma_ceiling == exactly(256 / 352)
+    assert sum(page.wgmma_clocks[1:]) == page.wgmma_clocks[0]  # "arrive just in time"
+
+
+def test_the_design_of_a_bf16_product(page) -> None:
+    peak = 989.4e12
+    assert page.p8_compute_s == exactly(2 * 8192**3 / peak) and page.p8_memory_s == exactly(6 * 8192**2 / BANDWIDTH)
+    assert (page.p8_stage_bytes, page.p8_stages) == (48 * 1024, 4)
+    assert page.p8_stage_s == exactly(128 * 256 * 64 * 2 * 132 / peak)
+    assert page.p8_stage_s < 1e-6 < 3 * page.p8_stage_s  # two stages stall, four do not
+    assert page.p8_traffic / BANDWIDTH > page.p8_compute_s > page.p8_grouped / BANDWIDTH
+    assert (page.p8_tiles, page.p8_wave_efficiency) == (2048, exactly(2048 / (16 * 132)))
+
+
+def test_where_the_worklog_ends(page) -> None:
+    assert round(100 * page.last / page.cublas, 1) == 93.7  # as published
+    assert page.cublas == 23249.6

@@ -36,14 +36,16 @@ def test_critical_tokens(page) -> None:
     assert [page.flat, page.rails, page.inside] == [exactly(PEAK / rate) for rate in (PORT, 8 * PORT, NVLINK)]
     assert page.rails > page.inside  # "the larger of the last two counts": rails do
     for cards, (compute_s, flat_s, rails_s) in page.splits.items():
-        assert compute_s == exactly(6 * PSI * BATCH / cards / PEAK)
-        assert flat_s == exactly(6 * PSI * (cards - 1) / cards / PORT) == exactly(8 * rails_s)
+        assert compute_s == exactly(4 * PSI * BATCH / cards / PEAK)
+        assert flat_s == exactly(4 * PSI * (cards - 1) / cards / PORT) == exactly(8 * rails_s)
+    assert page.compute_512 == exactly(6 * PSI * BATCH / 512 / PEAK)
+    assert page.rails_512 == exactly(6 * PSI * 511 / 512 / (8 * PORT))
     most = BATCH / page.rails
     assert 6 * PSI * BATCH / most / PEAK == exactly(6 * PSI / (8 * PORT))  # there the two are equal
 
 
 def test_buckets(page) -> None:
-    for ranks, latency_s, rate, name in ((8, 1e-6, NVLINK, "8 cards, NVLink"), (64, 5e-6, PORT, "64 cards, network")):
+    for ranks, latency_s, rate, name in ((8, 1e-6, NVLINK, "8 GPUs, NVLink"), (64, 5e-6, PORT, "64 GPUs, network")):
         for count, ratio in page.slowdowns[name].items():
             whole = 2 * (ranks - 1) * (latency_s + 2e9 / ranks / rate)
             each = 2 * (ranks - 1) * (latency_s + 2e9 / count / ranks / rate)

@@ -106,8 +106,8 @@ def test_chunks(page) -> None:
     assert len(page.plans[128]) == 64 and len(page.plans[8192]) == 1
 
 
-def test_promises(page) -> None:
-    for ms, batch in page.promises.items():
+def test_latency_targets(page) -> None:
+    for ms, batch in page.targets.items():
         assert batch == max(0, int((ms * 1e-3 * BANDWIDTH - WEIGHTS) // (2048 * TOKEN)))
 
 
@@ -119,3 +119,14 @@ def test_problems(page) -> None:
     assert page.p6 == max(range(30), key=lambda k: (1 - 0.8 ** (k + 1)) / 0.2 / (0.1 * k + 1))
     assert page.p7_scale.item() == pytest.approx(2 / 127, rel=1e-6)
     assert page.p7_error.max() <= 1 / 127 + 1e-9
+
+
+def test_the_design_meets_its_target_with_all_reduces_that_grow_with_the_batch(page) -> None:
+    weights, token, rows = 405.85e9, 2 * 126 * 8 * 128, page.p8_batch
+    kib = rows * 16_384 * 2 / 1024
+    assert 2048 < kib < 4096
+    reduce_us = 22.1 + (33.8 - 22.1) * (kib - 2048) / 2048
+    parts = [(weights + rows * 4096 * token) / (0.8 * 8 * 8e12), 252e-6 * reduce_us]
+    assert sum(page.p8_parts) == pytest.approx(1e3 * sum(parts), rel=1e-4)
+    assert sum(page.p8_parts) <= 15 < sum(page.p8_step_ms(rows + 1, "B200", 0.8))
+    assert page.p8_bytes_us == exactly(252e6 * 1.75 * 32_768 / 450e9)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+
+from book import trace_block
 
 PAGE = "03-inside-pytorch"
 
@@ -105,6 +109,15 @@ def test_a_node_s_names_say_what_it_keeps(page) -> None:
     assert page.saved_by((u * 2).grad_fn) == page.saved_by((u + u).grad_fn) == ""
 
 
+def test_calls_that_are_compared_were_timed_in_the_same_rounds(page) -> None:
+    """The page once set a floor of 1.75 µs next to "lower than" an addition of 1.3 µs, timed at another moment."""
+    assert list(page.rounds.timings) == list(page.calls)
+    assert len({len(timing.samples_s) for timing in page.rounds.timings.values()}) == 1
+    assert page.spared.samples == page.rounds.ratio("a + b in inference_mode", "a + b").samples
+    assert list(page.sized.timings) == page.sizes
+    assert min(page.times_s[:4]) <= page.floor_s <= max(page.times_s[:4])
+
+
 def test_the_knee_is_where_floor_and_the_cache_s_bytes_weigh_the_same(page) -> None:
     assert 12 * page.knee / page.cache_beta == pytest.approx(page.floor_s, rel=1e-12)
 
@@ -127,3 +140,57 @@ def test_gpt2_small_has_as_many_tensors_as_problem_5_says(page) -> None:
     assert len(page.parameters) == 12 * len(list(block.parameters())) + embeddings + final_norm
     ops = page.optimiser_ops
     assert ops["fused=True"] < ops["foreach=True"] < len(page.parameters) < ops["foreach=False"]
+
+
+def test_the_profile_is_the_record_rounded(page) -> None:
+    record = json.loads((trace_block.TRACES / "block-forward.json").read_text(encoding="utf-8"))
+    for name, depth in (("eager", 0), ("compiled", 2)):
+        events = record["traces"][name]
+        shown = [one for one in events if one["depth"] == depth]
+        assert len(events) == page.trace_events[name]
+        assert trace_block.end_us(events) == pytest.approx(page.trace_end_us[name], abs=0.06)
+        for one, (operator, start_us, duration_us) in zip(shown, page.traces[name], strict=True):
+            assert operator.removeprefix("scaled_dot_product_") in one["name"]
+            assert (one["start_us"], one["duration_us"]) == pytest.approx((start_us, duration_us), abs=0.06)
+    guards = next(one for one in record["traces"]["compiled"] if "Cache Lookup" in one["name"])
+    assert guards["duration_us"] == pytest.approx(page.guards_us, abs=0.06)
+    assert (record["shape"]["B"] * record["shape"]["T"], record["shape"]["D"]) == (page.trace_tokens, page.trace_D)
+
+
+def test_the_profiled_block_is_the_page_s(page) -> None:
+    torch.manual_seed(0)
+    profiled, shown = trace_block.Block(16, 2), page.Block(16, 2)
+    shown.load_state_dict(profiled.state_dict())
+    x = torch.randn(2, 3, 16)
+    assert torch.equal(profiled(x), shown(x))
+
+
+@pytest.mark.parametrize(("launch", "kernel", "kernels"), [(5, 2, 100), (5, 20, 100), (7, 7, 1), (3, 11, 17)])
+def test_a_queue_takes_the_longer_of_its_two_sides_and_a_synced_one_their_sum(page, launch, kernel, kernels) -> None:
+    slower, last = (launch, kernel) if launch > kernel else (kernel, launch)
+    assert page.step_us(launch, kernel, kernels) == slower * kernels + last
+    assert page.step_us(launch, kernel, kernels, 1) == (launch + kernel) * kernels
+
+
+def test_segments_are_those_of_the_allocator_s_source(page) -> None:
+    """In MiB: kSmallSize 1, kSmallBuffer 2, kMinLargeAlloc 10, kLargeBuffer 20, kRoundLarge 2."""
+    mib = 2**20
+    sizes = {1: 2, mib: 2, mib + 1: 20, 10 * mib - 1: 20, 10 * mib: 10, 10 * mib + 1: 12, 25 * mib: 26}
+    assert {request: page.segment_bytes(request) // mib for request in sizes} == sizes
+
+
+def test_a_shape_that_changes_is_captured_once_more_and_a_branch_splits_a_graph(page) -> None:
+    assert page.captures == [1, 1, 2, 2]
+    assert page.pieces == {"with_branch": 2, "without_branch": 1}
+    assert page.static_y.tolist() == [x * x + 1 for x in (1.0, 2.0, 3.0)] and page.count == 1
+
+
+def test_the_design_problem_by_hand(page) -> None:
+    peak_ms = 72 * 768**2 * 4096 * 12 / 989.4e12 * 1e3
+    assert page.p8_peak_ms == pytest.approx(peak_ms, rel=1e-3)
+    assert page.p8_host_ms == pytest.approx(12 + 148 * 9 * 5e-3)
+    # At 40 % of peak the host, which needs as long as before, is still the slower side.
+    tokens_ms = page.p8_factor * peak_ms
+    assert tokens_ms / page.p8_fused_ms == pytest.approx(0.4, rel=1e-3) and tokens_ms / 0.5 < page.p8_fused_ms
+    # Per token and hidden size: norm's input, qkv's input, q, k, v, attention's output, norm's input, the MLP's 9.
+    assert page.p8_elements == 1 + 1 + 3 + 1 + 1 + 9

@@ -71,10 +71,10 @@ def test_one_row_of_the_appendix_is_off_by_ten(page) -> None:
     row = inputs["misprinted_row"]
     assert page.misprinted == pytest.approx(6 * inputs["N"][row] * inputs["D"][row], rel=1e-12)
     assert page.misprinted / inputs["C"][row] == pytest.approx(10, rel=5e-3)
-    mended = [*inputs["C"]]
-    mended[row] = page.misprinted
-    assert page.mended_a == pytest.approx(np.polyfit(np.log(mended), np.log(inputs["N"]), 1)[0], rel=1e-9)
-    assert page.mended_a == pytest.approx(page.through["approach 3"][0].a, rel=2e-3)  # "hardly notices"
+    corrected = [*inputs["C"]]
+    corrected[row] = page.misprinted
+    assert page.corrected_a == pytest.approx(np.polyfit(np.log(corrected), np.log(inputs["N"]), 1)[0], rel=1e-9)
+    assert page.corrected_a == pytest.approx(page.through["approach 3"][0].a, rel=2e-3)  # "hardly notices"
 
 
 def test_real_runs_are_fitted_as_a_line_through_logarithms_fits_them(page) -> None:
@@ -154,7 +154,7 @@ def test_serving_moves_the_optimum_as_a_search_does(page) -> None:
 def test_the_problems_by_another_way(page) -> None:
     E, _, B, alpha, beta = REFIT
     lowest = least(REFIT, C)[1]
-    assert page.shares[0] / sum(page.shares) == pytest.approx(beta / (alpha + beta), rel=1e-9)
+    assert page.terms[0] / sum(page.terms) == pytest.approx(beta / (alpha + beta), rel=1e-9)
     assert page.p2_factor == pytest.approx(reaching(REFIT, lowest - 0.1) / C, rel=1e-3)
     assert page.p2_half == pytest.approx(reaching(REFIT, E + (lowest - E) / 2) / C, rel=1e-3)
     assert page.p3_loss == pytest.approx(loss(REFIT, C / 6e11, 1e11), rel=1e-12)

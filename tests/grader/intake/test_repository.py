@@ -113,7 +113,7 @@ def collected(course, source, student):
 
 
 def test_a_history_that_is_too_long_to_search_leaves_the_time_of_receipt(course, source, commit, monkeypatch):
-    monkeypatch.setattr("mlsys_grader.intake.repository.COMMITS", 2)
+    monkeypatch.setattr("mlsys_grader.intake.repository.MAX_COMMITS", 2)
     for text in ("mine", "one", "two", "three"):
         commit(text, PATH if text == "mine" else "notes.txt")
     assert find_commit_time(source / "ada", PATH) == ""

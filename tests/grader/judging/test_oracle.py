@@ -102,7 +102,7 @@ def test_closing_ends_a_comparison_that_never_would(tiny):
     with OracleServer(lab) as oracles, Oracle(oracles, FAULTY, time_factor=1000.0) as oracle:
         oracle.inputs(check, check.cases[0])
         oracle.prefetch_expected(check, check.cases[0])
-        oracle._ask("compare", check, check.cases[0], {})
+        oracle._send("compare", check, check.cases[0], {})
         family = descendants(oracles._process.pid)
         start = time.monotonic()
     assert len(family) >= 1 and gone(family)

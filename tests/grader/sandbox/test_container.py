@@ -57,11 +57,11 @@ def test_a_class_is_judged_in_containers(program, tiny, oracles, hand_in, tmp_pa
 
 def test_the_container_holds_no_oracle(program, tiny):
     ours = "f.endswith('.py') and ('mlsys_checks' in at or 'tiny' in f)"
-    walk = f"sorted(f for at, _, files in os.walk(root) for f in files if {ours})"
+    expected = {*(path.name for path in find_files(SANDBOXED, "")), "tiny_calls.py"}
+    found = f"{{f for at, _, files in os.walk(root) for f in files if {ours}}}"
     with Sandbox(tiny) as sandbox:
         before = "import sys\nroot = next(p for p in sys.path if p.endswith('/course'))"
-        learners = [path.name for path in find_files(SANDBOXED, "")]
-        assert answer(sandbox, walk, before=before) == sorted([*learners, "tiny_calls.py"])
+        assert answer(sandbox, f"sorted({found} ^ {expected})", before=before) == []
         assert "No module named" in ask(sandbox, "import mlsys_lab.autograd").meta["got"]
 
 
