@@ -207,8 +207,8 @@ CHECKS = (
         run=calls.column_linear,
         expect=_expect_columns,
         first_hint="Which gradient does a rank see only in part: that of x, of its columns, or of its bias?",
-        hint="Forward is a product of this rank's own. All ranks used x, so what goes into the product is what "
-        "CopyToTensorParallelRegion gives: as it is forward, added up over the ranks backward.",
+        hint="The forward pass is a product of this rank alone. But every rank uses x, so x must go through the copy "
+        "region of this task first: unchanged in the forward pass, all-reduced in the backward pass.",
         uses=("column_parallel_linear", "CopyToTensorParallelRegion"),
         snippet=LINEAR_ASK.replace("{name}", "column_parallel_linear"),
     ),
