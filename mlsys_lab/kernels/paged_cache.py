@@ -15,12 +15,12 @@ NUM_STAGES, TILE_BYTES = 3, 16 * 1024
 
 
 def check_paged_cache(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, seq_lens: Tensor, num_seqs: int
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: Tensor, seq_lens: Tensor, num_seqs: int | None = None
 ) -> None:
     """Check the shapes and integer dtypes of paged attention's tensors.
 
     q is (any, N, D), both caches (num_blocks, block_size, K, D), `block_table` (num_seqs, any), `seq_lens` (num_seqs,),
-    with N a multiple of K. Raises InputError naming the first that does not fit.
+    with N a multiple of K; `num_seqs` is len(q) by default. Raises InputError naming the first that does not fit.
     """
     check_tensors(tiles.REFERENCE_DTYPES, q=q, k_cache=k_cache, v_cache=v_cache)
     check_rank(3, q=q)
@@ -32,6 +32,7 @@ def check_paged_cache(
     require_grouped_heads(N, K)
     if not block_size:
         raise InputError("tokens of a cache block", got=block_size, expected="1 or more")
+    num_seqs = len(q) if num_seqs is None else num_seqs
     check_integers(q, block_table=block_table, seq_lens=seq_lens)
     check_rank(2, block_table=block_table)
     check_shape((num_seqs, block_table.shape[1]), block_table=block_table)

@@ -7,7 +7,7 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import tiles
-from mlsys_lab.kernels.triton_language import tl, triton
+from mlsys_lab.kernels.triton_language import dot, tl, triton
 from mlsys_lab.kernels.triton_launch import launch
 from tests.kernels.closeness import assert_near
 
@@ -16,7 +16,7 @@ from tests.kernels.closeness import assert_near
 def product(a_ptr, b_ptr, c_ptr, ADD: tl.constexpr, PRECISION: tl.constexpr):
     at = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
     c = tl.load(c_ptr + at) if ADD else None
-    tl.store(c_ptr + at, tiles.dot(tl.load(a_ptr + at), tl.load(b_ptr + at), c, PRECISION))
+    tl.store(c_ptr + at, dot(tl.load(a_ptr + at), tl.load(b_ptr + at), c, PRECISION))
 
 
 @pytest.mark.parametrize("add", (False, True))
@@ -30,7 +30,7 @@ def test_dot(dtype, add, device):
 
 
 def test_limits_of_an_h100_where_there_is_no_gpu():
-    found = tiles.limits(torch.device("cpu"))
+    found = tiles.device_limits(torch.device("cpu"))
     assert (found.shared_bytes, found.multiprocessors) == (232_448, 132)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlsys_checks.sides import PACKAGE
+import mlsys_lab
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.artifact import Artifact, ArtifactError, Cell
 from mlsys_lab.stack.commands import is_exported, strip_commands
@@ -122,7 +122,7 @@ def refuse_withheld(artifact: Artifact, withheld: Iterable[str]) -> None:
 def refuse_absent(artifact: Artifact, inside: Collection[Path]) -> None:
     """Raise `InputError` if exported cells import a module of the package outside the files `inside`."""
     for cell, name in _find_imports(artifact):
-        path = PACKAGE.parent.joinpath(*name.split("."))
+        path = Path(mlsys_lab.__file__).parents[1].joinpath(*name.split("."))
         files = [path.with_suffix(".py"), *path.rglob("*.py")]
         if name.startswith("mlsys_lab.") and any(map(Path.is_file, files)) and not set(files) & set(inside):
             raise InputError(

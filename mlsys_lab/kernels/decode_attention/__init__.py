@@ -77,11 +77,11 @@ def decode_attention(
     """
     check_step(step, STEPS)
     if step == "reference":
-        check_paged_cache(q, k_cache, v_cache, block_table, seq_lens, len(q))
+        check_paged_cache(q, k_cache, v_cache, block_table, seq_lens)
         check_block_ids(k_cache, block_table, seq_lens)
         return reference(q, k_cache, v_cache, block_table, seq_lens, scale=scale)
     check_kernel_operands(q, k_cache, v_cache, precision)
-    check_paged_cache(q, k_cache, v_cache, block_table, seq_lens, len(q))
+    check_paged_cache(q, k_cache, v_cache, block_table, seq_lens)
     block_n = keys_per_tile(q, block_n)
     tile_bytes = 2 * NUM_STAGES * block_n * tiles.padded_head_dim(q) * q.itemsize
     check_shared_memory(tile_bytes, f"a tile of {block_n} keys", tiles.device_limits(q.device).shared_bytes)

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels import tiles
-from mlsys_lab.kernels.arguments import check_integers, check_rank, check_shared_memory, check_step
+from mlsys_lab.kernels.arguments import check_integers, check_rank, check_shared_memory, check_step, check_tensors
 from mlsys_lab.kernels.paged_cache import (
     NUM_STAGES,
     check_block_ids,
@@ -68,6 +68,7 @@ def ragged_attention(
     check_step(step, STEPS)
     if step == "packed":
         check_kernel_operands(q, k_cache, v_cache, precision)
+    check_tensors(tiles.REFERENCE_DTYPES, q=q)
     check_integers(q, query_start_loc=query_start_loc)
     check_rank(1, query_start_loc=query_start_loc)
     B = len(query_start_loc) - 1
