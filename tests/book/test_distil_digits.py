@@ -9,7 +9,7 @@ from mlsys_lab.diffusion.schedules import edm_grid
 
 
 def test_a_short_run_writes_students_and_record(tmp_path, monkeypatch):
-    for name in (pretrained.MODEL, pretrained.JUDGE):
+    for name in (pretrained.MODEL, pretrained.CLASSIFIER):
         shutil.copy(pretrained.FOLDER / name, tmp_path)
     monkeypatch.setattr(pretrained, "FOLDER", tmp_path)
     monkeypatch.setattr(distil_digits, "RECORDS", tmp_path)
