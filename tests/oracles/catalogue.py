@@ -30,7 +30,7 @@ EVIDENCE = ("quoted", "primary", "derived", "notes", "memory")
 LATER = ("reliability",)
 STATES = ("package", "in part", "page", "restated", "later")
 """Who computes an entry's figures: the package all or some of them, a chapter's cells, nobody, a later topic."""
-IN_A_NAME = re.compile(r"(?<![A-Z0-9])[A-Z]{2}\d{2}(?![A-Z0-9])")
+IN_A_NAME = re.compile(r"(?<![A-Z0-9])(?!BF16)[A-Z]{2}\d{2}(?![A-Z0-9])")
 
 
 @dataclass(frozen=True)

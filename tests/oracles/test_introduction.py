@@ -33,7 +33,6 @@ def critical_tokens(page):
 # The page gives some of an entry's figures only: None stands for the others.
 COMPUTED = {
     "FT01": lambda page: [page.hours_between_failures, page.gpu_hours_between_failures / 1e3],
-    "FT07": lambda page: [page.task_growth, page.months_to_work_month],
     "FT08": growth,
     "FL07": lambda page: [page.gpt3_pf_days],
     "FL09": lambda page: [page.llama_flops],

@@ -65,8 +65,8 @@ def test_the_steps_add_up_to_what_the_microscope_counts(make) -> None:
     spaces = [data["buffers"][step["buffer"]]["space"] for step in data["steps"]]
     for space, counted in (("global", coalescing(trace)), ("shared", conflicts(trace))):
         steps = [step for step, where in zip(data["steps"], spaces, strict=True) if where == space]
-        for key in ("taken", "least"):
-            assert sum(step[key] for step in steps) == sum(getattr(one, key) for one in counted)
+        for key, field in (("taken", "taken"), ("least", "ideal")):
+            assert sum(step[key] for step in steps) == sum(getattr(one, field) for one in counted)
         assert len(steps) == sum(one.requests for one in counted)
     assert sum(len(step["threads"]) for step in data["steps"]) == len(trace.accesses)
 
