@@ -19,8 +19,9 @@ sys.path.insert(0, str(BOOK / "_ext"))
 
 import readings  # noqa: E402  # a module of the book's extension folder
 
-WORDS = range(1_500, 6_501)
+WORDS = range(3_000, 6_501)
 PROBLEMS = range(4, 10)  # with the design problem
+TAKEAWAYS, PREDICTIONS = range(2, 7), range(2, 5)
 DRAWINGS = 4
 TITLE = 36  # characters of a figure's title that fit a telephone 390 px wide
 PAGES = sorted((BOOK / "chapters").glob("*.md"))
@@ -128,6 +129,31 @@ def closing(page: Page) -> list[str]:
     return [] if any(_COMPUTED in box for box in boxes.values()) else ["no box answers the question with a number"]
 
 
+def takeaways(page: Page) -> list[str]:
+    """Two to six boxes say what to remember; the cheat sheet collects them."""
+    count = len(re.findall(r"^:class: takeaway$", page.body, re.M))
+    return [] if count in TAKEAWAYS else [f"{count} takeaways, expected {TAKEAWAYS.start} to {TAKEAWAYS.stop - 1}"]
+
+
+def predictions(page: Page) -> list[str]:
+    """Each prediction has lettered choices, and an answer that begins with the letter of one."""
+    boxes = [box["inside"] for box in _BOX.finditer(page.body) if box["kind"] == "predict"]
+    found = [] if len(boxes) in PREDICTIONS else [f"{len(boxes)} predictions, expected 2 to 4"]
+    for box in boxes:
+        choices = re.findall(r"^- ([A-F])\) ", box, re.M)
+        answer = re.search(r"\{dropdown\} Answer\n([A-F])\. ", box)
+        if len(choices) < 2 or answer is None or answer[1] not in choices:
+            found.append(f"a prediction without choices and their letter in its answer: {box.strip()[:40]}")
+    return found
+
+
+def practice(page: Page) -> list[str]:
+    """The last problem is a design, and a section says what practitioners meet."""
+    boxes = list(page.boxes("problem"))
+    found = [] if boxes and " · Design" in boxes[-1] else ["the last problem is no design"]
+    return found if re.search(r"^## In practice$", page.body, re.M) else [*found, "no section In practice"]
+
+
 def figure(page: Page) -> list[str]:
     """At least one interactive figure is shown, and the titles of all fit a telephone."""
     cells = [cell for cell in page.fenced("{code-cell}") if "remove-cell" not in cell and "remove-output" not in cell]
@@ -216,8 +242,8 @@ def drawn(page: Page) -> list[str]:
 
 Rule = Callable[[Page], list[str]]
 RULES: tuple[Rule, ...] = (
-    title, question, length, problems, closing, figure, lab, read_next, citations, terms, values, hidden,
-    drawn,
+    title, question, takeaways, predictions, practice, length, problems, closing, figure, lab, read_next, citations,
+    terms, values, hidden, drawn,
 )  # fmt: skip
 
 
@@ -242,8 +268,13 @@ BROKEN: tuple[tuple[Rule, str, str, str], ...] = (
     (title, r"(?m)^# Automatic", "# Semiautomatic", "titles ['Semiautomatic differentiation']"),
     (question, r"(?m)^> ", "", "does not open"),
     (question, r"\?\*\*", ".**", "does not open"),
-    (length, r"(?s)\n## Forward mode.*?\n## Worked problems", "\n## Worked problems", "expected 1500 to 6500"),
-    (length, r"(?m)^(This is the chain rule.*)$", r"\1" + " more" * 5_000, "expected 1500 to 6500"),
+    (length, r"(?s)\n## Forward mode.*?\n## Worked problems", "\n## Worked problems", "expected 3000 to 6500"),
+    (length, r"(?m)^(This is the chain rule.*)$", r"\1" + " more" * 5_000, "expected 3000 to 6500"),
+    (takeaways, r":class: takeaway", ":class: note", "0 takeaways"),
+    (predictions, r":class: predict", ":class: note", "0 predictions"),
+    (predictions, r"(?m)^- ([A-F])\) ", "- ", "a prediction without choices"),
+    (practice, r" · Design: ", " · ", "the last problem is no design"),
+    (practice, r"(?m)^## In practice", "## At work", "no section In practice"),
     (problems, r":class: problem", ":class: note", "0 problems"),
     (problems, r"Problem 3 ·", "Problem 4 ·", "numbered [1, 2, 4, 4, 5, 6, 7]"),
     (problems, r"\{dropdown\} Answer", "{note}", "Problem 1 · A neuron by hand: 0 folded answers"),

@@ -27,17 +27,6 @@ else:
     __getattr__ = lazily(__name__, _LAZY_MODULES)
 
 __all__ = [
-    "BlockManager",
-    "BlockPool",
-    "CompletionOutput",
-    "Engine",
-    "KVCache",
-    "ModelRunner",
-    "Request",
-    "RequestOutput",
-    "SamplingParams",
-    "Scheduler",
-    "SchedulerConfig",
-    "SchedulerOutput",
-    "Sequence",
-]
+    "BlockManager", "BlockPool", "CompletionOutput", "Engine", "KVCache", "ModelRunner", "Request", "RequestOutput",
+    "SamplingParams", "Scheduler", "SchedulerConfig", "SchedulerOutput", "Sequence",
+]  # fmt: skip
