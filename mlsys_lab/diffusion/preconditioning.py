@@ -80,7 +80,7 @@ class Preconditioned(nn.Module):
         c = self.at(sigma)
         answer = self.network(per_image(c.into, x) * x, c.noise.to(x), label)
         if answer.device.type == "cpu" and not bool(answer.isfinite().all()):
-            raise InputError("the network's output  is not a number", help="its weights may be damaged")
+            raise InputError("the network's output is not a number", help="its weights may be damaged")
         denoised: torch.Tensor = per_image(c.skip, x) * x + per_image(c.out, x) * answer
         return denoised
 

@@ -73,5 +73,5 @@ def test_a_network_that_gives_no_numbers_is_one_line():
         def forward(self, x, noise, label):
             return x * torch.nan
 
-    with pytest.raises(InputError, match="the network's answer is not a number; help: its weights may be damaged"):
+    with pytest.raises(InputError, match="the network's output is not a number; help: its weights may be damaged"):
         Preconditioned(Broken(), "v")(torch.zeros(4, 2, dtype=F64), SIGMA)

@@ -65,7 +65,7 @@ def test_logits_beyond_the_first_context_in_double_precision(family, tmp_path, t
         ),
         ({"type": "dynamic", "factor": 2.0}, "stretched in this way .* got dynamic"),
         ({"rope_type": "longrope", "short_factor": [1.0]}, "stretched in this way .* got longrope"),
-        ({"type": "linear"}, r"config\.json: rope_scaling of type linear lacks factor"),
+        ({"type": "linear"}, r"config\.json: rope_scaling of type linear has no factor"),
         ({"type": "linear", "factor": 0.5}, "factor out of range: got 0.5, expected a number, at least 1"),
         (LLAMA31 | {"high_freq_factor": 1.0}, "low_freq_factor must be below high_freq_factor: got 1.0 and 1.0"),
     ],
