@@ -67,7 +67,7 @@ class DDIM:
             raise InputError("eta out of range", got=self.eta, expected="0 (no noise) to 1 (DDPM)")
 
     def advance(self, state: State, sigma: float, sigma_next: float, draw: NoiseSource) -> StepGenerator:
-        """Step to `sigma_next` along the guessed noise, part of which is drawn anew."""
+        """Step to `sigma_next` along the predicted noise, part of which is replaced by fresh noise."""
         denoised = yield state.x, sigma
         x, deviation = posterior(denoised, state.x, sigma, sigma_next, self.eta)
         return State(x + deviation * draw() if deviation else x, denoised, sigma)

@@ -44,7 +44,7 @@ def lend_sources(kernels: Any, artifact: Any, names: Sequence[str]) -> None:
 
 
 def read_sources(names: Sequence[str], got: Arrays) -> dict[str, str]:
-    """Decode an answer of `give_sources`; InputError for an invalid one, whoever wrote it."""
+    """Decode an answer of `give_sources`; raise InputError for an invalid one, from either side."""
     if missing := [name for name in names if name not in got]:
         raise InputError(f"{missing[0]}() gives no text")
     for name in names:

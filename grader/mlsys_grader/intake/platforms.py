@@ -143,5 +143,5 @@ def is_too_long(path: PurePosixPath) -> bool:
 
 
 def is_made_by_program(name: str) -> bool:
-    """Whether a hidden name is one that programs create, so that nobody submitted it."""
+    """Whether a hidden name is one that programs create, not a submission."""
     return name.startswith(("._", ".ipynb_checkpoints", ".git", ".Trash", ".DS_Store", "__MACOSX"))

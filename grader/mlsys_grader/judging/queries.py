@@ -21,7 +21,7 @@ def answer_queries(process: Process, oracle: Oracle, check: Check, case: Case, q
     for _ in range(MAX_QUERIES):
         what, value = question.meta.get("what"), question.meta.get("value")
         if check.partner is None:
-            raise wire.WireError("a question where nobody answers")
+            raise wire.WireError("a query in a case without a partner")
         if not isinstance(what, str) or len(what) > MAX_CHARACTERS or type(value) is not int or abs(value) > MAX_VALUE:
             raise wire.WireError(f"no question: {what!r:.40} {value!r:.40}")
         process.reply(oracle.reply(check, case, what, value))

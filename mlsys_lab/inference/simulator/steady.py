@@ -25,7 +25,7 @@ BURSTS = 20
 LATENCIES = 5
 """Length of a run in mean latencies of its requests; the first and the last fifth are not measured."""
 GROWTH = 1.5
-"""The queue grows if the median TTFT of the second half of the requests is so many times that of the first."""
+"""The queue grows if the median TTFT of the second half of the requests is this many times that of the first."""
 
 Serve = Callable[[Sequence[Arrival]], Sequence[Served]]
 
