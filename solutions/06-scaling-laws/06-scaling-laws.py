@@ -678,7 +678,7 @@ show(figure, alt="Losses of all trials, and below them the predicted loss on the
 #
 # No more simulations: sixteen small transformers, trained here, on the text of this book. There are four budgets a
 # factor of 3 apart and four sizes at each, between six thousand and 130 thousand parameters. The text is
-# so short (the next cells count its tokens) that the longer runs read it several times. All of it takes about two
+# so short (the next cells count its tokens) that the longest run reads it more than once. All of it takes about two
 # minutes.
 #
 # A law that fits the runs it was fitted to has shown nothing. The test that counts is the one that it will be used for:
@@ -793,7 +793,7 @@ show(figure, alt="Losses of sixteen real runs at four budgets with the fitted la
 #
 # - Your law came from models of up to 130 thousand parameters on the tokens of one book. Which of
 #   its five constants would you trust for a model ten times larger, which not, and what would you measure next?
-# - The longer real runs read their text several times. What does that do to D in the law, and to β? (Muennighoff et
+# - The longest real run reads its text more than once. What does that do to D in the law, and to β? (Muennighoff et
 #   al., 2023, fit a law for it.)
 # - Kaplan et al. left embeddings out of N. Count your sixteen models both ways: how does the exponent $a$ move?
 # - In the campaign, how would you split the FLOPs between scouting and sweep if failures took one run in three?

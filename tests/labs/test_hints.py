@@ -27,7 +27,7 @@ def expressions_of(lab: LabUnderTest) -> frozenset[str]:
     regions = re.findall(r"### BEGIN SOLUTION\n(.*?)### END SOLUTION", lab.reference, re.DOTALL)
     assert regions
     nodes = [node for node in ast.walk(ast.parse(lab.reference)) if isinstance(node, ast.expr)]
-    solved = {squeezed(ast.unparse(node)) for node in nodes if not isinstance(node, ast.Constant)}
+    solved = {squeezed(ast.unparse(node)) for node in nodes if not isinstance(node, ast.Constant | ast.Name)}
     inside = squeezed("\n".join(regions))
     return frozenset(piece for piece in solved if len(piece) >= LEAST and piece in inside)
 

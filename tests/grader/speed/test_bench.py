@@ -148,7 +148,7 @@ def test_too_noisy_is_not_measured(measured):
 def test_without_the_device_nothing_is_started(monkeypatch):
     monkeypatch.setattr(module, "has_device", lambda kind: False)
     monkeypatch.setattr(module, "_clean", None)
-    with pytest.raises(MissingToolError, comparison="no CUDA device here"), Bench(SPEED, "no_checks", "mix", [], QUICK):
+    with pytest.raises(MissingToolError, match="no CUDA device here"), Bench(SPEED, "no_checks", "mix", [], QUICK):
         pass
 
 
@@ -179,7 +179,7 @@ RoundRunner.handle = handle
 
 def test_the_courses_own_failure_is_told(capfd):
     nowhere = Bench(SPEED, "no_such_checks", "mix", [str(CHECKS)], QUICK)
-    with pytest.raises(CourseError, comparison="the baseline's process did not start"), nowhere:
+    with pytest.raises(CourseError, match="the baseline's process did not start"), nowhere:
         pass
     assert "No module named 'no_such_checks'" in capfd.readouterr().err
 
@@ -220,7 +220,7 @@ def test_the_floor_is_the_data_sheets_or_half_the_measured_bound():
     ],
 )
 def test_a_specification_that_cannot_be_is_refused(change, message):
-    with pytest.raises(InputError, comparison=message):
+    with pytest.raises(InputError, match=message):
         Performance(**{**vars(SPEED), **change})
 
 
@@ -229,7 +229,7 @@ def test_memory_that_is_not_given_back_is_told(monkeypatch):
     monkeypatch.setattr(module, "_free_bytes", lambda empty: next(free))
     monkeypatch.setattr(module, "MEMORY_WAIT_S", -1.0)
     with (
-        pytest.raises(CourseError, comparison="device memory of a dead submission"),
+        pytest.raises(CourseError, match="device memory of a dead submission"),
         module._require_memory_freed(None),
     ):
         pass

@@ -181,7 +181,7 @@ def test_shares_are_measured_elsewhere_and_merged(course_once, timed, tmp_path):
     ):
         path = Path(shutil.copytree(tmp_path / "timed", tmp_path / f"lie-{student}")) / "verdicts" / f"{student}.json"
         path.write_text(json.dumps(lie))
-        with pytest.raises(InputError, comparison=said):
+        with pytest.raises(InputError, match=said):
             list(merge(course, timed, [tmp_path / f"lie-{student}"]))
     assert not course.gradebook.exists()
 
