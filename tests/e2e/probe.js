@@ -79,7 +79,9 @@
 
   // Width ------------------------------------------------------------------------------------------------------------
   const overflow = document.documentElement.scrollWidth - innerWidth;
-  const wide = overflow > 0 ? [...document.querySelectorAll("main *")].filter((n) => n.getBoundingClientRect().right > innerWidth + 1) : [];
+  const clipped = (node) => node && node !== document.body && (getComputedStyle(node).overflowX !== "visible" || clipped(node.parentElement));
+  const beyond = (node) => node.getBoundingClientRect().right > innerWidth + 0.5 && !clipped(node.parentElement);
+  const wide = overflow > 0 ? [...document.querySelectorAll("main *")].filter(beyond) : [];
 
   // Figures and formulas -----------------------------------------------------------------------------------------------
   const formulas = [...document.querySelectorAll(".math")];
