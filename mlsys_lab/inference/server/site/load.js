@@ -3,9 +3,9 @@
 import { MODEL, request } from "./requests.js";
 
 const N = 8;
-const SHARED_PREFIX = "A server keeps the keys and values of all tokens that it has read, so that no token is ever read twice. "
-  + "They lie in blocks of the cache, and texts that begin alike share those of their beginning. ";
-const PROMPT_ENDS = ["A batch of many texts", "The memory of a GPU", "A scheduler decides", "When no block is left"];
+const SHARED_PREFIX = "An inference server caches the keys and values of every token, so that no token is computed twice. "
+  + "The cache is divided into blocks, and requests with the same prefix share its blocks. ";
+const PROMPT_ENDS = ["A large batch", "The memory of a GPU", "A scheduler decides", "When no block is free"];
 
 export function startLoad() {
   const form = document.getElementById("load-form");
