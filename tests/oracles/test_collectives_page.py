@@ -47,7 +47,7 @@ def test_what_was_measured_is_faster_than_any_ring_and_slower_than_nvls_could_be
     """437 GB/s of bus bandwidth, as the chapter once had it for a ring, is more than a ring reaches on these links."""
     seconds = page.measured_s[GIB]
     assert seconds == exactly(1.75 * GIB / 464e9) and page.asked_bus == exactly(464e9)
-    nvls_s = page.nvls_s(8, GIB, NVLINK)
+    nvls_s = page.nvls_bound_s(8, GIB, NVLINK)
     assert nvls_s == exactly(9 / 8 * GIB / NVLINK)
     assert nvls_s < seconds < 1.75 * GIB / NVLINK < 1.75 * GIB / page.effective
     assert page.measured_s[32 * 2**10] == exactly(1.75 * 32 * 2**10 / 3.2e9)

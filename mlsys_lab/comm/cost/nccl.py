@@ -131,11 +131,12 @@ def rank_estimates(cluster: NcclCluster, size_bytes: float) -> list[Estimate]:
     return sorted(estimates, key=lambda estimate: estimate.time_s(size_bytes))
 
 
-def nvls_bound_s(size_bytes: float, port_bytes_per_s: float) -> float:
-    """Lower bound of an all-reduce by switches that sum (NVLS, NVLink SHARP): each GPU sends and receives once.
+def nvls_bound_s(ranks: int, size_bytes: float, port_bytes_per_s: float) -> float:
+    """Lower bound in s of an all-reduce by switches that add (NVLS, NVLink SHARP), from its bytes alone.
 
-    A ring sends 2·(p - 1)/p of the array through each port, so the gain is at most that factor, almost 2.
+    The switch reads the whole array from each GPU, and each GPU sends the sum of its own shard back for the others:
+    (p + 1)/p of the array through each port, where a ring sends 2·(p - 1)/p.
     """
     if not port_bytes_per_s > 0:
         raise InputError("a port has a positive bandwidth", got=port_bytes_per_s)
-    return size_bytes / port_bytes_per_s
+    return (ranks + 1) / ranks * size_bytes / port_bytes_per_s

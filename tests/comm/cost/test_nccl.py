@@ -98,7 +98,7 @@ def test_an_estimate_by_hand():
 
 def test_payload_and_switches_that_add():
     assert [payload_fraction(protocol) for protocol in ("LL", "LL128", "Simple")] == [0.5, 0.9375, 1.0]
-    assert nvls_bound_s(450e9, 450e9) == 1.0
+    assert nvls_bound_s(8, 450e9, 450e9) == pytest.approx(9 / 8)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_payload_and_switches_that_add():
     [
         (lambda: NcclCluster(1, 1, 1, 1.0), "needs two ranks: got 1"),
         (lambda: NcclCluster(1, 8, 0, 1.0), "nodes, GPUs, channels and a bandwidth"),
-        (lambda: nvls_bound_s(1.0, 0.0), "positive bandwidth"),
+        (lambda: nvls_bound_s(8, 1.0, 0.0), "positive bandwidth"),
     ],
 )
 def test_bad_arguments(call, text):
