@@ -92,9 +92,11 @@ def test_the_crossovers(page) -> None:
 def test_rails_and_leaves(page) -> None:
     ring_s = 2 * 63 * (6e-6 + 1e9 / 64 / 50e9)  # from a node's last GPU to the next one's first: another rail
     inside_s, across_s = 2 * 7 * (1e-6 + 1e9 / 8 / NVLINK), 2 * 7 * (5e-6 + 1e9 / 64 / 50e9)
-    assert page.one_ring.time_s == exactly(ring_s)
-    assert page.islands.time_s == exactly(inside_s + across_s)
-    assert page.per_gpu == exactly(376.71e9 * 3 / 31)
+    eight_s = 2 * 63 * (5e-6 + 1e9 / 8 / 64 / 50e9)  # every ring leaves each node through another rail
+    assert list(page.rails_s.values())[:3] == [exactly(ring_s), exactly(eight_s), exactly(inside_s + across_s)]
+    at_cross = [page.predict("", pattern, page.rails_cross, page.cluster).time_s for pattern in page.algorithms.values()]
+    assert at_cross[1] == exactly(at_cross[2])
+    assert page.per_gpu == exactly(376.60e9 / 8)
     # Neighbours scattered over eight leaves: eight messages on an uplink as wide as two ports.
     assert page.scattered.time_s == exactly(2 * 63 * (4e-6 + 4 * 1e9 / 64 / 50e9))
     assert page.in_order.time_s == exactly(2 * 63 * (4e-6 + 1e9 / 64 / 50e9))
@@ -130,18 +132,19 @@ def test_problems(page) -> None:
     assert page.p4_bus / 8 < 50e9 / 2
     assert page.wire == {"LL": 48e3, "LL128": exactly(25.6e3)}
     assert page.p5_sent / 320 == 2 * 3 / 4 / 8
-    assert page.p5_ring / 320 == 2 * 31 / 32
-    assert page.p6_half.end_s == exactly(14 * (2 * (1e-6 + 1e9 / 8 / NVLINK)))
+    assert page.p5_ring / 320 == 2 * 31 / 32 / 8
+    assert page.p6_half_s == exactly(14 * (1e-6 + 2 * 1e9 / 8 / NVLINK))
     assert len(page.p6_dead.stuck_ranks) == 8
     assert (page.p7.leaf, page.p7.spine, page.p7.total) == (64, 32, 4 * 256 + 64 + 32)
     assert page.p7_egress == [exactly(8 * 50e9), exactly(72 * 50e9)]
 
 
 def test_the_design(page) -> None:
-    port = 376.71e9 * 3 / 31
+    port = 376.60e9 / 8
     inside_s, across_s = 1.75 * 16e9 / (18 * 20.6e9), 2 * 15 / 16 * 2e9 / port
     assert (page.p8_inside_s, page.p8_across_s) == (exactly(inside_s), exactly(across_s))
-    assert page.p8_ring_s == exactly(2 * 127 / 128 * 16e9 / port) and page.p8_ring_s > page.p8_backward_s
+    assert page.p8_ring_s == exactly(2 * 127 / 128 * 2e9 / port)
+    assert 16e9 / page.p8_default * page.p8_ring_latency_s > page.p8_backward_s  # default buckets by rings: not hidden
     assert inside_s + across_s < page.p8_backward_s
     assert page.p8_bucket * (inside_s + across_s) / 16e9 == exactly(9 * (14e-6 + 30 * 5e-6))
 
