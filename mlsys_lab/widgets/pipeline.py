@@ -68,7 +68,9 @@ def pipeline_table(data: Mapping[str, Any]) -> str:
         for name in SCHEDULES:
             schedule = make_schedule(name, data["ranks"], count)
             end_s, work_s = simulate_schedule(schedule).end_s, 3.0 * max(a.micro_batch + 1 for a in schedule[0])
-            cells.append(f"{100 * (1 - work_s / end_s):.0f} %, keeps {max_in_flight(schedule[0])}")
+            # In micro-batches through all chunks of the rank.
+            chunks = 1 + max(action.chunk for action in schedule[0])
+            cells.append(f"{100 * (1 - work_s / end_s):.0f} %, keeps {max_in_flight(schedule[0]) / chunks:g}")
         rows.append((count, f"{bubble(data['ranks'], count):.2f}", *cells))
     return table((f"micro-batches over {data['ranks']} ranks", "(p − 1)/m", *SCHEDULES), rows)
 

@@ -47,7 +47,7 @@ def test_the_figure_and_python_schedule_and_play_alike(open_module) -> None:
 
 def test_the_table_tells_idle_time_and_what_is_kept() -> None:
     text = pipeline_table(pipeline_data(ranks=4))
-    row = ("8", "0.38", "27 %, keeps 8", "27 %, keeps 4", "16 %, keeps 11", "11 %, keeps 4")
+    row = ("8", "0.38", "27 %, keeps 8", "27 %, keeps 4", "16 %, keeps 5.5", "11 %, keeps 4")
     assert "".join(f"<td>{cell}</td>" for cell in row) in text
 
 
