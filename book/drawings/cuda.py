@@ -328,7 +328,7 @@ def buffers() -> Markup:
         return panel(340, 98, pieces, title=title)
 
     return drawing(
-        "Two rows of copies above products, in time. With one buffer the multiprocessor multiplies only between two "
+        "Two rows of copies above products, in time. With one buffer the SM multiplies only between two "
         "copies. With two, the next tiles arrive in the other buffer meanwhile.",
         row(1, "one buffer"),
         row(2, "two buffers"),

@@ -145,10 +145,10 @@ def _version(name: str, kept: str) -> Panel:
 
 
 def queue() -> Markup:
-    """Five launches and kernels in time: short kernels, long ones, a synchronization after each, and a CUDA graph."""
+    """Five launches and kernels in time: short kernels, long ones, a synchronisation after each, and a CUDA graph."""
     return drawing(
         "Four timelines of five kernels, the host above the device. Short kernels wait for their launches, with gaps. "
-        "Long kernels follow each other without gaps. With a synchronization after each, host and device take turns. "
+        "Long kernels follow each other without gaps. With a synchronisation after each, host and device take turns. "
         "As a graph, one launch starts all five kernels, back to back.",
         _timeline("short kernels: host-bound", kernel=14),
         _timeline("long kernels: device-bound", kernel=40),

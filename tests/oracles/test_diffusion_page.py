@@ -232,9 +232,9 @@ def test_students_draw_what_many_steps_draw(page) -> None:
 
 def test_what_training_keeps_of_an_image(page) -> None:
     """Of DiT-XL/2 28 layers of 12·D and 2·4·D numbers a token, and a sum for each of 16 heads; ADM's largest part."""
-    assert page.dit_kept == exactly(256 * 28 * (2 * 20 * D + 16 * 4))
+    assert page.dit.activation_bytes(page.xl, fused=True) == exactly(256 * 28 * (2 * 20 * D + 16 * 4))
     full_size = 256 * 256 * 256 * 2  # one picture of ADM's first width
-    assert 80 * full_size < page.adm_kept < 90 * full_size
+    assert 80 * full_size < page.unet.activation_bytes(page.unet.ADM, fused=True) < 90 * full_size
 
 
 def test_problems(page) -> None:

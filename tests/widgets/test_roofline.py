@@ -44,9 +44,8 @@ def test_devices_of_the_table_can_all_be_drawn() -> None:
     data = {one["name"]: one for one in device_data()}
     assert len(data) == len(hardware.DEVICES) > 10
     h100 = hardware.device("H100")
-    assert data["H100"] == {
-        "name": "H100", "bandwidth": h100.memory_bandwidth_bytes_per_s, "peaks": dict(h100.peaks)
-    }  # fmt: skip
+    shown = {precision: peak for precision, peak in h100.peaks.items() if precision != "fp64"}
+    assert data["H100"] == {"name": "H100", "bandwidth": h100.memory_bandwidth_bytes_per_s, "peaks": shown}
     assert Roofline().devices == device_data()
     # The figure needs the width of every precision, and has it in JavaScript.
     assert set(hardware.PRECISIONS) <= set(
