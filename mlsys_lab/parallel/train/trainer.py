@@ -14,7 +14,6 @@ from torch import nn
 
 from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.all_reduce import all_reduce
-from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.models import training
@@ -57,7 +56,7 @@ class Trainer:
     """
 
     def __init__(self, model: Transformer, ids: Tokens, config: TrainConfig, layout: Layout, world: Rank) -> None:
-        check_layout(model.config, config, layout)
+        check_layout(model, config, layout)
         self.mesh = mesh = DeviceMesh(layout, world)
         self.model_config, self.layout, self.config, self._ids = model.config, layout, config, ids
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
@@ -168,9 +167,12 @@ class Trainer:
         return all_reduce(self.mesh.world, value, MEAN_LOSS).item()
 
 
-def check_layout(model_config: TransformerConfig, config: TrainConfig, layout: Layout) -> None:
-    """Raise InputError where a model, batch or sequence does not divide evenly in a layout."""
+def check_layout(model: Transformer, config: TrainConfig, layout: Layout) -> None:
+    """Raise InputError unless the layout supports the model and its degrees divide model, batch and sequence."""
+    model_config = model.config
     layout.check(model_config)
+    if layout.context > 1:
+        _check_context_parallel(model)
     if model_config.experts is not None and (layout.tensor > 1 or layout.zero_stage == 3 or layout.sequence_parallel):
         raise InputError(
             "experts are sharded over data ranks only",
@@ -187,10 +189,22 @@ def check_layout(model_config: TransformerConfig, config: TrainConfig, layout: L
         )
 
 
+def _check_context_parallel(model: Transformer) -> None:
+    unsupported = {
+        "a sliding window": model.window is not None,
+        "ALiBi": model.config.position == "alibi",
+        "latent attention": model.config.latent is not None,
+    }
+    if named := [name for name, present in unsupported.items() if present]:
+        got = f"{model.config.name} with {', '.join(named)}"
+        raise InputError("context parallelism does not support this model", got=got)
+
+
 def _use_ring_attention(model: Transformer, group: Rank, positions: Sequence[torch.Tensor]) -> None:
     """Make a model attend to the tokens of all context ranks, which have these positions."""
 
     def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        assert bias is None
         return ring_attention(q, k, v, group, positions)
 
     for block in model.blocks:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mlsys_lab.comm import Rank, RankError, run
-from mlsys_lab.configs import Experts, TransformerConfig
+from mlsys_lab.configs import Experts, LatentAttention, TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.models import training
@@ -24,6 +24,7 @@ from tests.sampling import keep
 CONFIG = TransformerConfig("small", 2, d_model=16, n_heads=4, d_ff=24, vocab_size=24, context=16, tied=True)
 UNEVEN = replace(CONFIG, n_layers=5)
 MIXTURE = replace(CONFIG, n_layers=3, experts=Experts(count=4, active=2, d_ff=12, shared=1, dense_layers=1))
+LATENT = LatentAttention(q_rank=7, kv_rank=6, nope_dim=2, rope_dim=2, v_dim=3)
 OWN_HEAD = replace(CONFIG, n_layers=4, tied=False)
 PLAN = TrainConfig(batch=8, sequence=16, steps=6, rate=0.05)
 IDS = np.random.default_rng(0).integers(24, size=600)
@@ -135,3 +136,19 @@ def test_losses_and_with_them_five_updates_equal_one_process(name: str) -> None:
 def test_a_layout_that_does_not_fit_raises(changes: dict[str, Any], layout: Layout, said: str) -> None:
     with pytest.raises((RankError, InputError), match=re.escape(said)):
         run(train, [(replace(CONFIG, **changes), layout)] * layout.devices)
+
+
+@pytest.mark.parametrize(
+    ("changes", "window", "said"),
+    [
+        ({}, 3, "got small with a sliding window"),
+        ({"position": "alibi", "experts": MIXTURE.experts}, None, "got small with ALiBi"),
+        ({"latent": LATENT, "n_kv_heads": 0, "experts": MIXTURE.experts}, None, "got small with latent attention"),
+    ],
+)
+def test_context_parallelism_refuses_what_ring_attention_would_ignore(
+    changes: dict[str, Any], window: int | None, said: str
+) -> None:
+    config, layout = replace(CONFIG, **changes), Layout(context=2)
+    with pytest.raises((RankError, InputError), match=f"context parallelism does not support this model: {said}"):
+        run(lambda rank, _: Trainer(Transformer(config, window=window), IDS, PLAN, layout, rank), [None] * 2)
