@@ -80,7 +80,7 @@ class Trainer:
         mesh, layout = self.mesh, self.layout
         if self._all_positions:
             _use_ring_attention(model, mesh.context, self._all_positions)
-        if model.config.experts is None:
+        if layout.tensor > 1:
             apply_tensor_parallel(model, mesh.tensor, sequence_parallel=layout.sequence_parallel)
         names = {parameter: name for name, parameter in model.named_parameters()}
         expert_parameters = apply_expert_parallel(model, mesh.expert)

@@ -130,7 +130,11 @@ def test_losses_and_with_them_five_updates_equal_one_process(name: str) -> None:
         ),
         ({"context": 8}, Layout(), "got 16 tokens, expected a multiple of 1, up to 8"),
         ({"vocab_size": 25}, Layout(tensor=2), "a dimension cannot be divided evenly: got 25 over 2 ranks"),
-        ({"position": "alibi"}, Layout(), "tensor parallelism does not support this model: got small with ALiBi"),
+        (
+            {"position": "alibi"},
+            Layout(tensor=2),
+            "tensor parallelism does not support this model: got small with ALiBi",
+        ),
     ],
 )
 def test_a_layout_that_does_not_fit_raises(changes: dict[str, Any], layout: Layout, said: str) -> None:
@@ -152,3 +156,11 @@ def test_context_parallelism_refuses_what_ring_attention_would_ignore(
     config, layout = replace(CONFIG, **changes), Layout(context=2)
     with pytest.raises((RankError, InputError), match=f"context parallelism does not support this model: {said}"):
         run(lambda rank, _: Trainer(Transformer(config, window=window), IDS, PLAN, layout, rank), [None] * 2)
+
+
+@pytest.mark.parametrize("changes", [{"qk_norm": True}, {"parallel_blocks": True}, {"position": "alibi"}])
+def test_one_tensor_parallel_rank_trains_any_model(changes: dict[str, Any]) -> None:
+    config = replace(CONFIG, **changes)
+    alone = [loss for _, loss in training.train(make_model(config), IDS, **asdict(PLAN))]
+    for losses in run(train, [(config, Layout(data=2))] * 2).results:
+        assert losses == pytest.approx(alone, rel=1e-11)
