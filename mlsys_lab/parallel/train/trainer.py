@@ -5,6 +5,7 @@ Dimension letters: D tokens of the data set, B sequences of a batch, T tokens of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -180,8 +181,8 @@ def check_layout(model: Transformer, config: TrainConfig, layout: Layout) -> Non
             expected="1 of them, ZeRO 0 to 2",
         )
     layout.micro_batches(config.batch)
-    multiple = layout.context * (2 if layout.context > 1 else 1)
-    multiple = max(multiple, layout.context * (layout.tensor if layout.sequence_parallel else 1))
+    zigzag, scattered = 2 if layout.context > 1 else 1, layout.tensor if layout.sequence_parallel else 1
+    multiple = layout.context * math.lcm(zigzag, scattered)
     if config.sequence % multiple or config.sequence > model_config.context:
         expected = f"a multiple of {multiple}, up to {model_config.context}"
         raise InputError(

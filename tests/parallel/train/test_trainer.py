@@ -122,6 +122,11 @@ def test_losses_and_with_them_five_updates_equal_one_process(name: str) -> None:
             Layout(context=3),
             "sequences do not fit the layout or the model: got 16 tokens, expected a multiple of 6",
         ),
+        (
+            {"d_ff": 36, "n_heads": 6, "n_kv_heads": 6, "d_model": 24},
+            Layout(context=2, tensor=3, sequence_parallel=True),
+            "sequences do not fit the layout or the model: got 16 tokens, expected a multiple of 12",
+        ),
         ({}, Layout(expert=2, data=2), "small has no experts to divide: got 2 expert-parallel ranks"),
         (
             {"experts": MIXTURE.experts},
