@@ -100,6 +100,11 @@ class FSDP(nn.Module):
         """Call the module on this rank's part of the batch."""
         return self.module(*args, **kwargs)
 
+    def train(self, mode: bool = True) -> FSDP:
+        """Set the training mode of the module too; `to`, `apply` and `state_dict` see the shards only."""
+        self.module.train(mode)
+        return super().train(mode)
+
     @property
     def units(self) -> list[tuple[FlatParameters, nn.Parameter]]:
         """Each unit's parameters, with this rank's shard of them."""

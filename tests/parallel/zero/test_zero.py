@@ -426,3 +426,14 @@ def test_nested_lists_and_layers_that_return_dicts_are_sharded() -> None:
     for name, parameter in alone.named_parameters():
         for _, whole, _ in results:
             assert torch.allclose(whole[name], (parameter - parameter.grad).detach(), atol=1e-6), name
+
+
+def test_eval_and_train_reach_the_sharded_module() -> None:
+    def measure(rank: Rank, _: None) -> list[bool]:
+        model, found = FSDP(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), rank), []
+        for switch in (model.eval, model.train):
+            assert switch() is model
+            found += [model.training, model.module[1].training]
+        return found
+
+    assert run(measure, [None] * 2).results == [[False, False, True, True]] * 2
