@@ -58,8 +58,8 @@ class FSDP(nn.Module):
 
     Modules return tensors, alone or in tuples, lists, mappings and dataclasses. Call
     `finish_gradient_synchronization()` between `backward()` and the optimizer's step, with several micro-batches after
-    each of them. `peak_unsharded_bytes` is the largest size of weights unsharded at once. In torch: `fully_shard`; in
-    DeepSpeed: stage 3.
+    each of them. `peak_unsharded_bytes` is the largest size of weights unsharded or in flight at once. In
+    torch: `fully_shard`; in DeepSpeed: stage 3.
     """
 
     module: nn.Module
@@ -154,7 +154,7 @@ class FSDP(nn.Module):
         self._units[index].unshard(is_backward=self._is_backward)
         if prefetch_index is not None:
             self._units[prefetch_index].prefetch(is_backward=self._is_backward)
-        unsharded_bytes = sum(unit.unsharded_bytes for unit in self._units if unit.is_unsharded)
+        unsharded_bytes = sum(unit.unsharded_bytes for unit in self._units if unit.is_unsharded or unit.is_in_flight)
         self.peak_unsharded_bytes = max(self.peak_unsharded_bytes, unsharded_bytes)
 
     def _start_reduction(self, bucket: FlatParameters) -> InFlight[torch.Tensor]:
@@ -238,6 +238,11 @@ class FSDPUnit:
         """Add to the shard's gradient, in the shard's dtype."""
         gradient = gradient.to(self.shard.dtype)
         self.shard.grad = gradient if self.shard.grad is None else self.shard.grad + gradient
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether the parameters are being prefetched."""
+        return self._in_flight is not None
 
     @property
     def unsharded_bytes(self) -> int:
