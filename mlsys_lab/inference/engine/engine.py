@@ -21,9 +21,9 @@ class Engine:
     """Continuous-batching engine on a KV cache of `num_blocks` blocks of `block_size` tokens.
 
     A request's output is independent of batching, preemption and prefix caching, up to the rounding of logits: greedy
-    or with a seed, it equals that of `generate`. `scheduler` replaces the engine's own and must manage the same number
-    of blocks. Extensions are subclasses that extend `step`, replace `sample`, or name another scheduler and model
-    runner.
+    or with a seed, it equals that of `generate`. `scheduler` replaces the engine's own, of which `config` is the
+    configuration; InputError unless it manages as many blocks of the same size. Extensions are subclasses that extend
+    `step`, replace `sample`, or name another scheduler and model runner.
     """
 
     scheduler_class = Scheduler
@@ -38,9 +38,14 @@ class Engine:
         config: SchedulerConfig | None = None,
         scheduler: Scheduler | None = None,
     ) -> None:
-        block_manager = BlockManager(num_blocks, block_size)
         self.model = model
-        self.scheduler = scheduler or self.scheduler_class(block_manager, config or SchedulerConfig())
+        if scheduler is None:
+            block_manager = BlockManager(num_blocks, block_size)
+            scheduler = self.scheduler_class(block_manager, config or SchedulerConfig())
+        elif config is not None:
+            raise InputError("a scheduler has its own configuration", got="both", help="leave out config")
+        self.scheduler = scheduler
+        self._check_blocks(num_blocks, block_size)
         self.model_runner = self.model_runner_class(model, num_blocks, block_size)
         self.last_output: SchedulerOutput | None = None
         self._states: dict[Sequence, SequenceState] = {}
@@ -102,6 +107,13 @@ class Engine:
     ) -> list[list[tuple[int, float]]]:
         """Tokens with log-probabilities of each sampled sequence, from its logits (1, V)."""
         return [[sampled] for sampled in sample(states, torch.cat(logits))] if logits else []
+
+    def _check_blocks(self, num_blocks: int, block_size: int) -> None:
+        manager = self.scheduler.block_manager
+        if (manager.pool.num_blocks, manager.block_size) != (num_blocks, block_size):
+            got = f"{manager.pool.num_blocks} of {manager.block_size} tokens"
+            expected = f"{num_blocks} of {block_size} tokens"
+            raise InputError("the scheduler manages other blocks than the engine", got=got, expected=expected)
 
     def _finish(self, seq: Sequence) -> None:
         self.scheduler.finish(seq)

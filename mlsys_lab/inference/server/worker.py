@@ -63,9 +63,11 @@ class Worker:
         self.tokenizer, self.end_token_id = pair.tokenizer, pair.tokenizer.special_id(END)
         adapters = {name: load_adapter(folder, pair.target) for name, folder in args.adapters.items()}
         config = SchedulerConfig(max_num_seqs=args.max_num_seqs)
-        options: dict[str, Any] = {"num_blocks": args.num_blocks, "block_size": BLOCK_SIZE, "config": config}
+        options: dict[str, Any] = {"num_blocks": args.num_blocks, "block_size": BLOCK_SIZE}
         if args.scheduler:
             options["scheduler"] = load_build(args.scheduler)(args.num_blocks, BLOCK_SIZE, config)
+        else:
+            options["config"] = config
         self.engine = (
             LoRAEngine(pair.target, adapters=adapters, **options) if adapters else Engine(pair.target, **options)
         )

@@ -92,6 +92,20 @@ def test_a_scheduler_of_another_class_decides():
     check([[found[number]] for number in numbers], asked)
 
 
+@pytest.mark.parametrize(
+    ("num_blocks", "block_size", "options", "said"),
+    [
+        (8, 4, {}, r"other blocks than the engine: got 8 of 4 tokens, expected 8 of 3 tokens"),
+        (9, 3, {}, r"other blocks than the engine: got 9 of 3 tokens, expected 8 of 3 tokens"),
+        (8, 3, {"config": SchedulerConfig()}, "a scheduler has its own configuration: got both"),
+    ],
+)
+def test_a_scheduler_that_does_not_fit_the_engine_raises(num_blocks, block_size, options, said):
+    scheduler = Scheduler(BlockManager(num_blocks, block_size), SchedulerConfig())
+    with pytest.raises(InputError, match=said):
+        Engine(MODEL, num_blocks=8, block_size=3, scheduler=scheduler, **options)
+
+
 @pytest.mark.parametrize("num_host_blocks", [0, 5], ids=["recompute", "swap"])
 @pytest.mark.parametrize("mixed", [False, True], ids=["one model", "adapters"])
 @pytest.mark.parametrize("seed", (0, 2, 3))
