@@ -83,6 +83,8 @@ class Engine:
         for seq, state in zip(output.sampled, states, strict=True):
             if state.completion:
                 self._finish(seq)
+        for state, one in zip(states, outputs, strict=True):
+            state.call_on_token(one.token_ids)
         return outputs
 
     def abort_request(self, request_id: int) -> None:

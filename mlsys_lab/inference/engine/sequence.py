@@ -174,8 +174,6 @@ class SequenceState:
         self.output_token_ids.append(token_id)
         self.logprobs.append(logprob)
         num_kept = self.detokenizer.add(token_id) if self.detokenizer else None
-        if self.request.on_token is not None:
-            self.request.on_token(token_id)
         ending = [len(stop) for stop in self.request.stop if self.output_token_ids[-len(stop) :] == list(stop)]
         if num_kept is not None:
             self._finish(num_kept, "stop")
@@ -193,6 +191,12 @@ class SequenceState:
         new_tokens, new_logprobs = tuple(self.output_token_ids[num_before:]), tuple(self.logprobs[num_before:])
         text = None if self.text is None else self.text[len(text_before or "") :]
         return RequestOutput(self.request_id, self.index, new_tokens, new_logprobs, text, self.completion)
+
+    def call_on_token(self, token_ids: Iterable[int]) -> None:
+        """Call the request's `on_token` with new tokens; it may abort the request."""
+        if self.request.on_token is not None:
+            for token_id in token_ids:
+                self.request.on_token(token_id)
 
     def _finish(self, num_tokens: int, reason: Literal["stop", "length"]) -> None:
         if self.detokenizer:

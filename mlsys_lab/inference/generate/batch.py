@@ -32,6 +32,7 @@ class Running:
     def append(self, token_id: int, logprob: float) -> None:
         """Append a sampled token, which is computed in the next step."""
         self.state.append(token_id, logprob)
+        self.state.call_on_token([token_id])
         self.pending = [token_id]
 
 

@@ -158,7 +158,7 @@ class Speculator:
 
     def extend(self, sampled: Sequence[tuple[int, float]]) -> None:
         """Append the tokens of one step, and count it."""
-        self.state.extend(sampled)
+        self.state.call_on_token(self.state.extend(sampled).token_ids)
         self.num_steps += 1
         self.num_accepted_tokens += len(sampled) - 1
 

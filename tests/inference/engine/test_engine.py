@@ -260,6 +260,36 @@ def test_an_aborted_request_frees_its_blocks_at_once():
         engine.abort_request(0)
 
 
+def test_on_token_may_abort_its_request():
+    """Its request leaves; the other sequences of the step go on as if alone."""
+    engine, seen = Engine(MODEL, num_blocks=12, block_size=4), []
+
+    def abort(token_id):
+        seen.append(token_id)
+        engine.abort_request(number)
+
+    asked = Request(draw(9), 8, GREEDY)
+    number = engine.add_request(Request(draw(9), 8, GREEDY, on_token=abort))
+    other = engine.add_request(asked)
+    answers = engine.run()
+    assert len(seen) == 1 and list(answers) == [other] and is_empty(engine)
+    check([answers[other]], [asked])
+
+
+def test_an_error_in_on_token_leaves_the_engine_consistent():
+    engine, asked = Engine(MODEL, num_blocks=12, block_size=4), Request(draw(9), 8, GREEDY)
+
+    def fail(token_id):
+        raise KeyError(token_id)
+
+    other = engine.add_request(asked)
+    number = engine.add_request(Request(draw(9), 8, GREEDY, on_token=fail))
+    with pytest.raises(KeyError):
+        engine.step()
+    engine.abort_request(number)
+    check([engine.run()[other]], [asked])
+
+
 def test_what_cannot_be_served_is_said_in_one_line():
     engine = Engine(MODEL, num_blocks=4, block_size=4)
     with pytest.raises(
