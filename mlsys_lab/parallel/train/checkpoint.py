@@ -52,11 +52,13 @@ class CheckpointShard:
 def save(trainer: Trainer, folder: Path) -> Path:
     """Write a checkpoint of a run into a folder and return its path; all ranks call it with the same folder.
 
-    Keeps the last two checkpoints and removes older ones.
+    Keeps the last two checkpoints and removes older ones. Raises InputError if the folder has a checkpoint of another
+    run at this step or a later one.
     """
     world, path = trainer.mesh.world, folder / f"step-{trainer.steps_done:08d}"
     temporary = folder / f"{path.name}.part"
     if world.rank == 0:
+        _check_same_run(trainer, [one for one in list_checkpoints(folder) if one.name >= path.name])
         for left_over in folder.glob("step-*.part"):
             shutil.rmtree(left_over)
         temporary.mkdir(parents=True)
@@ -70,13 +72,15 @@ def save(trainer: Trainer, folder: Path) -> Path:
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
         _fsync(temporary / MANIFEST)
         _fsync(temporary)
-        if _is_complete(path):
+        if _is_complete(path):  # of the same run
             shutil.rmtree(temporary)
         else:
             shutil.rmtree(path, ignore_errors=True)
             temporary.rename(path)
             _fsync(folder)
-        earlier = [one for one in list_checkpoints(folder) if one.name <= path.name]  # later ones are incomplete
+        earlier = [
+            one for one in list_checkpoints(folder) if one.name <= path.name
+        ]  # this run may go on from an old one
         for old in earlier[:-NUM_KEPT]:
             shutil.rmtree(old)
     world.barrier()
@@ -212,6 +216,14 @@ def _is_complete(path: Path) -> bool:
     except IncompleteCheckpointError:
         return False
     return True
+
+
+def _check_same_run(trainer: Trainer, paths: list[Path]) -> None:
+    for path in paths:
+        try:
+            Checkpoint(path).require(_describe(trainer))
+        except IncompleteCheckpointError:
+            continue
 
 
 def _write_shards(trainer: Trainer, file: Path) -> None:
