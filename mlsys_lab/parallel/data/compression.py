@@ -30,8 +30,8 @@ class BlockQuantizer:
     """Symmetric int8 quantization of flat tensors in blocks of `block_size` elements with one fp32 scale each.
 
     n elements become codes (n,) in int8 and scales (⌈n/block_size⌉,) in fp32: 1 + 4/block_size bytes per element. The
-    error is at most half a quantization step, 1/254 of the block's largest magnitude. Raises InputError unless a block
-    has at least one element.
+    error is at most half a quantization step, 1/254 of the block's largest magnitude, before the result is rounded to a
+    16-bit dtype. Raises InputError unless a block has at least one element.
     """
 
     block_size: int = 256
@@ -42,15 +42,17 @@ class BlockQuantizer:
 
     def quantize(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Quantize a flat tensor; return its codes and the scale of each block."""
-        blocks = nn.functional.pad(x, (0, -len(x) % self.block_size)).view(-1, self.block_size)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        blocks = nn.functional.pad(wide, (0, -len(x) % self.block_size)).view(-1, self.block_size)
         scales = (blocks.abs().amax(1) / INT8_MAX).float()
-        divisors = scales.masked_fill(scales == 0, 1).to(x.dtype)[:, None]
+        divisors = scales.masked_fill(scales == 0, 1)[:, None]
         codes = (blocks / divisors).round().clamp(-INT8_MAX, INT8_MAX).to(torch.int8)
         return codes.view(-1)[: len(x)].clone(), scales
 
     def dequantize(self, codes: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Return the elements in `dtype`, from their codes and scales."""
-        return codes.to(dtype) * scales.to(dtype).repeat_interleave(self.block_size)[: len(codes)]
+        wide = torch.promote_types(dtype, torch.float32)
+        return (codes * scales.to(wide).repeat_interleave(self.block_size)[: len(codes)]).to(dtype)
 
 
 class Int8GradientAverager:

@@ -44,6 +44,15 @@ def test_no_number_is_off_by_more_than_half_a_step_of_its_block(count: int, size
             assert (own - rounded).abs().max() <= own.abs().max() * (0.5 / INT8_MAX + 1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_in_16_bits_the_error_is_half_a_step_and_one_rounding(dtype: torch.dtype) -> None:
+    x = torch.randn(256, generator=torch.Generator().manual_seed(0)).to(dtype)
+    back = BlockQuantizer(256).dequantize(*BlockQuantizer(256).quantize(x), dtype)
+    half_step = float(x.abs().max()) * 0.5 / INT8_MAX
+    rounding = back.double().abs() * torch.finfo(dtype).eps / 2
+    assert ((x.double() - back.double()).abs() <= half_step * 1.001 + rounding).all()
+
+
 def test_zeros_stay_zeros_and_a_block_has_a_number() -> None:
     quantizer = BlockQuantizer(2)
     assert quantizer.dequantize(*quantizer.quantize(torch.zeros(3)), torch.float32).tolist() == [0, 0, 0]
