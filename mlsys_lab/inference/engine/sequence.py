@@ -210,8 +210,8 @@ class Sequence:
     """Prompt and output tokens as the scheduler sees them, and the blocks that hold their keys and values.
 
     The first `num_computed_tokens` tokens have their keys and values in the blocks of `block_table`, in this order;
-    `block_hashes` are those of the full blocks. `num_cached_tokens` counts the tokens that were found in the prefix
-    cache. Sequences with different `cache_salt` share no blocks. `sort_key` orders sequences: the lowest is scheduled
+    `block_hashes` are those of the full blocks, `prefix_hashes` those that were looked up for admission.
+    `num_cached_tokens` counts the tokens that were found in the prefix cache. Sequences with different `cache_salt` share no blocks. `sort_key` orders sequences: the lowest is scheduled
     first and preempted last.
     """
 
@@ -226,6 +226,7 @@ class Sequence:
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+    prefix_hashes: list[bytes] = field(default_factory=list)
 
     @property
     def num_output_tokens(self) -> int:

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.engine import BlockManager, Scheduler, SchedulerConfig, SchedulerOutput, Sequence
+from mlsys_lab.inference.engine import (
+    BlockManager,
+    Scheduler,
+    SchedulerConfig,
+    SchedulerOutput,
+    Sequence,
+    block_manager,
+)
 from mlsys_lab.inference.speculative.engine import SpeculativeScheduler
 from mlsys_lab.inference.swap import SwapConfig, SwapOutput, SwappingScheduler
 from tests.sampling import keep
@@ -236,6 +243,20 @@ def test_blocks_are_hashed_only_for_the_prefix_cache(enable_prefix_caching: bool
     seq = scheduler.add([1] * 6, 2)
     step(scheduler)
     assert len(seq.block_hashes) == (3 if enable_prefix_caching else 0)
+
+
+def test_a_waiting_sequence_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = make_scheduler(9, 2, 2, 20)
+    scheduler.add([1] * 8, 9)
+    step(scheduler)
+    scheduler.add([1] * 8 + [2] * 8, 2)  # four blocks are in the cache, and there is no room for four more
+    counts: list[int] = []
+    hash_block = block_manager.hash_block
+    monkeypatch.setattr(block_manager, "hash_block", lambda *given: counts.append(1) or hash_block(*given))
+    step(scheduler)
+    assert scheduler.waiting and len(counts) == 5  # four hits and a miss
+    step(scheduler)
+    assert scheduler.waiting and len(counts) == 6  # the block that the running sequence has filled
 
 
 def test_admission_leaves_a_free_block_for_each_running_sequence() -> None:
