@@ -55,14 +55,17 @@ def run(world: Rank, args: argparse.Namespace) -> list[float]:
         log(f"{parameters(config).total:,} parameters, {len(ids):,} tokens of text, {args.layout} on {rank.size} ranks")
         flops = compute.training(config, train_config.sequence, train_config.batch).model
         sent.clear()
-        first_step, losses, started = trainer.steps_done, [], time.perf_counter()
+        first_step, training_s = trainer.steps_done, 0.0
+        losses: list[float] = []
         while trainer.steps_done < train_config.steps:
+            started = time.perf_counter()
             losses.append(trainer.step())
+            training_s += time.perf_counter() - started
             if trainer.steps_done % max(1, train_config.steps // PROGRESS_LINES) == 0 or trainer.steps_done in (
                 first_step + 1,
                 train_config.steps,
             ):
-                step_s = (time.perf_counter() - started) / (trainer.steps_done - first_step)
+                step_s = training_s / (trainer.steps_done - first_step)
                 tokens_per_s = train_config.batch * train_config.sequence / step_s
                 utilisation = mfu(flops, step_s, peak_flops_per_s=peak)
                 progress = f"step {trainer.steps_done:5}  loss {losses[-1]:.4f}  {tokens_per_s:9,.0f} tokens/s"

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,25 @@ def test_an_unfinished_run_keeps_its_number_of_steps(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "step-00000004")
     with pytest.raises((comm.RankError, InputError), match="of another run: got steps=4, expected steps=6"):
         losses(*options, "--steps", "6")
+
+
+def test_checkpoints_do_not_count_as_training_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now_s = [0.0]
+
+    def pass_time(function: Callable[..., object], seconds: float) -> Callable[..., object]:
+        def timed(*given: object) -> object:
+            now_s[0] += seconds
+            return function(*given)
+
+        return timed
+
+    monkeypatch.setattr(running.time, "perf_counter", lambda: now_s[0])
+    monkeypatch.setattr(running.Trainer, "step", pass_time(running.Trainer.step, 1.0))
+    monkeypatch.setattr(running, "save", pass_time(running.save, 100.0))
+    losses("data=1", "--checkpoints", str(tmp_path), "--every", "1")
+    assert re.findall(r"([\d,]+) tokens/s", capsys.readouterr().out) == ["64"] * 4
 
 
 def launch(rank: int, size: int, port: int, layout: str, out: Path) -> None:
