@@ -31,7 +31,7 @@ from mlsys_lab.parallel.train.trainer import Trainer
 from mlsys_lab.scaling.text import course_text
 
 PROGRESS_LINES = 20
-"""How many progress lines a run prints."""
+"""Largest number of progress lines at equal intervals; the first and the last step print one too."""
 
 
 def run(world: Rank, args: argparse.Namespace) -> list[float]:
@@ -61,10 +61,7 @@ def run(world: Rank, args: argparse.Namespace) -> list[float]:
             started = time.perf_counter()
             losses.append(trainer.step())
             training_s += time.perf_counter() - started
-            if trainer.steps_done % max(1, train_config.steps // PROGRESS_LINES) == 0 or trainer.steps_done in (
-                first_step + 1,
-                train_config.steps,
-            ):
+            if is_progress_step(trainer.steps_done, first_step + 1, train_config.steps):
                 step_s = training_s / (trainer.steps_done - first_step)
                 tokens_per_s = train_config.batch * train_config.sequence / step_s
                 utilisation = mfu(flops, step_s, peak_flops_per_s=peak)
@@ -78,6 +75,11 @@ def run(world: Rank, args: argparse.Namespace) -> list[float]:
         for line in byte_table(sum_over_ranks(rank, sent), predicted, len(losses)):
             log(line)
     return losses
+
+
+def is_progress_step(step: int, first: int, last: int) -> bool:
+    """Whether a run from step `first` to `last` prints a progress line after this step."""
+    return step % -(-last // PROGRESS_LINES) == 0 or step in (first, last)
 
 
 def read_text(rank: Rank, tokenizer: Tokenizer) -> Tokens:

@@ -123,6 +123,12 @@ def test_checkpoints_do_not_count_as_training_time(
     assert re.findall(r"([\d,]+) tokens/s", capsys.readouterr().out) == ["64"] * 4
 
 
+@pytest.mark.parametrize("steps", [1, 19, 20, 39, 59, 100, 10_000])
+def test_the_number_of_progress_lines_is_limited(steps: int) -> None:
+    lines = [step for step in range(1, steps + 1) if running.is_progress_step(step, 1, steps)]
+    assert {1, steps} <= set(lines) and len(lines) <= running.PROGRESS_LINES + 2
+
+
 def launch(rank: int, size: int, port: int, layout: str, out: Path) -> None:
     """What torchrun does for a rank, in a process that exists already."""
     torch.set_num_threads(1)
