@@ -134,7 +134,7 @@ class BucketReducer(Generic[Result]):
             raise InputError(
                 "a gradient was added to while it was being synchronised",
                 got=f"a second backward() for a parameter of shape {tuple(parameter.shape)}",
-                help="call finish_gradient_synchronization() first, or accumulate under no_sync()",
+                help="call finish_gradient_synchronization() after each backward(); DDP can also use no_sync()",
             )
         self._ready[index].add(parameter)
         for collective in self._in_flight:

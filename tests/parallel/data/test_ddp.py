@@ -170,7 +170,11 @@ class TwoScales(nn.Module):
     ("wrong", "said"),
     [
         ("unused", "parameters got no gradient: got 1 of 1, the first of shape (3,)"),
-        ("twice", "a gradient was added to while it was being synchronised: got a second backward()"),
+        (
+            "twice",
+            "got a second backward() for a parameter of shape (3,); help: call finish_gradient_synchronization() after "
+            "each backward(); DDP can also use no_sync()",
+        ),
         ("nothing", "no gradients have been computed since the last synchronisation: got 0 of a bucket's 1"),
     ],
 )
