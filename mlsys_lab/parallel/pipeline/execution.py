@@ -53,6 +53,8 @@ class Pipeline:
         Returns the mean loss on the last rank, None on all others. Raises InputError if the schedule does not match the
         ranks, chunks or micro-batches.
         """
+        if len(inputs) != len(targets):
+            raise InputError("every micro-batch needs inputs and targets", got=f"{len(inputs)} and {len(targets)}")
         splits_backward = has_weight_passes(schedule)
         self._check(schedule, len(inputs), KINDS if splits_backward else COMM_KINDS)
         chunk_inputs: dict[tuple[int, int], torch.Tensor] = {}

@@ -53,7 +53,9 @@ def interleaved(ranks: int, micro_batches: int, chunks: int) -> Schedule:
     v times as many messages. With v > 1, raises InputError unless p divides m.
     """
     _require_positive(ranks, micro_batches)
-    if chunks < 1 or (chunks > 1 and micro_batches % ranks):
+    if chunks < 1:
+        raise InputError("a rank needs at least one model chunk", got=chunks)
+    if chunks > 1 and micro_batches % ranks:
         got = f"{micro_batches} over {ranks} ranks, {chunks} chunks"
         raise InputError("interleaved micro-batches must be a multiple of the ranks", got=got)
     group_size = ranks if chunks > 1 else micro_batches

@@ -208,6 +208,7 @@ def test_messages_that_take_time_make_idle_time_and_interleaving_has_more_of_the
     [
         (lambda: gpipe(0, 1), "a pipeline has at least one rank and micro-batch: got 0 and 1"),
         (lambda: interleaved(4, 6, 2), "must be a multiple of the ranks: got 6 over 4 ranks, 2 chunks"),
+        (lambda: interleaved(2, 4, 0), "a rank needs at least one model chunk: got 0"),
         (lambda: simulate(Cluster(2), gpipe(3, 1), forward_s=1, backward_s=2), "another number of ranks: got 3"),
         (
             lambda: simulate(Cluster(1), [[Action("backward", 0), Action("forward", 0)]], forward_s=1, backward_s=2),
@@ -229,6 +230,16 @@ def test_a_schedule_of_another_pipeline_raises() -> None:
     for schedule in (gpipe(3, 2), gpipe(2, 3), interleaved(2, 2, 2), zero_bubble(2, 3)):
         with pytest.raises((RankError, InputError), match="the schedule does not match the pipeline"):
             run(train, [schedule] * 2)
+
+
+def test_as_many_targets_as_inputs() -> None:
+    x, y = data(2)
+
+    def train(rank: Rank, _: None) -> None:
+        Pipeline(layers(1), rank).step(gpipe(1, 2), list(x), list(y)[:1], nn.functional.mse_loss)
+
+    with pytest.raises((RankError, InputError), match="every micro-batch needs inputs and targets: got 2 and 1"):
+        run(train, [None])
 
 
 @pytest.mark.parametrize(("layers", "sizes"), [(6, [2, 1, 2, 1]), (5, [2, 1, 1, 1]), (7, [2, 2, 2, 1]), (8, [2] * 4)])
