@@ -313,8 +313,8 @@ def hashes(artifact: Any, arrays: Arrays) -> Arrays:
     case, seen = decode_value(arrays["case"]), dict[Any, int]()
     prompts, block_size = alternate_list_tuple(case["prompts"]), case["block_size"]
     found = [artifact.hash_blocks(token_ids, block_size) for token_ids in prompts]
-    if not all(isinstance(one, list | tuple) for one in found):
-        got = describe_value(found[0])
+    if wrong := [one for one in found if not isinstance(one, list | tuple)]:
+        got = describe_value(wrong[0])
         raise InputError("hash_blocks returned no list", got=got, expected="a list with a hash for each full block")
     try:
         equal = [seen.setdefault(one, len(seen)) for of_prompt in found for one in of_prompt]
