@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.validation import is_integer, require_integer
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +42,7 @@ class SamplingParams:
                 _require_number(name, getattr(self, name), math.ulp(0.0), 1, "above 0, at most 1, or None")
         for name, lowest in (("top_k", 1), ("seed", 0)):
             value = getattr(self, name)
-            if value is not None and not _is_int(value, lowest):
+            if value is not None and not is_integer(value, at_least=lowest):
                 expected = f"a whole number from {lowest}, or None"
                 raise InputError(f"{name} out of range", got=repr(value), expected=expected)
         unused = [name for name in ("top_k", "top_p", "min_p") if getattr(self, name) is not None]
@@ -93,9 +94,7 @@ class Request:
         object.__setattr__(self, "prompt_token_ids", _normalize_token_ids("prompt", self.prompt_token_ids))
         object.__setattr__(self, "stop", tuple(_normalize_token_ids("stop sequence", tokens) for tokens in self.stop))
         for name in ("max_tokens", "n"):
-            value = getattr(self, name)
-            if not _is_int(value, 1):
-                raise InputError(f"{name} out of range", got=repr(value), expected="a whole number, at least 1")
+            require_integer(name, getattr(self, name))
 
     def validate(self, model: Transformer) -> None:
         """Raise InputError unless the model can serve the request: its vocabulary and its context length."""
@@ -237,10 +236,6 @@ class Sequence:
     def num_pending_tokens(self) -> int:
         """Number of tokens whose keys and values must be computed before the next token can be sampled."""
         return len(self.token_ids) - self.num_computed_tokens
-
-
-def _is_int(value: object, lowest: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= lowest
 
 
 def _require_number(name: str, value: object, lowest: float, highest: float, expected: str) -> None:
