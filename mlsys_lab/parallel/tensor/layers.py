@@ -28,7 +28,7 @@ class ColumnParallelLinear(nn.Linear):
     """
 
     def __init__(self, linear: nn.Linear, group: Rank) -> None:
-        super().__init__(linear.in_features, linear.out_features // group.size, bias=linear.bias is not None)
+        super().__init__(linear.in_features, linear.out_features // group.size, linear.bias is not None, device="meta")
         self.weight = shard_parameter(linear.weight, 0, group)
         if linear.bias is not None:
             self.bias = shard_parameter(linear.bias, 0, group)
@@ -48,7 +48,7 @@ class RowParallelLinear(nn.Linear):
         group: Rank,
         reduce: Callable[[torch.Tensor, Rank], torch.Tensor] = reduce_from_tensor_parallel_region,
     ) -> None:
-        super().__init__(linear.in_features // group.size, linear.out_features, bias=False)
+        super().__init__(linear.in_features // group.size, linear.out_features, bias=False, device="meta")
         self.weight, self._group, self._reduce = shard_parameter(linear.weight, 1, group), group, reduce
         self.bias = linear.bias
 
@@ -65,7 +65,7 @@ class VocabParallelEmbedding(nn.Embedding):
     """
 
     def __init__(self, embedding: nn.Embedding, group: Rank) -> None:
-        super().__init__(embedding.num_embeddings // group.size, embedding.embedding_dim)
+        super().__init__(embedding.num_embeddings // group.size, embedding.embedding_dim, device="meta")
         self.weight, self._group = shard_parameter(embedding.weight, 0, group), group
         self._vocab_size = embedding.num_embeddings
 

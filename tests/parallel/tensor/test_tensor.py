@@ -215,6 +215,15 @@ def test_uneven_shards_raise(changes: dict[str, Any], p: int, said: str) -> None
         run(lambda rank, config: apply_tensor_parallel(make(config), rank), [replace(GROUPED, **changes)] * p)
 
 
+def test_sharding_draws_no_random_numbers() -> None:
+    def shard(rank: Rank, _: None) -> bool:
+        model, state = make(GROUPED), torch.get_rng_state()
+        apply_tensor_parallel(model, rank)
+        return torch.equal(torch.get_rng_state(), state)
+
+    assert run(shard, [None] * 2).results == [True] * 2
+
+
 def test_a_token_outside_the_full_vocabulary_raises() -> None:
     def look_up(rank: Rank, tokens: torch.Tensor) -> torch.Tensor:
         return apply_tensor_parallel(make(GROUPED), rank)(tokens)
