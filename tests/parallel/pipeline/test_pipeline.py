@@ -242,10 +242,13 @@ def test_as_many_targets_as_inputs() -> None:
         run(train, [None])
 
 
-@pytest.mark.parametrize(("layers", "sizes"), [(6, [2, 1, 2, 1]), (5, [2, 1, 1, 1]), (7, [2, 2, 2, 1]), (8, [2] * 4)])
+@pytest.mark.parametrize(("layers", "sizes"), [(6, [1, 2, 2, 1]), (5, [1, 2, 1, 1]), (7, [2, 2, 2, 1]), (8, [2] * 4)])
 def test_layers_are_spread_over_stages_as_the_docstring_says(layers: int, sizes: list[int]) -> None:
     config = TransformerConfig("deep", n_layers=layers, d_model=8, n_heads=2, d_ff=8, vocab_size=5, context=4)
     stages = [TransformerChunk(Transformer(config), number, 4, torch.arange(4)) for number in range(4)]
     kept = [sum(not isinstance(block, nn.Identity) for block in stage.model.blocks) for stage in stages]
     assert kept == sizes
-    assert "6 layers in 4 chunks are [2, 1, 2, 1]" in str(TransformerChunk.__doc__)
+    layout = Layout(pipeline=4)
+    assert max(kept) == layout.stage_layers(config)
+    assert kept[0] == layout.stage_layers(config, first=True) and kept[-1] == layout.stage_layers(config, last=True)
+    assert "6 layers in 4 chunks are [1, 2, 2, 1]" in str(TransformerChunk.__doc__)
