@@ -4,6 +4,7 @@
 class Scheduler:
     def __init__(self, block_manager, config):
         self.block_manager, self.config, self.now_s, self.num_steps = block_manager, config, 0.0, 0
+        self.num_added = 0
         self.all = []  # in the order of arrival
         self.admitted = set()
 
@@ -21,7 +22,8 @@ class Scheduler:
 
     def add(self, prompt_token_ids, max_tokens):
         token_ids = list(prompt_token_ids)
-        self.all.append(Sequence(self.num_steps, token_ids, len(token_ids), max_tokens, self.now_s))
+        self.all.append(Sequence(self.num_added, token_ids, len(token_ids), max_tokens, self.now_s))
+        self.num_added += 1
         return self.all[-1]
 
     def update_from_output(self, output, token_ids):
