@@ -116,7 +116,7 @@ class BlockManager:
         return -(-num_tokens // self.block_size)
 
     def allocate_prefix(self, seq: Sequence) -> int:
-        """Put the cached blocks of its prefix in a new sequence's block table; returns the number of cached tokens.
+        """Start a new sequence's block table with the cached blocks of its prefix; return the number of cached tokens.
 
         The last token is never taken from the cache: its logits are needed to sample the next one.
         """
@@ -144,7 +144,7 @@ class BlockManager:
         return True
 
     def cache_full_blocks(self, seq: Sequence) -> None:
-        """Add the blocks that computed tokens have filled to the prefix cache."""
+        """Add newly filled blocks to the prefix cache."""
         for index in range(len(seq.block_hashes), seq.num_computed_tokens // self.block_size):
             seq.block_hashes.append(self._hash_block(seq, index, seq.block_hashes))
             self.pool.cache(seq.block_table[index], seq.block_hashes[-1])

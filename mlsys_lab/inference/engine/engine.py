@@ -57,7 +57,7 @@ class Engine:
         return self.scheduler.is_idle
 
     def add_request(self, request: Request, *, priority: int = 0, cache_salt: str | None = None) -> int:
-        """Queue the sequences of a request and return its id; a request of higher `priority` is served earlier.
+        """Queue the sequences of a request and return its id; a higher `priority` is served earlier, unlike in vLLM.
 
         Raises InputError if the model cannot serve the request, or if it can outgrow the cache.
         """
@@ -96,7 +96,10 @@ class Engine:
             self._finish(seq)
 
     def run(self) -> dict[int, list[CompletionOutput]]:
-        """Step until every request has finished; returns the completions of each request."""
+        """Step until every request has finished.
+
+        Returns the completions that finished during this call, by request id and in order of sequence index.
+        """
         completions: dict[int, dict[int, CompletionOutput]] = {}
         while not self.is_idle:
             for output in self.step():

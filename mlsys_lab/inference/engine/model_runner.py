@@ -63,7 +63,7 @@ class KVCache:
             write_slots(kv, slots, x)
 
     def load(self, layer: int, slots: Slots) -> tuple[torch.Tensor, torch.Tensor]:
-        """Load keys and values of one layer from slots (...): two of (..., K, H), in the model's dtype."""
+        """Load (keys, values) of one layer from slots (...): each (..., K, H), in the model's dtype."""
         keys, *values = (self._load_one(kv_index, layer, slots) for kv_index in range(len(self.kv)))
         return keys, values[0] if values else keys[..., : self.v_head_dim]
 
@@ -73,7 +73,7 @@ class KVCache:
 
 
 def read_slots(tensor: torch.Tensor, slots: Slots) -> torch.Tensor:
-    """Rows of (slots, ...); a view for a range, else a copy by `index_select`, 4 times faster than `tensor[slots]`."""
+    """Rows of (slots, ...); a view for a range, else a copy by `index_select`, faster than `tensor[slots]`."""
     if isinstance(slots, range):
         return tensor[slots.start : slots.stop]
     return tensor.index_select(0, slots.flatten()).view(*slots.shape, *tensor.shape[1:])
@@ -188,7 +188,11 @@ class PagedAttention:
 
     @staticmethod
     def supports(model: Transformer, kv_cache: KVCache) -> bool:
-        """Whether the kernel can run: no latent attention, no ALiBi, no quantized cache, and Triton is installed."""
+        """Whether the kernel can run: Triton is installed, and the model and its cache are supported.
+
+        Not supported: latent attention, ALiBi, subclasses of `KVCache`, other dtypes than `DTYPES` and head dimensions
+        above `MAX_HEAD_DIM` of `mlsys_lab.kernels.tiles`.
+        """
         config, is_plain = model.config, type(kv_cache) is KVCache
         if not is_plain or config.latent is not None or config.position == "alibi" or find_spec("triton") is None:
             return False

@@ -36,8 +36,8 @@ def sample(states: Sequence[SequenceState], logits: torch.Tensor) -> list[tuple[
     """Sample the next token of each of R sequences from logits (R, V); returns it with its log-probability.
 
     The log-probability is the model's own, before temperature, penalty and filters. One random number is drawn from
-    each generator, even if greedy. The number of GPU synchronizations is independent of the batch size. Raises
-    InputError, before any number is drawn, if logits are NaN.
+    each generator, even if greedy. The host waits for the GPU once per distinct SamplingParams, and once per sequence
+    with a repetition penalty. Raises InputError, before any number is drawn, if logits are NaN.
     """
     if not states:
         return []
@@ -105,7 +105,7 @@ def keep_top_k(logits: torch.Tensor, k: int) -> torch.Tensor:
 
 
 def keep_top_p(logits: torch.Tensor, p: float) -> torch.Tensor:
-    """Keep the nucleus: the smallest set of tokens with total probability p (arXiv:1904.09751, §3.1)."""
+    """Keep the nucleus: the fewest likeliest tokens whose total probability is at least p (arXiv:1904.09751, §3.1)."""
     ordered = logits.sort(descending=True, stable=True)
     ordered_probabilities = ordered.values.softmax(-1)
     likelier = ordered_probabilities.cumsum(-1) - ordered_probabilities  # probability of all likelier tokens

@@ -1,4 +1,4 @@
-"""Requests, the sequences that serve them, and their outputs: plain data, without torch."""
+"""Requests, sequences and their outputs; importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Detokenizer(Protocol):
     """Incremental detokenizer of one sequence, which also looks for stop strings."""
 
     text: str
-    """Final part of the text: what no later token can change."""
+    """Stable prefix of the text, which no later token can change."""
 
     def add(self, token_id: int) -> int | None:
         """Append a token; if it completes a stop string, return how many of the tokens to keep, else None."""
@@ -79,7 +79,7 @@ class Request:
     A sequence ends when its last tokens equal one of `stop`, sequences of token ids that are then cut off; an
     end-of-text token is the stop sequence (id,). `detokenizer` makes the detokenizer of each sequence, which may end
     the sequence at a stop string. `on_token` is called with each sampled token of all `n` sequences. Raises
-    InputError if no model could serve the values.
+    InputError for values that are invalid for every model.
     """
 
     prompt_token_ids: abc.Sequence[int]
@@ -97,7 +97,7 @@ class Request:
             require_integer(name, getattr(self, name))
 
     def validate(self, model: Transformer) -> None:
-        """Raise InputError unless the model can serve the request: its vocabulary and its context length."""
+        """Raise InputError for tokens outside the model's vocabulary, and if the request exceeds its context length."""
         c, num_prompt_tokens = model.config, len(self.prompt_token_ids)
         for name, tokens in (("prompt", self.prompt_token_ids), *(("stop sequence", tokens) for tokens in self.stop)):
             if unknown := [token for token in tokens if not 0 <= token < c.vocab_size]:
@@ -118,8 +118,8 @@ class CompletionOutput:
     """Finished output sequence, without the prompt and the stop sequence.
 
     `logprobs` are the natural logarithms of the probabilities that the model gave to the tokens, before temperature,
-    penalty and filters. `text` is None for a request without a detokenizer; a stop string may begin within the last
-    token, whose text then goes beyond `text`.
+    penalty and filters. `text` is None for a request without a detokenizer. If a stop string begins inside the
+    last token, that token is still in `token_ids`, so that decoding them gives more than `text`.
     """
 
     token_ids: tuple[int, ...]
@@ -132,7 +132,8 @@ class CompletionOutput:
 class RequestOutput:
     """New tokens that one step generated for sequence `index` of request `request_id`.
 
-    `text` is the newly final text, None without a detokenizer; `completion` is set once the sequence has finished.
+    `text` is the text that became stable in this step, None without a detokenizer; `completion` is set once the
+    sequence has finished.
     """
 
     request_id: int
@@ -210,8 +211,9 @@ class Sequence:
 
     The first `num_computed_tokens` tokens have their keys and values in the blocks of `block_table`, in this order;
     `block_hashes` are those of the full blocks, `prefix_hashes` those that were looked up for admission.
-    `num_cached_tokens` counts the tokens that were found in the prefix cache. Sequences with different `cache_salt` share no blocks. `sort_key` orders sequences: the lowest is scheduled
-    first and preempted last.
+    `num_cached_tokens` counts the tokens found in the prefix cache, summed over all admissions of the sequence.
+    Sequences with different `cache_salt` share no blocks. `sort_key` orders sequences: the lowest is scheduled first
+    and preempted last.
     """
 
     seq_id: int
