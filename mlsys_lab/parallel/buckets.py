@@ -1,4 +1,4 @@
-"""Gradient buckets: parameters flattened into one array each, communicated while the backward pass is still running."""
+"""Gradient buckets: parameters that are communicated together, while the backward pass is still running."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class FlatParameters:
-    """Parameters of one dtype and device, in order, viewed as one flat array of `numel` elements."""
+    """Parameters of one dtype and device, copied to and from one flat tensor of `numel` elements."""
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.parameters = list(parameters)
@@ -29,7 +29,7 @@ class FlatParameters:
         return torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
 
     def write_values(self, flat: torch.Tensor) -> None:
-        """Set all values from a flat array, cast to the parameters' dtype."""
+        """Set all values from a flat tensor, cast to the parameters' dtype."""
         for parameter, values in self.split(flat):
             parameter.data.copy_(values)
 
@@ -45,7 +45,7 @@ class FlatParameters:
         return torch.cat([parameter.grad.reshape(-1) for parameter in self.parameters if parameter.grad is not None])
 
     def write_gradients(self, flat: torch.Tensor) -> None:
-        """Set all gradients from a flat array, in place."""
+        """Set all gradients from a flat tensor, in place."""
         for parameter, values in self.split(flat):
             assert parameter.grad is not None
             parameter.grad.copy_(values)
@@ -56,7 +56,7 @@ class FlatParameters:
             parameter.grad = None
 
     def split(self, flat: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-        """Yield each parameter with its elements of a flat array, in the parameter's shape."""
+        """Yield each parameter with its elements of a flat tensor, in the parameter's shape."""
         chunks = torch.split(flat, [parameter.numel() for parameter in self.parameters])
         for parameter, chunk in zip(self.parameters, chunks, strict=True):
             yield parameter, chunk.view(parameter.shape)
@@ -86,7 +86,7 @@ def assign_buckets(parameters: Iterable[nn.Parameter], bucket_bytes: float) -> l
 
 
 class BucketReducer(Generic[Result]):
-    """Starts each bucket's collective during the backward pass, once all gradients of it and of earlier buckets exist.
+    """Starts each bucket's collective in the backward pass, once its gradients and those of earlier buckets exist.
 
     Collectives thus start in the same order on every rank, in whatever order gradients arrive. Each gradient that
     arrives advances all collectives in flight by one step. In torch: DDP's `Reducer`.

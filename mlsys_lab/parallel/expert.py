@@ -1,7 +1,7 @@
 """Expert parallelism: each rank holds some experts, and tokens are dispatched to them and combined back.
 
 GShard (arXiv:2006.16668, §3). Letters: B sequences, T tokens of each, n = B·T tokens of this rank, D d_model,
-E experts, A experts that a token uses (top-A routing), R rows that are dispatched, p ranks.
+E experts, k experts that a token uses (top-k routing), R rows that are dispatched, p ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOKENS, COUNTS = "tokens of experts", "counts of experts"
 
 @dataclass(frozen=True)
 class Routing:
-    """Rows to dispatch, sorted by expert: R of at most n·A.
+    """Rows to dispatch, sorted by expert: R of at most n·k.
 
     `token_indices` (R,) is each row's token, `topk_index` (R,) the position of its expert among the token's choices
     (0 for the first choice), `tokens_per_expert` (E,) the number of rows for each expert, and `num_dropped` the number
@@ -40,9 +40,9 @@ class Routing:
 
 
 def route(expert_ids: torch.Tensor, num_experts: int, capacity_factor: float | None = None) -> Routing:
-    """Sort choices by expert: expert_ids (n, A), the experts that each token chose, best first.
+    """Sort choices by expert: expert_ids (n, k), the experts that each token chose, best first.
 
-    capacity_factor: each expert takes at most ⌈factor·n·A/E⌉ rows from this rank, first choices before second ones and
+    capacity_factor: each expert takes at most ⌈factor·n·k/E⌉ rows from this rank, first choices before second ones and
     earlier tokens before later ones; the remaining choices are dropped (GShard, §2.2). None means no limit. Raises
     InputError unless the factor is positive.
     """
@@ -84,7 +84,7 @@ class ExpertParallelMoE(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Dispatch tokens to their experts and combine the weighted results: (B, T, D) -> (B, T, D)."""
         tokens = x.flatten(0, 1)  # (n, D)
-        best = self.router(tokens).topk(self.top_k)  # values and indices (n, A)
+        best = self.router(tokens).topk(self.top_k)  # values and indices (n, k)
         weights = best.values.softmax(-1, dtype=torch.promote_types(x.dtype, torch.float32)).to(x.dtype)
         routing = route(best.indices, self.num_experts, self.capacity_factor)
         self.num_dropped = routing.num_dropped
@@ -137,7 +137,7 @@ class _AllToAllTokens(torch.autograd.Function):
 
 
 def load_balancing_loss(logits: torch.Tensor, expert_ids: torch.Tensor, group: Rank) -> torch.Tensor:
-    """Load-balancing auxiliary loss E·Σ fᵢ·Pᵢ: router logits (n, E), chosen experts (n, A) -> scalar.
+    """Load-balancing auxiliary loss E·Σ fᵢ·Pᵢ: router logits (n, E), chosen experts (n, k) -> scalar.
 
     fᵢ is the fraction of all ranks' choices that went to expert i, Pᵢ its mean probability over this rank's tokens
     (Switch Transformers, arXiv:2101.03961, §2.2). Averaged over ranks with equally many tokens, it is the loss of one

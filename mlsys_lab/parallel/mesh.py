@@ -1,4 +1,4 @@
-"""Device mesh: ranks on a grid whose axes are kinds of parallelism, in the order of `mlsys_lab.flops.Layout`."""
+"""Device mesh: ranks on a grid with one axis per kind of parallelism, tensor innermost."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Gradient compression: averages gradients in fewer bytes, as block-quantized int8 or as low-rank products (PowerSGD).
 
-Both keep the compression error of a step and add it to the next step's gradients (error feedback, Seide et al. 2014;
-Karimireddy et al., arXiv:1901.09847), so that nothing is lost, only delayed. Letters: p ranks, a gradient (n, m), rank
-r.
+Both keep the compression error of this rank's gradients and add it to the next step's (error feedback, Seide et al.
+2014; Karimireddy et al., arXiv:1901.09847). Letters: p ranks, a gradient (n, m), matrix rank r.
 """
 
 from __future__ import annotations

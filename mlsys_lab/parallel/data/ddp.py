@@ -99,8 +99,8 @@ def loss_weights(tokens: Sequence[int], group: Rank) -> list[float]:
 
     Weighted like this, gradients accumulated over micro-batches and averaged over the p ranks are those of the mean
     loss over ALL tokens of all ranks. Unweighted, tokens of short sequences would count more than those of long ones.
-    Costs one scalar all-reduce. A micro-batch of padding only has weight 0. Raises InputError if no rank has a
-    token.
+    Costs one scalar all-reduce. A micro-batch that is all padding has weight 0. Raises InputError if no rank
+    has a token.
     """
     if any(count < 0 for count in tokens):
         raise InputError("tokens of a micro-batch must not be negative", got=list(tokens))

@@ -22,14 +22,14 @@ COMM_KINDS = KINDS[:2]
 class Pipeline:
     """This rank's chunks of a model that is split by layers over the ranks of `group`.
 
-    chunks: this rank's modules, each from one tensor to one tensor. Of the model's v·p chunks, in order of application,
+    chunks: this rank's modules; each maps one tensor to one tensor. Of the model's v·p chunks, in order of application,
     rank r holds r, p + r, 2p + r and so on. In torch: `torch.distributed.pipelining`.
     """
 
     def __init__(self, chunks: Sequence[nn.Module], group: Rank) -> None:
         if not chunks or (group.size == 1 and len(chunks) > 1):
             got = f"{len(chunks)} on each of {group.size} ranks"
-            raise InputError("a pipeline needs at least one model chunk a rank, and exactly one on one rank", got=got)
+            raise InputError("a pipeline needs at least one model chunk per rank, and exactly one on one rank", got=got)
         self.chunks, self._group = list(chunks), group
         # A channel for each direction and chunk, so that a message never queues behind one of another chunk.
         ranks, indices = range(group.size), range(len(chunks))

@@ -24,7 +24,9 @@ LOSS = "loss"
 class ColumnParallelLinear(nn.Linear):
     """Linear layer sharded by output features: (..., I) -> (..., O/p), without communication.
 
-    Built from the full layer, which every rank has. Raises InputError unless p divides O.
+    Unlike Megatron's, it does not all-reduce the gradient of its input: the caller passes the input through
+    `copy_to_tensor_parallel_region`. Built from the full layer, which every rank has. Raises InputError unless p
+    divides O.
     """
 
     def __init__(self, linear: nn.Linear, group: Rank) -> None:
@@ -70,7 +72,10 @@ class VocabParallelEmbedding(nn.Embedding):
         self._vocab_size = embedding.num_embeddings
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """Look up ids in this rank's rows, zeros for all other ids, and all-reduce. IndexError for an unknown id."""
+        """Look up ids in this rank's rows, use zeros for all others, and all-reduce.
+
+        Raises IndexError for an unknown id, as torch's embedding does.
+        """
         if token_ids.numel() and not 0 <= int(token_ids.min()) <= int(token_ids.max()) < self._vocab_size:
             raise IndexError("token outside the vocabulary")
         local_ids, is_local = local_token_ids(token_ids, self.num_embeddings, self._group)

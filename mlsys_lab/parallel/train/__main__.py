@@ -1,9 +1,9 @@
 """Train a small transformer on this book's text in any layout, or simulate a training step on many GPUs.
 
 torchrun starts a process for each rank; without it the ranks are threads of this process, which take turns: slower,
-with the same losses. Progress lines show the loss before each update in nats a token, tokens a second, and MFU, the
-fraction of this machine's peak FLOP/s. The last lines compare the bytes sent, by purpose, with their closed form. The
-loss does not depend on the layout, except for rounding.
+with the same losses. Progress lines show the loss before each update in nats per token, tokens per second, and MFU, the
+fraction of this machine's peak FLOP/s. The last lines compare the bytes sent, by traffic tag, with their closed form.
+The loss does not depend on the layout, except for rounding.
 
 examples:
   torchrun --nproc-per-node 4 -m mlsys_lab.parallel.train --layout data=2,tensor=2
@@ -105,7 +105,7 @@ def simulate(args: argparse.Namespace) -> list[str]:
     if not fitting:
         got = f"{replica} ranks of tensor, context and pipeline parallelism"
         raise InputError("no number of simulated ranks is a multiple of the layout's", got=got, expected=SIMULATED)
-    lines = [f"{config.name}, {tokens} tokens a sequence, H100s in nodes of {h100.node}, computing at their peak"]
+    lines = [f"{config.name}, {tokens} tokens per sequence, H100s in nodes of {h100.node}, computing at their peak"]
     required_bytes = []
     for ranks in fitting:
         wide = layout.replace(data=ranks // replica)

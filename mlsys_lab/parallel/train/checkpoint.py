@@ -1,10 +1,10 @@
 """Checkpoints that resume in any layout, written so that a kill at any moment leaves the last complete one.
 
-A checkpoint is a folder, `step-00000120`: one file of tensors from each rank, with what no earlier rank has saved, and
-a manifest. Ranks write to a temporary folder, which is renamed after everything is on the disk, so a folder of the
-final name was complete when it got that name. Each saved shard says which elements of which parameter it holds; a
-reader puts parameters together and reshards them for its own layout. All ranks must see the same folders. In torch:
-`torch.distributed.checkpoint`.
+A checkpoint is a folder, `step-00000120`: one safetensors file per rank, with the shards of which that rank has the
+primary copy, and a manifest. Ranks write to a temporary folder, which is renamed after everything is on the disk, so a
+folder of the final name was complete when it got that name. Each saved shard says which elements of which parameter it
+holds; a reader puts parameters together and reshards them for its own layout. All ranks must see the same folders. In
+torch: `torch.distributed.checkpoint`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ class IncompleteCheckpointError(InputError):
 
 @dataclass(frozen=True)
 class CheckpointShard:
-    """Flat elements from `start` on of shard `index` of `num_shards` of a parameter, sharded along `dim`."""
+    """A run of flat elements, from `start` on, in a parameter's tensor-parallel shard.
+
+    The shard is number `index` of `num_shards` along `dim`.
+    """
 
     name: str
     dim: int
@@ -93,7 +96,9 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def restore_latest(trainer: Trainer, folder: Path, log: Callable[[str], object]) -> None:
-    """Resume a new trainer from the newest complete checkpoint in a folder, if any; `log` gets a line for each.
+    """Resume a new trainer from the newest complete checkpoint in a folder, if any.
+
+    `log` is called with one line per checkpoint tried.
 
     Incomplete checkpoints are skipped. Raises InputError for a checkpoint of another model or run, and if all are
     incomplete.

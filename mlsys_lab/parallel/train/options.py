@@ -27,7 +27,7 @@ SEQUENCE_TOKENS = 64
 
 
 def parse_layout(text: str) -> Layout:
-    """Parse a layout from the command line; InputError, in one line, for an unknown part.
+    """Parse a layout from the command line; raises InputError for an unknown part.
 
     >>> parse_layout("data=2,tensor=2,zero=1,sequence-parallel,recompute=full").devices
     4

@@ -102,7 +102,7 @@ def measure_peak(rank: Rank) -> float:
 
 
 def sum_over_ranks(rank: Rank, sent: Counter[str]) -> Counter[str]:
-    """Bytes that all ranks have sent, by purpose."""
+    """Bytes that all ranks have sent, by traffic tag."""
     own = torch.from_numpy(np.frombuffer(json.dumps(sent).encode(), dtype=np.uint8).copy())
     total: Counter[str] = Counter()
     for one in all_gather(rank, own):
@@ -114,7 +114,7 @@ def byte_table(sent: Counter[str], predicted: dict[str, float], steps: int) -> l
     """Table of the bytes sent in a step, counted and predicted by the closed forms; empty without a step."""
     if not steps or not sent:
         return []
-    lines = [f"{'bytes sent a step, all ranks':<34}{'counted':>14}{'closed form':>14}"]
+    lines = [f"{'bytes sent per step, all ranks':<34}{'counted':>14}{'closed form':>14}"]
     for purpose in sorted(predicted.keys() | sent.keys(), key=lambda one: -predicted.get(one, 0)):
         lines.append(f"{purpose:<34}{sent[purpose] / steps:14,.0f}{predicted.get(purpose, 0):14,.0f}")
     return lines

@@ -20,14 +20,16 @@ LATENCY_S = 5e-6
 """Latency of a message; a collective of n ranks has n - 1 of them, one after the other."""
 Axes = tuple[str, ...]
 TENSOR: Axes = ("tensor",)
+"""Mesh axis along which tensor-parallel ranks differ."""
 CONTEXT: Axes = ("context",)
+"""Mesh axis along which context-parallel ranks differ."""
 REPLICAS: Axes = ("context", "data")
-"""Mesh axes along which ranks communicate; along the last two they hold the same parameters."""
+"""Mesh axes along which ranks hold the same parameters."""
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of the parts of a step: of one layer and micro-batch, except for `head` and `send`, of a stage."""
+    """Seconds per layer and micro-batch; `head` and `send` per stage and micro-batch."""
 
     forward: float
     head: float

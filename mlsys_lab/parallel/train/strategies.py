@@ -23,7 +23,7 @@ ADAM: dict[str, Any] = {"betas": BETAS, "weight_decay": WEIGHT_DECAY}
 
 
 class ParameterShard:
-    """The elements of some flattened parameters that this rank updates: `parameter` holds those from `start` on."""
+    """This rank's slice of the flattened bucket `flat`: `parameter` holds its elements from `start` on."""
 
     def __init__(self, flat: FlatParameters, parameter: nn.Parameter, group: Rank) -> None:
         self.flat, self.parameter, self._group = flat, parameter, group
@@ -31,7 +31,7 @@ class ParameterShard:
         self.start = sum(lengths[: group.rank])
 
     def local_slice(self, flat: torch.Tensor) -> torch.Tensor:
-        """This rank's elements of an array with one number for each element of the parameters, in the shard's shape."""
+        """This rank's slice of a tensor that has the flattened bucket's length."""
         return split_chunks(flat, self._group.size)[self._group.rank].view(self.parameter.shape)
 
 
@@ -59,7 +59,7 @@ class DataParallelStrategy(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """Update the shards, restore what other ranks need of them, and free gradients."""
+        """Update the shards, all-gather the new weights where ranks keep full ones, and free gradients."""
 
 
 class DDPStrategy(DataParallelStrategy):
@@ -155,8 +155,7 @@ def make_strategy(
 ) -> DataParallelStrategy:
     """The strategy of a ZeRO stage, 0 (DDP) to 3, for a module on the ranks of `group`.
 
-    separate_parameter: a parameter that is sharded by itself, so that ranks with another model chunk that has it too
-    keep equal shards of it.
+    separate_parameter: the tied embedding, sharded separately so that first and last stage hold the same slices of it.
     """
     if zero_stage == 0:
         return DDPStrategy(module, group)
@@ -167,7 +166,7 @@ def make_strategy(
 class ModelChunk:
     """A module that a pipeline calls, with the strategies of its parameters: one, or two where it has experts.
 
-    expert_parameters: those whose replicas are other ranks than those of the remaining parameters. separate_parameter:
+    expert_parameters: parameters of experts, which are replicated over `mesh.expert_replicas` only. separate_parameter:
     as in `make_strategy`.
     """
 

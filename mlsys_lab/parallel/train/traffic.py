@@ -1,4 +1,4 @@
-"""Closed form of the bytes that a training step of a layout sends, by traffic tags."""
+"""Closed-form prediction of the bytes sent in a training step, per traffic tag."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from mlsys_lab.parallel.train.trainer import MEAN_LOSS, TIED
 from mlsys_lab.parallel.zero.optimizer import NORM, WEIGHTS
 
 NUMBER_BYTES = 8
-"""A norm or a loss is sent as one number in float64."""
+"""Bytes of a scalar that is sent: float64 norms and losses, int64 counts."""
 
 
 def predict_bytes(
     config: TransformerConfig, layout: Layout, *, batch: int, tokens: int, element_bytes: int
 ) -> dict[str, float]:
-    """Bytes that all ranks together send in a step of `Trainer` on `batch` sequences of `tokens` each, by purpose.
+    """Bytes that all ranks together send in a step of `Trainer` on `batch` sequences of `tokens` each, per traffic tag.
 
-    Weights, activations and gradients all have `element_bytes`. Purposes without messages are left out. Assumes equal
+    Weights, activations and gradients all have `element_bytes`. Tags without messages are left out. Assumes equal
     expert loads. Counts too few gradient bytes for biases added after a sum: they are replicated, and are counted as
     sharded.
     """

@@ -37,7 +37,10 @@ EMBEDDING = "embedding.weight"
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A run apart from model, data and layout; the arguments of `mlsys_lab.models.training.train`."""
+    """Hyperparameters of a run, as in `mlsys_lab.models.training.train`.
+
+    `batch` sequences of `sequence` tokens per step, `steps` steps, peak learning rate `rate`, `seed` of the data order.
+    """
 
     batch: int
     sequence: int
@@ -52,8 +55,9 @@ class Trainer:
     model: the full model, the same on every rank; each rank keeps its shard of it. ids (D,): the data set's token ids.
     `steps_done` counts the steps taken. Pipelines run 1F1B, interleaved with several model chunks; context parallelism
     is ring attention in zigzag order; experts are sharded over neighbouring data ranks; ZeRO shards over the replicas
-    (data and context ranks). Gradients are clipped by their norm over all ranks. Raises InputError where the layout
-    does not fit the model, the configuration or the number of ranks.
+    (data and context ranks). Gradients are clipped by their norm over all ranks. With experts, the loss has no
+    load-balancing term. Raises InputError where the layout does not fit the model, the configuration or the number of
+    ranks.
     """
 
     def __init__(self, model: Transformer, ids: Tokens, config: TrainConfig, layout: Layout, world: Rank) -> None:
@@ -98,7 +102,7 @@ class Trainer:
         return ModelChunk(chunk, expert_parameters, mesh, layout.zero_stage, tied)
 
     def step(self) -> float:
-        """Train on the next batch; return its mean loss before the update, in nats a token, on every rank."""
+        """Train on the next batch; return its mean loss before the update, in nats per token, on every rank."""
         config, mesh, shards = self.config, self.mesh, [shard.parameter for _, shard in self.shards()]
         windows = training.windows(self._ids, next(self.batches), config.sequence)  # (B, T + 1)
         own = torch.split(windows.chunk(mesh.data.size)[mesh.data.rank], self.layout.micro_batch)

@@ -48,13 +48,15 @@ class FSDP(nn.Module):
     backward pass. All ranks start from rank 0's parameters and buffers; buffers that training changes are not
     synchronised. While one layer computes, the next one's weights are prefetched.
 
-    compute_dtype: of unsharded weights and their gradients; shards and accumulated gradients keep the parameters'
+    compute_dtype: dtype of unsharded weights and their gradients; shards and accumulated gradients keep the parameters'
     dtype.
     replica_group: the ranks of other sharding groups with the same shards as this one (hybrid sharding, HSDP): weights
-    then travel within `group`, gradients of shards also across replicas. separate_parameter: a parameter outside the
-    ModuleLists that forms a unit of its own, so that its shards equal those of another module that has it too.
-    collectives, secondary_group: ZeRO++. How weights and gradients are sent; and neighbours, such as those of a node,
-    that keep a second sharded copy of the weights, from which the backward pass gathers.
+    then travel within `group`, gradients of shards also across replicas.
+    separate_parameter: a tied embedding that another pipeline stage has too; it is a unit of its own, outside the
+    ModuleLists, so that both stages hold the same slices of it.
+    collectives: how weights and gradients are sent, `Int8Collectives` for ZeRO++.
+    secondary_group: ranks, usually of one node, that keep a second sharded copy of the weights, from which the backward
+    pass gathers (ZeRO++).
 
     Modules return tensors, alone or in tuples, lists, mappings and dataclasses. Call
     `finish_gradient_synchronization()` between `backward()` and the optimizer's step, with several micro-batches after
@@ -107,7 +109,7 @@ class FSDP(nn.Module):
 
     @property
     def units(self) -> list[tuple[FlatParameters, nn.Parameter]]:
-        """Each unit's parameters, with this rank's shard of them."""
+        """Each unit's bucket, with this rank's shard of it."""
         return [(unit.flat, unit.shard) for unit in self._units]
 
     def finish_gradient_synchronization(self) -> None:
@@ -257,7 +259,7 @@ def find_units(
 
     Only outermost ModuleLists count; entries that are containers themselves are replaced by their entries. A parameter
     of several entries belongs to the module, which is unsharded while they run. Frozen parameters belong to no unit.
-    `separate_parameter`, one of the module's own, is a unit by itself. Raises InputError if a unit has several dtypes.
+    `separate_parameter`, a tied embedding, is a unit by itself. Raises InputError if a unit has several dtypes.
     """
     layers: dict[str, nn.Module] = {}
     for name, child in module.named_modules():

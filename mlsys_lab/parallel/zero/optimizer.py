@@ -160,8 +160,8 @@ def clip_grad_norm(
     """Scale sharded gradients so that their norm over all ranks is at most `max_norm`; return the norm before scaling.
 
     Each rank's own norm would scale its shard by a different factor. Costs one scalar all-reduce. Shards of a
-    `ShardedOptimizer` have gradients after `reduce_gradients`. weights: one tensor per shard, of its shape: 0 for
-    elements that another rank of the group counts too, else 1.
+    `ShardedOptimizer` have gradients after `reduce_gradients`. weights: one tensor per shard, of its shape: 1 on
+    exactly one of the ranks that hold an element, 0 on the others.
     """
     given = list(shards)
     masks = [torch.ones(())] * len(given) if weights is None else list(weights)
