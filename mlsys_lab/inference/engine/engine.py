@@ -9,9 +9,9 @@ import torch
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.engine.block_manager import BlockManager
 from mlsys_lab.inference.engine.model_runner import ModelRunner
-from mlsys_lab.inference.engine.sampler import create_sequence_states, sample
+from mlsys_lab.inference.engine.sampler import create_generation_states, sample
 from mlsys_lab.inference.engine.scheduler import Scheduler, SchedulerConfig, SchedulerOutput
-from mlsys_lab.inference.engine.sequence import CompletionOutput, Request, RequestOutput, Sequence, SequenceState
+from mlsys_lab.inference.engine.sequence import CompletionOutput, GenerationState, Request, Sequence, SequenceDelta
 
 if TYPE_CHECKING:
     from mlsys_lab.models import Transformer
@@ -47,8 +47,8 @@ class Engine:
         self.scheduler = scheduler
         self._check_blocks(num_blocks, block_size)
         self.model_runner = self.model_runner_class(model, num_blocks, block_size)
-        self.last_output: SchedulerOutput | None = None
-        self._states: dict[Sequence, SequenceState] = {}
+        self.last_scheduler_output: SchedulerOutput | None = None
+        self._states: dict[Sequence, GenerationState] = {}
         self._num_requests = 0
 
     @property
@@ -64,17 +64,17 @@ class Engine:
         request.validate(self.model)
         request_id = self._num_requests
         prompt, max_tokens = request.prompt_token_ids, request.max_tokens
-        for state in create_sequence_states(request, request_id):
+        for state in create_generation_states(request, request_id):
             seq = self.scheduler.add(prompt, max_tokens, priority=priority, cache_salt=cache_salt)
             self._states[seq] = state
         self._num_requests += 1
         return request_id
 
-    def step(self) -> list[RequestOutput]:
+    def step(self) -> list[SequenceDelta]:
         """Run one step and return the tokens it generated, none if it only computed parts of prompts."""
         if self.scheduler.is_idle:
             return []
-        self.last_output = output = self.scheduler.schedule()
+        self.last_scheduler_output = output = self.scheduler.schedule()
         logits = self.model_runner.run(output)
         states = [self._states[seq] for seq in output.sampled]
         sampled = self.sample(output, states, logits)
@@ -108,7 +108,7 @@ class Engine:
         return {request_id: [found[index] for index in sorted(found)] for request_id, found in completions.items()}
 
     def sample(
-        self, output: SchedulerOutput, states: list[SequenceState], logits: list[torch.Tensor]
+        self, output: SchedulerOutput, states: list[GenerationState], logits: list[torch.Tensor]
     ) -> list[list[tuple[int, float]]]:
         """Tokens with log-probabilities of each sampled sequence, from its logits (1, V)."""
         return [[sampled] for sampled in sample(states, torch.cat(logits))] if logits else []

@@ -170,20 +170,20 @@ class PagedAttention:
         *,
         block_size: int,
         num_new_tokens: Sequence[int],
-        context_lens: Sequence[int],
+        seq_lens: Sequence[int],
         block_tables: Sequence[Sequence[int]],
     ) -> None:
         self.kv_cache, self.block_size = kv_cache, block_size
         self.window, self.scale = model.window, model.config.head_dim**-0.5
         device = model.embedding.weight.device
-        rows = zip(block_tables, context_lens, num_new_tokens, strict=True)
+        rows = zip(block_tables, seq_lens, num_new_tokens, strict=True)
         slot_mapping = [compute_slot_mapping(table, block_size, length - n, length) for table, length, n in rows]
         self.slot_mapping = torch.cat(slot_mapping).to(device)  # (Q,)
         widest = max(map(len, block_tables))
         padded = [[*table, *[0] * (widest - len(table))] for table in block_tables]
-        self.block_tables, self.context_lens, self.query_starts = (  # (R, widest), (R,) and (R + 1,)
+        self.block_tables, self.seq_lens, self.query_starts = (  # (R, widest), (R,) and (R + 1,)
             torch.tensor(values, dtype=torch.int32).to(device)
-            for values in (padded, list(context_lens), [0, *accumulate(num_new_tokens)])
+            for values in (padded, list(seq_lens), [0, *accumulate(num_new_tokens)])
         )
 
     @staticmethod
@@ -211,7 +211,7 @@ class PagedAttention:
             keys,  # (blocks, block_size, K, H)
             values,
             self.block_tables,
-            self.context_lens,
+            self.seq_lens,
             self.query_starts,
             window=self.window,
             scale=self.scale,
@@ -261,7 +261,7 @@ class ModelRunner:
                 self.kv_cache,
                 block_size=self.block_size,
                 num_new_tokens=num_new_tokens,
-                context_lens=list(lengths.values()),
+                seq_lens=list(lengths.values()),
                 block_tables=[seq.block_table[: -(-length // self.block_size)] for seq, length in lengths.items()],
             )
         oldest = {seq: self.model.oldest_visible(seq.num_computed_tokens) for seq in lengths}

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.engine.sequence import Request, SamplingParams, SequenceState
+from mlsys_lab.inference.engine.sequence import GenerationState, Request, SamplingParams
 
 
 def make_generators(seed: int | None, n: int) -> list[torch.Generator]:
@@ -26,13 +26,13 @@ def make_generators(seed: int | None, n: int) -> list[torch.Generator]:
     return [torch.Generator().manual_seed(int(child.generate_state(1, np.uint64)[0])) for child in children]
 
 
-def create_sequence_states(request: Request, request_id: int = 0) -> list[SequenceState]:
+def create_generation_states(request: Request, request_id: int = 0) -> list[GenerationState]:
     """Create the state of each of a request's `n` sequences, with its own random generator and no output tokens."""
     generators = make_generators(request.sampling_params.seed, request.n)
-    return [SequenceState(request, generator, request_id, index) for index, generator in enumerate(generators)]
+    return [GenerationState(request, generator, request_id, index) for index, generator in enumerate(generators)]
 
 
-def sample(states: Sequence[SequenceState], logits: torch.Tensor) -> list[tuple[int, float]]:
+def sample(states: Sequence[GenerationState], logits: torch.Tensor) -> list[tuple[int, float]]:
     """Sample the next token of each of R sequences from logits (R, V); returns it with its log-probability.
 
     The log-probability is the model's own, before temperature, penalty and filters. One random number is drawn from

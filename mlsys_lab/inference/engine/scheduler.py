@@ -31,17 +31,17 @@ class SchedulerConfig:
     """Options of the scheduler; raises InputError if the token budget is below `max_num_seqs`.
 
     A step computes up to `max_num_batched_tokens` tokens, its token budget, of up to `max_num_seqs` sequences. One
-    level of priority is worth `steps_per_priority` steps of waiting, so that no sequence starves.
+    level of priority is worth `priority_aging_steps` steps of waiting, so that no sequence starves.
     """
 
     max_num_seqs: int = 16
     max_num_batched_tokens: int = 256
-    steps_per_priority: int = 1000
+    priority_aging_steps: int = 1000
     enable_prefix_caching: bool = True
 
     def __post_init__(self) -> None:
         require_at_least_one(max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.max_num_batched_tokens)
-        require_non_negative(steps_per_priority=self.steps_per_priority)
+        require_non_negative(priority_aging_steps=self.priority_aging_steps)
         if self.max_num_batched_tokens < self.max_num_seqs:
             expected = f"at least {self.max_num_seqs}, one for each sequence"
             raise InputError("max_num_batched_tokens", got=self.max_num_batched_tokens, expected=expected)
@@ -106,7 +106,7 @@ class Scheduler:
             help_ = "ask for fewer tokens, or give the cache more blocks"
             raise InputError("the sequence can outgrow the cache", got=got, expected=f"up to {num_blocks}", help=help_)
         seq_id, self._num_added = self._num_added, self._num_added + 1
-        sort_key = (self.num_steps - priority * self.config.steps_per_priority, seq_id)
+        sort_key = (self.num_steps - priority * self.config.priority_aging_steps, seq_id)
         seq = Sequence(seq_id, token_ids, len(token_ids), max_tokens, sort_key, cache_salt)
         bisect.insort(self.waiting, seq, key=attrgetter("sort_key"))
         return seq

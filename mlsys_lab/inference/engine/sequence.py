@@ -76,30 +76,32 @@ class Detokenizer(Protocol):
 class Request:
     """A prompt to be continued by up to `max_tokens` tokens, `n` times.
 
-    A sequence ends when its last tokens equal one of `stop`, sequences of token ids that are then cut off; an
-    end-of-text token is the stop sequence (id,). `detokenizer` makes the detokenizer of each sequence, which may end
-    the sequence at a stop string. `on_token` is called with each sampled token of all `n` sequences. Raises
-    InputError for values that are invalid for every model.
+    A sequence ends when its last tokens equal one of `stop_token_sequences`, which is then cut off; an end-of-text
+    token is the stop sequence (id,). `make_detokenizer` makes the detokenizer of each sequence, which may end the
+    sequence at a stop string. `on_token` is called with each sampled token of all `n` sequences. Raises InputError for
+    values that are invalid for every model.
     """
 
     prompt_token_ids: abc.Sequence[int]
     max_tokens: int
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
-    stop: abc.Sequence[abc.Sequence[int]] = ()
+    stop_token_sequences: abc.Sequence[abc.Sequence[int]] = ()
     n: int = 1
-    detokenizer: Callable[[], Detokenizer] | None = None
+    make_detokenizer: Callable[[], Detokenizer] | None = None
     on_token: Callable[[int], object] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt_token_ids", _normalize_token_ids("prompt", self.prompt_token_ids))
-        object.__setattr__(self, "stop", tuple(_normalize_token_ids("stop sequence", tokens) for tokens in self.stop))
+        stops = tuple(_normalize_token_ids("stop sequence", tokens) for tokens in self.stop_token_sequences)
+        object.__setattr__(self, "stop_token_sequences", stops)
         for name in ("max_tokens", "n"):
             require_integer(name, getattr(self, name))
 
     def validate(self, model: Transformer) -> None:
         """Raise InputError for tokens outside the model's vocabulary, and if the request exceeds its context length."""
         c, num_prompt_tokens = model.config, len(self.prompt_token_ids)
-        for name, tokens in (("prompt", self.prompt_token_ids), *(("stop sequence", tokens) for tokens in self.stop)):
+        stops = [("stop sequence", tokens) for tokens in self.stop_token_sequences]
+        for name, tokens in (("prompt", self.prompt_token_ids), *stops):
             if unknown := [token for token in tokens if not 0 <= token < c.vocab_size]:
                 raise InputError(f"unknown token in the {name}", got=unknown[0], expected=f"0 to {c.vocab_size - 1}")
         if num_prompt_tokens >= c.context:
@@ -129,7 +131,7 @@ class CompletionOutput:
 
 
 @dataclass(frozen=True)
-class RequestOutput:
+class SequenceDelta:
     """New tokens that one step generated for sequence `index` of request `request_id`.
 
     `text` is the text that became stable in this step, None without a detokenizer; `completion` is set once the
@@ -144,7 +146,7 @@ class RequestOutput:
     completion: CompletionOutput | None
 
 
-class SequenceState:
+class GenerationState:
     """Output of one sequence while it is generated: tokens, log-probabilities and text, and its random generator."""
 
     def __init__(self, request: Request, generator: torch.Generator, request_id: int = 0, index: int = 0) -> None:
@@ -152,7 +154,7 @@ class SequenceState:
         self.output_token_ids: list[int] = []
         self.logprobs: list[float] = []
         self.completion: CompletionOutput | None = None
-        self.detokenizer = request.detokenizer() if request.detokenizer else None
+        self.detokenizer = request.make_detokenizer() if request.make_detokenizer else None
 
     @property
     def token_ids(self) -> list[int]:
@@ -174,7 +176,9 @@ class SequenceState:
         self.output_token_ids.append(token_id)
         self.logprobs.append(logprob)
         num_kept = self.detokenizer.add(token_id) if self.detokenizer else None
-        ending = [len(stop) for stop in self.request.stop if self.output_token_ids[-len(stop) :] == list(stop)]
+        ending = [
+            len(stop) for stop in self.request.stop_token_sequences if self.output_token_ids[-len(stop) :] == list(stop)
+        ]
         if num_kept is not None:
             self._finish(num_kept, "stop")
         elif ending:
@@ -182,7 +186,7 @@ class SequenceState:
         elif not self.num_tokens_left:
             self._finish(len(self.output_token_ids), "length")
 
-    def extend(self, sampled: Iterable[tuple[int, float]]) -> RequestOutput:
+    def extend(self, sampled: Iterable[tuple[int, float]]) -> SequenceDelta:
         """Append the (token, log-probability) pairs of one step, up to the end of the sequence."""
         num_before, text_before = len(self.output_token_ids), self.text
         for token_id, logprob in sampled:
@@ -190,7 +194,7 @@ class SequenceState:
                 self.append(token_id, logprob)
         new_tokens, new_logprobs = tuple(self.output_token_ids[num_before:]), tuple(self.logprobs[num_before:])
         text = None if self.text is None else self.text[len(text_before or "") :]
-        return RequestOutput(self.request_id, self.index, new_tokens, new_logprobs, text, self.completion)
+        return SequenceDelta(self.request_id, self.index, new_tokens, new_logprobs, text, self.completion)
 
     def call_on_token(self, token_ids: Iterable[int]) -> None:
         """Call the request's `on_token` with new tokens; it may abort the request."""

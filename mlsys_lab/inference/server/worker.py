@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from mlsys_lab.errors import CourseError, InputError
 from mlsys_lab.inference.adapters import LoRAEngine, load_adapter
-from mlsys_lab.inference.engine import Engine, Request, RequestOutput, SamplingParams, Scheduler, SchedulerConfig
+from mlsys_lab.inference.engine import Engine, Request, SamplingParams, Scheduler, SchedulerConfig, SequenceDelta
 from mlsys_lab.inference.pretrained import load_pair
 from mlsys_lab.inference.server.messages import (
     Abort,
@@ -105,7 +105,7 @@ class Worker:
                 self.open[output.request_id].num_unfinished -= 1
                 if not self.open[output.request_id].num_unfinished:
                     del self.open[output.request_id]
-        scheduler, last = self.engine.scheduler, self.engine.last_output
+        scheduler, last = self.engine.scheduler, self.engine.last_scheduler_output
         num_tokens = 0 if was_idle or last is None else last.total_num_scheduled_tokens
         num_used_blocks = scheduler.block_manager.pool.num_used_blocks
         yield EngineState(
@@ -132,9 +132,9 @@ class Worker:
             prompt,
             max_tokens,
             SamplingParams(temperature=request.temperature, top_p=top_p, seed=seed),
-            stop=[[self.end_token_id]],
+            stop_token_sequences=[[self.end_token_id]],
             n=request.n,
-            detokenizer=lambda: Detokenizer(Stream(self.tokenizer), request.stop),
+            make_detokenizer=lambda: Detokenizer(Stream(self.tokenizer), request.stop),
         )
 
     def _add(self, request: Request, adapter: str | None) -> int:
@@ -144,7 +144,7 @@ class Worker:
             raise InputError("unknown adapter", got=adapter, expected="none: the engine has no adapters")
         return self.engine.add_request(request)
 
-    def _delta(self, output: RequestOutput) -> OutputDelta:
+    def _delta(self, output: SequenceDelta) -> OutputDelta:
         one, completion = self.open[output.request_id], output.completion
         num_new = len(output.token_ids)
         if completion:  # which does not contain the stop sequence

@@ -31,7 +31,9 @@ def requests(seed, greedy=False):
         most = random.randint(1, min(8, CONTEXT - len(prompt)))
         warm = SamplingParams(temperature=1.5, top_k=9, repetition_penalty=1.1, seed=number)
         drawn = not greedy and number % 2
-        made.append(Request(prompt, most, warm if drawn else GREEDY, n=2 if drawn else 1, stop=[[3, 1], [5]]))
+        made.append(
+            Request(prompt, most, warm if drawn else GREEDY, n=2 if drawn else 1, stop_token_sequences=[[3, 1], [5]])
+        )
     return made
 
 
@@ -129,7 +131,7 @@ def test_outputs_are_those_of_each_request_alone(num_host_blocks, mixed, seed):
 
 def take(engine, found):
     found |= {(one.request_id, one.index): one.completion for one in engine.step() if one.completion}
-    return len(engine.last_output.preempted)
+    return len(engine.last_scheduler_output.preempted)
 
 
 def test_a_prefix_is_shared_under_one_adapter_and_with_no_other():
@@ -207,7 +209,7 @@ def test_the_last_token_of_a_cached_prompt_is_computed_again():
     engine.add_request(request)
     engine.step()
     assert engine.scheduler.running[0].num_cached_tokens == 8 and list(
-        engine.last_output.num_scheduled_tokens.values()
+        engine.last_scheduler_output.num_scheduled_tokens.values()
     ) == [4]
     check([engine.run()[1]], [request])
 
@@ -220,7 +222,7 @@ def test_blocks_are_not_shared_before_they_are_computed():
     assert [seq.num_cached_tokens for seq in engine.scheduler.running] == [
         0,
         0,
-    ] and engine.last_output.total_num_scheduled_tokens == 22
+    ] and engine.last_scheduler_output.total_num_scheduled_tokens == 22
     engine.add_request(asked[0])
     engine.step()
     assert engine.scheduler.running[-1].num_cached_tokens == 8

@@ -70,8 +70,8 @@ def write(folders, model, prompt, most):
         [end, *PAIR.tokenizer.encode(prompt)],
         most,
         SamplingParams(temperature=0),
-        stop=[[end]],
-        detokenizer=lambda: Detokenizer(Stream(PAIR.tokenizer)),
+        stop_token_sequences=[[end]],
+        make_detokenizer=lambda: Detokenizer(Stream(PAIR.tokenizer)),
     )
     under = nullcontext() if model == MODEL else apply_adapter(PAIR.target, load_adapter(folders[model], PAIR.target))
     with under:
