@@ -16,9 +16,8 @@ from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.all_to_all import all_to_all
 from mlsys_lab.comm.collectives.rooted import receive
 from mlsys_lab.errors import InputError
+from mlsys_lab.parallel.tags import Tag
 
-KV, KV_GRADIENTS = "keys and values", "gradients of keys and values"
-"""Traffic tags for the messages of ring attention."""
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -72,7 +71,7 @@ class _RingAttention(torch.autograd.Function):
         out, log_sum_exp = torch.zeros_like(q), q.new_full(q.shape[:3], -torch.inf)
         kv = torch.stack([k, v])  # (2, B, K, T/p, H)
         for step in range(group.size):  # this rank's own keys first: every query sees at least its own position
-            shift = _RingShift(group, kv, KV) if step < group.size - 1 else None
+            shift = _RingShift(group, kv, Tag.RING_KV) if step < group.size - 1 else None
             k_positions = positions[(group.rank - step) % group.size]
             for queries, keys in _visible_halves(q_positions, k_positions):
                 scores = _scores(q[:, :, queries], kv[0, :, :, keys], q_positions[queries], k_positions[keys])
@@ -109,13 +108,13 @@ class _RingAttention(torch.autograd.Function):
             return d_kv
 
         # Gradients of a rank's keys start at its right neighbour and follow the keys, so the last shift returns them.
-        shift = _RingShift(group, kv, KV) if group.size > 1 else None
+        shift = _RingShift(group, kv, Tag.RING_KV) if group.size > 1 else None
         d_own, d_shift = block_backward(kv, q_positions), None
         for step in range(1, group.size):
             kv = shift.wait() if shift else kv
-            shift = _RingShift(group, kv, KV) if step < group.size - 1 else None
+            shift = _RingShift(group, kv, Tag.RING_KV) if step < group.size - 1 else None
             d_kv = block_backward(kv, positions[(group.rank - step) % group.size])
-            d_shift = _RingShift(group, d_kv + d_shift.wait() if d_shift else d_kv, KV_GRADIENTS)
+            d_shift = _RingShift(group, d_kv + d_shift.wait() if d_shift else d_kv, Tag.RING_KV_GRADIENTS)
         dk, dv = d_own + d_shift.wait() if d_shift else d_own
         return dq, dk, dv, None, None
 
@@ -123,8 +122,8 @@ class _RingAttention(torch.autograd.Function):
 class _RingShift:
     """Send a tensor to the next rank of the ring while receiving one of the same shape from the previous rank."""
 
-    def __init__(self, group: Rank, tensor: torch.Tensor, purpose: str) -> None:
-        self._send = group.isend(tensor, (group.rank + 1) % group.size, purpose)
+    def __init__(self, group: Rank, tensor: torch.Tensor, tag: str) -> None:
+        self._send = group.isend(tensor, (group.rank + 1) % group.size, tag)
         self._receive = group.irecv((group.rank - 1) % group.size, like=tensor)
 
     def wait(self) -> torch.Tensor:

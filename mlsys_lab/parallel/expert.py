@@ -19,9 +19,7 @@ from mlsys_lab.comm.collectives.all_to_all import all_to_all
 from mlsys_lab.errors import InputError
 from mlsys_lab.models.experts import MixtureOfExperts
 from mlsys_lab.models.transformer import Transformer
-
-TOKENS, COUNTS = "tokens of experts", "counts of experts"
-"""Traffic tags for rows sent to experts and back, and for the numbers of rows announced before them."""
+from mlsys_lab.parallel.tags import Tag
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,9 @@ class ExpertParallelMoE(nn.Module):
         self.num_dropped = routing.num_dropped
 
         send_counts = routing.tokens_per_expert.view(self._group.size, -1)  # (p, E/p): to each rank's experts
-        receive_counts = torch.stack(all_to_all(self._group, list(send_counts), COUNTS))  # (p, E/p): from each rank
+        receive_counts = torch.stack(
+            all_to_all(self._group, list(send_counts), Tag.EXPERT_COUNTS)
+        )  # (p, E/p): from each rank
         sends, receives = send_counts.sum(1).tolist(), receive_counts.sum(1).tolist()
         dispatched = all_to_all_tokens(tokens[routing.token_indices], sends, receives, self._group)
         results = all_to_all_tokens(self._run_experts(dispatched, receive_counts), receives, sends, self._group)
@@ -128,12 +128,12 @@ class _AllToAllTokens(torch.autograd.Function):
         ctx: Any, rows: torch.Tensor, send_counts: list[int], receive_counts: list[int], group: Rank
     ) -> torch.Tensor:
         ctx.receive_counts, ctx.group = receive_counts, group
-        return torch.cat(all_to_all(group, torch.split(rows, send_counts), TOKENS))
+        return torch.cat(all_to_all(group, torch.split(rows, send_counts), Tag.EXPERT_TOKENS))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None, None, None]:
         chunks = torch.split(gradients[0].contiguous(), ctx.receive_counts)
-        return torch.cat(all_to_all(ctx.group, chunks, TOKENS)), None, None, None
+        return torch.cat(all_to_all(ctx.group, chunks, Tag.EXPERT_TOKENS)), None, None, None
 
 
 def load_balancing_loss(logits: torch.Tensor, expert_ids: torch.Tensor, group: Rank) -> torch.Tensor:
@@ -146,7 +146,7 @@ def load_balancing_loss(logits: torch.Tensor, expert_ids: torch.Tensor, group: R
     """
     num_experts = logits.shape[1]
     local_counts = torch.bincount(expert_ids.reshape(-1), minlength=num_experts).to(logits.dtype)
-    counts = all_reduce(group, local_counts, "choices of experts")
+    counts = all_reduce(group, local_counts, Tag.EXPERT_LOADS)
     return num_experts * (counts / counts.sum() * logits.softmax(1).mean(0)).sum()
 
 

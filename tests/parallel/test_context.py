@@ -16,14 +16,13 @@ from mlsys_lab.flops.communication import context_parallel_bytes, ulysses_bytes
 from mlsys_lab.models.attention import fused_attention
 from mlsys_lab.parallel import context
 from mlsys_lab.parallel.context import (
-    KV,
-    KV_GRADIENTS,
     contiguous_positions,
     count_scores,
     ring_attention,
     ulysses_attention,
     zigzag_positions,
 )
+from mlsys_lab.parallel.tags import Tag
 
 B, N, K, T, H = 2, 8, 4, 24, 6
 CONFIG = TransformerConfig("c", 1, d_model=N * H, n_heads=N, d_ff=8, vocab_size=9, context=T, n_kv_heads=K)
@@ -81,8 +80,8 @@ def test_bytes_of_the_ring_are_the_closed_form(p: int) -> None:
     _, ledger = run(attend, [None] * p)
     forward = p * context_parallel_bytes(CONFIG, B * T, p, layers=1, element_bytes=8)
     sent = ledger.purpose_bytes()
-    assert sent[KV] == pytest.approx(2 * forward)  # forward, and again backward
-    assert sent[KV_GRADIENTS] == pytest.approx(forward)
+    assert sent[Tag.RING_KV] == pytest.approx(2 * forward)  # forward, and again backward
+    assert sent[Tag.RING_KV_GRADIENTS] == pytest.approx(forward)
 
 
 @pytest.mark.parametrize("p", [2, 4])

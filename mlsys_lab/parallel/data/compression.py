@@ -18,7 +18,7 @@ from mlsys_lab.comm.collectives.all_to_all import all_to_all
 from mlsys_lab.comm.collectives.chunks import split_chunks
 from mlsys_lab.comm.collectives.reduce_scatter import all_gather
 from mlsys_lab.errors import InputError
-from mlsys_lab.parallel.data.ddp import GRADIENTS
+from mlsys_lab.parallel.tags import Tag
 
 INT8_MAX = 127
 """Largest int8 code; -128 is not used, so that codes are symmetric."""
@@ -75,11 +75,11 @@ class Int8GradientAverager:
             sent = [self._quantizer.dequantize(*one, corrected.dtype) for one in quantized]
             error.copy_(corrected - torch.cat(sent).view_as(corrected))
             codes, scales = (
-                all_to_all(self._group, list(tensors), GRADIENTS) for tensors in zip(*quantized, strict=True)
+                all_to_all(self._group, list(tensors), Tag.GRADIENTS) for tensors in zip(*quantized, strict=True)
             )
             received = [self._quantizer.dequantize(*one, corrected.dtype) for one in zip(codes, scales, strict=True)]
             mean = self._quantizer.quantize(torch.stack(received).mean(0))
-            codes, scales = (all_gather(self._group, tensor, GRADIENTS) for tensor in mean)
+            codes, scales = (all_gather(self._group, tensor, Tag.GRADIENTS) for tensor in mean)
             chunks = [self._quantizer.dequantize(*one, corrected.dtype) for one in zip(codes, scales, strict=True)]
             parameter.grad.copy_(torch.cat(chunks).view_as(corrected))
 
@@ -119,4 +119,4 @@ class PowerSGD:
             parameter.grad.copy_(left @ right.T)
 
     def _mean(self, x: torch.Tensor) -> torch.Tensor:
-        return all_reduce(self._group, x, GRADIENTS) / self._group.size
+        return all_reduce(self._group, x, Tag.GRADIENTS) / self._group.size

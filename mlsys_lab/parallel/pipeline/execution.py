@@ -12,10 +12,9 @@ from mlsys_lab.comm import Rank, Request
 from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.pipeline.schedules import KINDS, Action, Kind, Schedule, has_weight_passes
 from mlsys_lab.parallel.pipeline.weight_grad_store import WeightGradStore
+from mlsys_lab.parallel.tags import Tag
 
 LossFn = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-ACTIVATIONS, GRADIENTS = "activations between stages", "gradients between stages"
-"""Traffic tags for messages between model chunks."""
 COMM_KINDS = KINDS[:2]
 
 
@@ -115,7 +114,11 @@ class Pipeline:
         assert array is not None
         size = self._group.size
         channel = self._channels[action.kind, destination // size]
-        return [channel.isend(array.detach(), destination % size, ACTIVATIONS if is_forward else GRADIENTS)]
+        return [
+            channel.isend(
+                array.detach(), destination % size, Tag.STAGE_ACTIVATIONS if is_forward else Tag.STAGE_GRADIENTS
+            )
+        ]
 
     def _check(self, schedule: Schedule, micro_batches: int, kinds: Sequence[Kind]) -> None:
         size, chunks = self._group.size, len(self.chunks)

@@ -15,10 +15,8 @@ from torch.nn import functional as F
 from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.reduce_scatter import all_gather
 from mlsys_lab.errors import InputError
+from mlsys_lab.parallel.tags import Tag
 from mlsys_lab.parallel.tensor.mappings import reduce_from_tensor_parallel_region
-
-LOSS = "loss"
-"""Traffic tag for messages of the vocabulary-parallel loss."""
 
 
 class ColumnParallelLinear(nn.Linear):
@@ -101,7 +99,9 @@ class _VocabParallelCrossEntropy(torch.autograd.Function):
         local_max = logits.max(1).values  # (T,)
         local_sum = (logits - local_max[:, None]).exp().sum(1)
         target_logit = logits.gather(1, local_ids[:, None])[:, 0] * is_local
-        stats = torch.stack(all_gather(group, torch.stack([local_max, local_sum, target_logit]), LOSS))  # (p, 3, T)
+        stats = torch.stack(
+            all_gather(group, torch.stack([local_max, local_sum, target_logit]), Tag.VOCAB_PARALLEL_LOSS)
+        )  # (p, 3, T)
         global_max = stats[:, 0].max(0).values
         log_sum = global_max + ((stats[:, 0] - global_max).exp() * stats[:, 1]).sum(0).log()
         ctx.save_for_backward(logits, log_sum, local_ids, is_local)

@@ -26,12 +26,11 @@ from mlsys_lab.parallel.expert import apply_expert_parallel
 from mlsys_lab.parallel.mesh import DeviceMesh
 from mlsys_lab.parallel.pipeline import Pipeline, interleaved
 from mlsys_lab.parallel.pipeline.transformer import TransformerChunk
+from mlsys_lab.parallel.tags import Tag
 from mlsys_lab.parallel.tensor import apply_tensor_parallel, vocab_parallel_cross_entropy
 from mlsys_lab.parallel.train.strategies import DataParallelStrategy, ModelChunk, ParameterShard
 from mlsys_lab.parallel.zero import clip_grad_norm
 
-TIED, MEAN_LOSS = "gradients of the tied embedding", "mean loss"
-"""Traffic tags for gradients of an embedding on both ends of a pipeline, and for the loss that is reported."""
 EMBEDDING = "embedding.weight"
 
 
@@ -160,7 +159,7 @@ class Trainer:
         for _, shard in self.shards():
             if any(self.names[one] == EMBEDDING for one in shard.flat.parameters):
                 assert shard.parameter.grad is not None
-                shard.parameter.grad.copy_(all_reduce(embedding_group, shard.parameter.grad, TIED))
+                shard.parameter.grad.copy_(all_reduce(embedding_group, shard.parameter.grad, Tag.TIED_EMBEDDING))
 
     def _loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return vocab_parallel_cross_entropy(logits.flatten(0, 1), targets.flatten(), self.mesh.tensor)
@@ -169,7 +168,7 @@ class Trainer:
         """Mean of the last stages' losses, on every rank."""
         own = loss.item() / self.mesh.replicas.size if loss is not None and self.mesh.tensor.rank == 0 else 0.0
         value = torch.tensor([own], dtype=torch.float64, device=self.mesh.world.device)
-        return all_reduce(self.mesh.world, value, MEAN_LOSS).item()
+        return all_reduce(self.mesh.world, value, Tag.MEAN_LOSS).item()
 
 
 def check_layout(model: Transformer, config: TrainConfig, layout: Layout) -> None:

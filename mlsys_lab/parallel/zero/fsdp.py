@@ -21,11 +21,9 @@ from mlsys_lab.comm.collectives.rooted import broadcast
 from mlsys_lab.comm.collectives.steps import InFlight, Steps
 from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.buckets import BucketReducer, FlatParameters, assign_buckets
-from mlsys_lab.parallel.data.ddp import GRADIENTS, sync_frozen_params_and_buffers
-from mlsys_lab.parallel.zero.optimizer import WEIGHTS, pop_gradients
-
-SECONDARY_WEIGHTS = "weights in secondary group"
-"""Traffic tag for weights gathered from a secondary group."""
+from mlsys_lab.parallel.data.ddp import sync_frozen_params_and_buffers
+from mlsys_lab.parallel.tags import Tag
+from mlsys_lab.parallel.zero.optimizer import pop_gradients
 
 
 class ZeroCollectives:
@@ -33,11 +31,11 @@ class ZeroCollectives:
 
     def all_gather(self, group: Rank, shard: torch.Tensor) -> Steps[list[torch.Tensor]]:
         """Return all ranks' flat shards, in order of rank."""
-        return all_gather_steps(group, shard, WEIGHTS)
+        return all_gather_steps(group, shard, Tag.WEIGHTS)
 
     def reduce_scatter(self, group: Rank, gradients: torch.Tensor) -> Steps[torch.Tensor]:
         """Return this rank's chunk of the sum of all ranks' flat tensors."""
-        return reduce_scatter_steps(group, gradients, GRADIENTS)
+        return reduce_scatter_steps(group, gradients, Tag.GRADIENTS)
 
 
 class FSDP(nn.Module):
@@ -169,7 +167,7 @@ class FSDP(nn.Module):
         return (
             shard
             if self._replica_group is None
-            else (yield from all_reduce_steps(self._replica_group, shard, GRADIENTS))
+            else (yield from all_reduce_steps(self._replica_group, shard, Tag.GRADIENTS))
         )
 
 
@@ -210,7 +208,7 @@ class FSDPUnit:
             return
         if is_backward and self._secondary_group is not None and self._secondary_shard is not None:
             self._in_flight = InFlight(
-                all_gather_steps(self._secondary_group, self._secondary_shard, SECONDARY_WEIGHTS)
+                all_gather_steps(self._secondary_group, self._secondary_shard, Tag.SECONDARY_WEIGHTS)
             )
         else:
             shard = self.shard.detach().to(self.flat.dtype)

@@ -20,10 +20,8 @@ from mlsys_lab.comm.collectives.reduce_scatter import all_gather, reduce_scatter
 from mlsys_lab.comm.collectives.rooted import broadcast
 from mlsys_lab.comm.collectives.steps import InFlight
 from mlsys_lab.parallel.buckets import BucketReducer, FlatParameters, assign_buckets
-from mlsys_lab.parallel.data.ddp import GRADIENTS, broadcast_tensors, sync_frozen_params_and_buffers
-
-WEIGHTS, NORM = "weights", "norm"
-"""Traffic tags for messages of weights, and for the norm of all gradients."""
+from mlsys_lab.parallel.data.ddp import broadcast_tensors, sync_frozen_params_and_buffers
+from mlsys_lab.parallel.tags import Tag
 
 
 class ShardedOptimizer:
@@ -74,7 +72,7 @@ class ShardedOptimizer:
         Call it between `backward()` and `step()`, unless `DDP` has averaged the gradients already.
         """
         for bucket, shard in self.shards:
-            total = reduce_scatter(self._group, bucket.read_gradients(), GRADIENTS)
+            total = reduce_scatter(self._group, bucket.read_gradients(), Tag.GRADIENTS)
             shard.grad = self._to_optimizer(total / self._group.size, shard.dtype)
 
     def accumulate_gradient(self, shard: nn.Parameter, gradient: torch.Tensor) -> None:
@@ -94,7 +92,7 @@ class ShardedOptimizer:
         for bucket, shard in self.shards:
             shard.grad = None
             own = self._to_model(shard, bucket.parameters[0])
-            bucket.write_values(torch.cat(all_gather(self._group, own, WEIGHTS)))
+            bucket.write_values(torch.cat(all_gather(self._group, own, Tag.WEIGHTS)))
 
     def _to_optimizer(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Convert from the model's dtype and device to the optimizer's."""
@@ -123,7 +121,7 @@ class ShardedDDP(nn.Module):
         sync_frozen_params_and_buffers(module, group)  # the optimizer has broadcast the trained parameters
         self._reducer = BucketReducer(
             [bucket for bucket, _ in optimizer.shards],
-            lambda bucket: InFlight(reduce_scatter_steps(group, pop_gradients(bucket), GRADIENTS)),
+            lambda bucket: InFlight(reduce_scatter_steps(group, pop_gradients(bucket), Tag.GRADIENTS)),
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -169,7 +167,7 @@ def clip_grad_norm(
     for shard, mask in zip(given, masks, strict=True):
         if shard.grad is not None:
             total += (shard.grad.double().square() * mask.to(shard.grad.device)).sum().to(group.device)
-    norm = math.sqrt(all_reduce(group, total.reshape(1), NORM).item())
+    norm = math.sqrt(all_reduce(group, total.reshape(1), Tag.GRAD_NORM).item())
     if norm > max_norm:
         for shard in given:
             if shard.grad is not None:

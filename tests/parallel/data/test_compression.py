@@ -13,7 +13,8 @@ from mlsys_lab.comm.collectives.chunks import chunk_lengths
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.communication import all_reduce_bytes
 from mlsys_lab.parallel.data.compression import INT8_MAX, BlockQuantizer, Int8GradientAverager, PowerSGD
-from mlsys_lab.parallel.data.ddp import GRADIENTS, average_gradients_flat
+from mlsys_lab.parallel.data.ddp import average_gradients_flat
+from mlsys_lab.parallel.tags import Tag
 from tests.parallel.training import loss_of, make_batches, make_model, make_optimizer, rows_of
 
 SHAPES = [(12, 7), (5,), (3, 3)]
@@ -78,7 +79,7 @@ def test_eight_bits_are_off_by_two_roundings(p: int, block: int) -> None:
             assert mine[number].shape == shape
             assert 0 < float((mine[number] - mean).abs().max()) <= largest / INT8_MAX * 1.001
     lengths = [length for shape in SHAPES for length in chunk_lengths(torch.Size(shape).numel(), p)]
-    assert sum(ledger.sent_bytes(GRADIENTS)) == 2 * (p - 1) * sum(one + 4 * -(-one // block) for one in lengths)
+    assert sum(ledger.sent_bytes(Tag.GRADIENTS)) == 2 * (p - 1) * sum(one + 4 * -(-one // block) for one in lengths)
 
 
 def test_quantization_errors_are_fed_back() -> None:
@@ -118,7 +119,7 @@ def test_a_product_is_exact_where_the_mean_gradient_has_its_rank(p: int) -> None
         torch.testing.assert_close(mine[0], matrix, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(mine[1], vector, rtol=1e-12, atol=1e-14)
     sent = p * all_reduce_bytes(8 * (2 * (12 + 7) + 5), p)
-    assert sum(ledger.sent_bytes(GRADIENTS)) == pytest.approx(sent)
+    assert sum(ledger.sent_bytes(Tag.GRADIENTS)) == pytest.approx(sent)
 
 
 def final_loss(average: Callable[[nn.Module, Rank], Callable[[], None]], p: int = 2) -> tuple[float, int]:
@@ -137,7 +138,7 @@ def final_loss(average: Callable[[nn.Module, Rank], Callable[[], None]], p: int 
         return loss.item()
 
     results, ledger = run(train, [None] * p)
-    return sum(results) / p, sum(ledger.sent_bytes(GRADIENTS))
+    return sum(results) / p, sum(ledger.sent_bytes(Tag.GRADIENTS))
 
 
 def test_what_compression_saves_and_what_it_costs_in_loss() -> None:

@@ -28,10 +28,10 @@ from mlsys_lab.parallel.pipeline import (
     simulate,
     zero_bubble,
 )
-from mlsys_lab.parallel.pipeline.execution import ACTIVATIONS, GRADIENTS
 from mlsys_lab.parallel.pipeline.schedules import max_in_flight
 from mlsys_lab.parallel.pipeline.transformer import TransformerChunk
 from mlsys_lab.parallel.pipeline.weight_grad_store import WeightGradStore
+from mlsys_lab.parallel.tags import Tag
 from tests.parallel.pipeline.zero_bubble import split_bubble
 
 ROWS, WIDTH = 3, 5
@@ -79,7 +79,7 @@ def test_gradients_equal_one_process_and_messages_are_counted(
         whole = [parameter.grad for layer in list(model)[rank::p] for parameter in layer.parameters()]
         torch.testing.assert_close(gradients, whole, rtol=1e-12, atol=1e-15)
     expected = (chunks * p - 1) * m * ROWS * WIDTH * 8
-    assert ledger.purpose_bytes() == {ACTIVATIONS: expected, GRADIENTS: expected}
+    assert ledger.purpose_bytes() == {Tag.STAGE_ACTIVATIONS: expected, Tag.STAGE_GRADIENTS: expected}
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 3])

@@ -16,7 +16,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.models import training
 from mlsys_lab.models.transformer import Transformer
-from mlsys_lab.parallel.expert import TOKENS
+from mlsys_lab.parallel.tags import Tag
 from mlsys_lab.parallel.train import TrainConfig, Trainer
 from mlsys_lab.parallel.train.traffic import predict_bytes
 from tests.sampling import keep
@@ -103,10 +103,10 @@ def test_losses_and_with_them_five_updates_equal_one_process(name: str) -> None:
     sent = ledger.purpose_bytes()
     sent.pop("broadcast", None)  # before the first step, so that all begin alike
     # An even choice of experts is a rough guess: each row that moves goes there and back, forward and backward.
-    if TOKENS in expected:
+    if Tag.EXPERT_TOKENS in expected:
         ways = 6 if layout.recomputation == "full" else 4
-        assert sent[TOKENS] == ways * sum(rows) * config.d_model * 8
-        assert sent.pop(TOKENS) / PLAN.steps == pytest.approx(expected.pop(TOKENS), rel=0.3)
+        assert sent[Tag.EXPERT_TOKENS] == ways * sum(rows) * config.d_model * 8
+        assert sent.pop(Tag.EXPERT_TOKENS) / PLAN.steps == pytest.approx(expected.pop(Tag.EXPERT_TOKENS), rel=0.3)
     assert {purpose: size_bytes / PLAN.steps for purpose, size_bytes in sent.items()} == pytest.approx(expected)
 
 

@@ -15,10 +15,9 @@ from mlsys_lab.flops.communication import all_reduce_bytes, data_parallel_bytes,
 from mlsys_lab.flops.memory import RECIPES, states
 from mlsys_lab.parallel.activation_checkpointing import apply_activation_checkpointing
 from mlsys_lab.parallel.data import DDP, sync_module_states
-from mlsys_lab.parallel.data.ddp import GRADIENTS
+from mlsys_lab.parallel.tags import Tag
 from mlsys_lab.parallel.zero import FSDP, ShardedDDP, ShardedOptimizer, clip_grad_norm, optimizer_state_bytes
 from mlsys_lab.parallel.zero.fsdp import find_units
-from mlsys_lab.parallel.zero.optimizer import WEIGHTS
 from tests.parallel.training import (
     Trained,
     assert_equal,
@@ -118,7 +117,7 @@ def test_bytes_are_those_of_the_closed_form(p: int, stage: int) -> None:
     size_bytes = 8 * NUMEL
     if stage == 3:  # without the gather of all parameters at the end, which is for this test's own use
         assert ledger.purpose_bytes()["all_gather"] == (p - 1) * size_bytes
-    sent = ledger.purpose_bytes()[GRADIENTS] + ledger.purpose_bytes()[WEIGHTS]
+    sent = ledger.purpose_bytes()[Tag.GRADIENTS] + ledger.purpose_bytes()[Tag.WEIGHTS]
     assert sent == pytest.approx(p * data_parallel_bytes(size_bytes, size_bytes, p, zero_stage=stage), rel=1e-12)
 
 
@@ -177,8 +176,8 @@ def test_hybrid_sharding_gathers_within_groups_and_sums_between_them(within: int
     size_bytes, steps = 8 * NUMEL, len(batches)
     gradients = gather_bytes(size_bytes, within) + all_reduce_bytes(size_bytes / within, between)
     sent = ledger.purpose_bytes()
-    assert sent[GRADIENTS] == pytest.approx(p * steps * gradients)
-    assert sent.get(WEIGHTS, 0) == pytest.approx(p * steps * 2 * gather_bytes(size_bytes, within))
+    assert sent[Tag.GRADIENTS] == pytest.approx(p * steps * gradients)
+    assert sent.get(Tag.WEIGHTS, 0) == pytest.approx(p * steps * 2 * gather_bytes(size_bytes, within))
 
 
 @pytest.mark.parametrize("p", [2, 3])
@@ -205,16 +204,17 @@ def test_the_next_layers_weights_are_on_their_way_while_one_computes() -> None:
 
     _, ledger = run(forward, [make_batches(2, steps=1)[0]] * 2)
     ends = {
-        purpose: [one.start for one in ledger.messages if one.purpose == purpose] for purpose in ("barrier", WEIGHTS)
+        purpose: [one.start for one in ledger.messages if one.purpose == purpose]
+        for purpose in ("barrier", Tag.WEIGHTS)
     }
-    assert len(ends[WEIGHTS]) == 2 * 3
+    assert len(ends[Tag.WEIGHTS]) == 2 * 3
     assert posts_before(ledger, "barrier") == 3  # of the module, the first block and the second
 
 
 def posts_before(ledger: Ledger, purpose: str) -> int:
     """Messages of weights that rank 0 has posted before its first message of this purpose."""
     purposes = [event.purpose for event in ledger.logs[0] if getattr(event, "kind", None) == "send"]
-    return purposes[: purposes.index(purpose)].count(WEIGHTS)
+    return purposes[: purposes.index(purpose)].count(Tag.WEIGHTS)
 
 
 @pytest.mark.parametrize("p", [1, 3])
@@ -274,7 +274,7 @@ def test_unsharded_weights_in_bfloat16_and_shards_in_float32() -> None:
 
     (dtypes, _), ledger = run(measure, [make_batches(2, steps=1)[0]] * 2)
     assert dtypes == (torch.bfloat16, *[torch.float32] * 3)
-    assert ledger.purpose_bytes()[GRADIENTS] == 2 * NUMEL
+    assert ledger.purpose_bytes()[Tag.GRADIENTS] == 2 * NUMEL
 
 
 def test_units_are_layers_and_what_is_left() -> None:
