@@ -16,7 +16,7 @@ from mlsys_lab.errors import InputError
 Result = TypeVar("Result")
 
 
-class FlatParameters:
+class Bucket:
     """Parameters of one dtype and device, copied to and from one flat tensor of `numel` elements."""
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -62,7 +62,7 @@ class FlatParameters:
             yield parameter, chunk.view(parameter.shape)
 
 
-def assign_buckets(parameters: Iterable[nn.Parameter], bucket_bytes: float) -> list[FlatParameters]:
+def assign_buckets(parameters: Iterable[nn.Parameter], bucket_bytes: float) -> list[Bucket]:
     """Group trainable parameters into buckets, last parameters first, as the backward pass produces their gradients.
 
     A bucket takes parameters of one dtype and device until the next would exceed `bucket_bytes`; a larger parameter has
@@ -82,7 +82,7 @@ def assign_buckets(parameters: Iterable[nn.Parameter], bucket_bytes: float) -> l
         open_buckets[kind] = bucket, free_bytes - size_bytes
     if not buckets:
         raise InputError("nothing to train", got="no parameter with requires_grad")
-    return [FlatParameters(bucket) for bucket in buckets]
+    return [Bucket(bucket) for bucket in buckets]
 
 
 class BucketReducer(Generic[Result]):
@@ -92,9 +92,7 @@ class BucketReducer(Generic[Result]):
     arrives advances all collectives in flight by one step. In torch: DDP's `Reducer`.
     """
 
-    def __init__(
-        self, buckets: Sequence[FlatParameters], start_collective: Callable[[FlatParameters], InFlight[Result]]
-    ) -> None:
+    def __init__(self, buckets: Sequence[Bucket], start_collective: Callable[[Bucket], InFlight[Result]]) -> None:
         self.buckets, self._start_collective = list(buckets), start_collective
         self._is_syncing = True
         self._in_flight: list[InFlight[Result]] = []
@@ -112,7 +110,7 @@ class BucketReducer(Generic[Result]):
         finally:
             self._is_syncing = True
 
-    def finish(self) -> Iterator[tuple[FlatParameters, Result]]:
+    def finish(self) -> Iterator[tuple[Bucket, Result]]:
         """Wait for all collectives; yield each bucket with its result. Raises InputError if a gradient is missing."""
         for bucket, ready in zip(self.buckets, self._ready, strict=True):
             if len(ready) < len(bucket.parameters):

@@ -92,16 +92,16 @@ class PowerSGD:
     next step.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], group: Rank, rank: int = 4, seed: int = 0) -> None:
-        if rank < 1:
-            raise InputError("a low-rank product has at least rank 1", got=rank)
+    def __init__(self, parameters: Iterable[nn.Parameter], group: Rank, matrix_rank: int = 4, seed: int = 0) -> None:
+        if matrix_rank < 1:
+            raise InputError("a low-rank product has at least rank 1", got=matrix_rank)
         self.parameters, self._group = list(parameters), group
         generator = torch.Generator().manual_seed(seed)  # the same initial factor on all ranks
         self._right: dict[nn.Parameter, torch.Tensor] = {}
         self._errors: dict[nn.Parameter, torch.Tensor] = {}
         for one in self.parameters:
-            if one.ndim == 2 and rank * sum(one.shape) < one.numel():
-                factor = torch.randn(one.shape[1], rank, generator=generator, dtype=torch.float64)
+            if one.ndim == 2 and matrix_rank * sum(one.shape) < one.numel():
+                factor = torch.randn(one.shape[1], matrix_rank, generator=generator, dtype=torch.float64)
                 self._right[one], self._errors[one] = factor.to(one), torch.zeros_like(one)
 
     def average_gradients(self) -> None:

@@ -131,13 +131,13 @@ def restore(trainer: Trainer, path: Path) -> None:
         flats = {}
         for kind in KINDS:
             local = []
-            for parameter in shard.flat.parameters:
+            for parameter in shard.bucket.parameters:
                 full = checkpoint.read(trainer.names[parameter], kind)
                 dim = trainer.sharded_dim(parameter)
                 local.append(full if dim is None else full.chunk(tensor.size, dim)[tensor.rank])
             flats[kind] = torch.cat([one.reshape(-1) for one in local])
         if strategy.keeps_full_weights:
-            shard.flat.write_values(flats["weight"])
+            shard.bucket.write_values(flats["weight"])
         shard.parameter.data.copy_(shard.local_slice(flats["weight"]))
         moments = {kind: shard.local_slice(flats[kind]).to(shard.parameter.device).clone() for kind in KINDS[1:]}
         step = torch.tensor(float(checkpoint.manifest["steps_done"]))
@@ -240,7 +240,7 @@ def _write_shards(trainer: Trainer, file: Path) -> None:
         zeros = torch.zeros_like(shard.parameter)  # moments before the first step
         saved = {"weight": shard.parameter.detach(), **{kind: state.get(kind, zeros) for kind in KINDS[1:]}}
         offset, end = -shard.start, shard.parameter.numel()
-        for parameter in shard.flat.parameters:
+        for parameter in shard.bucket.parameters:
             first, last = max(0, offset), min(end, offset + parameter.numel())
             if trainer.is_primary_copy(parameter) and first < last:
                 dim, tensor = trainer.sharded_dim(parameter), trainer.mesh.tensor

@@ -28,7 +28,7 @@ from mlsys_lab.parallel.pipeline import Pipeline, interleaved
 from mlsys_lab.parallel.pipeline.transformer import TransformerChunk
 from mlsys_lab.parallel.tags import Tag
 from mlsys_lab.parallel.tensor import apply_tensor_parallel, vocab_parallel_cross_entropy
-from mlsys_lab.parallel.train.strategies import DataParallelStrategy, ModelChunk, ParameterShard
+from mlsys_lab.parallel.train.strategies import DataParallelChunk, DataParallelStrategy, ParameterShard
 from mlsys_lab.parallel.zero import clip_grad_norm
 
 EMBEDDING = "embedding.weight"
@@ -75,11 +75,11 @@ class Trainer:
         self._expert_parameters: set[nn.Parameter] = set()
         copies = [deepcopy(model) for _ in range(layout.interleave - 1)]
         self.chunks = [self._make_chunk(one, index) for index, one in enumerate([model, *copies])]
-        self._norm_weights = [shard.local_slice(self._primary_mask(shard)) for _, shard in self.shards()]
+        self._grad_norm_masks = [shard.local_slice(self._primary_mask(shard)) for _, shard in self.shards()]
         self._pipeline = Pipeline([chunk.module for chunk in self.chunks], mesh.pipeline)
         self._schedule = interleaved(mesh.pipeline.size, layout.micro_batches(config.batch), layout.interleave)
 
-    def _make_chunk(self, model: Transformer, index: int) -> ModelChunk:
+    def _make_chunk(self, model: Transformer, index: int) -> DataParallelChunk:
         """Cut a full model down, in place, to this rank's shard of its stage's chunk `index`."""
         mesh, layout = self.mesh, self.layout
         if self._all_positions:
@@ -98,7 +98,7 @@ class Trainer:
         self._expert_parameters |= expert_parameters
         has_tied = self._embedding_group is not None and (chunk.is_first or chunk.is_last)
         tied = model.get_parameter(EMBEDDING) if has_tied else None
-        return ModelChunk(chunk, expert_parameters, mesh, layout.zero_stage, tied)
+        return DataParallelChunk(chunk, expert_parameters, mesh, layout.zero_stage, tied)
 
     def step(self) -> float:
         """Train on the next batch; return its mean loss before the update, in nats per token, on every rank."""
@@ -117,7 +117,7 @@ class Trainer:
             strategy.finish_gradient_synchronization()
         if self._embedding_group is not None:
             self._sum_tied_gradients(self._embedding_group)
-        clip_grad_norm(shards, training.GRADIENT_NORM, mesh.world, self._norm_weights)
+        clip_grad_norm(shards, training.GRADIENT_NORM, mesh.world, self._grad_norm_masks)
         self.steps_done += 1
         for strategy in self._strategies():
             for group in strategy.optimizer.param_groups:
@@ -151,13 +151,13 @@ class Trainer:
     def _primary_mask(self, shard: ParameterShard) -> torch.Tensor:
         """1 for each element of the shard's parameters that this rank counts, 0 for copies."""
         return torch.cat(
-            [torch.full((one.numel(),), float(self.is_primary_copy(one))) for one in shard.flat.parameters]
+            [torch.full((one.numel(),), float(self.is_primary_copy(one))) for one in shard.bucket.parameters]
         )
 
     def _sum_tied_gradients(self, embedding_group: Rank) -> None:
         """All-reduce the gradients of an embedding that the first and the last stage have."""
         for _, shard in self.shards():
-            if any(self.names[one] == EMBEDDING for one in shard.flat.parameters):
+            if any(self.names[one] == EMBEDDING for one in shard.bucket.parameters):
                 assert shard.parameter.grad is not None
                 shard.parameter.grad.copy_(all_reduce(embedding_group, shard.parameter.grad, Tag.TIED_EMBEDDING))
 

@@ -20,13 +20,13 @@ from mlsys_lab.comm.collectives.reduce_scatter import all_gather, all_gather_ste
 from mlsys_lab.comm.collectives.rooted import broadcast
 from mlsys_lab.comm.collectives.steps import InFlight, Steps
 from mlsys_lab.errors import InputError
-from mlsys_lab.parallel.buckets import BucketReducer, FlatParameters, assign_buckets
+from mlsys_lab.parallel.buckets import Bucket, BucketReducer, assign_buckets
 from mlsys_lab.parallel.data.ddp import sync_frozen_params_and_buffers
 from mlsys_lab.parallel.tags import Tag
 from mlsys_lab.parallel.zero.optimizer import pop_gradients
 
 
-class ZeroCollectives:
+class FSDPCollectives:
     """The collectives that carry weights and gradients: rings, in the tensors' own dtype."""
 
     def all_gather(self, group: Rank, shard: torch.Tensor) -> Steps[list[torch.Tensor]]:
@@ -50,7 +50,7 @@ class FSDP(nn.Module):
     dtype.
     replica_group: the ranks of other sharding groups with the same shards as this one (hybrid sharding, HSDP): weights
     then travel within `group`, gradients of shards also across replicas.
-    separate_parameter: a tied embedding that another pipeline stage has too; it is a unit of its own, outside the
+    tied_parameter: a tied embedding that another pipeline stage has too; it is a unit of its own, outside the
     ModuleLists, so that both stages hold the same slices of it.
     collectives: how weights and gradients are sent, `Int8Collectives` for ZeRO++.
     secondary_group: ranks, usually of one node, that keep a second sharded copy of the weights, from which the backward
@@ -70,18 +70,18 @@ class FSDP(nn.Module):
         group: Rank,
         compute_dtype: torch.dtype | None = None,
         replica_group: Rank | None = None,
-        separate_parameter: nn.Parameter | None = None,
-        collectives: ZeroCollectives | None = None,
+        tied_parameter: nn.Parameter | None = None,
+        collectives: FSDPCollectives | None = None,
         secondary_group: Rank | None = None,
     ) -> None:
         super().__init__()
-        self._group, self._replica_group, self._collectives = group, replica_group, collectives or ZeroCollectives()
+        self._group, self._replica_group, self._collectives = group, replica_group, collectives or FSDPCollectives()
         for ranks in [group] if replica_group is None else [group, replica_group]:
             sync_frozen_params_and_buffers(module, ranks)
         self._names = {id(parameter): name for name, parameter in module.named_parameters()}
         self._units = [
             FSDPUnit(owner, parameters, group, compute_dtype, self._collectives, secondary_group)
-            for owner, parameters in find_units(module, separate_parameter)
+            for owner, parameters in find_units(module, tied_parameter)
         ]
         if replica_group is not None:
             for unit in self._units:
@@ -93,8 +93,8 @@ class FSDP(nn.Module):
         for index, unit in enumerate(self._units):
             self._register_hooks(index, unit)
         last_first = self._units[::-1]
-        self._unit_of_bucket = {id(unit.flat): unit for unit in last_first}
-        self._reducer = BucketReducer([unit.flat for unit in last_first], self._start_reduction)
+        self._unit_of_bucket = {id(unit.bucket): unit for unit in last_first}
+        self._reducer = BucketReducer([unit.bucket for unit in last_first], self._start_reduction)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module on this rank's part of the batch."""
@@ -106,9 +106,9 @@ class FSDP(nn.Module):
         return super().train(mode)
 
     @property
-    def units(self) -> list[tuple[FlatParameters, nn.Parameter]]:
+    def bucket_shards(self) -> list[tuple[Bucket, nn.Parameter]]:
         """Each unit's bucket, with this rank's shard of it."""
-        return [(unit.flat, unit.shard) for unit in self._units]
+        return [(unit.bucket, unit.shard) for unit in self._units]
 
     def finish_gradient_synchronization(self) -> None:
         """Wait until this rank's shards have their mean gradients, added to those that they already had."""
@@ -122,7 +122,7 @@ class FSDP(nn.Module):
         full = {}
         for unit in self._units:
             flat = torch.cat(all_gather(self._group, unit.shard.detach()))
-            for parameter, values in unit.flat.split(flat):
+            for parameter, values in unit.bucket.split(flat):
                 full[self._names[id(parameter)]] = values.clone()
         return {name: full[name] for name in self._names.values() if name in full}
 
@@ -157,7 +157,7 @@ class FSDP(nn.Module):
         unsharded_bytes = sum(unit.unsharded_bytes for unit in self._units if unit.is_unsharded or unit.is_in_flight)
         self.peak_unsharded_bytes = max(self.peak_unsharded_bytes, unsharded_bytes)
 
-    def _start_reduction(self, bucket: FlatParameters) -> InFlight[torch.Tensor]:
+    def _start_reduction(self, bucket: Bucket) -> InFlight[torch.Tensor]:
         """Free a unit's weights and gradients, and start to reduce-scatter its gradients."""
         self._unit_of_bucket[id(bucket)].reshard()
         return InFlight(self._reduce(pop_gradients(bucket)))
@@ -184,19 +184,19 @@ class FSDPUnit:
         parameters: list[nn.Parameter],
         group: Rank,
         compute_dtype: torch.dtype | None,
-        collectives: ZeroCollectives,
+        collectives: FSDPCollectives,
         secondary_group: Rank | None,
     ) -> None:
         self.module, self._group, self._collectives = module, group, collectives
         self._secondary_group = secondary_group
-        (flat,) = assign_buckets(parameters, float("inf"))
-        values = broadcast(group, flat.read_values())
+        (bucket,) = assign_buckets(parameters, float("inf"))
+        values = broadcast(group, bucket.read_values())
         self.shard = nn.Parameter(split_chunks(values, group.size)[group.rank].clone())
-        for parameter in flat.parameters:
+        for parameter in bucket.parameters:
             # Storage of its own, to be freed and allocated again.
-            parameter.data = parameter.data.to(compute_dtype or flat.dtype).clone()
-        (self.flat,) = assign_buckets(parameters, float("inf"))
-        self._storage_bytes = [parameter.untyped_storage().nbytes() for parameter in self.flat.parameters]
+            parameter.data = parameter.data.to(compute_dtype or bucket.dtype).clone()
+        (self.bucket,) = assign_buckets(parameters, float("inf"))
+        self._storage_bytes = [parameter.untyped_storage().nbytes() for parameter in self.bucket.parameters]
         self._in_flight: InFlight[list[torch.Tensor]] | None = None
         self._secondary_shard: torch.Tensor | None = None
         self.is_unsharded = True
@@ -211,7 +211,7 @@ class FSDPUnit:
                 all_gather_steps(self._secondary_group, self._secondary_shard, Tag.SECONDARY_WEIGHTS)
             )
         else:
-            shard = self.shard.detach().to(self.flat.dtype)
+            shard = self.shard.detach().to(self.bucket.dtype)
             self._in_flight = InFlight(self._collectives.all_gather(self._group, shard))
 
     def unshard(self, *, is_backward: bool) -> None:
@@ -219,10 +219,10 @@ class FSDPUnit:
         self.prefetch(is_backward=is_backward)
         if self._in_flight is not None:
             shards, self._in_flight = self._in_flight.wait(), None
-            for parameter, size_bytes in zip(self.flat.parameters, self._storage_bytes, strict=True):
+            for parameter, size_bytes in zip(self.bucket.parameters, self._storage_bytes, strict=True):
                 parameter.untyped_storage().resize_(size_bytes)
             values = torch.cat(shards)
-            self.flat.write_values(values)
+            self.bucket.write_values(values)
             self.is_unsharded = True
             group = self._secondary_group
             if group is not None and not is_backward:
@@ -230,7 +230,7 @@ class FSDPUnit:
 
     def reshard(self) -> None:
         """Free the unsharded parameters; tensors that autograd saved are valid again after the next `unshard`."""
-        for parameter in self.flat.parameters:
+        for parameter in self.bucket.parameters:
             parameter.untyped_storage().resize_(0)
         self.is_unsharded = False
 
@@ -251,13 +251,13 @@ class FSDPUnit:
 
 
 def find_units(
-    module: nn.Module, separate_parameter: nn.Parameter | None = None
+    module: nn.Module, tied_parameter: nn.Parameter | None = None
 ) -> list[tuple[nn.Module, list[nn.Parameter]]]:
     """Units of a module in order of use: the module with its remaining parameters, then each entry of its ModuleLists.
 
     Only outermost ModuleLists count; entries that are containers themselves are replaced by their entries. A parameter
     of several entries belongs to the module, which is unsharded while they run. Frozen parameters belong to no unit.
-    `separate_parameter`, a tied embedding, is a unit by itself. Raises InputError if a unit has several dtypes.
+    `tied_parameter`, a tied embedding, is a unit by itself. Raises InputError if a unit has several dtypes.
     """
     layers: dict[str, nn.Module] = {}
     for name, child in module.named_modules():
@@ -276,8 +276,8 @@ def find_units(
             raise InputError("parameters of an FSDP unit have several dtypes", got=f"{got} in {name!r}")
     remaining = units.pop("")
     root = [
-        ("", [one for one in remaining if one is not separate_parameter]),
-        ("", [one for one in remaining if one is separate_parameter]),
+        ("", [one for one in remaining if one is not tied_parameter]),
+        ("", [one for one in remaining if one is tied_parameter]),
     ]
     return [(layers.get(name, module), parameters) for name, parameters in [*root, *units.items()] if parameters]
 

@@ -11,10 +11,10 @@ from mlsys_lab.comm.collectives.reduce_scatter import all_gather_steps
 from mlsys_lab.comm.collectives.steps import Steps
 from mlsys_lab.parallel.data.compression import BlockQuantizer
 from mlsys_lab.parallel.tags import Tag
-from mlsys_lab.parallel.zero.fsdp import ZeroCollectives
+from mlsys_lab.parallel.zero.fsdp import FSDPCollectives
 
 
-class Int8Collectives(ZeroCollectives):
+class Int8Collectives(FSDPCollectives):
     """Collectives in int8 with a scale for each block: about half the bytes of bf16.
 
     Weights are quantized once, and so are gradients, which go straight to the rank that sums them (§3.1 and §3.3 of the

@@ -109,7 +109,7 @@ def test_a_product_is_exact_where_the_mean_gradient_has_its_rank(p: int) -> None
 
     def average(rank: Rank, _: None) -> list[torch.Tensor]:
         parameters = parameters_with([columns @ rows[rank.rank], draw(rank.rank)[1]])
-        PowerSGD(parameters, rank, rank=2).average_gradients()
+        PowerSGD(parameters, rank, matrix_rank=2).average_gradients()
         return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
     results, ledger = run(average, [None] * p)
@@ -144,7 +144,7 @@ def final_loss(average: Callable[[nn.Module, Rank], Callable[[], None]], p: int 
 def test_what_compression_saves_and_what_it_costs_in_loss() -> None:
     exact, whole = final_loss(lambda model, rank: lambda: average_gradients_flat(model, rank))
     int8, eighth = final_loss(lambda model, rank: Int8GradientAverager(model.parameters(), rank).average_gradients)
-    power, thin = final_loss(lambda model, rank: PowerSGD(model.parameters(), rank, rank=1).average_gradients)
+    power, thin = final_loss(lambda model, rank: PowerSGD(model.parameters(), rank, matrix_rank=1).average_gradients)
     assert int8 == pytest.approx(exact, rel=0.01) and eighth < 0.15 * whole  # of float64; a quarter of float32
     assert exact < power < 1.15 * exact and thin < 0.26 * whole
 

@@ -9,7 +9,7 @@ from mlsys_lab.comm import Rank, Run, run
 from mlsys_lab.comm.collectives.chunks import split_chunks
 from mlsys_lab.parallel.activation_checkpointing import apply_activation_checkpointing
 from mlsys_lab.parallel.tags import Tag
-from mlsys_lab.parallel.zero import FSDP, Int8Collectives, ZeroCollectives
+from mlsys_lab.parallel.zero import FSDP, FSDPCollectives, Int8Collectives
 from mlsys_lab.parallel.zero.fsdp import find_units
 from tests.parallel.training import (
     Trained,
@@ -27,7 +27,7 @@ BLOCK_SIZE = 16
 
 
 def train(
-    p: int, secondary: int | None, collectives: ZeroCollectives | None, batches: torch.Tensor, kind: str = "none"
+    p: int, secondary: int | None, collectives: FSDPCollectives | None, batches: torch.Tensor, kind: str = "none"
 ) -> Run:
     """Train on p ranks; groups of `secondary` neighbours keep secondary shards of the weights."""
 

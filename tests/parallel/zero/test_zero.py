@@ -131,7 +131,9 @@ def test_optimizer_states_are_sharded(p: int) -> None:
         loss_of(model, make_batches(2, steps=1)[0]).backward()
         optimizer.reduce_gradients()
         optimizer.step()
-        return optimizer_state_bytes(optimizer.optimizer), sum(4 * shard.numel() for _, shard in optimizer.shards)
+        return optimizer_state_bytes(optimizer.optimizer), sum(
+            4 * shard.numel() for _, shard in optimizer.bucket_shards
+        )
 
     by_rank, _ = run(measure, [None] * p)
     asked = states(NUMEL, RECIPES["mixed16"], data=p, zero_stage=1)
