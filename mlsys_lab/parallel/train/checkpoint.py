@@ -126,7 +126,7 @@ def restore(trainer: Trainer, path: Path) -> None:
     """
     checkpoint = Checkpoint(path)
     checkpoint.require(_describe(trainer))
-    tensor = trainer.mesh.tensor
+    tensor_group = trainer.mesh.tensor_group
     for strategy, shard in trainer.shards():
         flats = {}
         for kind in KINDS:
@@ -134,7 +134,7 @@ def restore(trainer: Trainer, path: Path) -> None:
             for parameter in shard.bucket.parameters:
                 full = checkpoint.read(trainer.names[parameter], kind)
                 dim = trainer.sharded_dim(parameter)
-                local.append(full if dim is None else full.chunk(tensor.size, dim)[tensor.rank])
+                local.append(full if dim is None else full.chunk(tensor_group.size, dim)[tensor_group.rank])
             flats[kind] = torch.cat([one.reshape(-1) for one in local])
         if strategy.keeps_full_weights:
             shard.bucket.write_values(flats["weight"])
@@ -243,8 +243,8 @@ def _write_shards(trainer: Trainer, file: Path) -> None:
         for parameter in shard.bucket.parameters:
             first, last = max(0, offset), min(end, offset + parameter.numel())
             if trainer.is_primary_copy(parameter) and first < last:
-                dim, tensor = trainer.sharded_dim(parameter), trainer.mesh.tensor
-                index, num_shards = (0, 1) if dim is None else (tensor.rank, tensor.size)
+                dim, group = trainer.sharded_dim(parameter), trainer.mesh.tensor_group
+                index, num_shards = (0, 1) if dim is None else (group.rank, group.size)
                 for kind, values in saved.items():
                     tensors[f"{kind} {len(shards)}"] = values.reshape(-1)[first:last].cpu().clone()
                 name = trainer.names[parameter]

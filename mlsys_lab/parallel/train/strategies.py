@@ -166,7 +166,7 @@ def make_strategy(
 class DataParallelChunk:
     """A module that a pipeline calls, with the strategies of its parameters: one, or two where it has experts.
 
-    expert_parameters: parameters of experts, which are replicated over `mesh.expert_replicas` only. tied_parameter:
+    expert_parameters: parameters of experts, which are replicated over `mesh.expert_replica_group` only. tied_parameter:
     as in `make_strategy`.
     """
 
@@ -183,11 +183,11 @@ class DataParallelChunk:
         if experts:
             dense = nn.ParameterList(one for one in module.parameters() if one not in expert_parameters)
             self.strategies = [
-                make_strategy(dense, mesh.replicas, zero_stage, tied_parameter),
-                make_strategy(nn.ParameterList(experts), mesh.expert_replicas, zero_stage),
+                make_strategy(dense, mesh.replica_group, zero_stage, tied_parameter),
+                make_strategy(nn.ParameterList(experts), mesh.expert_replica_group, zero_stage),
             ]
         else:
-            self.strategies = [make_strategy(module, mesh.replicas, zero_stage, tied_parameter)]
+            self.strategies = [make_strategy(module, mesh.replica_group, zero_stage, tied_parameter)]
         self.module = module if experts else self.strategies[0].module
 
     @contextmanager

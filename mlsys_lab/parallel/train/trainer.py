@@ -68,7 +68,7 @@ class Trainer:
         self.steps_done = 0
         self._all_positions = zigzag_positions(config.sequence, layout.context) if layout.context > 1 else None
         self._positions = (
-            self._all_positions[mesh.context.rank] if self._all_positions else torch.arange(config.sequence)
+            self._all_positions[mesh.context_group.rank] if self._all_positions else torch.arange(config.sequence)
         )
         self._embedding_group = mesh.embedding_group() if model.config.tied else None
         self.names: dict[nn.Parameter, str] = {}
@@ -76,22 +76,22 @@ class Trainer:
         copies = [deepcopy(model) for _ in range(layout.interleave - 1)]
         self.chunks = [self._make_chunk(one, index) for index, one in enumerate([model, *copies])]
         self._grad_norm_masks = [shard.local_slice(self._primary_mask(shard)) for _, shard in self.shards()]
-        self._pipeline = Pipeline([chunk.module for chunk in self.chunks], mesh.pipeline)
-        self._schedule = interleaved(mesh.pipeline.size, layout.micro_batches(config.batch), layout.interleave)
+        self._pipeline = Pipeline([chunk.module for chunk in self.chunks], mesh.pipeline_group)
+        self._schedule = interleaved(mesh.pipeline_group.size, layout.micro_batches(config.batch), layout.interleave)
 
     def _make_chunk(self, model: Transformer, index: int) -> DataParallelChunk:
         """Cut a full model down, in place, to this rank's shard of its stage's chunk `index`."""
         mesh, layout = self.mesh, self.layout
         if self._all_positions:
-            _use_ring_attention(model, mesh.context, self._all_positions)
+            _use_ring_attention(model, mesh.context_group, self._all_positions)
         if layout.tensor > 1:
-            apply_tensor_parallel(model, mesh.tensor, sequence_parallel=layout.sequence_parallel)
+            apply_tensor_parallel(model, mesh.tensor_group, sequence_parallel=layout.sequence_parallel)
         names = {parameter: name for name, parameter in model.named_parameters()}
-        expert_parameters = apply_expert_parallel(model, mesh.expert)
+        expert_parameters = apply_expert_parallel(model, mesh.expert_group)
         apply_activation_checkpointing(model.blocks, layout.recomputation)
-        stages = mesh.pipeline.size
+        stages = mesh.pipeline_group.size
         chunk = TransformerChunk(
-            model, index * stages + mesh.pipeline.rank, stages * layout.interleave, self._positions
+            model, index * stages + mesh.pipeline_group.rank, stages * layout.interleave, self._positions
         )
         self.names |= {parameter: names[parameter] for parameter in chunk.parameters()}
         expert_parameters.intersection_update(chunk.parameters())
@@ -104,7 +104,7 @@ class Trainer:
         """Train on the next batch; return its mean loss before the update, in nats per token, on every rank."""
         config, mesh, shards = self.config, self.mesh, [shard.parameter for _, shard in self.shards()]
         windows = training.windows(self._ids, next(self.batches), config.sequence)  # (B, T + 1)
-        own = torch.split(windows.chunk(mesh.data.size)[mesh.data.rank], self.layout.micro_batch)
+        own = torch.split(windows.chunk(mesh.data_group.size)[mesh.data_group.rank], self.layout.micro_batch)
         inputs, targets = [one[:, self._positions] for one in own], [one[:, self._positions + 1] for one in own]
         loss = self._pipeline.step(
             self._schedule,
@@ -144,7 +144,7 @@ class Trainer:
         coordinates = self.mesh.coordinates
         is_tensor_copy = self.sharded_dim(parameter) is None and coordinates["tensor"] > 0
         is_tied_copy = self.names[parameter] == EMBEDDING and coordinates["pipeline"] > 0
-        replicas = self.mesh.expert_replicas if parameter in self._expert_parameters else self.mesh.replicas
+        replicas = self.mesh.expert_replica_group if parameter in self._expert_parameters else self.mesh.replica_group
         is_replica = self.layout.zero_stage == 0 and replicas.rank > 0
         return not (is_tensor_copy or is_tied_copy or is_replica)
 
@@ -162,11 +162,13 @@ class Trainer:
                 shard.parameter.grad.copy_(all_reduce(embedding_group, shard.parameter.grad, Tag.TIED_EMBEDDING))
 
     def _loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return vocab_parallel_cross_entropy(logits.flatten(0, 1), targets.flatten(), self.mesh.tensor)
+        return vocab_parallel_cross_entropy(logits.flatten(0, 1), targets.flatten(), self.mesh.tensor_group)
 
     def _mean_loss(self, loss: torch.Tensor | None) -> float:
         """Mean of the last stages' losses, on every rank."""
-        own = loss.item() / self.mesh.replicas.size if loss is not None and self.mesh.tensor.rank == 0 else 0.0
+        own = (
+            loss.item() / self.mesh.replica_group.size if loss is not None and self.mesh.tensor_group.rank == 0 else 0.0
+        )
         value = torch.tensor([own], dtype=torch.float64, device=self.mesh.world.device)
         return all_reduce(self.mesh.world, value, Tag.MEAN_LOSS).item()
 
