@@ -23,21 +23,21 @@ from mlsys_lab.parallel.tags import Tag
 
 
 @dataclass(frozen=True)
-class Routing:
+class DispatchPlan:
     """Rows to dispatch, sorted by expert: R of at most n·k.
 
-    `token_indices` (R,) is each row's token, `topk_index` (R,) the position of its expert among the token's choices
+    `token_indices` (R,) is each row's token, `choice_indices` (R,) the position of its expert among the token's choices
     (0 for the first choice), `tokens_per_expert` (E,) the number of rows for each expert, and `num_dropped` the number
     of choices dropped because their expert was full.
     """
 
     token_indices: torch.Tensor
-    topk_index: torch.Tensor
+    choice_indices: torch.Tensor
     tokens_per_expert: torch.Tensor
     num_dropped: int
 
 
-def route(expert_ids: torch.Tensor, num_experts: int, capacity_factor: float | None = None) -> Routing:
+def sort_by_expert(expert_ids: torch.Tensor, num_experts: int, capacity_factor: float | None = None) -> DispatchPlan:
     """Sort choices by expert: expert_ids (n, k), the experts that each token chose, best first.
 
     capacity_factor: each expert takes at most ⌈factor·n·k/E⌉ rows from this rank, first choices before second ones and
@@ -55,7 +55,7 @@ def route(expert_ids: torch.Tensor, num_experts: int, capacity_factor: float | N
         first_row = (counts.cumsum(0) - counts)[choices[order]]  # of the row's expert
         position = torch.arange(len(choices), device=choices.device) - first_row
         order, counts = order[position < capacity], counts.clamp(max=capacity)
-    return Routing(order % num_tokens, order // num_tokens, counts, len(choices) - len(order))
+    return DispatchPlan(order % num_tokens, order // num_tokens, counts, len(choices) - len(order))
 
 
 class ExpertParallelMoE(nn.Module):
@@ -65,8 +65,8 @@ class ExpertParallelMoE(nn.Module):
     experts, a third returns the results to be combined. Router and shared experts are replicated: average their
     gradients as in data parallelism. An expert's gradients are already sums over all ranks' tokens: divide them by p.
 
-    capacity_factor: as in `route`; a dropped choice contributes nothing to its token. `num_dropped` counts the choices
-    that the last call dropped on this rank. Raises InputError unless p divides E.
+    capacity_factor: as in `sort_by_expert`; a dropped choice contributes nothing to its token. `num_dropped` counts the
+    choices that the last call dropped on this rank. Raises InputError unless p divides E.
     """
 
     def __init__(self, mixture: MixtureOfExperts, group: Rank, capacity_factor: float | None = None) -> None:
@@ -84,19 +84,19 @@ class ExpertParallelMoE(nn.Module):
         tokens = x.flatten(0, 1)  # (n, D)
         best = self.router(tokens).topk(self.top_k)  # values and indices (n, k)
         weights = best.values.softmax(-1, dtype=torch.promote_types(x.dtype, torch.float32)).to(x.dtype)
-        routing = route(best.indices, self.num_experts, self.capacity_factor)
-        self.num_dropped = routing.num_dropped
+        plan = sort_by_expert(best.indices, self.num_experts, self.capacity_factor)
+        self.num_dropped = plan.num_dropped
 
-        send_counts = routing.tokens_per_expert.view(self._group.size, -1)  # (p, E/p): to each rank's experts
+        send_counts = plan.tokens_per_expert.view(self._group.size, -1)  # (p, E/p): to each rank's experts
         receive_counts = torch.stack(
             all_to_all(self._group, list(send_counts), Tag.EXPERT_COUNTS)
         )  # (p, E/p): from each rank
         sends, receives = send_counts.sum(1).tolist(), receive_counts.sum(1).tolist()
-        dispatched = all_to_all_tokens(tokens[routing.token_indices], sends, receives, self._group)
+        dispatched = all_to_all_tokens(tokens[plan.token_indices], sends, receives, self._group)
         results = all_to_all_tokens(self._run_experts(dispatched, receive_counts), receives, sends, self._group)
 
-        weighted = results * weights[routing.token_indices, routing.topk_index, None]  # (R, D)
-        combined = torch.zeros_like(tokens).index_add(0, routing.token_indices, weighted)
+        weighted = results * weights[plan.token_indices, plan.choice_indices, None]  # (R, D)
+        combined = torch.zeros_like(tokens).index_add(0, plan.token_indices, weighted)
         combined = sum((expert(tokens) for expert in self.shared), start=combined)
         return combined.view_as(x)
 

@@ -166,8 +166,8 @@ def make_strategy(
 class DataParallelChunk:
     """A module that a pipeline calls, with the strategies of its parameters: one, or two where it has experts.
 
-    expert_parameters: parameters of experts, which are replicated over `mesh.expert_replica_group` only. tied_parameter:
-    as in `make_strategy`.
+    expert_parameters: parameters of experts, which are replicated over `mesh.expert_replica_group` only.
+    tied_parameter: as in `make_strategy`.
     """
 
     def __init__(
