@@ -39,7 +39,7 @@ class Pipeline:
         schedule: Schedule,
         inputs: Sequence[torch.Tensor],
         targets: Sequence[torch.Tensor],
-        loss: LossFn,
+        loss_fn: LossFn,
         backward_context: Callable[[int, bool], AbstractContextManager[None]] = lambda chunk, is_last: nullcontext(),
     ) -> torch.Tensor | None:
         """Run the schedule; add the gradients of the mean loss over micro-batches to this rank's parameters.
@@ -72,7 +72,7 @@ class Pipeline:
                 with stores[key] if splits_backward else nullcontext():
                     output = self.chunks[action.chunk](chunk_inputs[key])
                 if self._stage(action.chunk) == self._last_stage:
-                    output = loss(output, targets[action.micro_batch]) / len(inputs)
+                    output = loss_fn(output, targets[action.micro_batch]) / len(inputs)
                     losses.append(output.detach())
                 outputs[key] = output
                 sends += self._send(action, output)

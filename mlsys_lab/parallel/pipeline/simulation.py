@@ -12,7 +12,7 @@ Pass = tuple[str, int, int]
 """Kind, micro-batch and stage of a pass; the stage is the chunk's index among the model's v·p."""
 
 
-def simulate(
+def issue_schedule(
     cluster: Cluster,
     schedule: Schedule,
     *,
