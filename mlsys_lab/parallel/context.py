@@ -21,19 +21,19 @@ from mlsys_lab.parallel.tags import Tag
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def contiguous_positions(tokens: int, ranks: int) -> list[torch.Tensor]:
+def contiguous_positions(seq_len: int, ranks: int) -> list[torch.Tensor]:
     """Token positions (T/p,) of each rank, one contiguous chunk each: under a causal mask the last does most work."""
-    _require_divisible(tokens, ranks)
-    return list(torch.arange(tokens).chunk(ranks))
+    _require_divisible(seq_len, ranks)
+    return list(torch.arange(seq_len).chunk(ranks))
 
 
-def zigzag_positions(tokens: int, ranks: int) -> list[torch.Tensor]:
+def zigzag_positions(seq_len: int, ranks: int) -> list[torch.Tensor]:
     """Token positions (T/p,) of each rank in zigzag order: of 2p chunks, rank i takes chunks i and 2p - 1 - i.
 
     In `ring_attention` all ranks then compute equally many scores (Llama 3, arXiv:2407.21783, §3.3.2).
     """
-    _require_divisible(tokens, 2 * ranks)
-    chunks = torch.arange(tokens).chunk(2 * ranks)
+    _require_divisible(seq_len, 2 * ranks)
+    chunks = torch.arange(seq_len).chunk(2 * ranks)
     return [torch.cat([chunks[rank], chunks[2 * ranks - 1 - rank]]) for rank in range(ranks)]
 
 

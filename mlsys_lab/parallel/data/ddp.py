@@ -92,17 +92,17 @@ class DDP(nn.Module):
             bucket.write_gradients(total / self._size)
 
 
-def loss_weights(tokens: Sequence[int], group: Rank) -> list[float]:
-    """Weights tᵢ·p/Σt for the mean losses of this rank's micro-batches, which have `tokens` target tokens each.
+def loss_weights(num_tokens: Sequence[int], group: Rank) -> list[float]:
+    """Weights tᵢ·p/Σt for the mean losses of this rank's micro-batches, which have `num_tokens` target tokens each.
 
     Weighted like this, gradients accumulated over micro-batches and averaged over the p ranks are those of the mean
     loss over ALL tokens of all ranks. Unweighted, tokens of short sequences would count more than those of long ones.
     Costs one scalar all-reduce. A micro-batch that is all padding has weight 0. Raises InputError if no rank
     has a token.
     """
-    if any(count < 0 for count in tokens):
-        raise InputError("tokens of a micro-batch must not be negative", got=list(tokens))
-    total = int(all_reduce(group, torch.tensor([sum(tokens)], device=group.device), Tag.TOKEN_COUNTS))
+    if any(count < 0 for count in num_tokens):
+        raise InputError("tokens of a micro-batch must not be negative", got=list(num_tokens))
+    total = int(all_reduce(group, torch.tensor([sum(num_tokens)], device=group.device), Tag.TOKEN_COUNTS))
     if not total:
-        raise InputError("no rank has a token", got=f"{list(tokens)} here and 0 elsewhere")
-    return [count * group.size / total for count in tokens]
+        raise InputError("no rank has a token", got=f"{list(num_tokens)} here and 0 elsewhere")
+    return [count * group.size / total for count in num_tokens]

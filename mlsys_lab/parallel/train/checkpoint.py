@@ -24,8 +24,8 @@ from safetensors.torch import save_file
 from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.train.trainer import Trainer
 
-KINDS = ("weight", "exp_avg", "exp_avg_sq")
-"""What is saved of each element of a parameter: its value and Adam's two moments."""
+STATE_KEYS = ("weight", "exp_avg", "exp_avg_sq")
+"""What is saved for each element of a parameter: its value and Adam's two moments."""
 MANIFEST = "manifest.json"
 NUM_KEPT = 2
 """How many checkpoints stay in a folder, the newest ones."""
@@ -125,11 +125,11 @@ def restore(trainer: Trainer, path: Path) -> None:
     another model or run, and IncompleteCheckpointError for an incomplete one, before the trainer is changed.
     """
     checkpoint = Checkpoint(path)
-    checkpoint.require(_describe(trainer))
+    checkpoint.check_compatible(_describe(trainer))
     tensor_group = trainer.mesh.tensor_group
     for strategy, shard in trainer.shards():
         flats = {}
-        for kind in KINDS:
+        for kind in STATE_KEYS:
             local = []
             for parameter in shard.bucket.parameters:
                 full = checkpoint.read(trainer.names[parameter], kind)
@@ -139,7 +139,7 @@ def restore(trainer: Trainer, path: Path) -> None:
         if strategy.keeps_full_weights:
             shard.bucket.write_values(flats["weight"])
         shard.parameter.data.copy_(shard.local_slice(flats["weight"]))
-        moments = {kind: shard.local_slice(flats[kind]).to(shard.parameter.device).clone() for kind in KINDS[1:]}
+        moments = {kind: shard.local_slice(flats[kind]).to(shard.parameter.device).clone() for kind in STATE_KEYS[1:]}
         step = torch.tensor(float(checkpoint.manifest["steps_done"]))
         strategy.optimizer.state[shard.parameter] = {"step": step, **moments}
     trainer.steps_done, trainer.batches.state = checkpoint.manifest["steps_done"], checkpoint.manifest["position"]
@@ -170,7 +170,7 @@ class Checkpoint:
                 for number, shard in enumerate(json.loads(tensors.metadata()["shards"])):
                     self._shards.setdefault(shard["name"], []).append((CheckpointShard(**shard), rank, number))
 
-    def require(self, run: dict[str, Any]) -> None:
+    def check_compatible(self, run: dict[str, Any]) -> None:
         """Raise InputError unless model, dtype and configuration are those of `run`; the layout may differ."""
         manifest = self.manifest
         is_extension = manifest["steps_done"] == manifest["config"].get("steps", 0) < run["config"]["steps"]
@@ -226,7 +226,7 @@ def _is_complete(path: Path) -> bool:
 def _check_same_run(trainer: Trainer, paths: list[Path]) -> None:
     for path in paths:
         try:
-            Checkpoint(path).require(_describe(trainer))
+            Checkpoint(path).check_compatible(_describe(trainer))
         except IncompleteCheckpointError:
             continue
 
@@ -238,7 +238,7 @@ def _write_shards(trainer: Trainer, file: Path) -> None:
     for strategy, shard in trainer.shards():
         state = strategy.optimizer.state[shard.parameter]
         zeros = torch.zeros_like(shard.parameter)  # moments before the first step
-        saved = {"weight": shard.parameter.detach(), **{kind: state.get(kind, zeros) for kind in KINDS[1:]}}
+        saved = {"weight": shard.parameter.detach(), **{kind: state.get(kind, zeros) for kind in STATE_KEYS[1:]}}
         offset, end = -shard.start, shard.parameter.numel()
         for parameter in shard.bucket.parameters:
             first, last = max(0, offset), min(end, offset + parameter.numel())

@@ -8,21 +8,21 @@ from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.parallel.tags import Tag
 
-NUMBER_BYTES = 8
+SCALAR_BYTES = 8
 """Bytes of a scalar that is sent: float64 norms and losses, int64 counts."""
 
 
 def predict_bytes(
-    config: TransformerConfig, layout: Layout, *, batch: int, tokens: int, element_bytes: int
+    config: TransformerConfig, layout: Layout, *, batch: int, seq_len: int, element_bytes: int
 ) -> dict[str, float]:
-    """Bytes that all ranks together send in a step of `Trainer` on `batch` sequences of `tokens` each, per traffic tag.
+    """Bytes that all ranks send in a step of `Trainer` on `batch` sequences of `seq_len` tokens each, per traffic tag.
 
     Weights, activations and gradients all have `element_bytes`. Tags without messages are left out. Assumes equal
     expert loads. Counts too few gradient bytes for biases added after a sum: they are replicated, and are counted as
     sharded.
     """
     n, t, c, p, d = layout.devices, layout.tensor, layout.context, layout.pipeline, layout.data
-    m, rows = layout.micro_batches(batch), batch * tokens / (d * c)
+    m, rows = layout.micro_batches(batch), batch * seq_len / (d * c)
     stage_ranks = n / p
     vocabulary = communication.vocabulary_parallel_bytes(
         config, rows, t, element_bytes=element_bytes, sequence_parallel=layout.sequence_parallel
@@ -58,7 +58,7 @@ def predict_bytes(
             config, rows, layout.expert, layers=layers, element_bytes=element_bytes
         )
         sent[Tag.EXPERT_TOKENS] = stage_ranks * dispatch * (2 + recomputed)
-        numbers = NUMBER_BYTES * config.experts.count
+        numbers = SCALAR_BYTES * config.experts.count
         sent[Tag.EXPERT_COUNTS] = (
             stage_ranks * layers * m * (1 + recomputed) * communication.gather_bytes(numbers, layout.expert)
         )
@@ -69,8 +69,8 @@ def predict_bytes(
     if config.tied and p > 1:
         both = stage_ranks * 2 * communication.all_reduce_bytes(own.embedding * element_bytes, 2)
         sent[Tag.TIED_EMBEDDING] = both / (layout.replicas if layout.zero_stage else 1)
-    sent[Tag.GRAD_NORM] = sent[Tag.MEAN_LOSS] = n * communication.all_reduce_bytes(NUMBER_BYTES, n)
-    return {purpose: size_bytes for purpose, size_bytes in sent.items() if size_bytes}
+    sent[Tag.GRAD_NORM] = sent[Tag.MEAN_LOSS] = n * communication.all_reduce_bytes(SCALAR_BYTES, n)
+    return {tag: size_bytes for tag, size_bytes in sent.items() if size_bytes}
 
 
 def _block_bytes(config: TransformerConfig, layout: Layout, rows: float, element_bytes: int) -> float:

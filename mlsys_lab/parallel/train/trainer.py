@@ -38,13 +38,14 @@ EMBEDDING = "embedding.weight"
 class TrainConfig:
     """Hyperparameters of a run, as in `mlsys_lab.models.training.train`.
 
-    `batch` sequences of `sequence` tokens per step, `steps` steps, peak learning rate `rate`, `seed` of the data order.
+    `batch_size` sequences of `seq_len` tokens per step, `steps` steps, peak learning rate `lr`, `seed` of the data
+    order.
     """
 
-    batch: int
-    sequence: int
+    batch_size: int
+    seq_len: int
     steps: int
-    rate: float
+    lr: float
     seed: int = 0
 
 
@@ -64,11 +65,11 @@ class Trainer:
         self.mesh = mesh = DeviceMesh(layout, world)
         self.model_config, self.layout, self.config, self._ids = model.config, layout, config, ids
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-        self.batches = training.Batches(len(ids), config.batch, config.sequence, config.seed)
+        self.batches = training.Batches(len(ids), config.batch_size, config.seq_len, config.seed)
         self.steps_done = 0
-        self._all_positions = zigzag_positions(config.sequence, layout.context) if layout.context > 1 else None
+        self._all_positions = zigzag_positions(config.seq_len, layout.context) if layout.context > 1 else None
         self._positions = (
-            self._all_positions[mesh.context_group.rank] if self._all_positions else torch.arange(config.sequence)
+            self._all_positions[mesh.context_group.rank] if self._all_positions else torch.arange(config.seq_len)
         )
         self._embedding_group = mesh.embedding_group() if model.config.tied else None
         self.names: dict[nn.Parameter, str] = {}
@@ -77,7 +78,9 @@ class Trainer:
         self.chunks = [self._make_chunk(one, index) for index, one in enumerate([model, *copies])]
         self._grad_norm_masks = [shard.local_slice(self._primary_mask(shard)) for _, shard in self.shards()]
         self._pipeline = Pipeline([chunk.module for chunk in self.chunks], mesh.pipeline_group)
-        self._schedule = interleaved(mesh.pipeline_group.size, layout.micro_batches(config.batch), layout.interleave)
+        self._schedule = interleaved(
+            mesh.pipeline_group.size, layout.micro_batches(config.batch_size), layout.interleave
+        )
 
     def _make_chunk(self, model: Transformer, index: int) -> DataParallelChunk:
         """Cut a full model down, in place, to this rank's shard of its stage's chunk `index`."""
@@ -103,7 +106,7 @@ class Trainer:
     def step(self) -> float:
         """Train on the next batch; return its mean loss before the update, in nats per token, on every rank."""
         config, mesh, shards = self.config, self.mesh, [shard.parameter for _, shard in self.shards()]
-        windows = training.windows(self._ids, next(self.batches), config.sequence)  # (B, T + 1)
+        windows = training.windows(self._ids, next(self.batches), config.seq_len)  # (B, T + 1)
         own = torch.split(windows.chunk(mesh.data_group.size)[mesh.data_group.rank], self.layout.micro_batch)
         inputs, targets = [one[:, self._positions] for one in own], [one[:, self._positions + 1] for one in own]
         loss = self._pipeline.step(
@@ -121,7 +124,7 @@ class Trainer:
         self.steps_done += 1
         for strategy in self._strategies():
             for group in strategy.optimizer.param_groups:
-                group["lr"] = training.learning_rate(self.steps_done, config.steps, config.rate)
+                group["lr"] = training.learning_rate(self.steps_done, config.steps, config.lr)
             strategy.step()
         return self._mean_loss(loss)
 
@@ -185,13 +188,13 @@ def check_layout(model: Transformer, config: TrainConfig, layout: Layout) -> Non
             got=f"{layout.tensor} tensor-parallel ranks, ZeRO {layout.zero_stage}",
             expected="1 of them, ZeRO 0 to 2",
         )
-    layout.micro_batches(config.batch)
+    layout.micro_batches(config.batch_size)
     zigzag, scattered = 2 if layout.context > 1 else 1, layout.tensor if layout.sequence_parallel else 1
     multiple = layout.context * math.lcm(zigzag, scattered)
-    if config.sequence % multiple or config.sequence > model_config.context:
+    if config.seq_len % multiple or config.seq_len > model_config.context:
         expected = f"a multiple of {multiple}, up to {model_config.context}"
         raise InputError(
-            "sequences do not fit the layout or the model", got=f"{config.sequence} tokens", expected=expected
+            "sequences do not fit the layout or the model", got=f"{config.seq_len} tokens", expected=expected
         )
 
 

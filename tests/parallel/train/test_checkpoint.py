@@ -25,7 +25,7 @@ from tests.parallel.train.test_trainer import CONFIG as SMALL
 from tests.parallel.train.test_trainer import IDS, MIXTURE, make_model
 
 CONFIG = replace(SMALL, n_layers=4)
-PLAN = TrainConfig(batch=4, sequence=16, steps=6, rate=0.05)
+PLAN = TrainConfig(batch_size=4, seq_len=16, steps=6, lr=0.05)
 BEFORE = 3
 """Steps before the break."""
 
@@ -243,7 +243,11 @@ def test_an_incomplete_checkpoint_raises(
             PLAN,
             "the checkpoint is of another model: got name=small, d_ff=24, expected name=other, d_ff=32",
         ),
-        (CONFIG, replace(PLAN, batch=2), "the checkpoint is of another run: got batch=4, expected batch=2"),
+        (
+            CONFIG,
+            replace(PLAN, batch_size=2),
+            "the checkpoint is of another run: got batch_size=4, expected batch_size=2",
+        ),
     ],
 )
 def test_a_checkpoint_of_another_model_or_run_raises(

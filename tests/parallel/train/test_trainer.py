@@ -26,7 +26,7 @@ UNEVEN = replace(CONFIG, n_layers=5)
 MIXTURE = replace(CONFIG, n_layers=3, experts=Experts(count=4, active=2, d_ff=12, shared=1, dense_layers=1))
 LATENT = LatentAttention(q_rank=7, kv_rank=6, nope_dim=2, rope_dim=2, v_dim=3)
 OWN_HEAD = replace(CONFIG, n_layers=4, tied=False)
-PLAN = TrainConfig(batch=8, sequence=16, steps=6, rate=0.05)
+PLAN = TrainConfig(batch_size=8, seq_len=16, steps=6, lr=0.05)
 IDS = np.random.default_rng(0).integers(24, size=600)
 LAYOUTS = {
     "data × tensor × pipeline": (CONFIG, Layout(data=2, tensor=2, pipeline=2, micro_batch=2)),
@@ -79,8 +79,8 @@ def count_rows_that_move(model: Transformer, layout: Layout) -> list[int]:
     counts: list[int] = []
 
     def count(_module: torch.nn.Module, _inputs: Any, logits: torch.Tensor) -> None:
-        tokens = torch.arange(len(logits)) // PLAN.sequence  # of which sequence
-        home = tokens // (PLAN.batch // layout.data) % layout.expert
+        tokens = torch.arange(len(logits)) // PLAN.seq_len  # of which sequence
+        home = tokens // (PLAN.batch_size // layout.data) % layout.expert
         owner = logits.topk(2).indices // (logits.shape[1] // layout.expert)
         counts.append(int((owner != home[:, None]).sum()))
 
@@ -99,7 +99,7 @@ def test_losses_and_with_them_five_updates_equal_one_process(name: str) -> None:
     alone = [loss for _, loss in training.train(whole, IDS, **asdict(PLAN))]
     for losses in results:
         assert losses == pytest.approx(alone, rel=1e-11)
-    expected = predict_bytes(config, layout, batch=PLAN.batch, tokens=PLAN.sequence, element_bytes=8)
+    expected = predict_bytes(config, layout, batch=PLAN.batch_size, seq_len=PLAN.seq_len, element_bytes=8)
     sent = ledger.purpose_bytes()
     sent.pop("broadcast", None)  # before the first step, so that all begin alike
     # An even choice of experts is a rough guess: each row that moves goes there and back, forward and backward.
