@@ -39,7 +39,6 @@ class KVCache:
 
     def __init__(self, model: Transformer, num_slots: int) -> None:
         c, weight = model.config, model.embedding.weight
-        self.model_dtype = weight.dtype
         sides, num_heads, width, self.v_head_dim = 2, c.n_kv_heads, c.head_dim, c.head_dim
         if c.latent is not None:
             sides, num_heads, width, self.v_head_dim = 1, 1, c.latent.kv_rank + c.latent.rope_dim, c.latent.kv_rank
