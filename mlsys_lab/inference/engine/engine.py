@@ -45,7 +45,10 @@ class Engine:
         elif config is not None:
             raise InputError("a scheduler has its own configuration", got="both", help="leave out config")
         self.scheduler = scheduler
-        self._check_blocks(num_blocks, block_size)
+        manager = scheduler.block_manager
+        if (manager.pool.num_blocks, manager.block_size) != (num_blocks, block_size):
+            got, expected = f"{manager.pool.num_blocks} of {manager.block_size}", f"{num_blocks} of {block_size} tokens"
+            raise InputError("the scheduler manages other blocks than the engine", got=got, expected=expected)
         self.model_runner = self.model_runner_class(model, num_blocks, block_size)
         self.last_scheduler_output: SchedulerOutput | None = None
         self._states: dict[Sequence, GenerationState] = {}
@@ -112,13 +115,6 @@ class Engine:
     ) -> list[list[tuple[int, float]]]:
         """Tokens with log-probabilities of each sampled sequence, from its logits (1, V)."""
         return [[sampled] for sampled in sample(states, torch.cat(logits))] if logits else []
-
-    def _check_blocks(self, num_blocks: int, block_size: int) -> None:
-        manager = self.scheduler.block_manager
-        if (manager.pool.num_blocks, manager.block_size) != (num_blocks, block_size):
-            got = f"{manager.pool.num_blocks} of {manager.block_size} tokens"
-            expected = f"{num_blocks} of {block_size} tokens"
-            raise InputError("the scheduler manages other blocks than the engine", got=got, expected=expected)
 
     def _finish(self, seq: Sequence) -> None:
         self.scheduler.finish(seq)

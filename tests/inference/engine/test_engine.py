@@ -97,8 +97,8 @@ def test_a_scheduler_of_another_class_decides():
 @pytest.mark.parametrize(
     ("num_blocks", "block_size", "options", "said"),
     [
-        (8, 4, {}, r"other blocks than the engine: got 8 of 4 tokens, expected 8 of 3 tokens"),
-        (9, 3, {}, r"other blocks than the engine: got 9 of 3 tokens, expected 8 of 3 tokens"),
+        (8, 4, {}, r"other blocks than the engine: got 8 of 4, expected 8 of 3 tokens"),
+        (9, 3, {}, r"other blocks than the engine: got 9 of 3, expected 8 of 3 tokens"),
         (8, 3, {"config": SchedulerConfig()}, "a scheduler has its own configuration: got both"),
     ],
 )
