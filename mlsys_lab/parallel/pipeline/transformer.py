@@ -12,11 +12,11 @@ from mlsys_lab.models.transformer import Transformer
 class TransformerChunk(nn.Module):
     """Chunk `index` of `num_chunks` of a transformer; removes the other chunks' layers from `model` in place.
 
-    Numbers of blocks differ by at most one. The last chunk is the first to have one less, since it has the head too,
-    then the first chunk, whose stage has most micro-batches in flight: 6 layers in 4 chunks are [1, 2, 2, 1].
-    Maps token ids (B, T) on the first chunk, and hidden states (B, T, D) on all others, to hidden states, or to logits
-    on the last. A tied embedding stays on both ends, so their gradients have to be summed. positions (T,):
-    token positions within the sequence. Raises InputError if a chunk would have no block.
+    Numbers of blocks differ by at most one. Chunks at the ends have fewer, first of all the last chunk, which has the
+    head too, then the first, whose stage has most micro-batches in flight: 6 layers in 4 chunks are [1, 2, 2, 1]. Maps
+    token ids (B, T) on the first chunk, and hidden states (B, T, D) on all others, to hidden states, or to logits on
+    the last. A tied embedding stays on both ends, so their gradients have to be summed. positions (T,): token positions
+    within the sequence. Raises InputError if a chunk would have no block.
     """
 
     def __init__(self, model: Transformer, index: int, num_chunks: int, positions: torch.Tensor) -> None:
