@@ -103,7 +103,7 @@ def train(run: Run, tokens: Tokens, unseen: Tokens) -> None:
     started, seen = time.process_time(), []
     with training.one_thread():
         for step, loss in training.train(
-            model, tokens, batch=run.batch, sequence=CONTEXT, steps=run.steps, rate=run.rate, seed=run.seed
+            model, tokens, batch_size=run.batch, seq_len=CONTEXT, steps=run.steps, lr=run.rate, seed=run.seed
         ):
             seen.append(loss)
             if step * POINTS % run.steps < POINTS:

@@ -20,9 +20,9 @@ from mlsys_lab.flops.estimate import training_memory
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import RECIPES
 from mlsys_lab.parallel.context import contiguous_positions, count_scores, zigzag_positions
-from mlsys_lab.parallel.expert import route
+from mlsys_lab.parallel.expert import sort_by_expert
 from mlsys_lab.parallel.mesh import mesh_coordinates
-from mlsys_lab.parallel.pipeline import gpipe, one_forward_one_backward, simulate, zero_bubble
+from mlsys_lab.parallel.pipeline import gpipe, issue_schedule, one_forward_one_backward, zb_h1
 from mlsys_lab.parallel.pipeline.schedules import Schedule, has_weight_passes, max_in_flight
 
 P = 4
@@ -185,7 +185,7 @@ def schedules() -> Markup:
 
     def row(schedule: Schedule, title: str) -> Panel:
         cluster = Cluster(P)
-        simulate(cluster, schedule, forward_s=1.0, backward_s=2.0)
+        issue_schedule(cluster, schedule, forward_s=1.0, backward_s=2.0)
         timeline = cluster.timeline()
         unit = 320 / longest_s
         pieces = [text(8, 36 + 26 * r, r, size="small") for r in range(P)]
@@ -212,16 +212,16 @@ def schedules() -> Markup:
         "later as passes of their own, and the step ends sooner with four in flight.",
         row(gpipe(P, micro_batches), "GPipe"),
         row(one_forward_one_backward(P, micro_batches), "1F1B"),
-        row(zero_bubble(P, micro_batches), "ZB-H1"),
+        row(zb_h1(P, micro_batches), "ZB-H1"),
     )
 
 
 def experts() -> Markup:
     """Tokens of one rank dispatched to four experts, each with a capacity of two per rank, and combined again."""
     chosen = torch.tensor([[0], [1], [2], [2], [2], [3]])
-    routing = route(chosen, num_experts=4, capacity_factor=1.25)
-    assert routing.num_dropped == 1
-    kept = set(routing.token_indices.tolist())
+    plan = sort_by_expert(chosen, num_experts=4, capacity_factor=1.25)
+    assert plan.num_dropped == 1
+    kept = set(plan.token_indices.tolist())
     pieces = [
         text(34, 16, "rank 0", "blue", size="small"),
         text(94, 16, "dispatch", "quiet", size="small"),

@@ -128,7 +128,7 @@ def _request(args: Arguments, pair: Pair, write: Callable[[int], None]) -> Reque
     prompt = encode_chat(tokenizer, [Message("user", args.prompt)]) if args.chat else plain
     most = max(1, min(MAX_TOKENS, context - len(prompt))) if args.max_tokens is None else args.max_tokens
     sampling_params = SamplingParams(temperature=args.temperature, top_p=args.top_p, seed=args.seed)
-    request = Request(prompt, most, sampling_params, stop=[[end]], on_token=write)
+    request = Request(prompt, most, sampling_params, stop_token_sequences=[[end]], on_token=write)
     request.validate(pair.target)
     return request
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mlsys_lab.inference.engine.engine import Engine
-from mlsys_lab.inference.engine.sequence import Request, RequestOutput
+from mlsys_lab.inference.engine.sequence import Request, SequenceDelta
 
 
 class StreamingEngine(Engine):
@@ -15,15 +15,15 @@ class StreamingEngine(Engine):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._streams: dict[int, deque[RequestOutput]] = {}  # by request: outputs that its stream has yet to yield
-        self._outputs: list[RequestOutput] = []  # outputs of all other requests that `step` has yet to return
+        self._streams: dict[int, deque[SequenceDelta]] = {}  # by request: outputs that its stream has yet to yield
+        self._outputs: list[SequenceDelta] = []  # outputs of all other requests that `step` has yet to return
 
     @property
     def is_idle(self) -> bool:
         """Whether every request has finished, and `step` has returned all outputs."""
         return super().is_idle and not self._outputs
 
-    def step(self) -> list[RequestOutput]:
+    def step(self) -> list[SequenceDelta]:
         """Run one step; outputs that the steps of a stream generated for other requests come first."""
         self._step()
         outputs, self._outputs = self._outputs, []
@@ -34,7 +34,7 @@ class StreamingEngine(Engine):
         super().abort_request(request_id)
         self._streams.pop(request_id, None)
 
-    def stream(self, request: Request, **options: Any) -> Iterator[RequestOutput]:
+    def stream(self, request: Request, **options: Any) -> Iterator[SequenceDelta]:
         """Add a request and yield its outputs as they are generated; closed early, the request is aborted.
 
         `options` are those of `add_request`.

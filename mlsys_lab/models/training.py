@@ -26,21 +26,21 @@ BETAS, WEIGHT_DECAY, GRADIENT_NORM = (0.9, 0.98), 0.1, 1.0
 
 
 def train(
-    model: nn.Module, ids: Tokens, *, batch: int, sequence: int, steps: int, rate: float, seed: int
+    model: nn.Module, ids: Tokens, *, batch_size: int, seq_len: int, steps: int, lr: float, seed: int
 ) -> Iterator[tuple[int, float]]:
     """Train a model in place to predict each next token of ids (D,); yield each step's number, from 1, and loss.
 
-    AdamW with a warm-up to the learning rate `rate` and a linear decay to zero. A step processes `batch` sequences of
-    `sequence` tokens; its loss, in nats per token, is from before the update. The seed determines the order of
+    AdamW with a warm-up to the learning rate `lr` and a linear decay to zero. A step processes `batch_size` sequences
+    of `seq_len` tokens; its loss, in nats per token, is from before the update. The seed determines the order of
     sequences.
     """
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
-    batches = Batches(len(ids), batch, sequence, seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
+    batches = Batches(len(ids), batch_size, seq_len, seed)
     for step, starts in zip(range(1, steps + 1), batches, strict=False):
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, steps, rate)
+            group["lr"] = learning_rate(step, steps, lr)
         optimizer.zero_grad()
-        step_loss = loss(model, windows(ids, starts, sequence))
+        step_loss = loss(model, windows(ids, starts, seq_len))
         step_loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_NORM)
         optimizer.step()

@@ -1,4 +1,4 @@
-"""Gradient buckets: parameters flattened into one array each, communicated while the backward pass is still running."""
+"""Gradient buckets: parameters that are communicated together, while the backward pass is still running."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mlsys_lab.errors import InputError
 Result = TypeVar("Result")
 
 
-class FlatParameters:
-    """Parameters of one dtype and device, in order, viewed as one flat array of `numel` elements."""
+class Bucket:
+    """Parameters of one dtype and device, copied to and from one flat tensor of `numel` elements."""
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.parameters = list(parameters)
@@ -29,7 +29,7 @@ class FlatParameters:
         return torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
 
     def write_values(self, flat: torch.Tensor) -> None:
-        """Set all values from a flat array, cast to the parameters' dtype."""
+        """Set all values from a flat tensor, cast to the parameters' dtype."""
         for parameter, values in self.split(flat):
             parameter.data.copy_(values)
 
@@ -45,7 +45,7 @@ class FlatParameters:
         return torch.cat([parameter.grad.reshape(-1) for parameter in self.parameters if parameter.grad is not None])
 
     def write_gradients(self, flat: torch.Tensor) -> None:
-        """Set all gradients from a flat array, in place."""
+        """Set all gradients from a flat tensor, in place."""
         for parameter, values in self.split(flat):
             assert parameter.grad is not None
             parameter.grad.copy_(values)
@@ -56,13 +56,13 @@ class FlatParameters:
             parameter.grad = None
 
     def split(self, flat: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-        """Yield each parameter with its elements of a flat array, in the parameter's shape."""
+        """Yield each parameter with its elements of a flat tensor, in the parameter's shape."""
         chunks = torch.split(flat, [parameter.numel() for parameter in self.parameters])
         for parameter, chunk in zip(self.parameters, chunks, strict=True):
             yield parameter, chunk.view(parameter.shape)
 
 
-def assign_buckets(parameters: Iterable[nn.Parameter], bucket_bytes: float) -> list[FlatParameters]:
+def assign_buckets(parameters: Iterable[nn.Parameter], bucket_bytes: float) -> list[Bucket]:
     """Group trainable parameters into buckets, last parameters first, as the backward pass produces their gradients.
 
     A bucket takes parameters of one dtype and device until the next would exceed `bucket_bytes`; a larger parameter has
@@ -82,19 +82,17 @@ def assign_buckets(parameters: Iterable[nn.Parameter], bucket_bytes: float) -> l
         open_buckets[kind] = bucket, free_bytes - size_bytes
     if not buckets:
         raise InputError("nothing to train", got="no parameter with requires_grad")
-    return [FlatParameters(bucket) for bucket in buckets]
+    return [Bucket(bucket) for bucket in buckets]
 
 
 class BucketReducer(Generic[Result]):
-    """Starts each bucket's collective during the backward pass, once all gradients of it and of earlier buckets exist.
+    """Starts each bucket's collective in the backward pass, once its gradients and those of earlier buckets exist.
 
     Collectives thus start in the same order on every rank, in whatever order gradients arrive. Each gradient that
     arrives advances all collectives in flight by one step. In torch: DDP's `Reducer`.
     """
 
-    def __init__(
-        self, buckets: Sequence[FlatParameters], start_collective: Callable[[FlatParameters], InFlight[Result]]
-    ) -> None:
+    def __init__(self, buckets: Sequence[Bucket], start_collective: Callable[[Bucket], InFlight[Result]]) -> None:
         self.buckets, self._start_collective = list(buckets), start_collective
         self._is_syncing = True
         self._in_flight: list[InFlight[Result]] = []
@@ -112,7 +110,7 @@ class BucketReducer(Generic[Result]):
         finally:
             self._is_syncing = True
 
-    def finish(self) -> Iterator[tuple[FlatParameters, Result]]:
+    def finish(self) -> Iterator[tuple[Bucket, Result]]:
         """Wait for all collectives; yield each bucket with its result. Raises InputError if a gradient is missing."""
         for bucket, ready in zip(self.buckets, self._ready, strict=True):
             if len(ready) < len(bucket.parameters):
@@ -134,7 +132,7 @@ class BucketReducer(Generic[Result]):
             raise InputError(
                 "a gradient was added to while it was being synchronised",
                 got=f"a second backward() for a parameter of shape {tuple(parameter.shape)}",
-                help="call finish_gradient_synchronization() first, or accumulate under no_sync()",
+                help="call finish_gradient_synchronization() after each backward(); DDP can also use no_sync()",
             )
         self._ready[index].add(parameter)
         for collective in self._in_flight:

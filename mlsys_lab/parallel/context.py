@@ -16,30 +16,29 @@ from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.all_to_all import all_to_all
 from mlsys_lab.comm.collectives.rooted import receive
 from mlsys_lab.errors import InputError
+from mlsys_lab.parallel.tags import Tag
 
-KV, KV_GRADIENTS = "keys and values", "gradients of keys and values"
-"""Traffic tags for the messages of ring attention."""
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def contiguous_positions(tokens: int, ranks: int) -> list[torch.Tensor]:
+def contiguous_positions(seq_len: int, ranks: int) -> list[torch.Tensor]:
     """Token positions (T/p,) of each rank, one contiguous chunk each: under a causal mask the last does most work."""
-    _require_divisible(tokens, ranks)
-    return list(torch.arange(tokens).chunk(ranks))
+    _require_divisible(seq_len, ranks)
+    return list(torch.arange(seq_len).chunk(ranks))
 
 
-def zigzag_positions(tokens: int, ranks: int) -> list[torch.Tensor]:
+def zigzag_positions(seq_len: int, ranks: int) -> list[torch.Tensor]:
     """Token positions (T/p,) of each rank in zigzag order: of 2p chunks, rank i takes chunks i and 2p - 1 - i.
 
-    All ranks then compute equally many scores under a causal mask (Llama 3, arXiv:2407.21783, §3.3.2).
+    In `ring_attention` all ranks then compute equally many scores (Llama 3, arXiv:2407.21783, §3.3.2).
     """
-    _require_divisible(tokens, 2 * ranks)
-    chunks = torch.arange(tokens).chunk(2 * ranks)
+    _require_divisible(seq_len, 2 * ranks)
+    chunks = torch.arange(seq_len).chunk(2 * ranks)
     return [torch.cat([chunks[rank], chunks[2 * ranks - 1 - rank]]) for rank in range(ranks)]
 
 
 def count_scores(positions: Sequence[torch.Tensor]) -> list[int]:
-    """Number of query-key pairs that each rank computes under a causal mask, given the positions of its queries."""
+    """Number of query-key pairs of each rank that a causal mask leaves, given the positions of its queries."""
     return [int((own + 1).sum()) for own in positions]
 
 
@@ -48,10 +47,11 @@ def ring_attention(
 ) -> torch.Tensor:
     """Causal attention of this rank's queries over all ranks' keys: q (B, N, T/p, H), k, v (B, K, T/p, H) -> like q.
 
-    positions: of the tokens on each rank, (T/p,) each, in order of rank. A rank holds the keys and values of at most
-    two ranks at a time. Partial results are merged by their log-sum-exp, as in flash attention. Each rank sends
-    (p - 1)/p of all keys and values forward; backward as much again, and as many bytes of gradients. Raises InputError
-    where a rank's positions and tokens differ in number.
+    positions[r]: token positions (T/p,) on rank r. Each rank's tokens are computed in two halves, and a half that comes
+    later than all queries of another is skipped; in zigzag order that is half of the work. A rank holds the keys and
+    values of at most two other ranks besides its own. Partial results are merged by their log-sum-exp, as in flash
+    attention. Each rank sends (p - 1)/p of all keys and values forward; backward as much again, and as many bytes of
+    gradients. Raises InputError where a rank's positions and tokens differ in number.
     """
     if [len(one) for one in positions] != [k.shape[2]] * group.size or q.shape[2] != k.shape[2]:
         got = f"{[len(one) for one in positions]} positions, {q.shape[2]} queries, {k.shape[2]} keys"
@@ -71,14 +71,15 @@ class _RingAttention(torch.autograd.Function):
         out, log_sum_exp = torch.zeros_like(q), q.new_full(q.shape[:3], -torch.inf)
         kv = torch.stack([k, v])  # (2, B, K, T/p, H)
         for step in range(group.size):  # this rank's own keys first: every query sees at least its own position
-            shift = _RingShift(group, kv, KV) if step < group.size - 1 else None
+            shift = _RingShift(group, kv, Tag.RING_KV) if step < group.size - 1 else None
             k_positions = positions[(group.rank - step) % group.size]
-            if k_positions.min() <= q_positions.max():
-                scores = _scores(q, kv[0], q_positions, k_positions)
-                merged = torch.logaddexp(log_sum_exp, scores.logsumexp(-1))
-                rescale = torch.exp(log_sum_exp - merged)[..., None]
-                out = out * rescale + torch.exp(scores - merged[..., None]) @ _repeat_kv(kv[1], q)
-                log_sum_exp = merged
+            for queries, keys in _visible_halves(q_positions, k_positions):
+                scores = _scores(q[:, :, queries], kv[0, :, :, keys], q_positions[queries], k_positions[keys])
+                before = log_sum_exp[:, :, queries]
+                merged = torch.logaddexp(before, scores.logsumexp(-1))
+                attended = torch.exp(scores - merged[..., None]) @ _repeat_kv(kv[1, :, :, keys], q)
+                out[:, :, queries] = out[:, :, queries] * torch.exp(before - merged)[..., None] + attended
+                log_sum_exp[:, :, queries] = merged
             kv = shift.wait() if shift else kv
         ctx.group, ctx.positions = group, positions
         ctx.save_for_backward(q, k, v, out, log_sum_exp)
@@ -93,22 +94,27 @@ class _RingAttention(torch.autograd.Function):
 
         def block_backward(kv: torch.Tensor, k_positions: torch.Tensor) -> torch.Tensor:
             """Add to dq; return the gradients of these keys and values, (2, B, K, T/p, H)."""
-            if k_positions.min() > q_positions.max():
-                return torch.zeros_like(kv)
-            keys, values = (_repeat_kv(one, q) for one in kv)
-            weights = torch.exp(_scores(q, kv[0], q_positions, k_positions) - log_sum_exp[..., None])
-            d_scores = weights * (d_out @ values.mT - delta) * q.shape[-1] ** -0.5
-            dq.add_(d_scores @ keys)
-            d_kv = torch.stack([d_scores.mT @ q, weights.mT @ d_out])  # (2, B, N, T/p, H)
-            return d_kv.reshape(2, len(k), k.shape[1], -1, *k.shape[2:]).sum(3)
+            d_kv = torch.zeros_like(kv)
+            for queries, keys in _visible_halves(q_positions, k_positions):
+                q_half, d_half = q[:, :, queries], d_out[:, :, queries]
+                k_half, v_half = kv[:, :, :, keys]
+                scores = _scores(q_half, k_half, q_positions[queries], k_positions[keys])
+                weights = torch.exp(scores - log_sum_exp[:, :, queries, None])
+                d_weights = d_half @ _repeat_kv(v_half, q).mT
+                d_scores = weights * (d_weights - delta[:, :, queries]) * q.shape[-1] ** -0.5
+                dq[:, :, queries] += d_scores @ _repeat_kv(k_half, q)
+                d_heads = torch.stack([d_scores.mT @ q_half, weights.mT @ d_half])  # (2, B, N, T/2p, H)
+                d_kv[:, :, :, keys] += d_heads.unflatten(2, (k.shape[1], -1)).sum(3)
+            return d_kv
 
         # Gradients of a rank's keys start at its right neighbour and follow the keys, so the last shift returns them.
-        d_shift: _RingShift | None = None
+        shift = _RingShift(group, kv, Tag.RING_KV) if group.size > 1 else None
+        d_own, d_shift = block_backward(kv, q_positions), None
         for step in range(1, group.size):
-            kv = _RingShift(group, kv, KV).wait()
+            kv = shift.wait() if shift else kv
+            shift = _RingShift(group, kv, Tag.RING_KV) if step < group.size - 1 else None
             d_kv = block_backward(kv, positions[(group.rank - step) % group.size])
-            d_shift = _RingShift(group, d_kv + d_shift.wait() if d_shift else d_kv, KV_GRADIENTS)
-        d_own = block_backward(torch.stack([k, v]), q_positions)
+            d_shift = _RingShift(group, d_kv + d_shift.wait() if d_shift else d_kv, Tag.RING_KV_GRADIENTS)
         dk, dv = d_own + d_shift.wait() if d_shift else d_own
         return dq, dk, dv, None, None
 
@@ -116,8 +122,8 @@ class _RingAttention(torch.autograd.Function):
 class _RingShift:
     """Send a tensor to the next rank of the ring while receiving one of the same shape from the previous rank."""
 
-    def __init__(self, group: Rank, tensor: torch.Tensor, purpose: str) -> None:
-        self._send = group.isend(tensor, (group.rank + 1) % group.size, purpose)
+    def __init__(self, group: Rank, tensor: torch.Tensor, tag: str) -> None:
+        self._send = group.isend(tensor, (group.rank + 1) % group.size, tag)
         self._receive = group.irecv((group.rank - 1) % group.size, like=tensor)
 
     def wait(self) -> torch.Tensor:
@@ -126,8 +132,20 @@ class _RingShift:
         return tensor
 
 
+def _visible_halves(q_positions: torch.Tensor, k_positions: torch.Tensor) -> list[tuple[slice, slice]]:
+    """Pairs of half the queries and half the keys of which the causal mask hides only a part.
+
+    Halves of the same index come first: among a rank's own tokens, every query then sees itself in its first pair.
+    """
+    first, second = slice(0, len(q_positions) // 2), slice(len(q_positions) // 2, None)
+    pairs = [(first, first), (second, second), (first, second), (second, first)]
+    if first.stop == 0:
+        pairs = pairs[1:2]
+    return [pair for pair in pairs if k_positions[pair[1]].min() <= q_positions[pair[0]].max()]
+
+
 def _scores(q: torch.Tensor, k: torch.Tensor, q_positions: torch.Tensor, k_positions: torch.Tensor) -> torch.Tensor:
-    """Scaled scores (B, N, T/p, T/p), -inf for keys at later positions than the query."""
+    """Scaled scores (B, N, T/2p, T/2p), -inf for keys at later positions than the query."""
     scores: torch.Tensor = q @ _repeat_kv(k, q).mT * q.shape[-1] ** -0.5
     return scores.masked_fill((k_positions > q_positions[:, None]).to(q.device), -torch.inf)
 
@@ -148,8 +166,8 @@ def ulysses_attention(
     """Attention over tokens sharded across ranks: q (B, N, T/p, H), k, v (B, K, T/p, H) -> like q.
 
     An all-to-all gives each rank all tokens of 1/p of the heads; `attention`, any attention over full sequences, runs
-    on those; another all-to-all returns the results. positions: of the tokens on each rank, (T/p,) each, in order of
-    rank. Each rank sends (p - 1)/p of its queries, keys, values and results. Raises InputError unless p divides K.
+    on those; another all-to-all returns the results. positions[r]: token positions (T/p,) on rank r. Each rank
+    sends (p - 1)/p of its queries, keys, values and results. Raises InputError unless p divides K.
     """
     if k.shape[1] % group.size:
         raise InputError("KV heads cannot be divided evenly", got=f"{k.shape[1]} over {group.size} ranks")

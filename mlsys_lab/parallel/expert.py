@@ -1,7 +1,7 @@
 """Expert parallelism: each rank holds some experts, and tokens are dispatched to them and combined back.
 
 GShard (arXiv:2006.16668, §3). Letters: B sequences, T tokens of each, n = B·T tokens of this rank, D d_model,
-E experts, A experts that a token uses (top-A routing), R rows that are dispatched, p ranks.
+E experts, k experts that a token uses (top-k routing), R rows that are dispatched, p ranks.
 """
 
 from __future__ import annotations
@@ -19,30 +19,28 @@ from mlsys_lab.comm.collectives.all_to_all import all_to_all
 from mlsys_lab.errors import InputError
 from mlsys_lab.models.experts import MixtureOfExperts
 from mlsys_lab.models.transformer import Transformer
-
-TOKENS, COUNTS = "tokens of experts", "counts of experts"
-"""Traffic tags for rows sent to experts and back, and for the numbers of rows announced before them."""
+from mlsys_lab.parallel.tags import Tag
 
 
 @dataclass(frozen=True)
-class Routing:
-    """Rows to dispatch, sorted by expert: R of at most n·A.
+class DispatchPlan:
+    """Rows to dispatch, sorted by expert: R of at most n·k.
 
-    `token_indices` (R,) is each row's token, `topk_index` (R,) the position of its expert among the token's choices
+    `token_indices` (R,) is each row's token, `choice_indices` (R,) the position of its expert among the token's choices
     (0 for the first choice), `tokens_per_expert` (E,) the number of rows for each expert, and `num_dropped` the number
     of choices dropped because their expert was full.
     """
 
     token_indices: torch.Tensor
-    topk_index: torch.Tensor
+    choice_indices: torch.Tensor
     tokens_per_expert: torch.Tensor
     num_dropped: int
 
 
-def route(expert_ids: torch.Tensor, num_experts: int, capacity_factor: float | None = None) -> Routing:
-    """Sort choices by expert: expert_ids (n, A), the experts that each token chose, best first.
+def sort_by_expert(expert_ids: torch.Tensor, num_experts: int, capacity_factor: float | None = None) -> DispatchPlan:
+    """Sort choices by expert: expert_ids (n, k), the experts that each token chose, best first.
 
-    capacity_factor: each expert takes at most ⌈factor·n·A/E⌉ rows from this rank, first choices before second ones and
+    capacity_factor: each expert takes at most ⌈factor·n·k/E⌉ rows from this rank, first choices before second ones and
     earlier tokens before later ones; the remaining choices are dropped (GShard, §2.2). None means no limit. Raises
     InputError unless the factor is positive.
     """
@@ -57,7 +55,7 @@ def route(expert_ids: torch.Tensor, num_experts: int, capacity_factor: float | N
         first_row = (counts.cumsum(0) - counts)[choices[order]]  # of the row's expert
         position = torch.arange(len(choices), device=choices.device) - first_row
         order, counts = order[position < capacity], counts.clamp(max=capacity)
-    return Routing(order % num_tokens, order // num_tokens, counts, len(choices) - len(order))
+    return DispatchPlan(order % num_tokens, order // num_tokens, counts, len(choices) - len(order))
 
 
 class ExpertParallelMoE(nn.Module):
@@ -67,8 +65,8 @@ class ExpertParallelMoE(nn.Module):
     experts, a third returns the results to be combined. Router and shared experts are replicated: average their
     gradients as in data parallelism. An expert's gradients are already sums over all ranks' tokens: divide them by p.
 
-    capacity_factor: as in `route`; a dropped choice contributes nothing to its token. `num_dropped` counts the choices
-    that the last call dropped on this rank. Raises InputError unless p divides E.
+    capacity_factor: as in `sort_by_expert`; a dropped choice contributes nothing to its token. `num_dropped` counts the
+    choices that the last call dropped on this rank. Raises InputError unless p divides E.
     """
 
     def __init__(self, mixture: MixtureOfExperts, group: Rank, capacity_factor: float | None = None) -> None:
@@ -84,19 +82,21 @@ class ExpertParallelMoE(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Dispatch tokens to their experts and combine the weighted results: (B, T, D) -> (B, T, D)."""
         tokens = x.flatten(0, 1)  # (n, D)
-        best = self.router(tokens).topk(self.top_k)  # values and indices (n, A)
+        best = self.router(tokens).topk(self.top_k)  # values and indices (n, k)
         weights = best.values.softmax(-1, dtype=torch.promote_types(x.dtype, torch.float32)).to(x.dtype)
-        routing = route(best.indices, self.num_experts, self.capacity_factor)
-        self.num_dropped = routing.num_dropped
+        plan = sort_by_expert(best.indices, self.num_experts, self.capacity_factor)
+        self.num_dropped = plan.num_dropped
 
-        send_counts = routing.tokens_per_expert.view(self._group.size, -1)  # (p, E/p): to each rank's experts
-        receive_counts = torch.stack(all_to_all(self._group, list(send_counts), COUNTS))  # (p, E/p): from each rank
+        send_counts = plan.tokens_per_expert.view(self._group.size, -1)  # (p, E/p): to each rank's experts
+        receive_counts = torch.stack(
+            all_to_all(self._group, list(send_counts), Tag.EXPERT_COUNTS)
+        )  # (p, E/p): from each rank
         sends, receives = send_counts.sum(1).tolist(), receive_counts.sum(1).tolist()
-        dispatched = all_to_all_tokens(tokens[routing.token_indices], sends, receives, self._group)
+        dispatched = all_to_all_tokens(tokens[plan.token_indices], sends, receives, self._group)
         results = all_to_all_tokens(self._run_experts(dispatched, receive_counts), receives, sends, self._group)
 
-        weighted = results * weights[routing.token_indices, routing.topk_index, None]  # (R, D)
-        combined = torch.zeros_like(tokens).index_add(0, routing.token_indices, weighted)
+        weighted = results * weights[plan.token_indices, plan.choice_indices, None]  # (R, D)
+        combined = torch.zeros_like(tokens).index_add(0, plan.token_indices, weighted)
         combined = sum((expert(tokens) for expert in self.shared), start=combined)
         return combined.view_as(x)
 
@@ -128,16 +128,16 @@ class _AllToAllTokens(torch.autograd.Function):
         ctx: Any, rows: torch.Tensor, send_counts: list[int], receive_counts: list[int], group: Rank
     ) -> torch.Tensor:
         ctx.receive_counts, ctx.group = receive_counts, group
-        return torch.cat(all_to_all(group, torch.split(rows, send_counts), TOKENS))
+        return torch.cat(all_to_all(group, torch.split(rows, send_counts), Tag.EXPERT_TOKENS))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None, None, None]:
         chunks = torch.split(gradients[0].contiguous(), ctx.receive_counts)
-        return torch.cat(all_to_all(ctx.group, chunks, TOKENS)), None, None, None
+        return torch.cat(all_to_all(ctx.group, chunks, Tag.EXPERT_TOKENS)), None, None, None
 
 
 def load_balancing_loss(logits: torch.Tensor, expert_ids: torch.Tensor, group: Rank) -> torch.Tensor:
-    """Load-balancing auxiliary loss E·Σ fᵢ·Pᵢ: router logits (n, E), chosen experts (n, A) -> scalar.
+    """Load-balancing auxiliary loss E·Σ fᵢ·Pᵢ: router logits (n, E), chosen experts (n, k) -> scalar.
 
     fᵢ is the fraction of all ranks' choices that went to expert i, Pᵢ its mean probability over this rank's tokens
     (Switch Transformers, arXiv:2101.03961, §2.2). Averaged over ranks with equally many tokens, it is the loss of one
@@ -146,7 +146,7 @@ def load_balancing_loss(logits: torch.Tensor, expert_ids: torch.Tensor, group: R
     """
     num_experts = logits.shape[1]
     local_counts = torch.bincount(expert_ids.reshape(-1), minlength=num_experts).to(logits.dtype)
-    counts = all_reduce(group, local_counts, "choices of experts")
+    counts = all_reduce(group, local_counts, Tag.EXPERT_LOADS)
     return num_experts * (counts / counts.sum() * logits.softmax(1).mean(0)).sum()
 
 

@@ -1,4 +1,4 @@
-"""Device mesh: ranks on a grid whose axes are kinds of parallelism, in the order of `mlsys_lab.flops.Layout`."""
+"""Device mesh: ranks on a grid with one axis per kind of parallelism, tensor innermost."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ AXES = ("tensor", "context", "data", "pipeline")
 class DeviceMesh:
     """This rank's coordinates and process groups in a layout.
 
-    `coordinates` has its index on each axis. `tensor`, `context`, `data` and `pipeline` are the groups of ranks that
-    differ from it on that axis only; `replicas` those with the same parameters (data and context axes). Expert
-    parallelism splits the data axis: `expert` is the group of neighbouring data ranks that shard the experts, and
-    `expert_replicas` the replicas with the same experts. In torch: `DeviceMesh`; in Megatron: `parallel_state`. Raises
-    InputError unless the layout has as many devices as there are ranks.
+    `coordinates` has its index on each axis. `tensor_group`, `context_group`, `data_group` and `pipeline_group` are the
+    groups of ranks that differ from it on that axis only; `replica_group` those with the same parameters (data and
+    context axes). Expert parallelism splits the data axis: `expert_group` is the group of neighbouring data ranks that
+    shard the experts, and `expert_replica_group` the replicas with the same experts. In torch: `DeviceMesh`; in
+    Megatron: `parallel_state`. Raises InputError unless the layout has as many devices as there are ranks.
 
     >>> from mlsys_lab.comm import run
     >>> layout = Layout(data=2, tensor=2, pipeline=2)
@@ -30,11 +30,12 @@ class DeviceMesh:
             raise InputError("the layout has another number of ranks", got=layout.devices, expected=world.size)
         self.layout, self.world = layout, world
         self.coordinates = mesh_coordinates(layout, world.rank)
-        self.tensor, self.context, self.data, self.pipeline = (self.group_along(axis) for axis in AXES)
-        self.replicas = self.group_along("context", "data")
+        groups = (self.group_along(axis) for axis in AXES)
+        self.tensor_group, self.context_group, self.data_group, self.pipeline_group = groups
+        self.replica_group = self.group_along("context", "data")
         group, index = divmod(self.coordinates["data"], layout.expert)
-        self.expert = self.data.group(range(group * layout.expert, (group + 1) * layout.expert))
-        self.expert_replicas = self.replicas.group(
+        self.expert_group = self.data_group.group(range(group * layout.expert, (group + 1) * layout.expert))
+        self.expert_replica_group = self.replica_group.group(
             rank for rank in range(layout.replicas) if rank // layout.context % layout.expert == index
         )
 
@@ -54,8 +55,8 @@ class DeviceMesh:
 
         None too if one rank is both stages.
         """
-        last = self.pipeline.size - 1
-        return self.pipeline.group([0, last]) if last and self.pipeline.rank in (0, last) else None
+        last = self.pipeline_group.size - 1
+        return self.pipeline_group.group([0, last]) if last and self.pipeline_group.rank in (0, last) else None
 
 
 def mesh_coordinates(layout: Layout, rank: int) -> dict[str, int]:

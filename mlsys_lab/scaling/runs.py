@@ -147,7 +147,7 @@ def train(
         marks = {max(1, round(plan.steps * point)) for point in POINTS}
         seen, losses = [], []
         for step, _ in training.train(
-            model, corpus.train, batch=plan.batch, sequence=SEQUENCE, steps=plan.steps, rate=peak, seed=seed
+            model, corpus.train, batch_size=plan.batch, seq_len=SEQUENCE, steps=plan.steps, lr=peak, seed=seed
         ):
             done = step * plan.batch * SEQUENCE
             if step in marks:

@@ -14,7 +14,7 @@ import traitlets
 from mlsys_lab.comm.simulate import Cluster, Timeline
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.flops.communication import bubble
-from mlsys_lab.parallel.pipeline import gpipe, interleaved, one_forward_one_backward, simulate, zero_bubble
+from mlsys_lab.parallel.pipeline import gpipe, interleaved, issue_schedule, one_forward_one_backward, zb_h1
 from mlsys_lab.parallel.pipeline.schedules import Schedule, max_in_flight
 from mlsys_lab.widgets.modules import esm
 from mlsys_lab.widgets.page import table
@@ -47,7 +47,7 @@ def make_schedule(name: str, ranks: int, micro_batches: int) -> Schedule:
     """Schedule of this name, with at least `micro_batches` micro-batches."""
     if name == "interleaved":
         return interleaved(ranks, -(-micro_batches // ranks) * ranks, CHUNKS)
-    return {"GPipe": gpipe, "1F1B": one_forward_one_backward, "zero bubble": zero_bubble}[name](ranks, micro_batches)
+    return {"GPipe": gpipe, "1F1B": one_forward_one_backward, "zero bubble": zb_h1}[name](ranks, micro_batches)
 
 
 def simulate_schedule(schedule: Schedule) -> Timeline:
@@ -56,7 +56,7 @@ def simulate_schedule(schedule: Schedule) -> Timeline:
     A separate weight-gradient pass takes half of the backward pass.
     """
     cluster = Cluster(len(schedule))
-    simulate(cluster, schedule, forward_s=1.0, backward_s=2.0)
+    issue_schedule(cluster, schedule, forward_s=1.0, backward_s=2.0)
     return cluster.timeline()
 
 

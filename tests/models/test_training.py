@@ -16,7 +16,7 @@ IDS = np.arange(400) % 7
 
 def losses(seed, steps=40):
     model = training.new_model(CONFIG, seed)
-    run = training.train(model, IDS, batch=4, sequence=8, steps=steps, rate=0.02, seed=seed)
+    run = training.train(model, IDS, batch_size=4, seq_len=8, steps=steps, lr=0.02, seed=seed)
     return [loss for _, loss in run], model
 
 
@@ -36,7 +36,7 @@ def test_a_seed_repeats_a_run_and_leaves_the_caller_s_random_state():
 
 def test_steps_are_numbered_from_one_to_the_last():
     model = training.new_model(CONFIG, 0)
-    run = training.train(model, IDS, batch=1, sequence=8, steps=3, rate=0.01, seed=0)
+    run = training.train(model, IDS, batch_size=1, seq_len=8, steps=3, lr=0.01, seed=0)
     assert [step for step, _ in run] == [1, 2, 3]
 
 
@@ -53,7 +53,7 @@ def test_steps_are_those_of_adamw_with_the_gradient_s_length_bounded():
     weights = list(theirs.parameters())
     moments = [(torch.zeros_like(weight), torch.zeros_like(weight)) for weight in weights]
     batches = training.Batches(len(IDS), 4, 8, seed=0)
-    run = training.train(ours, IDS, batch=4, sequence=8, steps=5, rate=0.05, seed=0)
+    run = training.train(ours, IDS, batch_size=4, seq_len=8, steps=5, lr=0.05, seed=0)
     lengths = []
     for step, _ in run:
         given = torch.autograd.grad(training.loss(theirs, training.windows(IDS, next(batches), 8)), weights)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -13,15 +14,15 @@ from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.communication import context_parallel_bytes, ulysses_bytes
 from mlsys_lab.models.attention import fused_attention
+from mlsys_lab.parallel import context
 from mlsys_lab.parallel.context import (
-    KV,
-    KV_GRADIENTS,
     contiguous_positions,
     count_scores,
     ring_attention,
     ulysses_attention,
     zigzag_positions,
 )
+from mlsys_lab.parallel.tags import Tag
 
 B, N, K, T, H = 2, 8, 4, 24, 6
 CONFIG = TransformerConfig("c", 1, d_model=N * H, n_heads=N, d_ff=8, vocab_size=9, context=T, n_kv_heads=K)
@@ -79,8 +80,8 @@ def test_bytes_of_the_ring_are_the_closed_form(p: int) -> None:
     _, ledger = run(attend, [None] * p)
     forward = p * context_parallel_bytes(CONFIG, B * T, p, layers=1, element_bytes=8)
     sent = ledger.purpose_bytes()
-    assert sent[KV] == pytest.approx(2 * forward)  # forward, and again backward
-    assert sent[KV_GRADIENTS] == pytest.approx(forward)
+    assert sent[Tag.RING_KV] == pytest.approx(2 * forward)  # forward, and again backward
+    assert sent[Tag.RING_KV_GRADIENTS] == pytest.approx(forward)
 
 
 @pytest.mark.parametrize("p", [2, 4])
@@ -93,6 +94,38 @@ def test_bytes_of_ulysses_shrink_with_the_ranks(p: int) -> None:
     _, ledger = run(attend, [None] * p)
     sent = ulysses_bytes(CONFIG, B * T / p, p, layers=1, element_bytes=8)
     assert ledger.total_bytes == pytest.approx(p * sent)
+
+
+def count_computed(p: int, positions: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Number of query-key pairs whose scores each rank computes, in a forward and a backward pass."""
+    owner = {int(position): rank for rank, own in enumerate(positions) for position in own}
+    counts, scores = Counter[int](), context._scores
+
+    def count(q: torch.Tensor, k: torch.Tensor, q_positions: torch.Tensor, k_positions: torch.Tensor) -> torch.Tensor:
+        counts[owner[int(q_positions[0])]] += q.shape[2] * k.shape[2]
+        return scores(q, k, q_positions, k_positions)
+
+    def attend(rank: Rank, _: None) -> None:
+        q, k, v, gradient = (x[:, :, positions[rank.rank]].clone().requires_grad_() for x in drawn())
+        ring_attention(q, k, v, rank, positions).backward(gradient.detach())
+
+    monkeypatch.setattr(context, "_scores", count)
+    run(attend, [None] * p)
+    return [counts[rank] for rank in range(p)]
+
+
+@pytest.mark.parametrize("p", [1, 2, 4])
+def test_in_zigzag_order_every_rank_computes_half_of_each_other_ranks_block(
+    p: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = 0.75 + (p - 1) / 2  # of its own block, one of four pairs of halves is masked
+    counted = count_computed(p, zigzag_positions(T, p), monkeypatch)
+    assert counted == [2 * blocks * (T // p) ** 2] * p
+
+
+def test_in_contiguous_order_the_last_rank_computes_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = count_computed(4, contiguous_positions(T, 4), monkeypatch)
+    assert counted == [2 * (0.75 + rank) * (T // 4) ** 2 for rank in range(4)]
 
 
 def test_zigzag_gives_every_rank_equally_many_scores() -> None:

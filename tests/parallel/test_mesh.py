@@ -13,7 +13,7 @@ from mlsys_lab.parallel.mesh import DeviceMesh
 
 def find_members(rank: Rank, layout: Layout) -> dict[str, list[int]]:
     mesh = DeviceMesh(layout, rank)
-    groups = {axis: getattr(mesh, axis) for axis in ("tensor", "context", "data", "pipeline", "replicas")}
+    groups = {axis: getattr(mesh, f"{axis}_group") for axis in ("tensor", "context", "data", "pipeline", "replica")}
     embedding = mesh.embedding_group()
     if embedding is not None:
         groups["embedding"] = embedding
@@ -28,7 +28,7 @@ def test_groups_are_neighbours_by_axis() -> None:
         "context": [0, 2],
         "data": [0, 4],
         "pipeline": [0, 8, 16],
-        "replicas": [0, 2, 4, 6],
+        "replica": [0, 2, 4, 6],
         "embedding": [0, 16],
     }
     assert results[13] == {
@@ -36,14 +36,14 @@ def test_groups_are_neighbours_by_axis() -> None:
         "context": [13, 15],
         "data": [9, 13],
         "pipeline": [5, 13, 21],
-        "replicas": [9, 11, 13, 15],
+        "replica": [9, 11, 13, 15],
     }
 
 
 def test_neighbouring_data_ranks_shard_the_experts() -> None:
     def find(rank: Rank, layout: Layout) -> tuple[list[int], list[int]]:
         mesh = DeviceMesh(layout, rank)
-        return [*mesh.expert._members], [*mesh.expert_replicas._members]
+        return [*mesh.expert_group._members], [*mesh.expert_replica_group._members]
 
     results, _ = run(find, [Layout(data=4, context=2, expert=2)] * 8)
     assert results[0] == ([0, 2], [0, 1, 4, 5])
@@ -54,11 +54,11 @@ def test_groups_of_one_shape_carry_their_own_messages() -> None:
     def talk(rank: Rank, layout: Layout) -> list[int]:
         mesh = DeviceMesh(layout, rank)
         if rank.rank == 0:
-            sent = [group.isend(torch.tensor(i), 1) for i, group in enumerate((mesh.replicas, mesh.data))]
+            sent = [group.isend(torch.tensor(i), 1) for i, group in enumerate((mesh.replica_group, mesh.data_group))]
             for one in sent:
                 one.wait()
             return []
-        return [int(mesh.data.recv(0)), int(mesh.replicas.recv(0))]
+        return [int(mesh.data_group.recv(0)), int(mesh.replica_group.recv(0))]
 
     assert run(talk, [Layout(data=2)] * 2).results[1] == [1, 0]
 

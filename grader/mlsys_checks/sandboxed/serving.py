@@ -1,13 +1,13 @@
 """Run the learner's code for lab 11's checks: block pools, block managers, schedulers and functions.
 
-Calls to make (a script) or requests to serve (a load) arrive as JSON in the array `case`; the results of each call
-return as JSON in the array `log`.
+Only arrays cross the sandbox, so the case and the log are JSON encoded as uint8 arrays (`encode_value`): calls to make
+(a script) or requests to serve (a workload) arrive in `case`, and what each call returned leaves in `log`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,17 +15,17 @@ from mlsys_checks.sandboxed.spec import Arrays
 from mlsys_checks.sandboxed.values import decode_value, describe_value, encode_value, integer, whole
 from mlsys_lab.errors import InputError
 
-VOCABULARY = 5
-"""Tokens of prompts and outputs under a load: 0 to VOCABULARY - 1."""
+VOCAB_SIZE = 5
+"""Tokens of prompts and outputs under a workload: 0 to VOCAB_SIZE - 1."""
 
 
 def next_token(token_ids: Sequence[int]) -> int:
     """Return the token that the stand-in model generates after `token_ids`."""
-    return (7 * sum(token_ids[-3:]) + len(token_ids)) % VOCABULARY
+    return (7 * sum(token_ids[-3:]) + len(token_ids)) % VOCAB_SIZE
 
 
 def run_pool_script(artifact: Any, arrays: Arrays) -> Arrays:
-    """Run a script of calls on a block pool, while a second pool has one allocated block.
+    """Run a script of calls on a block pool; a second pool with one allocated block detects state shared between pools.
 
     `blocks` of the log are the results of allocate and get_cached_block, None for no block. Calls refer to a block by
     its index in `blocks`.
@@ -67,14 +67,17 @@ def _allocate(pool: Any) -> int | None:
 
 
 def _read_counts(pool: Any, case: dict[str, Any]) -> Any:
-    """Return the free blocks' number and the reference counts; with `reads`, only the number, read `reads` times."""
+    """Return the number of free blocks and the reference counts.
+
+    With `reads`, only the number, read `reads` times, so that a linear-time property runs into the time limit.
+    """
     if case["reads"]:
         return [integer("num_free_blocks", pool.num_free_blocks) for _ in range(case["reads"])][-1]
-    return count_blocks(pool)
+    return read_pool_counts(pool)
 
 
-def count_blocks(pool: Any) -> tuple[int, list[int]]:
-    """Return the number of free blocks and every reference count; check that used and free blocks are all blocks."""
+def read_pool_counts(pool: Any) -> tuple[int, list[int]]:
+    """Return the number of free blocks and every reference count; check that used and free blocks add up."""
     num_free, count = integer("num_free_blocks", pool.num_free_blocks), len(pool.ref_cnt)
     if not 0 <= num_free <= count:
         what = "num_free_blocks is out of range: is a block twice among the free ones, or freed while it is in use?"
@@ -104,7 +107,7 @@ class _ManagerDriver:
         self.artifact, self.manager, self.prompts = artifact, make_manager(artifact, case), case["prompts"]
         self.seqs: dict[int, Any] = {}
 
-    def start(self, i: int, count: int) -> int:
+    def allocate_prefix(self, i: int, count: int) -> int:
         """Create a sequence from the first `count` tokens of a prompt; return the number of cached tokens."""
         seq = self.seqs[i] = self.artifact.Sequence(i, self.prompts[i][:count], count, len(self.prompts[i]))
         return integer("allocate_prefix(seq)", self.manager.allocate_prefix(seq))
@@ -152,7 +155,7 @@ def run_manager_script(artifact: Any, arrays: Arrays) -> Arrays:
     for call, *arguments in case["script"]:
         step = {"answer": getattr(driver, call)(*arguments), "lengths": driver.computed_lengths()}
         step["tables"] = [(i, table_of(seq)) for i, seq in driver.seqs.items()]
-        steps.append(step | {"counts": count_blocks(driver.manager.pool)})
+        steps.append(step | {"counts": read_pool_counts(driver.manager.pool)})
     num_blocks = [
         integer(f"blocks_for({tokens})", make_manager(artifact, case, size).blocks_for(tokens))
         for size, tokens in case["sizes"]
@@ -160,15 +163,33 @@ def run_manager_script(artifact: Any, arrays: Arrays) -> Arrays:
     return {"log": encode_value({"steps": steps, "num_blocks": num_blocks})}
 
 
-def drive(load: dict[str, Any], server: Any) -> None:
-    """Simulate a server under a load: requests arrive, run and are aborted, and each step takes its modelled time.
+class Server(Protocol):
+    """What `simulate_server` simulates."""
 
-    A request is its index in the load. The server has `add(i, now_s)`; `finish(i)`, which aborts a request;
-    `step(now_s)`, which returns (new tokens, computed tokens) of each scheduled sequence; and `sample(now_s)`, which
-    returns the requests that have finished. `step_time` of the load is in seconds per step, new token and computed
-    token.
+    def add(self, i: int, now_s: float) -> None:
+        """Add a request that has arrived."""
+
+    def finish(self, i: int) -> None:
+        """Abort a request."""
+
+    def step(self, now_s: float) -> list[tuple[int, int]]:
+        """Schedule a step; return (new tokens, computed tokens) of each scheduled sequence."""
+
+    def sample(self, now_s: float) -> list[int]:
+        """Sample the scheduled sequences; return the requests that have finished."""
+
+
+def simulate_server(workload: dict[str, Any], server: Server) -> None:
+    """Simulate a server under a workload: requests arrive, run and are aborted, and each step takes its modelled time.
+
+    A request is its index in the workload. `step_time` of the workload is (seconds per step, per new token, per
+    computed token).
     """
-    arrivals_s, leaves_s, (step_s, token_s, computed_s) = load["arrivals_s"], load["leaves_s"], load["step_time"]
+    arrivals_s, leaves_s, (step_s, token_s, computed_s) = (
+        workload["arrivals_s"],
+        workload["leaves_s"],
+        workload["step_time"],
+    )
     waiting = sorted(range(len(arrivals_s)), key=lambda i: arrivals_s[i])
     present: list[int] = []
     now_s = 0.0
@@ -188,30 +209,32 @@ def drive(load: dict[str, Any], server: Any) -> None:
                 present.remove(i)
 
 
-def schedule(artifact: Any, arrays: Arrays) -> Arrays:
-    """Run the learner's scheduler under a load; return a log of its steps and the block counts at the end."""
-    load = decode_value(arrays["case"])
-    server = _Recorder(artifact, load)
-    drive(load, server)
-    return {"log": encode_value({"steps": server.steps, "end": count_blocks(server.scheduler.block_manager.pool)})}
+def run_scheduler(artifact: Any, arrays: Arrays) -> Arrays:
+    """Run the learner's scheduler under a workload; return a log of its steps and the block counts at the end."""
+    workload = decode_value(arrays["case"])
+    server = _Recorder(artifact, workload)
+    simulate_server(workload, server)
+    return {"log": encode_value({"steps": server.steps, "end": read_pool_counts(server.scheduler.block_manager.pool)})}
 
 
 class _Recorder:
     """Run the learner's scheduler and log its decisions."""
 
-    def __init__(self, artifact: Any, load: dict[str, Any]) -> None:
-        kind, arguments = getattr(artifact, load["scheduler"]), []
-        if load["scheduler"] == "SLOScheduler":
-            arguments = [artifact.StepTime(*load["step_time"]), artifact.SLO(*load["slo"])]
-        self.scheduler = kind(make_manager(artifact, load), artifact.SchedulerConfig(*load["config"]), *arguments)
-        self.load, self.steps = load, list[dict[str, Any]]()
+    def __init__(self, artifact: Any, workload: dict[str, Any]) -> None:
+        kind, arguments = getattr(artifact, workload["scheduler"]), []
+        if workload["scheduler"] == "SLOScheduler":
+            arguments = [artifact.StepTime(*workload["step_time"]), artifact.SLO(*workload["slo"])]
+        self.scheduler = kind(
+            make_manager(artifact, workload), artifact.SchedulerConfig(*workload["config"]), *arguments
+        )
+        self.workload, self.steps = workload, list[dict[str, Any]]()
         self.seqs: dict[int, Any] = {}
         self.indices: dict[int, int] = {}  # request of each sequence, by its id
         self.output: Any = None
 
     def add(self, i: int, now_s: float) -> None:
         self.scheduler.now_s = now_s
-        self.seqs[i] = seq = self.scheduler.add(self.load["prompts"][i], self.load["outputs"][i])
+        self.seqs[i] = seq = self.scheduler.add(self.workload["prompts"][i], self.workload["outputs"][i])
         self.indices[id(seq)] = i
 
     def finish(self, i: int) -> None:
@@ -224,10 +247,10 @@ class _Recorder:
         scheduler = self.scheduler
         scheduler.now_s = now_s
         self._check_is_idle()
-        for i in self.load["admits"] if not self.steps else ():
+        for i in self.workload["admits"] if not self.steps else ():
             if scheduler.admit(self.seqs[i]) is not True:
                 raise InputError(f"admit(sequence {i}) did not return True although there is room", expected="True")
-        if len(self.steps) > self.load["max_steps"]:
+        if len(self.steps) > self.workload["max_steps"]:
             what = "some requests never finish: is each sequence scheduled again after every step?"
             raise InputError(what, got=f"{len(self.steps)} steps")
         self.output = output = self._schedule()
@@ -248,7 +271,7 @@ class _Recorder:
                 "sampled": self._indices("sampled"),
                 "preempted": self._indices("preempted"),
                 "tables": [(i, table_of(seq)) for i, seq in self.seqs.items() if id(seq) in running],
-                "num_free": count_blocks(scheduler.block_manager.pool)[0],
+                "num_free": read_pool_counts(scheduler.block_manager.pool)[0],
             }
         )
         return parts
@@ -256,7 +279,7 @@ class _Recorder:
     def sample(self, now_s: float) -> list[int]:
         sampled = [self._index("sampled", seq) for seq in self.output.sampled]
         self.scheduler.update_from_output(self.output, [[next_token(seq.token_ids)] for seq in self.output.sampled])
-        total = {i: len(self.load["prompts"][i]) + self.load["outputs"][i] for i in sampled}
+        total = {i: len(self.workload["prompts"][i]) + self.workload["outputs"][i] for i in sampled}
         finished = [i for i in total if len(self.seqs[i].token_ids) == total[i]]
         for i in finished:
             self.finish(i)
@@ -308,13 +331,13 @@ def alternate_list_tuple(prompts: list[list[int]]) -> list[list[int] | tuple[int
     return [tuple(token_ids) if i % 2 else token_ids for i, token_ids in enumerate(prompts)]
 
 
-def hashes(artifact: Any, arrays: Arrays) -> Arrays:
+def run_hash_blocks(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `hash_blocks` on prompts at two block sizes; return the numbers of hashes and which hashes are equal."""
     case, seen = decode_value(arrays["case"]), dict[Any, int]()
     prompts, block_size = alternate_list_tuple(case["prompts"]), case["block_size"]
     found = [artifact.hash_blocks(token_ids, block_size) for token_ids in prompts]
-    if not all(isinstance(one, list | tuple) for one in found):
-        got = describe_value(found[0])
+    if wrong := [one for one in found if not isinstance(one, list | tuple)]:
+        got = describe_value(wrong[0])
         raise InputError("hash_blocks returned no list", got=got, expected="a list with a hash for each full block")
     try:
         equal = [seen.setdefault(one, len(seen)) for of_prompt in found for one in of_prompt]
@@ -328,7 +351,10 @@ def hashes(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def token_budget(artifact: Any, arrays: Arrays) -> Arrays:
-    """Return `token_budget` of each call. Step times are the maximum of two lines, plus a time per query-key pair."""
+    """Return `token_budget` of each call.
+
+    Step time = max(compute, memory), both linear in tokens, plus a time per query-key pair.
+    """
     case = decode_value(arrays["case"])
     step_times = [_make_step_time(artifact, **one) for one in case["step_times"]]
     found = [artifact.token_budget(step_times[which], *arguments) for which, *arguments in case["calls"]]

@@ -39,10 +39,11 @@ class LoRAEngine(Engine):
     """
 
     def __init__(self, model: Transformer, *, adapters: Mapping[str, Adapter], **options: Any) -> None:
-        super().__init__(model, **options)
-        if not isinstance(self.scheduler, Scheduler):
-            got, expected = type(self.scheduler).__name__, "one of the package's class Scheduler"
+        scheduler = options.get("scheduler")
+        if scheduler is not None and not isinstance(scheduler, Scheduler):
+            got, expected = type(scheduler).__name__, "one of the package's class Scheduler"
             raise InputError("a scheduler without adapters", got=got, expected=expected)
+        super().__init__(model, **options)
         self.adapters = AdapterBank(model, adapters)
         self.model_runner = LoRAModelRunner(self.model_runner, self.adapters)  # type: ignore[assignment]
 

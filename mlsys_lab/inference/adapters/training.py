@@ -15,13 +15,13 @@ def train_adapter(
     adapter: Adapter,
     ids: Tokens,
     *,
-    batch: int,
-    sequence: int,
+    batch_size: int,
+    seq_len: int,
     steps: int,
-    rate: float,
+    lr: float,
     seed: int,
 ) -> list[float]:
-    """Train an adapter in place to predict each next token of ids (D,); returns each step's loss, in nats a token.
+    """Train an adapter in place to predict each next token of ids (D,); returns each step's loss, in nats per token.
 
     The model's weights stay as they are and get no gradients; all else is as in `models.training.train`. InputError for
     an adapter that does not fit the model.
@@ -32,7 +32,7 @@ def train_adapter(
     model.requires_grad_(False)
     try:
         with apply_adapter(model, Adapter(adapter.lora_rank, adapter.lora_alpha, learnt)):
-            run = train(learner, ids, batch=batch, sequence=sequence, steps=steps, rate=rate, seed=seed)
+            run = train(learner, ids, batch_size=batch_size, seq_len=seq_len, steps=steps, lr=lr, seed=seed)
             return [step_loss for _, step_loss in run]
     finally:
         for parameter in learning:

@@ -152,7 +152,7 @@ class Paged(SlotCache):
             self.kv_cache,
             block_size=self.block_size,
             num_new_tokens=list(counts.values()),
-            context_lens=list(lengths.values()),
+            seq_lens=list(lengths.values()),
             block_tables=[self.block_table(s)[: self.block_manager.blocks_for(n)] for s, n in lengths.items()],
         )
 

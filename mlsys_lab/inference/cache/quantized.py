@@ -24,6 +24,7 @@ class ScaledKVCache(KVCache):
 
     def __init__(self, model: Transformer, num_slots: int) -> None:
         super().__init__(model, num_slots)
+        self.model_dtype = model.embedding.weight.dtype
         self.scales = torch.zeros(self.kv.shape[:-1], dtype=torch.float32, device=self.kv.device)
 
     @property

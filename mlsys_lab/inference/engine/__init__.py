@@ -1,6 +1,6 @@
 """The serving core: continuous batching on a paged KV cache. Read the files in this order.
 
-sequence        SamplingParams, Request; Sequence (the unit of scheduling); SequenceState and its outputs
+sequence        SamplingParams, Request; Sequence (the unit of scheduling); GenerationState and its outputs
 block_manager   BlockManager: block tables over a pool of blocks, reference counts, prefix cache
 scheduler       Scheduler.schedule() -> SchedulerOutput; SchedulerConfig
 model_runner    ModelRunner.run(output): KVCache, attention over its blocks, one forward pass
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from mlsys_lab.inference.engine.block_manager import BlockManager, BlockPool
 from mlsys_lab.inference.engine.scheduler import Scheduler, SchedulerConfig, SchedulerOutput
-from mlsys_lab.inference.engine.sequence import CompletionOutput, Request, RequestOutput, SamplingParams, Sequence
+from mlsys_lab.inference.engine.sequence import CompletionOutput, Request, SamplingParams, Sequence, SequenceDelta
 from mlsys_lab.lazy import lazily
 
 if TYPE_CHECKING:
@@ -27,6 +27,6 @@ else:
     __getattr__ = lazily(__name__, _LAZY_MODULES)
 
 __all__ = [
-    "BlockManager", "BlockPool", "CompletionOutput", "Engine", "KVCache", "ModelRunner", "Request", "RequestOutput",
-    "SamplingParams", "Scheduler", "SchedulerConfig", "SchedulerOutput", "Sequence",
+    "BlockManager", "BlockPool", "CompletionOutput", "Engine", "KVCache", "ModelRunner", "Request", "SamplingParams",
+    "Scheduler", "SchedulerConfig", "SchedulerOutput", "Sequence", "SequenceDelta",
 ]  # fmt: skip

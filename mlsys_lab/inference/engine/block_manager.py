@@ -116,19 +116,19 @@ class BlockManager:
         return -(-num_tokens // self.block_size)
 
     def allocate_prefix(self, seq: Sequence) -> int:
-        """Put the cached blocks of its prefix in a new sequence's block table; returns the number of cached tokens.
+        """Start a new sequence's block table with the cached blocks of its prefix; return the number of cached tokens.
 
         The last token is never taken from the cache: its logits are needed to sample the next one.
         """
-        parent_hash = root_hash(seq.cache_salt)
-        for end in range(self.block_size, len(seq.token_ids), self.block_size):
-            parent_hash = hash_block(parent_hash, seq.token_ids[end - self.block_size : end])
-            block = self.pool.get_cached_block(parent_hash)
+        for index in range((len(seq.token_ids) - 1) // self.block_size):
+            if index == len(seq.prefix_hashes):
+                seq.prefix_hashes.append(self._hash_block(seq, index, seq.prefix_hashes))
+            block = self.pool.get_cached_block(seq.prefix_hashes[index])
             if block is None:
                 break
             self.pool.touch(block)
             seq.block_table.append(block)
-            seq.block_hashes.append(parent_hash)
+            seq.block_hashes.append(seq.prefix_hashes[index])
         seq.num_computed_tokens = len(seq.block_table) * self.block_size
         return seq.num_computed_tokens
 
@@ -144,11 +144,9 @@ class BlockManager:
         return True
 
     def cache_full_blocks(self, seq: Sequence) -> None:
-        """Add the blocks that computed tokens have filled to the prefix cache."""
+        """Add newly filled blocks to the prefix cache."""
         for index in range(len(seq.block_hashes), seq.num_computed_tokens // self.block_size):
-            parent_hash = seq.block_hashes[-1] if seq.block_hashes else root_hash(seq.cache_salt)
-            token_ids = seq.token_ids[index * self.block_size : (index + 1) * self.block_size]
-            seq.block_hashes.append(hash_block(parent_hash, token_ids))
+            seq.block_hashes.append(self._hash_block(seq, index, seq.block_hashes))
             self.pool.cache(seq.block_table[index], seq.block_hashes[-1])
 
     def free(self, seq: Sequence) -> None:
@@ -160,3 +158,7 @@ class BlockManager:
             self.pool.free(seq.block_table.pop())
         seq.block_hashes.clear()
         seq.num_computed_tokens = 0
+
+    def _hash_block(self, seq: Sequence, index: int, earlier_hashes: list[bytes]) -> bytes:
+        parent_hash = earlier_hashes[-1] if earlier_hashes else root_hash(seq.cache_salt)
+        return hash_block(parent_hash, seq.token_ids[index * self.block_size : (index + 1) * self.block_size])

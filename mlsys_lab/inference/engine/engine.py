@@ -9,9 +9,9 @@ import torch
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.engine.block_manager import BlockManager
 from mlsys_lab.inference.engine.model_runner import ModelRunner
-from mlsys_lab.inference.engine.sampler import create_sequence_states, sample
+from mlsys_lab.inference.engine.sampler import create_generation_states, sample
 from mlsys_lab.inference.engine.scheduler import Scheduler, SchedulerConfig, SchedulerOutput
-from mlsys_lab.inference.engine.sequence import CompletionOutput, Request, RequestOutput, Sequence, SequenceState
+from mlsys_lab.inference.engine.sequence import CompletionOutput, GenerationState, Request, Sequence, SequenceDelta
 
 if TYPE_CHECKING:
     from mlsys_lab.models import Transformer
@@ -21,9 +21,9 @@ class Engine:
     """Continuous-batching engine on a KV cache of `num_blocks` blocks of `block_size` tokens.
 
     A request's output is independent of batching, preemption and prefix caching, up to the rounding of logits: greedy
-    or with a seed, it equals that of `generate`. `scheduler` replaces the engine's own and must manage the same number
-    of blocks. Extensions are subclasses that extend `step`, replace `sample`, or name another scheduler and model
-    runner.
+    or with a seed, it equals that of `generate`. `scheduler` replaces the engine's own, of which `config` is the
+    configuration; InputError unless it manages as many blocks of the same size. Extensions are subclasses that extend
+    `step`, replace `sample`, or name another scheduler and model runner.
     """
 
     scheduler_class = Scheduler
@@ -38,12 +38,20 @@ class Engine:
         config: SchedulerConfig | None = None,
         scheduler: Scheduler | None = None,
     ) -> None:
-        block_manager = BlockManager(num_blocks, block_size)
         self.model = model
-        self.scheduler = scheduler or self.scheduler_class(block_manager, config or SchedulerConfig())
+        if scheduler is None:
+            block_manager = BlockManager(num_blocks, block_size)
+            scheduler = self.scheduler_class(block_manager, config or SchedulerConfig())
+        elif config is not None:
+            raise InputError("a scheduler has its own configuration", got="both", help="leave out config")
+        self.scheduler = scheduler
+        manager = scheduler.block_manager
+        if (manager.pool.num_blocks, manager.block_size) != (num_blocks, block_size):
+            got, expected = f"{manager.pool.num_blocks} of {manager.block_size}", f"{num_blocks} of {block_size} tokens"
+            raise InputError("the scheduler manages other blocks than the engine", got=got, expected=expected)
         self.model_runner = self.model_runner_class(model, num_blocks, block_size)
-        self.last_output: SchedulerOutput | None = None
-        self._states: dict[Sequence, SequenceState] = {}
+        self.last_scheduler_output: SchedulerOutput | None = None
+        self._states: dict[Sequence, GenerationState] = {}
         self._num_requests = 0
 
     @property
@@ -52,24 +60,24 @@ class Engine:
         return self.scheduler.is_idle
 
     def add_request(self, request: Request, *, priority: int = 0, cache_salt: str | None = None) -> int:
-        """Queue the sequences of a request and return its id; a request of higher `priority` is served earlier.
+        """Queue the sequences of a request and return its id; a higher `priority` is served earlier, unlike in vLLM.
 
         Raises InputError if the model cannot serve the request, or if it can outgrow the cache.
         """
         request.validate(self.model)
         request_id = self._num_requests
         prompt, max_tokens = request.prompt_token_ids, request.max_tokens
-        for state in create_sequence_states(request, request_id):
+        for state in create_generation_states(request, request_id):
             seq = self.scheduler.add(prompt, max_tokens, priority=priority, cache_salt=cache_salt)
             self._states[seq] = state
         self._num_requests += 1
         return request_id
 
-    def step(self) -> list[RequestOutput]:
+    def step(self) -> list[SequenceDelta]:
         """Run one step and return the tokens it generated, none if it only computed parts of prompts."""
         if self.scheduler.is_idle:
             return []
-        self.last_output = output = self.scheduler.schedule()
+        self.last_scheduler_output = output = self.scheduler.schedule()
         logits = self.model_runner.run(output)
         states = [self._states[seq] for seq in output.sampled]
         sampled = self.sample(output, states, logits)
@@ -78,6 +86,8 @@ class Engine:
         for seq, state in zip(output.sampled, states, strict=True):
             if state.completion:
                 self._finish(seq)
+        for state, one in zip(states, outputs, strict=True):
+            state.call_on_token(one.token_ids)
         return outputs
 
     def abort_request(self, request_id: int) -> None:
@@ -89,7 +99,10 @@ class Engine:
             self._finish(seq)
 
     def run(self) -> dict[int, list[CompletionOutput]]:
-        """Step until every request has finished; returns the completions of each request."""
+        """Step until every request has finished.
+
+        Returns the completions that finished during this call, by request id and in order of sequence index.
+        """
         completions: dict[int, dict[int, CompletionOutput]] = {}
         while not self.is_idle:
             for output in self.step():
@@ -98,7 +111,7 @@ class Engine:
         return {request_id: [found[index] for index in sorted(found)] for request_id, found in completions.items()}
 
     def sample(
-        self, output: SchedulerOutput, states: list[SequenceState], logits: list[torch.Tensor]
+        self, output: SchedulerOutput, states: list[GenerationState], logits: list[torch.Tensor]
     ) -> list[list[tuple[int, float]]]:
         """Tokens with log-probabilities of each sampled sequence, from its logits (1, V)."""
         return [[sampled] for sampled in sample(states, torch.cat(logits))] if logits else []

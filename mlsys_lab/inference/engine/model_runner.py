@@ -39,7 +39,6 @@ class KVCache:
 
     def __init__(self, model: Transformer, num_slots: int) -> None:
         c, weight = model.config, model.embedding.weight
-        self.model_dtype = weight.dtype
         sides, num_heads, width, self.v_head_dim = 2, c.n_kv_heads, c.head_dim, c.head_dim
         if c.latent is not None:
             sides, num_heads, width, self.v_head_dim = 1, 1, c.latent.kv_rank + c.latent.rope_dim, c.latent.kv_rank
@@ -63,7 +62,7 @@ class KVCache:
             write_slots(kv, slots, x)
 
     def load(self, layer: int, slots: Slots) -> tuple[torch.Tensor, torch.Tensor]:
-        """Load keys and values of one layer from slots (...): two of (..., K, H), in the model's dtype."""
+        """Load (keys, values) of one layer from slots (...): each (..., K, H), in the model's dtype."""
         keys, *values = (self._load_one(kv_index, layer, slots) for kv_index in range(len(self.kv)))
         return keys, values[0] if values else keys[..., : self.v_head_dim]
 
@@ -73,7 +72,7 @@ class KVCache:
 
 
 def read_slots(tensor: torch.Tensor, slots: Slots) -> torch.Tensor:
-    """Rows of (slots, ...); a view for a range, else a copy by `index_select`, 4 times faster than `tensor[slots]`."""
+    """Rows of (slots, ...); a view for a range, else a copy by `index_select`, faster than `tensor[slots]`."""
     if isinstance(slots, range):
         return tensor[slots.start : slots.stop]
     return tensor.index_select(0, slots.flatten()).view(*slots.shape, *tensor.shape[1:])
@@ -170,25 +169,29 @@ class PagedAttention:
         *,
         block_size: int,
         num_new_tokens: Sequence[int],
-        context_lens: Sequence[int],
+        seq_lens: Sequence[int],
         block_tables: Sequence[Sequence[int]],
     ) -> None:
         self.kv_cache, self.block_size = kv_cache, block_size
         self.window, self.scale = model.window, model.config.head_dim**-0.5
         device = model.embedding.weight.device
-        rows = zip(block_tables, context_lens, num_new_tokens, strict=True)
+        rows = zip(block_tables, seq_lens, num_new_tokens, strict=True)
         slot_mapping = [compute_slot_mapping(table, block_size, length - n, length) for table, length, n in rows]
         self.slot_mapping = torch.cat(slot_mapping).to(device)  # (Q,)
         widest = max(map(len, block_tables))
         padded = [[*table, *[0] * (widest - len(table))] for table in block_tables]
-        self.block_tables, self.context_lens, self.query_starts = (  # (R, widest), (R,) and (R + 1,)
+        self.block_tables, self.seq_lens, self.query_starts = (  # (R, widest), (R,) and (R + 1,)
             torch.tensor(values, dtype=torch.int32).to(device)
-            for values in (padded, list(context_lens), [0, *accumulate(num_new_tokens)])
+            for values in (padded, list(seq_lens), [0, *accumulate(num_new_tokens)])
         )
 
     @staticmethod
     def supports(model: Transformer, kv_cache: KVCache) -> bool:
-        """Whether the kernel can run: no latent attention, no ALiBi, no quantized cache, and Triton is installed."""
+        """Whether the kernel can run: Triton is installed, and the model and its cache are supported.
+
+        Not supported: latent attention, ALiBi, subclasses of `KVCache`, other dtypes than `DTYPES` and head dimensions
+        above `MAX_HEAD_DIM` of `mlsys_lab.kernels.tiles`.
+        """
         config, is_plain = model.config, type(kv_cache) is KVCache
         if not is_plain or config.latent is not None or config.position == "alibi" or find_spec("triton") is None:
             return False
@@ -207,7 +210,7 @@ class PagedAttention:
             keys,  # (blocks, block_size, K, H)
             values,
             self.block_tables,
-            self.context_lens,
+            self.seq_lens,
             self.query_starts,
             window=self.window,
             scale=self.scale,
@@ -257,7 +260,7 @@ class ModelRunner:
                 self.kv_cache,
                 block_size=self.block_size,
                 num_new_tokens=num_new_tokens,
-                context_lens=list(lengths.values()),
+                seq_lens=list(lengths.values()),
                 block_tables=[seq.block_table[: -(-length // self.block_size)] for seq, length in lengths.items()],
             )
         oldest = {seq: self.model.oldest_visible(seq.num_computed_tokens) for seq in lengths}

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.engine.sequence import Request, SamplingParams, SequenceState
+from mlsys_lab.inference.engine.sequence import GenerationState, Request, SamplingParams
 
 
 def make_generators(seed: int | None, n: int) -> list[torch.Generator]:
@@ -26,18 +26,18 @@ def make_generators(seed: int | None, n: int) -> list[torch.Generator]:
     return [torch.Generator().manual_seed(int(child.generate_state(1, np.uint64)[0])) for child in children]
 
 
-def create_sequence_states(request: Request, request_id: int = 0) -> list[SequenceState]:
+def create_generation_states(request: Request, request_id: int = 0) -> list[GenerationState]:
     """Create the state of each of a request's `n` sequences, with its own random generator and no output tokens."""
     generators = make_generators(request.sampling_params.seed, request.n)
-    return [SequenceState(request, generator, request_id, index) for index, generator in enumerate(generators)]
+    return [GenerationState(request, generator, request_id, index) for index, generator in enumerate(generators)]
 
 
-def sample(states: Sequence[SequenceState], logits: torch.Tensor) -> list[tuple[int, float]]:
+def sample(states: Sequence[GenerationState], logits: torch.Tensor) -> list[tuple[int, float]]:
     """Sample the next token of each of R sequences from logits (R, V); returns it with its log-probability.
 
     The log-probability is the model's own, before temperature, penalty and filters. One random number is drawn from
-    each generator, even if greedy. The number of GPU synchronizations is independent of the batch size. Raises
-    InputError, before any number is drawn, if logits are NaN.
+    each generator, even if greedy. The host waits for the GPU once per distinct SamplingParams, and once per sequence
+    with a repetition penalty. Raises InputError, before any number is drawn, if logits are NaN.
     """
     if not states:
         return []
@@ -105,7 +105,7 @@ def keep_top_k(logits: torch.Tensor, k: int) -> torch.Tensor:
 
 
 def keep_top_p(logits: torch.Tensor, p: float) -> torch.Tensor:
-    """Keep the nucleus: the smallest set of tokens with total probability p (arXiv:1904.09751, §3.1)."""
+    """Keep the nucleus: the fewest likeliest tokens whose total probability is at least p (arXiv:1904.09751, §3.1)."""
     ordered = logits.sort(descending=True, stable=True)
     ordered_probabilities = ordered.values.softmax(-1)
     likelier = ordered_probabilities.cumsum(-1) - ordered_probabilities  # probability of all likelier tokens

@@ -28,20 +28,20 @@ from mlsys_lab.validation import require_at_least_one, require_non_negative
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """Limits of a step; raises InputError if no step can keep them.
+    """Options of the scheduler; raises InputError if the token budget is below `max_num_seqs`.
 
-    A step computes up to `max_num_batched_tokens` tokens of up to `max_num_seqs` sequences. One level of priority is
-    worth `steps_per_priority` steps of waiting, so that no sequence starves.
+    A step computes up to `max_num_batched_tokens` tokens, its token budget, of up to `max_num_seqs` sequences. One
+    level of priority is worth `priority_aging_steps` steps of waiting, so that no sequence starves.
     """
 
     max_num_seqs: int = 16
     max_num_batched_tokens: int = 256
-    steps_per_priority: int = 1000
+    priority_aging_steps: int = 1000
     enable_prefix_caching: bool = True
 
     def __post_init__(self) -> None:
         require_at_least_one(max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.max_num_batched_tokens)
-        require_non_negative(steps_per_priority=self.steps_per_priority)
+        require_non_negative(priority_aging_steps=self.priority_aging_steps)
         if self.max_num_batched_tokens < self.max_num_seqs:
             expected = f"at least {self.max_num_seqs}, one for each sequence"
             raise InputError("max_num_batched_tokens", got=self.max_num_batched_tokens, expected=expected)
@@ -93,8 +93,9 @@ class Scheduler:
     def add(
         self, prompt_token_ids: Iterable[int], max_tokens: int, *, priority: int = 0, cache_salt: str | None = None
     ) -> Sequence:
-        """Queue a sequence that may generate up to `max_tokens` tokens; a higher `priority` is scheduled earlier.
+        """Queue a sequence that may generate up to `max_tokens` tokens.
 
+        A higher `priority` is scheduled earlier, unlike in vLLM.
         Raises InputError if the sequence can never fit: if it can outgrow all blocks even when it runs alone.
         """
         token_ids = list(prompt_token_ids)
@@ -105,7 +106,7 @@ class Scheduler:
             help_ = "ask for fewer tokens, or give the cache more blocks"
             raise InputError("the sequence can outgrow the cache", got=got, expected=f"up to {num_blocks}", help=help_)
         seq_id, self._num_added = self._num_added, self._num_added + 1
-        sort_key = (self.num_steps - priority * self.config.steps_per_priority, seq_id)
+        sort_key = (self.num_steps - priority * self.config.priority_aging_steps, seq_id)
         seq = Sequence(seq_id, token_ids, len(token_ids), max_tokens, sort_key, cache_salt)
         bisect.insort(self.waiting, seq, key=attrgetter("sort_key"))
         return seq
@@ -135,7 +136,8 @@ class Scheduler:
     def update_from_output(self, output: SchedulerOutput, token_ids: abc.Sequence[Iterable[int]]) -> None:
         """Append the sampled tokens of each of `output.sampled`, and mark the scheduled tokens as computed.
 
-        With draft tokens, these are the accepted draft tokens and the bonus token after them.
+        With draft tokens, these are the accepted ones and one more: the bonus token, or after a rejection the
+        recovered token.
         """
         for seq, sampled_token_ids in zip(output.sampled, token_ids, strict=True):
             seq.token_ids += sampled_token_ids

@@ -1,4 +1,4 @@
-"""Requests, the sequences that serve them, and their outputs: plain data, without torch."""
+"""Requests, sequences and their outputs; importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.validation import is_integer, require_integer
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +42,7 @@ class SamplingParams:
                 _require_number(name, getattr(self, name), math.ulp(0.0), 1, "above 0, at most 1, or None")
         for name, lowest in (("top_k", 1), ("seed", 0)):
             value = getattr(self, name)
-            if value is not None and not _is_int(value, lowest):
+            if value is not None and not is_integer(value, at_least=lowest):
                 expected = f"a whole number from {lowest}, or None"
                 raise InputError(f"{name} out of range", got=repr(value), expected=expected)
         unused = [name for name in ("top_k", "top_p", "min_p") if getattr(self, name) is not None]
@@ -62,7 +63,7 @@ class Detokenizer(Protocol):
     """Incremental detokenizer of one sequence, which also looks for stop strings."""
 
     text: str
-    """Final part of the text: what no later token can change."""
+    """Stable prefix of the text, which no later token can change."""
 
     def add(self, token_id: int) -> int | None:
         """Append a token; if it completes a stop string, return how many of the tokens to keep, else None."""
@@ -75,32 +76,32 @@ class Detokenizer(Protocol):
 class Request:
     """A prompt to be continued by up to `max_tokens` tokens, `n` times.
 
-    A sequence ends when its last tokens equal one of `stop`, sequences of token ids that are then cut off; an
-    end-of-text token is the stop sequence (id,). `detokenizer` makes the detokenizer of each sequence, which may end
-    the sequence at a stop string. `on_token` is called with each sampled token of all `n` sequences. Raises
-    InputError if no model could serve the values.
+    A sequence ends when its last tokens equal one of `stop_token_sequences`, which is then cut off; an end-of-text
+    token is the stop sequence (id,). `make_detokenizer` makes the detokenizer of each sequence, which may end the
+    sequence at a stop string. `on_token` is called with each sampled token of all `n` sequences. Raises InputError for
+    values that are invalid for every model.
     """
 
     prompt_token_ids: abc.Sequence[int]
     max_tokens: int
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
-    stop: abc.Sequence[abc.Sequence[int]] = ()
+    stop_token_sequences: abc.Sequence[abc.Sequence[int]] = ()
     n: int = 1
-    detokenizer: Callable[[], Detokenizer] | None = None
+    make_detokenizer: Callable[[], Detokenizer] | None = None
     on_token: Callable[[int], object] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt_token_ids", _normalize_token_ids("prompt", self.prompt_token_ids))
-        object.__setattr__(self, "stop", tuple(_normalize_token_ids("stop sequence", tokens) for tokens in self.stop))
+        stops = tuple(_normalize_token_ids("stop sequence", tokens) for tokens in self.stop_token_sequences)
+        object.__setattr__(self, "stop_token_sequences", stops)
         for name in ("max_tokens", "n"):
-            value = getattr(self, name)
-            if not _is_int(value, 1):
-                raise InputError(f"{name} out of range", got=repr(value), expected="a whole number, at least 1")
+            require_integer(name, getattr(self, name))
 
     def validate(self, model: Transformer) -> None:
-        """Raise InputError unless the model can serve the request: its vocabulary and its context length."""
+        """Raise InputError for tokens outside the model's vocabulary, and if the request exceeds its context length."""
         c, num_prompt_tokens = model.config, len(self.prompt_token_ids)
-        for name, tokens in (("prompt", self.prompt_token_ids), *(("stop sequence", tokens) for tokens in self.stop)):
+        stops = [("stop sequence", tokens) for tokens in self.stop_token_sequences]
+        for name, tokens in (("prompt", self.prompt_token_ids), *stops):
             if unknown := [token for token in tokens if not 0 <= token < c.vocab_size]:
                 raise InputError(f"unknown token in the {name}", got=unknown[0], expected=f"0 to {c.vocab_size - 1}")
         if num_prompt_tokens >= c.context:
@@ -119,8 +120,8 @@ class CompletionOutput:
     """Finished output sequence, without the prompt and the stop sequence.
 
     `logprobs` are the natural logarithms of the probabilities that the model gave to the tokens, before temperature,
-    penalty and filters. `text` is None for a request without a detokenizer; a stop string may begin within the last
-    token, whose text then goes beyond `text`.
+    penalty and filters. `text` is None for a request without a detokenizer. If a stop string begins inside the
+    last token, that token is still in `token_ids`, so that decoding them gives more than `text`.
     """
 
     token_ids: tuple[int, ...]
@@ -130,10 +131,11 @@ class CompletionOutput:
 
 
 @dataclass(frozen=True)
-class RequestOutput:
+class SequenceDelta:
     """New tokens that one step generated for sequence `index` of request `request_id`.
 
-    `text` is the newly final text, None without a detokenizer; `completion` is set once the sequence has finished.
+    `text` is the text that became stable in this step, None without a detokenizer; `completion` is set once the
+    sequence has finished.
     """
 
     request_id: int
@@ -144,7 +146,7 @@ class RequestOutput:
     completion: CompletionOutput | None
 
 
-class SequenceState:
+class GenerationState:
     """Output of one sequence while it is generated: tokens, log-probabilities and text, and its random generator."""
 
     def __init__(self, request: Request, generator: torch.Generator, request_id: int = 0, index: int = 0) -> None:
@@ -152,7 +154,7 @@ class SequenceState:
         self.output_token_ids: list[int] = []
         self.logprobs: list[float] = []
         self.completion: CompletionOutput | None = None
-        self.detokenizer = request.detokenizer() if request.detokenizer else None
+        self.detokenizer = request.make_detokenizer() if request.make_detokenizer else None
 
     @property
     def token_ids(self) -> list[int]:
@@ -174,9 +176,9 @@ class SequenceState:
         self.output_token_ids.append(token_id)
         self.logprobs.append(logprob)
         num_kept = self.detokenizer.add(token_id) if self.detokenizer else None
-        if self.request.on_token is not None:
-            self.request.on_token(token_id)
-        ending = [len(stop) for stop in self.request.stop if self.output_token_ids[-len(stop) :] == list(stop)]
+        ending = [
+            len(stop) for stop in self.request.stop_token_sequences if self.output_token_ids[-len(stop) :] == list(stop)
+        ]
         if num_kept is not None:
             self._finish(num_kept, "stop")
         elif ending:
@@ -184,7 +186,7 @@ class SequenceState:
         elif not self.num_tokens_left:
             self._finish(len(self.output_token_ids), "length")
 
-    def extend(self, sampled: Iterable[tuple[int, float]]) -> RequestOutput:
+    def extend(self, sampled: Iterable[tuple[int, float]]) -> SequenceDelta:
         """Append the (token, log-probability) pairs of one step, up to the end of the sequence."""
         num_before, text_before = len(self.output_token_ids), self.text
         for token_id, logprob in sampled:
@@ -192,7 +194,13 @@ class SequenceState:
                 self.append(token_id, logprob)
         new_tokens, new_logprobs = tuple(self.output_token_ids[num_before:]), tuple(self.logprobs[num_before:])
         text = None if self.text is None else self.text[len(text_before or "") :]
-        return RequestOutput(self.request_id, self.index, new_tokens, new_logprobs, text, self.completion)
+        return SequenceDelta(self.request_id, self.index, new_tokens, new_logprobs, text, self.completion)
+
+    def call_on_token(self, token_ids: Iterable[int]) -> None:
+        """Call the request's `on_token` with new tokens; it may abort the request."""
+        if self.request.on_token is not None:
+            for token_id in token_ids:
+                self.request.on_token(token_id)
 
     def _finish(self, num_tokens: int, reason: Literal["stop", "length"]) -> None:
         if self.detokenizer:
@@ -206,9 +214,10 @@ class Sequence:
     """Prompt and output tokens as the scheduler sees them, and the blocks that hold their keys and values.
 
     The first `num_computed_tokens` tokens have their keys and values in the blocks of `block_table`, in this order;
-    `block_hashes` are those of the full blocks. `num_cached_tokens` counts the tokens that were found in the prefix
-    cache. Sequences with different `cache_salt` share no blocks. `sort_key` orders sequences: the lowest is scheduled
-    first and preempted last.
+    `block_hashes` are those of the full blocks, `prefix_hashes` those that were looked up for admission.
+    `num_cached_tokens` counts the tokens found in the prefix cache, summed over all admissions of the sequence.
+    Sequences with different `cache_salt` share no blocks. `sort_key` orders sequences: the lowest is scheduled first
+    and preempted last.
     """
 
     seq_id: int
@@ -222,6 +231,7 @@ class Sequence:
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+    prefix_hashes: list[bytes] = field(default_factory=list)
 
     @property
     def num_output_tokens(self) -> int:
@@ -232,10 +242,6 @@ class Sequence:
     def num_pending_tokens(self) -> int:
         """Number of tokens whose keys and values must be computed before the next token can be sampled."""
         return len(self.token_ids) - self.num_computed_tokens
-
-
-def _is_int(value: object, lowest: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= lowest
 
 
 def _require_number(name: str, value: object, lowest: float, highest: float, expected: str) -> None:

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import torch
 
 from mlsys_lab.inference.cache import Cache, Contiguous, extend
-from mlsys_lab.inference.engine.sampler import create_sequence_states, sample
-from mlsys_lab.inference.engine.sequence import CompletionOutput, Request, SequenceState
+from mlsys_lab.inference.engine.sampler import create_generation_states, sample
+from mlsys_lab.inference.engine.sequence import CompletionOutput, GenerationState, Request
 from mlsys_lab.models import Transformer
 
 
@@ -20,7 +20,11 @@ class Running:
     """
 
     def __init__(
-        self, state: SequenceState, sequence: int, pending: Sequence[int] = (), siblings: Sequence[SequenceState] = ()
+        self,
+        state: GenerationState,
+        sequence: int,
+        pending: Sequence[int] = (),
+        siblings: Sequence[GenerationState] = (),
     ) -> None:
         self.state, self.sequence, self.pending, self.siblings = state, sequence, list(pending), siblings
 
@@ -32,6 +36,7 @@ class Running:
     def append(self, token_id: int, logprob: float) -> None:
         """Append a sampled token, which is computed in the next step."""
         self.state.append(token_id, logprob)
+        self.state.call_on_token([token_id])
         self.pending = [token_id]
 
 
@@ -50,7 +55,7 @@ def generate(
     if cache is None:
         longest = max((len(request.prompt_token_ids) + request.max_tokens for request in requests), default=1)
         cache = Contiguous(model, sequences=sum(request.n for request in requests) or 1, capacity=longest)
-    groups = [create_sequence_states(request) for request in requests]
+    groups = [create_generation_states(request) for request in requests]
     with drop_new_sequences(cache):
         running = [_start(cache, group) for group in groups]
         while running:
@@ -70,7 +75,7 @@ def drop_new_sequences(cache: Cache) -> Iterator[None]:
                 cache.drop(sequence)
 
 
-def _start(cache: Cache, group: Sequence[SequenceState]) -> Running:
+def _start(cache: Cache, group: Sequence[GenerationState]) -> Running:
     first, *siblings = group
     prompt = first.request.prompt_token_ids
     sequence = cache.start(prompt)

@@ -55,7 +55,7 @@ def beam_search(
     `num_beams` and `early_stopping=False`. Beams share the blocks of their common prefix if the cache can share; None
     makes a paged one. InputError as for a `Request`, for fewer than one beam, and a cache without room.
     """
-    request = Request(prompt_token_ids, max_tokens, stop=[[token] for token in stop])
+    request = Request(prompt_token_ids, max_tokens, stop_token_sequences=[[token] for token in stop])
     request.validate(model)
     require_at_least_one(num_beams=num_beams)
     if not -math.inf < length_penalty < math.inf:

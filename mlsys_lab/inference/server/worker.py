@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from mlsys_lab.errors import CourseError, InputError
 from mlsys_lab.inference.adapters import LoRAEngine, load_adapter
-from mlsys_lab.inference.engine import Engine, Request, RequestOutput, SamplingParams, Scheduler, SchedulerConfig
+from mlsys_lab.inference.engine import Engine, Request, SamplingParams, Scheduler, SchedulerConfig, SequenceDelta
 from mlsys_lab.inference.pretrained import load_pair
 from mlsys_lab.inference.server.messages import (
     Abort,
@@ -63,9 +63,11 @@ class Worker:
         self.tokenizer, self.end_token_id = pair.tokenizer, pair.tokenizer.special_id(END)
         adapters = {name: load_adapter(folder, pair.target) for name, folder in args.adapters.items()}
         config = SchedulerConfig(max_num_seqs=args.max_num_seqs)
-        options: dict[str, Any] = {"num_blocks": args.num_blocks, "block_size": BLOCK_SIZE, "config": config}
+        options: dict[str, Any] = {"num_blocks": args.num_blocks, "block_size": BLOCK_SIZE}
         if args.scheduler:
             options["scheduler"] = load_build(args.scheduler)(args.num_blocks, BLOCK_SIZE, config)
+        else:
+            options["config"] = config
         self.engine = (
             LoRAEngine(pair.target, adapters=adapters, **options) if adapters else Engine(pair.target, **options)
         )
@@ -103,7 +105,7 @@ class Worker:
                 self.open[output.request_id].num_unfinished -= 1
                 if not self.open[output.request_id].num_unfinished:
                     del self.open[output.request_id]
-        scheduler, last = self.engine.scheduler, self.engine.last_output
+        scheduler, last = self.engine.scheduler, self.engine.last_scheduler_output
         num_tokens = 0 if was_idle or last is None else last.total_num_scheduled_tokens
         num_used_blocks = scheduler.block_manager.pool.num_used_blocks
         yield EngineState(
@@ -130,9 +132,9 @@ class Worker:
             prompt,
             max_tokens,
             SamplingParams(temperature=request.temperature, top_p=top_p, seed=seed),
-            stop=[[self.end_token_id]],
+            stop_token_sequences=[[self.end_token_id]],
             n=request.n,
-            detokenizer=lambda: Detokenizer(Stream(self.tokenizer), request.stop),
+            make_detokenizer=lambda: Detokenizer(Stream(self.tokenizer), request.stop),
         )
 
     def _add(self, request: Request, adapter: str | None) -> int:
@@ -142,7 +144,7 @@ class Worker:
             raise InputError("unknown adapter", got=adapter, expected="none: the engine has no adapters")
         return self.engine.add_request(request)
 
-    def _delta(self, output: RequestOutput) -> OutputDelta:
+    def _delta(self, output: SequenceDelta) -> OutputDelta:
         one, completion = self.open[output.request_id], output.completion
         num_new = len(output.token_ids)
         if completion:  # which does not contain the stop sequence

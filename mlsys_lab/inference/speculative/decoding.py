@@ -10,8 +10,8 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.cache import Cache, Contiguous, extend
-from mlsys_lab.inference.engine.sampler import create_sequence_states, next_token_probabilities
-from mlsys_lab.inference.engine.sequence import CompletionOutput, Request, SequenceState
+from mlsys_lab.inference.engine.sampler import create_generation_states, next_token_probabilities
+from mlsys_lab.inference.engine.sequence import CompletionOutput, GenerationState, Request
 from mlsys_lab.inference.generate.batch import drop_new_sequences
 from mlsys_lab.inference.speculative.acceptance import accept
 from mlsys_lab.inference.speculative.drafters import Draft, Drafter
@@ -102,7 +102,7 @@ def check(model: Transformer, request: Request, drafter: Drafter) -> None:
         )
 
 
-def verify(state: SequenceState, draft: Draft, logits: torch.Tensor) -> list[tuple[int, float]]:
+def verify(state: GenerationState, draft: Draft, logits: torch.Tensor) -> list[tuple[int, float]]:
     """Accepted draft tokens and the token after them, with log-probabilities, from logits (k + 1, V)."""
     params, token_ids = state.request.sampling_params, state.token_ids
     wanted = torch.stack(
@@ -129,7 +129,7 @@ class Speculator:
 
     def __init__(self, request: Request, drafter: Drafter) -> None:
         self.drafter = drafter
-        (self.state,) = create_sequence_states(request)
+        (self.state,) = create_generation_states(request)
         self.num_steps = self.num_draft_tokens = self.num_accepted_tokens = 0
 
     @property
@@ -158,7 +158,7 @@ class Speculator:
 
     def extend(self, sampled: Sequence[tuple[int, float]]) -> None:
         """Append the tokens of one step, and count it."""
-        self.state.extend(sampled)
+        self.state.call_on_token(self.state.extend(sampled).token_ids)
         self.num_steps += 1
         self.num_accepted_tokens += len(sampled) - 1
 
@@ -167,7 +167,7 @@ class Speculator:
         return torch.rand(count, generator=self.state.generator, dtype=torch.float64)
 
 
-def propose(drafter: Drafter, state: SequenceState, num_tokens: int) -> Draft:
+def propose(drafter: Drafter, state: GenerationState, num_tokens: int) -> Draft:
     """Draft up to `num_tokens` tokens, and one less than may still be generated: a token follows the drafts."""
     num_tokens, params = min(num_tokens, state.num_tokens_left - 1), state.request.sampling_params
     return drafter.propose(state.token_ids, num_tokens, params, state.generator)

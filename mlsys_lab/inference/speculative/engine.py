@@ -10,7 +10,7 @@ import torch
 from mlsys_lab.inference.engine.block_manager import BlockManager
 from mlsys_lab.inference.engine.engine import Engine
 from mlsys_lab.inference.engine.scheduler import Scheduler, SchedulerConfig, SchedulerOutput
-from mlsys_lab.inference.engine.sequence import RequestOutput, Sequence, SequenceState
+from mlsys_lab.inference.engine.sequence import GenerationState, Sequence, SequenceDelta
 from mlsys_lab.inference.speculative.decoding import propose, verify
 from mlsys_lab.inference.speculative.drafters import Draft, Drafter
 from mlsys_lab.models import Transformer
@@ -67,7 +67,7 @@ class SpeculativeEngine(Engine):
         self._drafters: dict[Sequence, Drafter] = {}
         self._drafts: dict[Sequence, Draft] = {}
 
-    def step(self) -> list[RequestOutput]:
+    def step(self) -> list[SequenceDelta]:
         """Draft tokens for the running sequences, then run one step that verifies them."""
         self._drafts = {
             seq: propose(self._drafter(seq), self._states[seq], self.num_speculative_tokens)
@@ -78,7 +78,7 @@ class SpeculativeEngine(Engine):
         return super().step()
 
     def sample(
-        self, output: SchedulerOutput, states: list[SequenceState], logits: list[torch.Tensor]
+        self, output: SchedulerOutput, states: list[GenerationState], logits: list[torch.Tensor]
     ) -> list[list[tuple[int, float]]]:
         """Verify drafts by logits (k + 1, V), and sample the sequences without drafts together."""
         plain = [row for row, part in enumerate(logits) if len(part) == 1]

@@ -19,9 +19,7 @@ from mlsys_lab.comm.collectives.rooted import broadcast
 from mlsys_lab.comm.collectives.steps import InFlight
 from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.buckets import BucketReducer, assign_buckets
-
-GRADIENTS = "gradients"
-"""Traffic tag for messages of gradients."""
+from mlsys_lab.parallel.tags import Tag
 
 
 def sync_module_states(module: nn.Module, group: Rank) -> None:
@@ -44,7 +42,7 @@ def average_gradients(module: nn.Module, group: Rank) -> None:
     """Step 1: one all-reduce for each parameter, after the backward pass. Each all-reduce pays the full latency."""
     for parameter in module.parameters():
         if parameter.grad is not None:
-            parameter.grad.copy_(all_reduce(group, parameter.grad, GRADIENTS) / group.size)
+            parameter.grad.copy_(all_reduce(group, parameter.grad, Tag.GRADIENTS) / group.size)
 
 
 def average_gradients_flat(module: nn.Module, group: Rank) -> None:
@@ -53,7 +51,7 @@ def average_gradients_flat(module: nn.Module, group: Rank) -> None:
     Raises InputError if a trainable parameter has no gradient.
     """
     for bucket in assign_buckets(module.parameters(), float("inf")):
-        bucket.write_gradients(all_reduce(group, bucket.read_gradients(), GRADIENTS) / group.size)
+        bucket.write_gradients(all_reduce(group, bucket.read_gradients(), Tag.GRADIENTS) / group.size)
 
 
 class DDP(nn.Module):
@@ -72,7 +70,7 @@ class DDP(nn.Module):
         sync_module_states(module, group)
         self._reducer = BucketReducer(
             assign_buckets(module.parameters(), bucket_bytes),
-            lambda bucket: InFlight(all_reduce_steps(group, bucket.read_gradients(), GRADIENTS)),
+            lambda bucket: InFlight(all_reduce_steps(group, bucket.read_gradients(), Tag.GRADIENTS)),
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -94,17 +92,17 @@ class DDP(nn.Module):
             bucket.write_gradients(total / self._size)
 
 
-def loss_weights(tokens: Sequence[int], group: Rank) -> list[float]:
-    """Weights tᵢ·p/Σt for the mean losses of this rank's micro-batches, which have `tokens` target tokens each.
+def loss_weights(num_tokens: Sequence[int], group: Rank) -> list[float]:
+    """Weights tᵢ·p/Σt for the mean losses of this rank's micro-batches, which have `num_tokens` target tokens each.
 
     Weighted like this, gradients accumulated over micro-batches and averaged over the p ranks are those of the mean
     loss over ALL tokens of all ranks. Unweighted, tokens of short sequences would count more than those of long ones.
-    Costs one scalar all-reduce. A micro-batch of padding only has weight 0. Raises InputError if no rank has a
-    token.
+    Costs one scalar all-reduce. A micro-batch that is all padding has weight 0. Raises InputError if no rank
+    has a token.
     """
-    if any(count < 0 for count in tokens):
-        raise InputError("tokens of a micro-batch must not be negative", got=list(tokens))
-    total = int(all_reduce(group, torch.tensor([sum(tokens)], device=group.device), "token counts"))
+    if any(count < 0 for count in num_tokens):
+        raise InputError("tokens of a micro-batch must not be negative", got=list(num_tokens))
+    total = int(all_reduce(group, torch.tensor([sum(num_tokens)], device=group.device), Tag.TOKEN_COUNTS))
     if not total:
-        raise InputError("no rank has a token", got=f"{list(tokens)} here and 0 elsewhere")
-    return [count * group.size / total for count in tokens]
+        raise InputError("no rank has a token", got=f"{list(num_tokens)} here and 0 elsewhere")
+    return [count * group.size / total for count in num_tokens]

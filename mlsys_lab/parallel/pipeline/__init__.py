@@ -7,9 +7,9 @@ from mlsys_lab.parallel.pipeline.schedules import (
     gpipe,
     interleaved,
     one_forward_one_backward,
-    zero_bubble,
+    zb_h1,
 )
-from mlsys_lab.parallel.pipeline.simulation import simulate
+from mlsys_lab.parallel.pipeline.simulation import issue_schedule
 
 __all__ = [
     "Action",
@@ -17,7 +17,7 @@ __all__ = [
     "Schedule",
     "gpipe",
     "interleaved",
+    "issue_schedule",
     "one_forward_one_backward",
-    "simulate",
-    "zero_bubble",
+    "zb_h1",
 ]

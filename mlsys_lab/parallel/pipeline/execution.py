@@ -12,24 +12,23 @@ from mlsys_lab.comm import Rank, Request
 from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.pipeline.schedules import KINDS, Action, Kind, Schedule, has_weight_passes
 from mlsys_lab.parallel.pipeline.weight_grad_store import WeightGradStore
+from mlsys_lab.parallel.tags import Tag
 
 LossFn = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-ACTIVATIONS, GRADIENTS = "activations between stages", "gradients between stages"
-"""Traffic tags for messages between model chunks."""
 COMM_KINDS = KINDS[:2]
 
 
 class Pipeline:
     """This rank's chunks of a model that is split by layers over the ranks of `group`.
 
-    chunks: this rank's modules, each from one tensor to one tensor. Of the model's v·p chunks, in order of application,
+    chunks: this rank's modules; each maps one tensor to one tensor. Of the model's v·p chunks, in order of application,
     rank r holds r, p + r, 2p + r and so on. In torch: `torch.distributed.pipelining`.
     """
 
     def __init__(self, chunks: Sequence[nn.Module], group: Rank) -> None:
         if not chunks or (group.size == 1 and len(chunks) > 1):
             got = f"{len(chunks)} on each of {group.size} ranks"
-            raise InputError("a pipeline needs at least one model chunk a rank, and exactly one on one rank", got=got)
+            raise InputError("a pipeline needs at least one model chunk per rank, and exactly one on one rank", got=got)
         self.chunks, self._group = list(chunks), group
         # A channel for each direction and chunk, so that a message never queues behind one of another chunk.
         ranks, indices = range(group.size), range(len(chunks))
@@ -40,7 +39,7 @@ class Pipeline:
         schedule: Schedule,
         inputs: Sequence[torch.Tensor],
         targets: Sequence[torch.Tensor],
-        loss: LossFn,
+        loss_fn: LossFn,
         backward_context: Callable[[int, bool], AbstractContextManager[None]] = lambda chunk, is_last: nullcontext(),
     ) -> torch.Tensor | None:
         """Run the schedule; add the gradients of the mean loss over micro-batches to this rank's parameters.
@@ -53,6 +52,8 @@ class Pipeline:
         Returns the mean loss on the last rank, None on all others. Raises InputError if the schedule does not match the
         ranks, chunks or micro-batches.
         """
+        if len(inputs) != len(targets):
+            raise InputError("every micro-batch needs inputs and targets", got=f"{len(inputs)} and {len(targets)}")
         splits_backward = has_weight_passes(schedule)
         self._check(schedule, len(inputs), KINDS if splits_backward else COMM_KINDS)
         chunk_inputs: dict[tuple[int, int], torch.Tensor] = {}
@@ -71,7 +72,7 @@ class Pipeline:
                 with stores[key] if splits_backward else nullcontext():
                     output = self.chunks[action.chunk](chunk_inputs[key])
                 if self._stage(action.chunk) == self._last_stage:
-                    output = loss(output, targets[action.micro_batch]) / len(inputs)
+                    output = loss_fn(output, targets[action.micro_batch]) / len(inputs)
                     losses.append(output.detach())
                 outputs[key] = output
                 sends += self._send(action, output)
@@ -113,7 +114,11 @@ class Pipeline:
         assert array is not None
         size = self._group.size
         channel = self._channels[action.kind, destination // size]
-        return [channel.isend(array.detach(), destination % size, ACTIVATIONS if is_forward else GRADIENTS)]
+        return [
+            channel.isend(
+                array.detach(), destination % size, Tag.STAGE_ACTIVATIONS if is_forward else Tag.STAGE_GRADIENTS
+            )
+        ]
 
     def _check(self, schedule: Schedule, micro_batches: int, kinds: Sequence[Kind]) -> None:
         size, chunks = self._group.size, len(self.chunks)

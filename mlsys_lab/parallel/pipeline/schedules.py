@@ -43,30 +43,32 @@ def one_forward_one_backward(ranks: int, micro_batches: int) -> Schedule:
 
     The bubble is that of `gpipe`; rank r has at most p - r micro-batches in flight.
     """
-    return interleaved(ranks, micro_batches, chunks=1)
+    return interleaved(ranks, micro_batches, num_chunks=1)
 
 
-def interleaved(ranks: int, micro_batches: int, chunks: int) -> Schedule:
+def interleaved(ranks: int, micro_batches: int, num_chunks: int) -> Schedule:
     """1F1B with v model chunks on each rank (Narayanan et al., arXiv:2104.04473, §2.2): the bubble divided by v.
 
     Micro-batches advance in groups of p: each group through a rank's first chunk, then through its second. The price is
     v times as many messages. With v > 1, raises InputError unless p divides m.
     """
     _require_positive(ranks, micro_batches)
-    if chunks < 1 or (chunks > 1 and micro_batches % ranks):
-        got = f"{micro_batches} over {ranks} ranks, {chunks} chunks"
+    if num_chunks < 1:
+        raise InputError("a rank needs at least one model chunk", got=num_chunks)
+    if num_chunks > 1 and micro_batches % ranks:
+        got = f"{micro_batches} over {ranks} ranks, {num_chunks} chunks"
         raise InputError("interleaved micro-batches must be a multiple of the ranks", got=got)
-    group_size = ranks if chunks > 1 else micro_batches
+    group_size = ranks if num_chunks > 1 else micro_batches
     forward = [
         Action("forward", first + i, chunk)
         for first in range(0, micro_batches, group_size)
-        for chunk in range(chunks)
+        for chunk in range(num_chunks)
         for i in range(group_size)
     ]
-    backward = [Action("backward", one.micro_batch, chunks - 1 - one.chunk) for one in forward]
+    backward = [Action("backward", one.micro_batch, num_chunks - 1 - one.chunk) for one in forward]
     schedule = []
     for rank in range(ranks):
-        warm_up = ranks - 1 - rank if chunks == 1 else 2 * (ranks - 1 - rank) + (chunks - 1) * ranks
+        warm_up = ranks - 1 - rank if num_chunks == 1 else 2 * (ranks - 1 - rank) + (num_chunks - 1) * ranks
         warm_up = min(warm_up, len(forward))
         order = forward[:warm_up]
         for i, action in enumerate(forward[warm_up:]):
@@ -75,7 +77,7 @@ def interleaved(ranks: int, micro_batches: int, chunks: int) -> Schedule:
     return schedule
 
 
-def zero_bubble(ranks: int, micro_batches: int) -> Schedule:
+def zb_h1(ranks: int, micro_batches: int) -> Schedule:
     """ZB-H1 (Qi et al., arXiv:2401.10241, §2.2): 1F1B with deferred weight gradients, about a third of its bubble.
 
     The previous stage no longer waits for weight gradients. Rank r defers them by r micro-batches and fills 1F1B's

@@ -12,7 +12,7 @@ Pass = tuple[str, int, int]
 """Kind, micro-batch and stage of a pass; the stage is the chunk's index among the model's v·p."""
 
 
-def simulate(
+def issue_schedule(
     cluster: Cluster,
     schedule: Schedule,
     *,
@@ -22,7 +22,7 @@ def simulate(
     send_s: float = 0.0,
     activation_bytes: float = 0.0,
 ) -> None:
-    """Issue all passes of a schedule, and the messages between stages, to a cluster with as many ranks.
+    """Issue all passes of a schedule, and the messages between stages, to a cluster with one rank per pipeline rank.
 
     forward_s, backward_s: time of a micro-batch through all of a rank's chunks. weight_s: the part of backward_s that
     weight gradients take in a schedule with weight-gradient passes; half by default. send_s: time of one message.

@@ -12,10 +12,11 @@ from mlsys_lab.models.transformer import Transformer
 class TransformerChunk(nn.Module):
     """Chunk `index` of `num_chunks` of a transformer; removes the other chunks' layers from `model` in place.
 
-    Numbers of blocks differ by at most one, and longer chunks are spread evenly: 6 layers in 4 chunks are [2, 1, 2, 1].
-    Maps token ids (B, T) on the first chunk, and hidden states (B, T, D) on all others, to hidden states, or to logits
-    on the last. A tied embedding stays on both ends, so their gradients have to be summed. positions (T,): of the
-    tokens in their sequence. Raises InputError if a chunk would have no block.
+    Numbers of blocks differ by at most one. Chunks at the ends have fewer, first of all the last chunk, which has the
+    head too, then the first, whose stage has most micro-batches in flight: 6 layers in 4 chunks are [1, 2, 2, 1]. Maps
+    token ids (B, T) on the first chunk, and hidden states (B, T, D) on all others, to hidden states, or to logits on
+    the last. A tied embedding stays on both ends, so their gradients have to be summed. positions (T,): token positions
+    within the sequence. Raises InputError if a chunk would have no block.
     """
 
     def __init__(self, model: Transformer, index: int, num_chunks: int, positions: torch.Tensor) -> None:
@@ -24,7 +25,8 @@ class TransformerChunk(nn.Module):
         if layers < num_chunks:
             raise InputError("a model chunk without a layer", got=f"{layers} layers for {num_chunks} model chunks")
         self.model, self.is_first, self.is_last = model, index == 0, index == num_chunks - 1
-        self._layers = range(-(-index * layers // num_chunks), -(-(index + 1) * layers // num_chunks))
+        sizes = chunk_sizes(layers, num_chunks)
+        self._layers = range(sum(sizes[:index]), sum(sizes[: index + 1]))
         self._positions = positions
         for layer in set(range(layers)) - set(self._layers):
             model.blocks[layer] = nn.Identity()  # keeps the indices of the other blocks
@@ -43,3 +45,11 @@ class TransformerChunk(nn.Module):
         for layer in self._layers:
             x = self.model.blocks[layer](x, angles, bias)
         return self.model.predict(x) if self.is_last else x
+
+
+def chunk_sizes(layers: int, num_chunks: int) -> list[int]:
+    """Number of layers of each chunk; those with one less are the last, the first, the last but one and so on."""
+    most = -(-layers // num_chunks)
+    from_ends = sorted(range(num_chunks), key=lambda index: (min(index, num_chunks - 1 - index), -index))
+    shorter = from_ends[: most * num_chunks - layers]
+    return [most - (index in shorter) for index in range(num_chunks)]

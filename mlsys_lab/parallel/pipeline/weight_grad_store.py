@@ -14,6 +14,7 @@ class WeightGradStore(TorchFunctionMode):
 
     The ordinary backward pass computes everything else: gradients of inputs, and of norms and embeddings, which are
     cheap. Each linear layer's input and output gradient are stored in between. Hooks of parameters run as in autograd.
+    Left out: activation checkpointing, whose recomputation runs outside the context (torch raises CheckpointError).
 
     >>> layer = torch.nn.Linear(3, 2)
     >>> with WeightGradStore() as store:

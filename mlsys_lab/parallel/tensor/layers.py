@@ -15,20 +15,20 @@ from torch.nn import functional as F
 from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.reduce_scatter import all_gather
 from mlsys_lab.errors import InputError
+from mlsys_lab.parallel.tags import Tag
 from mlsys_lab.parallel.tensor.mappings import reduce_from_tensor_parallel_region
-
-LOSS = "loss"
-"""Traffic tag for messages of the vocabulary-parallel loss."""
 
 
 class ColumnParallelLinear(nn.Linear):
     """Linear layer sharded by output features: (..., I) -> (..., O/p), without communication.
 
-    Built from the full layer, which every rank has. Raises InputError unless p divides O.
+    Unlike Megatron's, it does not all-reduce the gradient of its input: the caller passes the input through
+    `copy_to_tensor_parallel_region`. Built from the full layer, which every rank has. Raises InputError unless p
+    divides O.
     """
 
     def __init__(self, linear: nn.Linear, group: Rank) -> None:
-        super().__init__(linear.in_features, linear.out_features // group.size, bias=linear.bias is not None)
+        super().__init__(linear.in_features, linear.out_features // group.size, linear.bias is not None, device="meta")
         self.weight = shard_parameter(linear.weight, 0, group)
         if linear.bias is not None:
             self.bias = shard_parameter(linear.bias, 0, group)
@@ -48,7 +48,7 @@ class RowParallelLinear(nn.Linear):
         group: Rank,
         reduce: Callable[[torch.Tensor, Rank], torch.Tensor] = reduce_from_tensor_parallel_region,
     ) -> None:
-        super().__init__(linear.in_features // group.size, linear.out_features, bias=False)
+        super().__init__(linear.in_features // group.size, linear.out_features, bias=False, device="meta")
         self.weight, self._group, self._reduce = shard_parameter(linear.weight, 1, group), group, reduce
         self.bias = linear.bias
 
@@ -65,12 +65,15 @@ class VocabParallelEmbedding(nn.Embedding):
     """
 
     def __init__(self, embedding: nn.Embedding, group: Rank) -> None:
-        super().__init__(embedding.num_embeddings // group.size, embedding.embedding_dim)
+        super().__init__(embedding.num_embeddings // group.size, embedding.embedding_dim, device="meta")
         self.weight, self._group = shard_parameter(embedding.weight, 0, group), group
         self._vocab_size = embedding.num_embeddings
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """Look up ids in this rank's rows, zeros for all other ids, and all-reduce. IndexError for an unknown id."""
+        """Look up ids in this rank's rows, use zeros for all others, and all-reduce.
+
+        Raises IndexError for an unknown id, as torch's embedding does.
+        """
         if token_ids.numel() and not 0 <= int(token_ids.min()) <= int(token_ids.max()) < self._vocab_size:
             raise IndexError("token outside the vocabulary")
         local_ids, is_local = local_token_ids(token_ids, self.num_embeddings, self._group)
@@ -96,7 +99,9 @@ class _VocabParallelCrossEntropy(torch.autograd.Function):
         local_max = logits.max(1).values  # (T,)
         local_sum = (logits - local_max[:, None]).exp().sum(1)
         target_logit = logits.gather(1, local_ids[:, None])[:, 0] * is_local
-        stats = torch.stack(all_gather(group, torch.stack([local_max, local_sum, target_logit]), LOSS))  # (p, 3, T)
+        stats = torch.stack(
+            all_gather(group, torch.stack([local_max, local_sum, target_logit]), Tag.VOCAB_PARALLEL_LOSS)
+        )  # (p, 3, T)
         global_max = stats[:, 0].max(0).values
         log_sum = global_max + ((stats[:, 0] - global_max).exp() * stats[:, 1]).sum(0).log()
         ctx.save_for_backward(logits, log_sum, local_ids, is_local)

@@ -18,9 +18,7 @@ from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.all_reduce import all_reduce
 from mlsys_lab.comm.collectives.reduce_scatter import all_gather, reduce_scatter
 from mlsys_lab.errors import InputError
-
-ACTIVATIONS = "activations"
-"""Traffic tag for messages that carry activations or their gradients."""
+from mlsys_lab.parallel.tags import Tag
 
 
 def copy_to_tensor_parallel_region(x: torch.Tensor, group: Rank) -> torch.Tensor:
@@ -80,13 +78,13 @@ class _CopyToRegion(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None]:
-        return all_reduce(ctx.group, gradients[0], ACTIVATIONS), None
+        return all_reduce(ctx.group, gradients[0], Tag.ACTIVATIONS), None
 
 
 class _ReduceFromRegion(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Rank) -> torch.Tensor:
-        return all_reduce(group, x, ACTIVATIONS)
+        return all_reduce(group, x, Tag.ACTIVATIONS)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None]:
@@ -145,12 +143,12 @@ class _AllGatherLinear(torch.autograd.Function):
 
 
 def _all_gather_tokens(x: torch.Tensor, group: Rank) -> torch.Tensor:
-    return torch.cat(all_gather(group, x.contiguous(), ACTIVATIONS), 1)
+    return torch.cat(all_gather(group, x.contiguous(), Tag.ACTIVATIONS), 1)
 
 
 def _reduce_scatter_tokens(x: torch.Tensor, group: Rank) -> torch.Tensor:
     _require_divisible(x, group)
-    shard = reduce_scatter(group, x.transpose(0, 1), ACTIVATIONS)  # tokens first, so that chunks are tokens
+    shard = reduce_scatter(group, x.transpose(0, 1), Tag.ACTIVATIONS)  # tokens first, so that chunks are tokens
     return shard.view(-1, x.shape[0], x.shape[2]).transpose(0, 1).contiguous()
 
 

@@ -13,6 +13,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.models.attention import SelfAttention
 from mlsys_lab.models.experts import MLP
 from mlsys_lab.models.transformer import Transformer
+from mlsys_lab.parallel.tags import Tag
 from mlsys_lab.parallel.tensor.layers import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
 from mlsys_lab.parallel.tensor.mappings import (
     copy_to_tensor_parallel_region,
@@ -22,9 +23,6 @@ from mlsys_lab.parallel.tensor.mappings import (
     scatter_to_sequence_parallel_region,
     sequence_parallel_linears,
 )
-
-REPLICATED_GRADIENTS = "gradients of replicated parameters"
-"""Traffic tag for gradients of parameters that every rank has but applies to its own tokens only."""
 
 
 def apply_tensor_parallel(model: Transformer, group: Rank, *, sequence_parallel: bool = False) -> Transformer:
@@ -82,7 +80,7 @@ def _apply_sequence_parallel(model: Transformer, group: Rank) -> None:
         lambda _module, _inputs, output: gather_from_sequence_parallel_region(output, group)
     )
     for parameter in sequence_parallel_parameters(model):
-        parameter.register_hook(lambda gradient: all_reduce(group, gradient, REPLICATED_GRADIENTS))  # type: ignore[no-untyped-call]
+        parameter.register_hook(lambda gradient: all_reduce(group, gradient, Tag.SEQUENCE_PARALLEL_GRADIENTS))  # type: ignore[no-untyped-call]
 
 
 def sequence_parallel_parameters(model: Transformer) -> list[nn.Parameter]:

@@ -1,9 +1,9 @@
 """Train a small transformer on this book's text in any layout, or simulate a training step on many GPUs.
 
 torchrun starts a process for each rank; without it the ranks are threads of this process, which take turns: slower,
-with the same losses. Progress lines show the loss before each update in nats a token, tokens a second, and MFU, the
-fraction of this machine's peak FLOP/s. The last lines compare the bytes sent, by purpose, with their closed form. The
-loss does not depend on the layout, except for rounding.
+with the same losses. Progress lines show the loss before each update in nats per token, tokens per second, and MFU, the
+fraction of this machine's peak FLOP/s. The last lines compare the bytes sent, by traffic tag, with their closed form.
+The loss does not depend on the layout, except for rounding.
 
 examples:
   torchrun --nproc-per-node 4 -m mlsys_lab.parallel.train --layout data=2,tensor=2
@@ -34,12 +34,13 @@ from mlsys_lab.hardware import device
 from mlsys_lab.parallel.train.options import add_arguments, make_config, make_train_config, parse_layout
 from mlsys_lab.parallel.train.simulation import simulate_step
 
-SIMULATED = (8, 64, 512)
+SIMULATED_RANKS = (8, 64, 512)
 """Numbers of ranks that `--simulate` simulates."""
-VOCABULARY = 1024
+VOCAB_SIZE = 1024
+"""Vocabulary of the model that the options describe, if it is simulated."""
 MAX_SEQUENCE = 4096
 """Default limit on the sequence length of a simulated preset."""
-LIMIT_S = 600.0
+TIMEOUT_S = 600.0
 """Seconds that a rank waits for another one."""
 GRACE_S = 2.0
 """Seconds that other ranks give rank 0 to print an error before torchrun ends them all."""
@@ -84,10 +85,10 @@ def _run(argv: Sequence[str] | None) -> None:
 
     layout = parse_layout(args.layout)
     if is_torchrun():
-        with join_world(LIMIT_S) as rank:
-            run(rank, args)
+        with join_world(TIMEOUT_S) as world:
+            run(world, args)
     else:
-        comm.run(run, [args] * layout.devices, limit_s=LIMIT_S)
+        comm.run(run, [args] * layout.devices, limit_s=TIMEOUT_S)
 
 
 def simulate(args: argparse.Namespace) -> list[str]:
@@ -96,32 +97,34 @@ def simulate(args: argparse.Namespace) -> list[str]:
     Raises InputError for a layout that does not fit the model or any number of ranks, and for one that needs more
     memory than a device has on every number of ranks.
     """
-    config = preset(args.simulate) if args.simulate else make_config(args, VOCABULARY)
+    config = preset(args.simulate) if args.simulate else make_config(args, VOCAB_SIZE)
     train_config, layout, h100 = make_train_config(args), parse_layout(args.layout), machine(device(DEVICE), "bf16")
     precision = recipe(RECIPE)
-    tokens = args.sequence or (min(config.context, MAX_SEQUENCE) if args.simulate else train_config.sequence)
+    seq_len = args.seq_len or (min(config.context, MAX_SEQUENCE) if args.simulate else train_config.seq_len)
     replica = layout.devices // layout.data
-    fitting = [ranks for ranks in SIMULATED if ranks % replica == 0]
+    fitting = [ranks for ranks in SIMULATED_RANKS if ranks % replica == 0]
     if not fitting:
         got = f"{replica} ranks of tensor, context and pipeline parallelism"
-        raise InputError("no number of simulated ranks is a multiple of the layout's", got=got, expected=SIMULATED)
-    lines = [f"{config.name}, {tokens} tokens a sequence, H100s in nodes of {h100.node}, computing at their peak"]
+        raise InputError(
+            "no number of simulated ranks is a multiple of the layout's", got=got, expected=SIMULATED_RANKS
+        )
+    lines = [f"{config.name}, {seq_len} tokens per sequence, H100s in nodes of {h100.node}, computing at their peak"]
     required_bytes = []
     for ranks in fitting:
         wide = layout.replace(data=ranks // replica)
-        batch = layout.micro_batches(train_config.batch) * layout.micro_batch * wide.data
-        required_bytes.append(training_memory(config, wide, precision, batch=batch, tokens=tokens).total)
+        batch = layout.micro_batches(train_config.batch_size) * layout.micro_batch * wide.data
+        required_bytes.append(training_memory(config, wide, precision, batch=batch, tokens=seq_len).total)
         head = f"{ranks:4} ranks, data={wide.data:<3} batch {batch:5}: {required_bytes[-1] / 1e9:6.1f} GB"
         if required_bytes[-1] > h100.memory_bytes:
             lines.append(f"{head} on a device: does not fit in {h100.memory_bytes / 1e9:.1f}")
             continue
-        timeline = simulate_step(config, wide, h100, precision, batch=batch, tokens=tokens)
-        step_s, flops = timeline.end_s, compute.training(config, tokens, batch, causal=True).model
+        timeline = simulate_step(config, wide, h100, precision, batch=batch, seq_len=seq_len)
+        step_s, flops = timeline.end_s, compute.training(config, seq_len, batch, causal=True).model
         utilisation = mfu(flops, step_s, peak_flops_per_s=h100.peak_flops_per_s, devices=ranks)
         busy = timeline.busy_s(0) / step_s
         lines.append(
             f"{head}, step {step_s * 1e3:10.3f} ms, rank 0 computes {busy:5.1%} of it,"
-            f" MFU {utilisation:5.1%} at best, {batch * tokens / step_s:12,.0f} tokens/s"
+            f" MFU {utilisation:5.1%} at best, {batch * seq_len / step_s:12,.0f} tokens/s"
         )
     if min(required_bytes) > h100.memory_bytes:
         got, expected = (f"{size / 1e9:,.1f} GB on a device" for size in (min(required_bytes), h100.memory_bytes))

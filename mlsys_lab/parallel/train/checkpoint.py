@@ -1,10 +1,10 @@
 """Checkpoints that resume in any layout, written so that a kill at any moment leaves the last complete one.
 
-A checkpoint is a folder, `step-00000120`: one file of tensors from each rank, with what no earlier rank has saved, and
-a manifest. Ranks write to a temporary folder, which is renamed after everything is on the disk, so a folder of the
-final name was complete when it got that name. Each saved shard says which elements of which parameter it holds; a
-reader puts parameters together and reshards them for its own layout. All ranks must see the same folders. In torch:
-`torch.distributed.checkpoint`.
+A checkpoint is a folder, `step-00000120`: one safetensors file per rank, with the shards of which that rank has the
+primary copy, and a manifest. Ranks write to a temporary folder, which is renamed after everything is on the disk, so a
+folder of the final name was complete when it got that name. Each saved shard says which elements of which parameter it
+holds; a reader puts parameters together and reshards them for its own layout. All ranks must see the same folders. In
+torch: `torch.distributed.checkpoint`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from safetensors.torch import save_file
 from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.train.trainer import Trainer
 
-KINDS = ("weight", "exp_avg", "exp_avg_sq")
-"""What is saved of each element of a parameter: its value and Adam's two moments."""
+STATE_KEYS = ("weight", "exp_avg", "exp_avg_sq")
+"""What is saved for each element of a parameter: its value and Adam's two moments."""
 MANIFEST = "manifest.json"
 NUM_KEPT = 2
 """How many checkpoints stay in a folder, the newest ones."""
@@ -40,7 +40,10 @@ class IncompleteCheckpointError(InputError):
 
 @dataclass(frozen=True)
 class CheckpointShard:
-    """Flat elements from `start` on of shard `index` of `num_shards` of a parameter, sharded along `dim`."""
+    """A run of flat elements, from `start` on, in a parameter's tensor-parallel shard.
+
+    The shard is number `index` of `num_shards` along `dim`.
+    """
 
     name: str
     dim: int
@@ -52,11 +55,13 @@ class CheckpointShard:
 def save(trainer: Trainer, folder: Path) -> Path:
     """Write a checkpoint of a run into a folder and return its path; all ranks call it with the same folder.
 
-    Keeps the last two checkpoints and removes older ones.
+    Keeps the last two checkpoints and removes older ones. Raises InputError if the folder has a checkpoint of another
+    run at this step or a later one.
     """
     world, path = trainer.mesh.world, folder / f"step-{trainer.steps_done:08d}"
     temporary = folder / f"{path.name}.part"
     if world.rank == 0:
+        _check_same_run(trainer, [one for one in list_checkpoints(folder) if one.name >= path.name])
         for left_over in folder.glob("step-*.part"):
             shutil.rmtree(left_over)
         temporary.mkdir(parents=True)
@@ -70,13 +75,15 @@ def save(trainer: Trainer, folder: Path) -> Path:
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
         _fsync(temporary / MANIFEST)
         _fsync(temporary)
-        if _is_complete(path):
+        if _is_complete(path):  # of the same run
             shutil.rmtree(temporary)
         else:
             shutil.rmtree(path, ignore_errors=True)
             temporary.rename(path)
             _fsync(folder)
-        earlier = [one for one in list_checkpoints(folder) if one.name <= path.name]  # later ones are incomplete
+        earlier = [
+            one for one in list_checkpoints(folder) if one.name <= path.name
+        ]  # this run may go on from an old one
         for old in earlier[:-NUM_KEPT]:
             shutil.rmtree(old)
     world.barrier()
@@ -89,7 +96,9 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def restore_latest(trainer: Trainer, folder: Path, log: Callable[[str], object]) -> None:
-    """Resume a new trainer from the newest complete checkpoint in a folder, if any; `log` gets a line for each.
+    """Resume a new trainer from the newest complete checkpoint in a folder, if any.
+
+    `log` is called with one line per checkpoint tried.
 
     Incomplete checkpoints are skipped. Raises InputError for a checkpoint of another model or run, and if all are
     incomplete.
@@ -116,21 +125,21 @@ def restore(trainer: Trainer, path: Path) -> None:
     another model or run, and IncompleteCheckpointError for an incomplete one, before the trainer is changed.
     """
     checkpoint = Checkpoint(path)
-    checkpoint.require(_describe(trainer))
-    tensor = trainer.mesh.tensor
+    checkpoint.check_compatible(_describe(trainer))
+    tensor_group = trainer.mesh.tensor_group
     for strategy, shard in trainer.shards():
         flats = {}
-        for kind in KINDS:
+        for kind in STATE_KEYS:
             local = []
-            for parameter in shard.flat.parameters:
+            for parameter in shard.bucket.parameters:
                 full = checkpoint.read(trainer.names[parameter], kind)
                 dim = trainer.sharded_dim(parameter)
-                local.append(full if dim is None else full.chunk(tensor.size, dim)[tensor.rank])
+                local.append(full if dim is None else full.chunk(tensor_group.size, dim)[tensor_group.rank])
             flats[kind] = torch.cat([one.reshape(-1) for one in local])
         if strategy.keeps_full_weights:
-            shard.flat.write_values(flats["weight"])
+            shard.bucket.write_values(flats["weight"])
         shard.parameter.data.copy_(shard.local_slice(flats["weight"]))
-        moments = {kind: shard.local_slice(flats[kind]).to(shard.parameter.device).clone() for kind in KINDS[1:]}
+        moments = {kind: shard.local_slice(flats[kind]).to(shard.parameter.device).clone() for kind in STATE_KEYS[1:]}
         step = torch.tensor(float(checkpoint.manifest["steps_done"]))
         strategy.optimizer.state[shard.parameter] = {"step": step, **moments}
     trainer.steps_done, trainer.batches.state = checkpoint.manifest["steps_done"], checkpoint.manifest["position"]
@@ -161,7 +170,7 @@ class Checkpoint:
                 for number, shard in enumerate(json.loads(tensors.metadata()["shards"])):
                     self._shards.setdefault(shard["name"], []).append((CheckpointShard(**shard), rank, number))
 
-    def require(self, run: dict[str, Any]) -> None:
+    def check_compatible(self, run: dict[str, Any]) -> None:
         """Raise InputError unless model, dtype and configuration are those of `run`; the layout may differ."""
         manifest = self.manifest
         is_extension = manifest["steps_done"] == manifest["config"].get("steps", 0) < run["config"]["steps"]
@@ -214,6 +223,14 @@ def _is_complete(path: Path) -> bool:
     return True
 
 
+def _check_same_run(trainer: Trainer, paths: list[Path]) -> None:
+    for path in paths:
+        try:
+            Checkpoint(path).check_compatible(_describe(trainer))
+        except IncompleteCheckpointError:
+            continue
+
+
 def _write_shards(trainer: Trainer, file: Path) -> None:
     """Write the elements of which this rank has the primary copy, and its random state."""
     shards: list[CheckpointShard] = []
@@ -221,13 +238,13 @@ def _write_shards(trainer: Trainer, file: Path) -> None:
     for strategy, shard in trainer.shards():
         state = strategy.optimizer.state[shard.parameter]
         zeros = torch.zeros_like(shard.parameter)  # moments before the first step
-        saved = {"weight": shard.parameter.detach(), **{kind: state.get(kind, zeros) for kind in KINDS[1:]}}
+        saved = {"weight": shard.parameter.detach(), **{kind: state.get(kind, zeros) for kind in STATE_KEYS[1:]}}
         offset, end = -shard.start, shard.parameter.numel()
-        for parameter in shard.flat.parameters:
+        for parameter in shard.bucket.parameters:
             first, last = max(0, offset), min(end, offset + parameter.numel())
             if trainer.is_primary_copy(parameter) and first < last:
-                dim, tensor = trainer.sharded_dim(parameter), trainer.mesh.tensor
-                index, num_shards = (0, 1) if dim is None else (tensor.rank, tensor.size)
+                dim, group = trainer.sharded_dim(parameter), trainer.mesh.tensor_group
+                index, num_shards = (0, 1) if dim is None else (group.rank, group.size)
                 for kind, values in saved.items():
                     tensors[f"{kind} {len(shards)}"] = values.reshape(-1)[first:last].cpu().clone()
                 name = trainer.names[parameter]

@@ -31,76 +31,83 @@ from mlsys_lab.parallel.train.trainer import Trainer
 from mlsys_lab.scaling.text import course_text
 
 PROGRESS_LINES = 20
-"""How many progress lines a run prints."""
+"""Largest number of progress lines at equal intervals; the first and the last step print one too."""
 
 
 def run(world: Rank, args: argparse.Namespace) -> list[float]:
     """Train with the options of the command line, printing on rank 0; return the loss of each step."""
-    rank, sent = count_sent_bytes(world)
+    group, sent = count_sent_bytes(world)
     layout, train_config = parse_layout(args.layout), make_train_config(args)
     tokenizer = Tokenizer.load(FOLDER / TOKENIZER)
     config = make_config(args, tokenizer.vocab_size)
 
     def log(line: str) -> None:
-        if rank.rank == 0:
+        if group.rank == 0:
             print(line, flush=True)
 
     with training.one_thread():
-        ids = read_text(rank, tokenizer)
-        trainer = Trainer(training.new_model(config, train_config.seed), ids, train_config, layout, rank)
+        ids = read_text(group, tokenizer)
+        trainer = Trainer(training.new_model(config, train_config.seed), ids, train_config, layout, group)
         folder = Path(args.checkpoints) if args.checkpoints else None
         if folder:
             restore_latest(trainer, folder, log)
-        peak = measure_peak(rank)
-        log(f"{parameters(config).total:,} parameters, {len(ids):,} tokens of text, {args.layout} on {rank.size} ranks")
-        flops = compute.training(config, train_config.sequence, train_config.batch).model
+        peak = measure_peak_flops_per_s(group)
+        log(
+            f"{parameters(config).total:,} parameters, {len(ids):,} tokens of text, {args.layout} on {group.size} ranks"
+        )
+        flops = compute.training(config, train_config.seq_len, train_config.batch_size).model
         sent.clear()
-        first_step, losses, started = trainer.steps_done, [], time.perf_counter()
+        first_step, training_s = trainer.steps_done, 0.0
+        losses: list[float] = []
         while trainer.steps_done < train_config.steps:
+            started = time.perf_counter()
             losses.append(trainer.step())
-            if trainer.steps_done % max(1, train_config.steps // PROGRESS_LINES) == 0 or trainer.steps_done in (
-                first_step + 1,
-                train_config.steps,
-            ):
-                step_s = (time.perf_counter() - started) / (trainer.steps_done - first_step)
-                tokens_per_s = train_config.batch * train_config.sequence / step_s
+            training_s += time.perf_counter() - started
+            if is_progress_step(trainer.steps_done, first_step + 1, train_config.steps):
+                step_s = training_s / (trainer.steps_done - first_step)
+                tokens_per_s = train_config.batch_size * train_config.seq_len / step_s
                 utilisation = mfu(flops, step_s, peak_flops_per_s=peak)
                 progress = f"step {trainer.steps_done:5}  loss {losses[-1]:.4f}  {tokens_per_s:9,.0f} tokens/s"
                 log(f"{progress}  MFU {utilisation:6.2%}")
-            if folder and (trainer.steps_done % args.every == 0 or trainer.steps_done == train_config.steps):
+            if folder and (trainer.steps_done % args.save_interval == 0 or trainer.steps_done == train_config.steps):
                 save(trainer, folder)
         predicted = predict_bytes(
-            config, layout, batch=train_config.batch, tokens=train_config.sequence, element_bytes=4
+            config, layout, batch=train_config.batch_size, seq_len=train_config.seq_len, element_bytes=4
         )
-        for line in byte_table(sum_over_ranks(rank, sent), predicted, len(losses)):
+        for line in byte_table(sum_over_ranks(group, sent), predicted, len(losses)):
             log(line)
     return losses
 
 
-def read_text(rank: Rank, tokenizer: Tokenizer) -> Tokens:
+def is_progress_step(step: int, first: int, last: int) -> bool:
+    """Whether a run from step `first` to `last` prints a progress line after this step."""
+    return step % -(-last // PROGRESS_LINES) == 0 or step in (first, last)
+
+
+def read_text(group: Rank, tokenizer: Tokenizer) -> Tokens:
     """Token ids (D,) of the book's chapters, which rank 0 reads and broadcasts."""
-    ids = torch.tensor(tokenizer.encode(course_text()) if rank.rank == 0 else [], dtype=torch.int64)
-    length = broadcast(rank, torch.tensor(len(ids)))
-    text: Tokens = broadcast(rank, ids if rank.rank == 0 else ids.new_empty(int(length))).numpy()
+    ids = torch.tensor(tokenizer.encode(course_text()) if group.rank == 0 else [], dtype=torch.int64)
+    length = broadcast(group, torch.tensor(len(ids)))
+    text: Tokens = broadcast(group, ids if group.rank == 0 else ids.new_empty(int(length))).numpy()
     return text
 
 
-def measure_peak(rank: Rank) -> float:
+def measure_peak_flops_per_s(group: Rank) -> float:
     """FLOP/s of fp32 matrix products on all of this machine's cores, measured by rank 0 while the other ranks wait."""
     peak = torch.zeros(1, dtype=torch.float64)
-    if rank.rank == 0:
+    if group.rank == 0:
         threads = torch.get_num_threads()
         torch.set_num_threads(os.cpu_count() or 1)
         peak[0] = measure_cpu().peaks["fp32"]
         torch.set_num_threads(threads)
-    return float(broadcast(rank, peak))
+    return float(broadcast(group, peak))
 
 
-def sum_over_ranks(rank: Rank, sent: Counter[str]) -> Counter[str]:
-    """Bytes that all ranks have sent, by purpose."""
+def sum_over_ranks(group: Rank, sent: Counter[str]) -> Counter[str]:
+    """Bytes that all ranks have sent, by traffic tag."""
     own = torch.from_numpy(np.frombuffer(json.dumps(sent).encode(), dtype=np.uint8).copy())
     total: Counter[str] = Counter()
-    for one in all_gather(rank, own):
+    for one in all_gather(group, own):
         total.update(json.loads(one.numpy().tobytes()))
     return total
 
@@ -109,7 +116,7 @@ def byte_table(sent: Counter[str], predicted: dict[str, float], steps: int) -> l
     """Table of the bytes sent in a step, counted and predicted by the closed forms; empty without a step."""
     if not steps or not sent:
         return []
-    lines = [f"{'bytes sent a step, all ranks':<34}{'counted':>14}{'closed form':>14}"]
-    for purpose in sorted(predicted.keys() | sent.keys(), key=lambda one: -predicted.get(one, 0)):
-        lines.append(f"{purpose:<34}{sent[purpose] / steps:14,.0f}{predicted.get(purpose, 0):14,.0f}")
+    lines = [f"{'bytes sent per step, all ranks':<34}{'counted':>14}{'closed form':>14}"]
+    for tag in sorted(predicted.keys() | sent.keys(), key=lambda one: -predicted.get(one, 0)):
+        lines.append(f"{tag:<34}{sent[tag] / steps:14,.0f}{predicted.get(tag, 0):14,.0f}")
     return lines

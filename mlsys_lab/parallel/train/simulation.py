@@ -20,28 +20,30 @@ LATENCY_S = 5e-6
 """Latency of a message; a collective of n ranks has n - 1 of them, one after the other."""
 Axes = tuple[str, ...]
 TENSOR: Axes = ("tensor",)
+"""Mesh axis along which tensor-parallel ranks differ."""
 CONTEXT: Axes = ("context",)
-REPLICAS: Axes = ("context", "data")
-"""Mesh axes along which ranks communicate; along the last two they hold the same parameters."""
+"""Mesh axis along which context-parallel ranks differ."""
+REPLICA_AXES: Axes = ("context", "data")
+"""Mesh axes along which ranks hold the same parameters."""
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of the parts of a step: of one layer and micro-batch, except for `head` and `send`, of a stage."""
+    """Seconds per layer and micro-batch; `head_s` and `send_s` per stage and micro-batch."""
 
-    forward: float
-    head: float
-    tensor: float  # messages of tensor parallelism, one direction
-    ring: float  # of context parallelism, forward
-    send: float  # to the next stage
-    gradients: float  # reduce-scatter
-    weights: float  # all-gather
+    forward_s: float
+    head_s: float
+    tensor_parallel_s: float  # messages in one direction
+    ring_s: float  # context parallelism, forward
+    send_s: float  # to the next stage
+    reduce_scatter_s: float  # of gradients
+    all_gather_s: float  # of weights
 
 
 def simulate_step(
-    config: TransformerConfig, layout: Layout, machine: Machine, recipe: Recipe, *, batch: int, tokens: int
+    config: TransformerConfig, layout: Layout, machine: Machine, recipe: Recipe, *, batch: int, seq_len: int
 ) -> Timeline:
-    """Timeline of a 1F1B step on `batch` sequences of `tokens` each, one device for each rank.
+    """Timeline of a 1F1B step on `batch` sequences of `seq_len` tokens each, one device for each rank.
 
     Compute runs at the machine's peak and groups never contend for links, so all idle time is due to the layout. Every
     layer waits for messages of tensor and context parallelism. A layer's gradients are sent after its last backward
@@ -50,7 +52,7 @@ def simulate_step(
     """
     _check(config, layout)
     step = _StepSimulation(
-        layout, config.n_layers // layout.pipeline, _step_times(config, layout, machine, recipe, tokens)
+        layout, config.n_layers // layout.pipeline, _step_times(config, layout, machine, recipe, seq_len)
     )
     schedule = one_forward_one_backward(layout.pipeline, layout.micro_batches(batch))
     for stage, action in in_dependency_order(schedule):
@@ -67,10 +69,10 @@ def _check(config: TransformerConfig, layout: Layout) -> None:
         )
 
 
-def _step_times(config: TransformerConfig, layout: Layout, machine: Machine, recipe: Recipe, tokens: int) -> StepTimes:
+def _step_times(config: TransformerConfig, layout: Layout, machine: Machine, recipe: Recipe, seq_len: int) -> StepTimes:
     t, c, d, p = layout.tensor, layout.context, layout.data, layout.pipeline
-    element, rows = BYTES[recipe.compute], layout.micro_batch * layout.rank_tokens(tokens)
-    flops, rate = compute.forward(config, tokens, layout.micro_batch, causal=True), machine.peak_flops_per_s * t * c
+    element, rows = BYTES[recipe.compute], layout.micro_batch * layout.rank_tokens(seq_len)
+    flops, rate = compute.forward(config, seq_len, layout.micro_batch, causal=True), machine.peak_flops_per_s * t * c
     own = shard(config, layout)
     layer = (own.dense + own.experts) * p / config.n_layers
     replicas = layout.replicas
@@ -87,13 +89,13 @@ def _step_times(config: TransformerConfig, layout: Layout, machine: Machine, rec
     sent = communication.pipeline_bytes(config, rows, element_bytes=element, tensor=t)
     gradients = communication.gather_bytes(min(recipe.gradients, 4) * layer, replicas)
     return StepTimes(
-        forward=flops.layers / config.n_layers / rate,
-        head=flops.head / rate,
-        tensor=seconds(gathers, t, 1, messages=2 * sublayers),
-        ring=seconds(ring, c, t),
-        send=seconds(sent, p, t * c * d, pattern="neighbours"),
-        gradients=seconds(gradients, replicas, t),
-        weights=seconds(communication.gather_bytes(recipe.weights * layer, replicas), replicas, t),
+        forward_s=flops.layers / config.n_layers / rate,
+        head_s=flops.head / rate,
+        tensor_parallel_s=seconds(gathers, t, 1, messages=2 * sublayers),
+        ring_s=seconds(ring, c, t),
+        send_s=seconds(sent, p, t * c * d, pattern="neighbours"),
+        reduce_scatter_s=seconds(gradients, replicas, t),
+        all_gather_s=seconds(communication.gather_bytes(recipe.weights * layer, replicas), replicas, t),
     )
 
 
@@ -104,48 +106,48 @@ Dependencies = dict[int, list[Task]]
 class _StepSimulation:
     """A cluster, and the passes issued to it so far."""
 
-    def __init__(self, layout: Layout, layers: int, seconds: StepTimes) -> None:
-        self.layout, self.layers, self.seconds = layout, layers, seconds
+    def __init__(self, layout: Layout, layers: int, times: StepTimes) -> None:
+        self.layout, self.layers, self.times = layout, layers, times
         self.cluster = Cluster(layout.devices)
-        self._span = layout.devices // layout.pipeline  # ranks of a stage
+        self._ranks_per_stage = layout.devices // layout.pipeline
         self._done: dict[tuple[str, int, int], Dependencies] = {}
-        self._groups = {axes: _find_groups(layout, axes) for axes in (TENSOR, CONTEXT, REPLICAS)}
+        self._groups = {axes: _find_groups(layout, axes) for axes in (TENSOR, CONTEXT, REPLICA_AXES)}
 
     def issue_pass(self, stage: int, action: Action, *, is_last: bool) -> None:
         """Issue a micro-batch's pass through a stage: layer by layer, on all of its ranks."""
-        zero, seconds = self.layout.zero_stage, self.seconds
+        zero, times = self.layout.zero_stage, self.times
         is_forward, has_head = action.kind == "forward", stage == self.layout.pipeline - 1
         recomputed = 1 if self.layout.recomputation == "full" and not is_forward else 0
-        after = self._begin(stage, action)
+        after = self._receive_inputs(stage, action)
         if has_head and not is_forward:
-            after = self._compute(2 * seconds.head, "head", after)
+            after = self._compute(2 * times.head_s, "head", after)
         for _ in range(self.layers):
             if zero == 3:  # prefetched: as early as their stream allows
-                gathered = self._communicate(REPLICAS, seconds.weights, "weights", {rank: [] for rank in after})
+                gathered = self._communicate(REPLICA_AXES, times.all_gather_s, "weights", {rank: [] for rank in after})
                 after = {rank: after[rank] + gathered[rank] for rank in after}
-            after = self._compute((1 if is_forward else 2 + recomputed) * seconds.forward, action.kind, after)
+            after = self._compute((1 if is_forward else 2 + recomputed) * times.forward_s, action.kind, after)
             if not is_forward and (is_last or zero >= 2):
                 collectives = 1 if zero else 2  # an all-reduce is a reduce-scatter and an all-gather
-                self._communicate(REPLICAS, collectives * seconds.gradients, "gradients", after)
-            after = self._communicate(TENSOR, (1 + recomputed) * seconds.tensor, "activations", after)
+                self._communicate(REPLICA_AXES, collectives * times.reduce_scatter_s, "gradients", after)
+            after = self._communicate(TENSOR, (1 + recomputed) * times.tensor_parallel_s, "activations", after)
             rounds = 1 if is_forward else 2 + recomputed
-            after = self._communicate(CONTEXT, rounds * seconds.ring, "keys and values", after)
+            after = self._communicate(CONTEXT, rounds * times.ring_s, "keys and values", after)
         if has_head and is_forward:
-            after = self._compute(seconds.head, "head", after)
+            after = self._compute(times.head_s, "head", after)
         if is_last and zero in (1, 2):
-            self._communicate(REPLICAS, self.layers * seconds.weights, "weights", after)
+            self._communicate(REPLICA_AXES, self.layers * times.all_gather_s, "weights", after)
         self._done[action.kind, action.micro_batch, stage] = after
 
-    def _begin(self, stage: int, action: Action) -> Dependencies:
-        """What the ranks of a stage wait for: messages of the previous stage, or backward of the next one."""
+    def _receive_inputs(self, stage: int, action: Action) -> Dependencies:
+        """Issue the receives of a pass: what the ranks of a stage wait for, from the previous or the next stage."""
         neighbour = stage - 1 if action.kind == "forward" else stage + 1
-        ranks = range(stage * self._span, (stage + 1) * self._span)
+        ranks = range(stage * self._ranks_per_stage, (stage + 1) * self._ranks_per_stage)
         if not 0 <= neighbour < self.layout.pipeline:
             return self._done.get(("forward", action.micro_batch, stage), {rank: [] for rank in ranks})
         sent_after = self._done[action.kind, action.micro_batch, neighbour]
-        offset = (neighbour - stage) * self._span
+        offset = (neighbour - stage) * self._ranks_per_stage
         return {
-            rank: [self.cluster.send(rank + offset, rank, self.seconds.send, "send", sent_after[rank + offset])]
+            rank: [self.cluster.send(rank + offset, rank, self.times.send_s, "send", sent_after[rank + offset])]
             for rank in ranks
         }
 

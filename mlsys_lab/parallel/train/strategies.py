@@ -13,25 +13,25 @@ from torch import nn
 from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.chunks import split_chunks
 from mlsys_lab.models.training import BETAS, WEIGHT_DECAY
-from mlsys_lab.parallel.buckets import FlatParameters
+from mlsys_lab.parallel.buckets import Bucket
 from mlsys_lab.parallel.data import DDP
 from mlsys_lab.parallel.mesh import DeviceMesh
 from mlsys_lab.parallel.zero import FSDP, ShardedDDP, ShardedOptimizer
 
 BUCKET_BYTES = 2**20
-ADAM: dict[str, Any] = {"betas": BETAS, "weight_decay": WEIGHT_DECAY}
+ADAMW_KWARGS: dict[str, Any] = {"betas": BETAS, "weight_decay": WEIGHT_DECAY}
 
 
 class ParameterShard:
-    """The elements of some flattened parameters that this rank updates: `parameter` holds those from `start` on."""
+    """This rank's slice of the flattened `bucket`: `parameter` holds its elements from `start` on."""
 
-    def __init__(self, flat: FlatParameters, parameter: nn.Parameter, group: Rank) -> None:
-        self.flat, self.parameter, self._group = flat, parameter, group
-        lengths = [len(chunk) for chunk in split_chunks(torch.empty(flat.numel), group.size)]
+    def __init__(self, bucket: Bucket, parameter: nn.Parameter, group: Rank) -> None:
+        self.bucket, self.parameter, self._group = bucket, parameter, group
+        lengths = [len(chunk) for chunk in split_chunks(torch.empty(bucket.numel), group.size)]
         self.start = sum(lengths[: group.rank])
 
     def local_slice(self, flat: torch.Tensor) -> torch.Tensor:
-        """This rank's elements of an array with one number for each element of the parameters, in the shard's shape."""
+        """This rank's slice of a tensor that has the flattened bucket's length."""
         return split_chunks(flat, self._group.size)[self._group.rank].view(self.parameter.shape)
 
 
@@ -59,7 +59,7 @@ class DataParallelStrategy(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """Update the shards, restore what other ranks need of them, and free gradients."""
+        """Update the shards, all-gather the new weights where ranks keep full ones, and free gradients."""
 
 
 class DDPStrategy(DataParallelStrategy):
@@ -68,8 +68,8 @@ class DDPStrategy(DataParallelStrategy):
     def __init__(self, module: nn.Module, group: Rank) -> None:
         self.module = self._ddp = DDP(module, group, BUCKET_BYTES)
         own_group = group.group([group.rank])
-        self.shards = [ParameterShard(FlatParameters([one]), one, own_group) for one in module.parameters()]
-        self.optimizer = torch.optim.AdamW(module.parameters(), **ADAM)
+        self.shards = [ParameterShard(Bucket([one]), one, own_group) for one in module.parameters()]
+        self.optimizer = torch.optim.AdamW(module.parameters(), **ADAMW_KWARGS)
 
     @contextmanager
     def backward_context(self, is_last: bool) -> Iterator[None]:
@@ -93,10 +93,10 @@ class DDPStrategy(DataParallelStrategy):
 class ZeRO1Strategy(DataParallelStrategy):
     """Gradients are accumulated in full and reduce-scattered once; weights are all-gathered after the update."""
 
-    def __init__(self, module: nn.Module, group: Rank, separate_parameter: nn.Parameter | None) -> None:
-        self.module, self._sharded = module, _shard_optimizer(module, group, separate_parameter)
+    def __init__(self, module: nn.Module, group: Rank, tied_parameter: nn.Parameter | None) -> None:
+        self.module, self._sharded = module, _shard_optimizer(module, group, tied_parameter)
         self.optimizer = self._sharded.optimizer
-        self.shards = [ParameterShard(flat, shard, group) for flat, shard in self._sharded.shards]
+        self.shards = [ParameterShard(bucket, shard, group) for bucket, shard in self._sharded.bucket_shards]
 
     def finish_gradient_synchronization(self) -> None:
         """Reduce-scatter the gradients."""
@@ -111,8 +111,8 @@ class ZeRO1Strategy(DataParallelStrategy):
 class ZeRO2Strategy(ZeRO1Strategy):
     """Gradients are reduce-scattered in every backward pass, so that no rank keeps them in full."""
 
-    def __init__(self, module: nn.Module, group: Rank, separate_parameter: nn.Parameter | None) -> None:
-        super().__init__(module, group, separate_parameter)
+    def __init__(self, module: nn.Module, group: Rank, tied_parameter: nn.Parameter | None) -> None:
+        super().__init__(module, group, tied_parameter)
         self.module = self._ddp = ShardedDDP(module, group, self._sharded)
 
     @contextmanager
@@ -130,10 +130,10 @@ class ZeRO3Strategy(DataParallelStrategy):
 
     keeps_full_weights = False
 
-    def __init__(self, module: nn.Module, group: Rank, separate_parameter: nn.Parameter | None) -> None:
-        self.module = self._fsdp = FSDP(module, group, separate_parameter=separate_parameter)
-        self.shards = [ParameterShard(flat, shard, group) for flat, shard in self._fsdp.units]
-        self.optimizer = torch.optim.AdamW(self._fsdp.parameters(), **ADAM)
+    def __init__(self, module: nn.Module, group: Rank, tied_parameter: nn.Parameter | None) -> None:
+        self.module = self._fsdp = FSDP(module, group, tied_parameter=tied_parameter)
+        self.shards = [ParameterShard(bucket, shard, group) for bucket, shard in self._fsdp.bucket_shards]
+        self.optimizer = torch.optim.AdamW(self._fsdp.parameters(), **ADAMW_KWARGS)
 
     @contextmanager
     def backward_context(self, is_last: bool) -> Iterator[None]:
@@ -151,24 +151,23 @@ class ZeRO3Strategy(DataParallelStrategy):
 
 
 def make_strategy(
-    module: nn.Module, group: Rank, zero_stage: int, separate_parameter: nn.Parameter | None = None
+    module: nn.Module, group: Rank, zero_stage: int, tied_parameter: nn.Parameter | None = None
 ) -> DataParallelStrategy:
     """The strategy of a ZeRO stage, 0 (DDP) to 3, for a module on the ranks of `group`.
 
-    separate_parameter: a parameter that is sharded by itself, so that ranks with another model chunk that has it too
-    keep equal shards of it.
+    tied_parameter: the tied embedding, sharded separately so that first and last stage hold the same slices of it.
     """
     if zero_stage == 0:
         return DDPStrategy(module, group)
     strategies: dict[int, Callable[..., DataParallelStrategy]] = {1: ZeRO1Strategy, 2: ZeRO2Strategy, 3: ZeRO3Strategy}
-    return strategies[zero_stage](module, group, separate_parameter)
+    return strategies[zero_stage](module, group, tied_parameter)
 
 
-class ModelChunk:
+class DataParallelChunk:
     """A module that a pipeline calls, with the strategies of its parameters: one, or two where it has experts.
 
-    expert_parameters: those whose replicas are other ranks than those of the remaining parameters. separate_parameter:
-    as in `make_strategy`.
+    expert_parameters: parameters of experts, which are replicated over `mesh.expert_replica_group` only.
+    tied_parameter: as in `make_strategy`.
     """
 
     def __init__(
@@ -177,18 +176,18 @@ class ModelChunk:
         expert_parameters: set[nn.Parameter],
         mesh: DeviceMesh,
         zero_stage: int,
-        separate_parameter: nn.Parameter | None,
+        tied_parameter: nn.Parameter | None,
     ) -> None:
         experts = [one for one in module.parameters() if one in expert_parameters]
         self.strategies: list[DataParallelStrategy]
         if experts:
             dense = nn.ParameterList(one for one in module.parameters() if one not in expert_parameters)
             self.strategies = [
-                make_strategy(dense, mesh.replicas, zero_stage, separate_parameter),
-                make_strategy(nn.ParameterList(experts), mesh.expert_replicas, zero_stage),
+                make_strategy(dense, mesh.replica_group, zero_stage, tied_parameter),
+                make_strategy(nn.ParameterList(experts), mesh.expert_replica_group, zero_stage),
             ]
         else:
-            self.strategies = [make_strategy(module, mesh.replicas, zero_stage, separate_parameter)]
+            self.strategies = [make_strategy(module, mesh.replica_group, zero_stage, tied_parameter)]
         self.module = module if experts else self.strategies[0].module
 
     @contextmanager
@@ -200,9 +199,7 @@ class ModelChunk:
             yield
 
 
-def _shard_optimizer(module: nn.Module, group: Rank, separate_parameter: nn.Parameter | None) -> ShardedOptimizer:
-    others = [one for one in module.parameters() if one is not separate_parameter]
-    groups = [
-        {"params": params} for params in (others, [] if separate_parameter is None else [separate_parameter]) if params
-    ]
-    return ShardedOptimizer(groups, torch.optim.AdamW, group, bucket_bytes=BUCKET_BYTES, **ADAM)
+def _shard_optimizer(module: nn.Module, group: Rank, tied_parameter: nn.Parameter | None) -> ShardedOptimizer:
+    others = [one for one in module.parameters() if one is not tied_parameter]
+    groups = [{"params": params} for params in (others, [] if tied_parameter is None else [tied_parameter]) if params]
+    return ShardedOptimizer(groups, torch.optim.AdamW, group, bucket_bytes=BUCKET_BYTES, **ADAMW_KWARGS)

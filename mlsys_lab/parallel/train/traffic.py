@@ -1,4 +1,4 @@
-"""Closed form of the bytes that a training step of a layout sends, by traffic tags."""
+"""Closed-form prediction of the bytes sent in a training step, per traffic tag."""
 
 from __future__ import annotations
 
@@ -6,78 +6,71 @@ from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.flops import communication
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.parameters import parameters
-from mlsys_lab.parallel.context import KV, KV_GRADIENTS
-from mlsys_lab.parallel.data.ddp import GRADIENTS
-from mlsys_lab.parallel.expert import COUNTS, TOKENS
-from mlsys_lab.parallel.pipeline.execution import ACTIVATIONS as BETWEEN_STAGES
-from mlsys_lab.parallel.pipeline.execution import GRADIENTS as STAGE_GRADIENTS
-from mlsys_lab.parallel.tensor.layers import LOSS
-from mlsys_lab.parallel.tensor.mappings import ACTIVATIONS
-from mlsys_lab.parallel.tensor.transformer import REPLICATED_GRADIENTS
-from mlsys_lab.parallel.train.trainer import MEAN_LOSS, TIED
-from mlsys_lab.parallel.zero.optimizer import NORM, WEIGHTS
+from mlsys_lab.parallel.tags import Tag
 
-NUMBER_BYTES = 8
-"""A norm or a loss is sent as one number in float64."""
+SCALAR_BYTES = 8
+"""Bytes of a scalar that is sent: float64 norms and losses, int64 counts."""
 
 
 def predict_bytes(
-    config: TransformerConfig, layout: Layout, *, batch: int, tokens: int, element_bytes: int
+    config: TransformerConfig, layout: Layout, *, batch: int, seq_len: int, element_bytes: int
 ) -> dict[str, float]:
-    """Bytes that all ranks together send in a step of `Trainer` on `batch` sequences of `tokens` each, by purpose.
+    """Bytes that all ranks send in a step of `Trainer` on `batch` sequences of `seq_len` tokens each, per traffic tag.
 
-    Weights, activations and gradients all have `element_bytes`. Purposes without messages are left out. Assumes equal
+    Weights, activations and gradients all have `element_bytes`. Tags without messages are left out. Assumes equal
     expert loads. Counts too few gradient bytes for biases added after a sum: they are replicated, and are counted as
     sharded.
     """
     n, t, c, p, d = layout.devices, layout.tensor, layout.context, layout.pipeline, layout.data
-    m, rows = layout.micro_batches(batch), batch * tokens / (d * c)
+    m, rows = layout.micro_batches(batch), batch * seq_len / (d * c)
     stage_ranks = n / p
     vocabulary = communication.vocabulary_parallel_bytes(
         config, rows, t, element_bytes=element_bytes, sequence_parallel=layout.sequence_parallel
     )
     blocks = _block_bytes(config, layout, rows, element_bytes)
     sent = {
-        LOSS: stage_ranks * vocabulary.loss,
-        ACTIVATIONS: stage_ranks * (vocabulary.embedding + vocabulary.head) + n * blocks,
+        Tag.VOCAB_PARALLEL_LOSS: stage_ranks * vocabulary.loss,
+        Tag.ACTIVATIONS: stage_ranks * (vocabulary.embedding + vocabulary.head) + n * blocks,
     }
     between = communication.pipeline_bytes(
         config, rows, element_bytes=element_bytes, tensor=t if layout.sequence_parallel else 1
     )
-    sent[BETWEEN_STAGES] = sent[STAGE_GRADIENTS] = (p * layout.interleave - 1) * stage_ranks * between
+    sent[Tag.STAGE_ACTIVATIONS] = sent[Tag.STAGE_GRADIENTS] = (p * layout.interleave - 1) * stage_ranks * between
     ring = n * communication.context_parallel_bytes(
         config, rows * c, c, layers=config.n_layers / p, element_bytes=element_bytes, tensor=t
     )
-    sent[KV_GRADIENTS], sent[KV] = ring, ring * (2 if layout.recomputation == "none" else 3)
+    sent[Tag.RING_KV_GRADIENTS], sent[Tag.RING_KV] = ring, ring * (2 if layout.recomputation == "none" else 3)
 
     own = shard(config, layout)
     fraction = layout.stage_layers(config) / config.n_layers  # of all layers, in `own`
     dense = element_bytes * (own.dense / fraction + own.embedding + own.head)  # of one rank on every stage
     experts = element_bytes * own.experts / fraction
-    sent[GRADIENTS] = sent[WEIGHTS] = 0.0
+    sent[Tag.GRADIENTS] = sent[Tag.WEIGHTS] = 0.0
     for size_bytes, replicas in ((dense, layout.replicas), (experts, layout.replicas // layout.expert)):
         options = {"zero_stage": layout.zero_stage, "micro_batches": m}
         total = communication.data_parallel_bytes(size_bytes, size_bytes, replicas, **options)
         gradients = communication.data_parallel_bytes(0, size_bytes, replicas, **options)
-        sent[GRADIENTS] += stage_ranks * gradients
-        sent[WEIGHTS] += stage_ranks * (total - gradients)
+        sent[Tag.GRADIENTS] += stage_ranks * gradients
+        sent[Tag.WEIGHTS] += stage_ranks * (total - gradients)
     if config.experts is not None:
         recomputed, layers = int(layout.recomputation == "full"), config.n_layers - config.experts.dense_layers
         dispatch = communication.expert_parallel_bytes(
             config, rows, layout.expert, layers=layers, element_bytes=element_bytes
         )
-        sent[TOKENS] = stage_ranks * dispatch * (2 + recomputed)
-        numbers = NUMBER_BYTES * config.experts.count
-        sent[COUNTS] = stage_ranks * layers * m * (1 + recomputed) * communication.gather_bytes(numbers, layout.expert)
+        sent[Tag.EXPERT_TOKENS] = stage_ranks * dispatch * (2 + recomputed)
+        numbers = SCALAR_BYTES * config.experts.count
+        sent[Tag.EXPERT_COUNTS] = (
+            stage_ranks * layers * m * (1 + recomputed) * communication.gather_bytes(numbers, layout.expert)
+        )
     if layout.sequence_parallel:
-        sent[REPLICATED_GRADIENTS] = (
+        sent[Tag.SEQUENCE_PARALLEL_GRADIENTS] = (
             m * stage_ranks * communication.all_reduce_bytes(parameters(config).norm * element_bytes, t)
         )
     if config.tied and p > 1:
         both = stage_ranks * 2 * communication.all_reduce_bytes(own.embedding * element_bytes, 2)
-        sent[TIED] = both / (layout.replicas if layout.zero_stage else 1)
-    sent[NORM] = sent[MEAN_LOSS] = n * communication.all_reduce_bytes(NUMBER_BYTES, n)
-    return {purpose: size_bytes for purpose, size_bytes in sent.items() if size_bytes}
+        sent[Tag.TIED_EMBEDDING] = both / (layout.replicas if layout.zero_stage else 1)
+    sent[Tag.GRAD_NORM] = sent[Tag.MEAN_LOSS] = n * communication.all_reduce_bytes(SCALAR_BYTES, n)
+    return {tag: size_bytes for tag, size_bytes in sent.items() if size_bytes}
 
 
 def _block_bytes(config: TransformerConfig, layout: Layout, rows: float, element_bytes: int) -> float:

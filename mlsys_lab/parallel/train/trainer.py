@@ -5,6 +5,7 @@ Dimension letters: D tokens of the data set, B sequences of a batch, T tokens of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ from torch import nn
 
 from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.all_reduce import all_reduce
-from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.models import training
@@ -26,23 +26,26 @@ from mlsys_lab.parallel.expert import apply_expert_parallel
 from mlsys_lab.parallel.mesh import DeviceMesh
 from mlsys_lab.parallel.pipeline import Pipeline, interleaved
 from mlsys_lab.parallel.pipeline.transformer import TransformerChunk
+from mlsys_lab.parallel.tags import Tag
 from mlsys_lab.parallel.tensor import apply_tensor_parallel, vocab_parallel_cross_entropy
-from mlsys_lab.parallel.train.strategies import DataParallelStrategy, ModelChunk, ParameterShard
+from mlsys_lab.parallel.train.strategies import DataParallelChunk, DataParallelStrategy, ParameterShard
 from mlsys_lab.parallel.zero import clip_grad_norm
 
-TIED, MEAN_LOSS = "gradients of the tied embedding", "mean loss"
-"""Traffic tags for gradients of an embedding on both ends of a pipeline, and for the loss that is reported."""
 EMBEDDING = "embedding.weight"
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A run apart from model, data and layout; the arguments of `mlsys_lab.models.training.train`."""
+    """Hyperparameters of a run, as in `mlsys_lab.models.training.train`.
 
-    batch: int
-    sequence: int
+    `batch_size` sequences of `seq_len` tokens per step, `steps` steps, peak learning rate `lr`, `seed` of the data
+    order.
+    """
+
+    batch_size: int
+    seq_len: int
     steps: int
-    rate: float
+    lr: float
     seed: int = 0
 
 
@@ -52,56 +55,59 @@ class Trainer:
     model: the full model, the same on every rank; each rank keeps its shard of it. ids (D,): the data set's token ids.
     `steps_done` counts the steps taken. Pipelines run 1F1B, interleaved with several model chunks; context parallelism
     is ring attention in zigzag order; experts are sharded over neighbouring data ranks; ZeRO shards over the replicas
-    (data and context ranks). Gradients are clipped by their norm over all ranks. Raises InputError where the layout
-    does not fit the model, the configuration or the number of ranks.
+    (data and context ranks). Gradients are clipped by their norm over all ranks. With experts, the loss has no
+    load-balancing term. Raises InputError where the layout does not fit the model, the configuration or the number of
+    ranks.
     """
 
     def __init__(self, model: Transformer, ids: Tokens, config: TrainConfig, layout: Layout, world: Rank) -> None:
-        check_layout(model.config, config, layout)
+        check_layout(model, config, layout)
         self.mesh = mesh = DeviceMesh(layout, world)
         self.model_config, self.layout, self.config, self._ids = model.config, layout, config, ids
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-        self.batches = training.Batches(len(ids), config.batch, config.sequence, config.seed)
+        self.batches = training.Batches(len(ids), config.batch_size, config.seq_len, config.seed)
         self.steps_done = 0
-        self._all_positions = zigzag_positions(config.sequence, layout.context) if layout.context > 1 else None
+        self._all_positions = zigzag_positions(config.seq_len, layout.context) if layout.context > 1 else None
         self._positions = (
-            self._all_positions[mesh.context.rank] if self._all_positions else torch.arange(config.sequence)
+            self._all_positions[mesh.context_group.rank] if self._all_positions else torch.arange(config.seq_len)
         )
         self._embedding_group = mesh.embedding_group() if model.config.tied else None
         self.names: dict[nn.Parameter, str] = {}
         self._expert_parameters: set[nn.Parameter] = set()
         copies = [deepcopy(model) for _ in range(layout.interleave - 1)]
         self.chunks = [self._make_chunk(one, index) for index, one in enumerate([model, *copies])]
-        self._norm_weights = [shard.local_slice(self._primary_mask(shard)) for _, shard in self.shards()]
-        self._pipeline = Pipeline([chunk.module for chunk in self.chunks], mesh.pipeline)
-        self._schedule = interleaved(mesh.pipeline.size, layout.micro_batches(config.batch), layout.interleave)
+        self._grad_norm_masks = [shard.local_slice(self._primary_mask(shard)) for _, shard in self.shards()]
+        self._pipeline = Pipeline([chunk.module for chunk in self.chunks], mesh.pipeline_group)
+        self._schedule = interleaved(
+            mesh.pipeline_group.size, layout.micro_batches(config.batch_size), layout.interleave
+        )
 
-    def _make_chunk(self, model: Transformer, index: int) -> ModelChunk:
+    def _make_chunk(self, model: Transformer, index: int) -> DataParallelChunk:
         """Cut a full model down, in place, to this rank's shard of its stage's chunk `index`."""
         mesh, layout = self.mesh, self.layout
         if self._all_positions:
-            _use_ring_attention(model, mesh.context, self._all_positions)
-        if model.config.experts is None:
-            apply_tensor_parallel(model, mesh.tensor, sequence_parallel=layout.sequence_parallel)
+            _use_ring_attention(model, mesh.context_group, self._all_positions)
+        if layout.tensor > 1:
+            apply_tensor_parallel(model, mesh.tensor_group, sequence_parallel=layout.sequence_parallel)
         names = {parameter: name for name, parameter in model.named_parameters()}
-        expert_parameters = apply_expert_parallel(model, mesh.expert)
+        expert_parameters = apply_expert_parallel(model, mesh.expert_group)
         apply_activation_checkpointing(model.blocks, layout.recomputation)
-        stages = mesh.pipeline.size
+        stages = mesh.pipeline_group.size
         chunk = TransformerChunk(
-            model, index * stages + mesh.pipeline.rank, stages * layout.interleave, self._positions
+            model, index * stages + mesh.pipeline_group.rank, stages * layout.interleave, self._positions
         )
         self.names |= {parameter: names[parameter] for parameter in chunk.parameters()}
         expert_parameters.intersection_update(chunk.parameters())
         self._expert_parameters |= expert_parameters
         has_tied = self._embedding_group is not None and (chunk.is_first or chunk.is_last)
         tied = model.get_parameter(EMBEDDING) if has_tied else None
-        return ModelChunk(chunk, expert_parameters, mesh, layout.zero_stage, tied)
+        return DataParallelChunk(chunk, expert_parameters, mesh, layout.zero_stage, tied)
 
     def step(self) -> float:
-        """Train on the next batch; return its mean loss before the update, in nats a token, on every rank."""
+        """Train on the next batch; return its mean loss before the update, in nats per token, on every rank."""
         config, mesh, shards = self.config, self.mesh, [shard.parameter for _, shard in self.shards()]
-        windows = training.windows(self._ids, next(self.batches), config.sequence)  # (B, T + 1)
-        own = torch.split(windows.chunk(mesh.data.size)[mesh.data.rank], self.layout.micro_batch)
+        windows = training.windows(self._ids, next(self.batches), config.seq_len)  # (B, T + 1)
+        own = torch.split(windows.chunk(mesh.data_group.size)[mesh.data_group.rank], self.layout.micro_batch)
         inputs, targets = [one[:, self._positions] for one in own], [one[:, self._positions + 1] for one in own]
         loss = self._pipeline.step(
             self._schedule,
@@ -114,11 +120,11 @@ class Trainer:
             strategy.finish_gradient_synchronization()
         if self._embedding_group is not None:
             self._sum_tied_gradients(self._embedding_group)
-        clip_grad_norm(shards, training.GRADIENT_NORM, mesh.world, self._norm_weights)
+        clip_grad_norm(shards, training.GRADIENT_NORM, mesh.world, self._grad_norm_masks)
         self.steps_done += 1
         for strategy in self._strategies():
             for group in strategy.optimizer.param_groups:
-                group["lr"] = training.learning_rate(self.steps_done, config.steps, config.rate)
+                group["lr"] = training.learning_rate(self.steps_done, config.steps, config.lr)
             strategy.step()
         return self._mean_loss(loss)
 
@@ -141,56 +147,73 @@ class Trainer:
         coordinates = self.mesh.coordinates
         is_tensor_copy = self.sharded_dim(parameter) is None and coordinates["tensor"] > 0
         is_tied_copy = self.names[parameter] == EMBEDDING and coordinates["pipeline"] > 0
-        replicas = self.mesh.expert_replicas if parameter in self._expert_parameters else self.mesh.replicas
+        replicas = self.mesh.expert_replica_group if parameter in self._expert_parameters else self.mesh.replica_group
         is_replica = self.layout.zero_stage == 0 and replicas.rank > 0
         return not (is_tensor_copy or is_tied_copy or is_replica)
 
     def _primary_mask(self, shard: ParameterShard) -> torch.Tensor:
         """1 for each element of the shard's parameters that this rank counts, 0 for copies."""
         return torch.cat(
-            [torch.full((one.numel(),), float(self.is_primary_copy(one))) for one in shard.flat.parameters]
+            [torch.full((one.numel(),), float(self.is_primary_copy(one))) for one in shard.bucket.parameters]
         )
 
     def _sum_tied_gradients(self, embedding_group: Rank) -> None:
         """All-reduce the gradients of an embedding that the first and the last stage have."""
         for _, shard in self.shards():
-            if any(self.names[one] == EMBEDDING for one in shard.flat.parameters):
+            if any(self.names[one] == EMBEDDING for one in shard.bucket.parameters):
                 assert shard.parameter.grad is not None
-                shard.parameter.grad.copy_(all_reduce(embedding_group, shard.parameter.grad, TIED))
+                shard.parameter.grad.copy_(all_reduce(embedding_group, shard.parameter.grad, Tag.TIED_EMBEDDING))
 
     def _loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return vocab_parallel_cross_entropy(logits.flatten(0, 1), targets.flatten(), self.mesh.tensor)
+        return vocab_parallel_cross_entropy(logits.flatten(0, 1), targets.flatten(), self.mesh.tensor_group)
 
     def _mean_loss(self, loss: torch.Tensor | None) -> float:
         """Mean of the last stages' losses, on every rank."""
-        own = loss.item() / self.mesh.replicas.size if loss is not None and self.mesh.tensor.rank == 0 else 0.0
+        own = (
+            loss.item() / self.mesh.replica_group.size if loss is not None and self.mesh.tensor_group.rank == 0 else 0.0
+        )
         value = torch.tensor([own], dtype=torch.float64, device=self.mesh.world.device)
-        return all_reduce(self.mesh.world, value, MEAN_LOSS).item()
+        return all_reduce(self.mesh.world, value, Tag.MEAN_LOSS).item()
 
 
-def check_layout(model_config: TransformerConfig, config: TrainConfig, layout: Layout) -> None:
-    """Raise InputError where a model, batch or sequence does not divide evenly in a layout."""
+def check_layout(model: Transformer, config: TrainConfig, layout: Layout) -> None:
+    """Raise InputError unless the layout supports the model and its degrees divide model, batch and sequence."""
+    model_config = model.config
     layout.check(model_config)
+    if layout.context > 1:
+        _check_context_parallel(model)
     if model_config.experts is not None and (layout.tensor > 1 or layout.zero_stage == 3 or layout.sequence_parallel):
         raise InputError(
             "experts are sharded over data ranks only",
             got=f"{layout.tensor} tensor-parallel ranks, ZeRO {layout.zero_stage}",
             expected="1 of them, ZeRO 0 to 2",
         )
-    layout.micro_batches(config.batch)
-    multiple = layout.context * (2 if layout.context > 1 else 1)
-    multiple = max(multiple, layout.context * (layout.tensor if layout.sequence_parallel else 1))
-    if config.sequence % multiple or config.sequence > model_config.context:
+    layout.micro_batches(config.batch_size)
+    zigzag, scattered = 2 if layout.context > 1 else 1, layout.tensor if layout.sequence_parallel else 1
+    multiple = layout.context * math.lcm(zigzag, scattered)
+    if config.seq_len % multiple or config.seq_len > model_config.context:
         expected = f"a multiple of {multiple}, up to {model_config.context}"
         raise InputError(
-            "sequences do not fit the layout or the model", got=f"{config.sequence} tokens", expected=expected
+            "sequences do not fit the layout or the model", got=f"{config.seq_len} tokens", expected=expected
         )
+
+
+def _check_context_parallel(model: Transformer) -> None:
+    unsupported = {
+        "a sliding window": model.window is not None,
+        "ALiBi": model.config.position == "alibi",
+        "latent attention": model.config.latent is not None,
+    }
+    if named := [name for name, present in unsupported.items() if present]:
+        got = f"{model.config.name} with {', '.join(named)}"
+        raise InputError("context parallelism does not support this model", got=got)
 
 
 def _use_ring_attention(model: Transformer, group: Rank, positions: Sequence[torch.Tensor]) -> None:
     """Make a model attend to the tokens of all context ranks, which have these positions."""
 
     def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        assert bias is None
         return ring_attention(q, k, v, group, positions)
 
     for block in model.blocks:

@@ -20,24 +20,22 @@ from mlsys_lab.comm.collectives.reduce_scatter import all_gather, all_gather_ste
 from mlsys_lab.comm.collectives.rooted import broadcast
 from mlsys_lab.comm.collectives.steps import InFlight, Steps
 from mlsys_lab.errors import InputError
-from mlsys_lab.parallel.buckets import BucketReducer, FlatParameters, assign_buckets
-from mlsys_lab.parallel.data.ddp import GRADIENTS, sync_frozen_params_and_buffers
-from mlsys_lab.parallel.zero.optimizer import WEIGHTS, pop_gradients
-
-SECONDARY_WEIGHTS = "weights in secondary group"
-"""Traffic tag for weights gathered from a secondary group."""
+from mlsys_lab.parallel.buckets import Bucket, BucketReducer, assign_buckets
+from mlsys_lab.parallel.data.ddp import sync_frozen_params_and_buffers
+from mlsys_lab.parallel.tags import Tag
+from mlsys_lab.parallel.zero.optimizer import pop_gradients
 
 
-class ZeroCollectives:
+class FSDPCollectives:
     """The collectives that carry weights and gradients: rings, in the tensors' own dtype."""
 
     def all_gather(self, group: Rank, shard: torch.Tensor) -> Steps[list[torch.Tensor]]:
         """Return all ranks' flat shards, in order of rank."""
-        return all_gather_steps(group, shard, WEIGHTS)
+        return all_gather_steps(group, shard, Tag.WEIGHTS)
 
     def reduce_scatter(self, group: Rank, gradients: torch.Tensor) -> Steps[torch.Tensor]:
         """Return this rank's chunk of the sum of all ranks' flat tensors."""
-        return reduce_scatter_steps(group, gradients, GRADIENTS)
+        return reduce_scatter_steps(group, gradients, Tag.GRADIENTS)
 
 
 class FSDP(nn.Module):
@@ -48,18 +46,20 @@ class FSDP(nn.Module):
     backward pass. All ranks start from rank 0's parameters and buffers; buffers that training changes are not
     synchronised. While one layer computes, the next one's weights are prefetched.
 
-    compute_dtype: of unsharded weights and their gradients; shards and accumulated gradients keep the parameters'
+    compute_dtype: dtype of unsharded weights and their gradients; shards and accumulated gradients keep the parameters'
     dtype.
     replica_group: the ranks of other sharding groups with the same shards as this one (hybrid sharding, HSDP): weights
-    then travel within `group`, gradients of shards also across replicas. separate_parameter: a parameter outside the
-    ModuleLists that forms a unit of its own, so that its shards equal those of another module that has it too.
-    collectives, secondary_group: ZeRO++. How weights and gradients are sent; and neighbours, such as those of a node,
-    that keep a second sharded copy of the weights, from which the backward pass gathers.
+    then travel within `group`, gradients of shards also across replicas.
+    tied_parameter: a tied embedding that another pipeline stage has too; it is a unit of its own, outside the
+    ModuleLists, so that both stages hold the same slices of it.
+    collectives: how weights and gradients are sent, `Int8Collectives` for ZeRO++.
+    secondary_group: ranks, usually of one node, that keep a second sharded copy of the weights, from which the backward
+    pass gathers (ZeRO++).
 
     Modules return tensors, alone or in tuples, lists, mappings and dataclasses. Call
     `finish_gradient_synchronization()` between `backward()` and the optimizer's step, with several micro-batches after
-    each of them. `peak_unsharded_bytes` is the largest size of weights unsharded at once. In torch: `fully_shard`; in
-    DeepSpeed: stage 3.
+    each of them. `peak_unsharded_bytes` is the largest size of weights unsharded or in flight at once. In
+    torch: `fully_shard`; in DeepSpeed: stage 3.
     """
 
     module: nn.Module
@@ -70,18 +70,18 @@ class FSDP(nn.Module):
         group: Rank,
         compute_dtype: torch.dtype | None = None,
         replica_group: Rank | None = None,
-        separate_parameter: nn.Parameter | None = None,
-        collectives: ZeroCollectives | None = None,
+        tied_parameter: nn.Parameter | None = None,
+        collectives: FSDPCollectives | None = None,
         secondary_group: Rank | None = None,
     ) -> None:
         super().__init__()
-        self._group, self._replica_group, self._collectives = group, replica_group, collectives or ZeroCollectives()
+        self._group, self._replica_group, self._collectives = group, replica_group, collectives or FSDPCollectives()
         for ranks in [group] if replica_group is None else [group, replica_group]:
             sync_frozen_params_and_buffers(module, ranks)
         self._names = {id(parameter): name for name, parameter in module.named_parameters()}
         self._units = [
             FSDPUnit(owner, parameters, group, compute_dtype, self._collectives, secondary_group)
-            for owner, parameters in find_units(module, separate_parameter)
+            for owner, parameters in find_units(module, tied_parameter)
         ]
         if replica_group is not None:
             for unit in self._units:
@@ -93,17 +93,22 @@ class FSDP(nn.Module):
         for index, unit in enumerate(self._units):
             self._register_hooks(index, unit)
         last_first = self._units[::-1]
-        self._unit_of_bucket = {id(unit.flat): unit for unit in last_first}
-        self._reducer = BucketReducer([unit.flat for unit in last_first], self._start_reduction)
+        self._unit_of_bucket = {id(unit.bucket): unit for unit in last_first}
+        self._reducer = BucketReducer([unit.bucket for unit in last_first], self._start_reduction)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module on this rank's part of the batch."""
         return self.module(*args, **kwargs)
 
+    def train(self, mode: bool = True) -> FSDP:
+        """Set the training mode of the module too; `to`, `apply` and `state_dict` see the shards only."""
+        self.module.train(mode)
+        return super().train(mode)
+
     @property
-    def units(self) -> list[tuple[FlatParameters, nn.Parameter]]:
-        """Each unit's parameters, with this rank's shard of them."""
-        return [(unit.flat, unit.shard) for unit in self._units]
+    def bucket_shards(self) -> list[tuple[Bucket, nn.Parameter]]:
+        """Each unit's bucket, with this rank's shard of it."""
+        return [(unit.bucket, unit.shard) for unit in self._units]
 
     def finish_gradient_synchronization(self) -> None:
         """Wait until this rank's shards have their mean gradients, added to those that they already had."""
@@ -117,7 +122,7 @@ class FSDP(nn.Module):
         full = {}
         for unit in self._units:
             flat = torch.cat(all_gather(self._group, unit.shard.detach()))
-            for parameter, values in unit.flat.split(flat):
+            for parameter, values in unit.bucket.split(flat):
                 full[self._names[id(parameter)]] = values.clone()
         return {name: full[name] for name in self._names.values() if name in full}
 
@@ -149,10 +154,10 @@ class FSDP(nn.Module):
         self._units[index].unshard(is_backward=self._is_backward)
         if prefetch_index is not None:
             self._units[prefetch_index].prefetch(is_backward=self._is_backward)
-        unsharded_bytes = sum(unit.unsharded_bytes for unit in self._units if unit.is_unsharded)
+        unsharded_bytes = sum(unit.unsharded_bytes for unit in self._units if unit.is_unsharded or unit.is_in_flight)
         self.peak_unsharded_bytes = max(self.peak_unsharded_bytes, unsharded_bytes)
 
-    def _start_reduction(self, bucket: FlatParameters) -> InFlight[torch.Tensor]:
+    def _start_reduction(self, bucket: Bucket) -> InFlight[torch.Tensor]:
         """Free a unit's weights and gradients, and start to reduce-scatter its gradients."""
         self._unit_of_bucket[id(bucket)].reshard()
         return InFlight(self._reduce(pop_gradients(bucket)))
@@ -162,7 +167,7 @@ class FSDP(nn.Module):
         return (
             shard
             if self._replica_group is None
-            else (yield from all_reduce_steps(self._replica_group, shard, GRADIENTS))
+            else (yield from all_reduce_steps(self._replica_group, shard, Tag.GRADIENTS))
         )
 
 
@@ -179,19 +184,19 @@ class FSDPUnit:
         parameters: list[nn.Parameter],
         group: Rank,
         compute_dtype: torch.dtype | None,
-        collectives: ZeroCollectives,
+        collectives: FSDPCollectives,
         secondary_group: Rank | None,
     ) -> None:
         self.module, self._group, self._collectives = module, group, collectives
         self._secondary_group = secondary_group
-        (flat,) = assign_buckets(parameters, float("inf"))
-        values = broadcast(group, flat.read_values())
+        (bucket,) = assign_buckets(parameters, float("inf"))
+        values = broadcast(group, bucket.read_values())
         self.shard = nn.Parameter(split_chunks(values, group.size)[group.rank].clone())
-        for parameter in flat.parameters:
+        for parameter in bucket.parameters:
             # Storage of its own, to be freed and allocated again.
-            parameter.data = parameter.data.to(compute_dtype or flat.dtype).clone()
-        (self.flat,) = assign_buckets(parameters, float("inf"))
-        self._storage_bytes = [parameter.untyped_storage().nbytes() for parameter in self.flat.parameters]
+            parameter.data = parameter.data.to(compute_dtype or bucket.dtype).clone()
+        (self.bucket,) = assign_buckets(parameters, float("inf"))
+        self._storage_bytes = [parameter.untyped_storage().nbytes() for parameter in self.bucket.parameters]
         self._in_flight: InFlight[list[torch.Tensor]] | None = None
         self._secondary_shard: torch.Tensor | None = None
         self.is_unsharded = True
@@ -203,10 +208,10 @@ class FSDPUnit:
             return
         if is_backward and self._secondary_group is not None and self._secondary_shard is not None:
             self._in_flight = InFlight(
-                all_gather_steps(self._secondary_group, self._secondary_shard, SECONDARY_WEIGHTS)
+                all_gather_steps(self._secondary_group, self._secondary_shard, Tag.SECONDARY_WEIGHTS)
             )
         else:
-            shard = self.shard.detach().to(self.flat.dtype)
+            shard = self.shard.detach().to(self.bucket.dtype)
             self._in_flight = InFlight(self._collectives.all_gather(self._group, shard))
 
     def unshard(self, *, is_backward: bool) -> None:
@@ -214,10 +219,10 @@ class FSDPUnit:
         self.prefetch(is_backward=is_backward)
         if self._in_flight is not None:
             shards, self._in_flight = self._in_flight.wait(), None
-            for parameter, size_bytes in zip(self.flat.parameters, self._storage_bytes, strict=True):
+            for parameter, size_bytes in zip(self.bucket.parameters, self._storage_bytes, strict=True):
                 parameter.untyped_storage().resize_(size_bytes)
             values = torch.cat(shards)
-            self.flat.write_values(values)
+            self.bucket.write_values(values)
             self.is_unsharded = True
             group = self._secondary_group
             if group is not None and not is_backward:
@@ -225,7 +230,7 @@ class FSDPUnit:
 
     def reshard(self) -> None:
         """Free the unsharded parameters; tensors that autograd saved are valid again after the next `unshard`."""
-        for parameter in self.flat.parameters:
+        for parameter in self.bucket.parameters:
             parameter.untyped_storage().resize_(0)
         self.is_unsharded = False
 
@@ -235,19 +240,24 @@ class FSDPUnit:
         self.shard.grad = gradient if self.shard.grad is None else self.shard.grad + gradient
 
     @property
+    def is_in_flight(self) -> bool:
+        """Whether the parameters are being prefetched."""
+        return self._in_flight is not None
+
+    @property
     def unsharded_bytes(self) -> int:
         """Bytes of the unsharded parameters."""
         return sum(self._storage_bytes)
 
 
 def find_units(
-    module: nn.Module, separate_parameter: nn.Parameter | None = None
+    module: nn.Module, tied_parameter: nn.Parameter | None = None
 ) -> list[tuple[nn.Module, list[nn.Parameter]]]:
     """Units of a module in order of use: the module with its remaining parameters, then each entry of its ModuleLists.
 
     Only outermost ModuleLists count; entries that are containers themselves are replaced by their entries. A parameter
     of several entries belongs to the module, which is unsharded while they run. Frozen parameters belong to no unit.
-    `separate_parameter`, one of the module's own, is a unit by itself. Raises InputError if a unit has several dtypes.
+    `tied_parameter`, a tied embedding, is a unit by itself. Raises InputError if a unit has several dtypes.
     """
     layers: dict[str, nn.Module] = {}
     for name, child in module.named_modules():
@@ -266,8 +276,8 @@ def find_units(
             raise InputError("parameters of an FSDP unit have several dtypes", got=f"{got} in {name!r}")
     remaining = units.pop("")
     root = [
-        ("", [one for one in remaining if one is not separate_parameter]),
-        ("", [one for one in remaining if one is separate_parameter]),
+        ("", [one for one in remaining if one is not tied_parameter]),
+        ("", [one for one in remaining if one is tied_parameter]),
     ]
     return [(layers.get(name, module), parameters) for name, parameters in [*root, *units.items()] if parameters]
 

@@ -24,7 +24,8 @@ class OffloadedOptimizer(ShardedOptimizer):
 
     A step copies gradients of this rank's shards to the host, in the dtype that they have on the device, and new
     weights back in the parameters' dtype: in 16 bits, 2 bytes per parameter each way, divided by the number of ranks.
-    fp32 master weights and moments never leave the host. With `ShardedDDP` no rank keeps full gradients either.
+    fp32 master weights and moments never leave the host. With `ShardedDDP` no rank keeps full gradients either, and
+    gradients are copied once per micro-batch.
     `traffic` counts the bytes; for a model on the CPU, host memory is the same memory. Left out: pinned memory, copies
     and updates that overlap with computation, and one-step delayed updates (§5 of the paper). In DeepSpeed:
     `offload_optimizer`; in torch: `CPUOffloadPolicy` of `fully_shard`, which offloads weights too.

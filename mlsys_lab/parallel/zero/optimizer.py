@@ -19,11 +19,9 @@ from mlsys_lab.comm.collectives.chunks import split_chunks
 from mlsys_lab.comm.collectives.reduce_scatter import all_gather, reduce_scatter, reduce_scatter_steps
 from mlsys_lab.comm.collectives.rooted import broadcast
 from mlsys_lab.comm.collectives.steps import InFlight
-from mlsys_lab.parallel.buckets import BucketReducer, FlatParameters, assign_buckets
-from mlsys_lab.parallel.data.ddp import GRADIENTS, broadcast_tensors, sync_frozen_params_and_buffers
-
-WEIGHTS, NORM = "weights", "norm"
-"""Traffic tags for messages of weights, and for the norm of all gradients."""
+from mlsys_lab.parallel.buckets import Bucket, BucketReducer, assign_buckets
+from mlsys_lab.parallel.data.ddp import broadcast_tensors, sync_frozen_params_and_buffers
+from mlsys_lab.parallel.tags import Tag
 
 
 class ShardedOptimizer:
@@ -49,7 +47,7 @@ class ShardedOptimizer:
         **options: Any,
     ) -> None:
         self._group = group
-        self.shards: list[tuple[FlatParameters, nn.Parameter]] = []
+        self.bucket_shards: list[tuple[Bucket, nn.Parameter]] = []
         param_groups = []
         for given in _as_param_groups(params):
             broadcast_tensors([one for one in given["params"] if not one.requires_grad], group)
@@ -59,12 +57,12 @@ class ShardedOptimizer:
                 own = self._local_chunk(bucket.read_values())
                 shards.append((bucket, nn.Parameter(self._to_optimizer(own, master_dtype or bucket.dtype))))
             param_groups.append(given | {"params": [shard for _, shard in shards]})
-            self.shards += shards
+            self.bucket_shards += shards
         self.optimizer = optimizer_class(param_groups, **options)
 
     def zero_grad(self) -> None:
         """Free all gradients, of the parameters and of this rank's shards."""
-        for bucket, shard in self.shards:
+        for bucket, shard in self.bucket_shards:
             shard.grad = None
             bucket.free_gradients()
 
@@ -73,8 +71,8 @@ class ShardedOptimizer:
 
         Call it between `backward()` and `step()`, unless `DDP` has averaged the gradients already.
         """
-        for bucket, shard in self.shards:
-            total = reduce_scatter(self._group, bucket.read_gradients(), GRADIENTS)
+        for bucket, shard in self.bucket_shards:
+            total = reduce_scatter(self._group, bucket.read_gradients(), Tag.GRADIENTS)
             shard.grad = self._to_optimizer(total / self._group.size, shard.dtype)
 
     def accumulate_gradient(self, shard: nn.Parameter, gradient: torch.Tensor) -> None:
@@ -87,14 +85,14 @@ class ShardedOptimizer:
 
         A shard without a gradient takes its chunk of the parameters' gradients, which must then be averaged already.
         """
-        for bucket, shard in self.shards:
+        for bucket, shard in self.bucket_shards:
             if shard.grad is None:
                 shard.grad = self._to_optimizer(self._local_chunk(bucket.read_gradients()), shard.dtype)
         self.optimizer.step()
-        for bucket, shard in self.shards:
+        for bucket, shard in self.bucket_shards:
             shard.grad = None
             own = self._to_model(shard, bucket.parameters[0])
-            bucket.write_values(torch.cat(all_gather(self._group, own, WEIGHTS)))
+            bucket.write_values(torch.cat(all_gather(self._group, own, Tag.WEIGHTS)))
 
     def _to_optimizer(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Convert from the model's dtype and device to the optimizer's."""
@@ -122,8 +120,8 @@ class ShardedDDP(nn.Module):
         self.module, self._group, self._size, self._optimizer = module, group, group.size, optimizer
         sync_frozen_params_and_buffers(module, group)  # the optimizer has broadcast the trained parameters
         self._reducer = BucketReducer(
-            [bucket for bucket, _ in optimizer.shards],
-            lambda bucket: InFlight(reduce_scatter_steps(group, pop_gradients(bucket), GRADIENTS)),
+            [bucket for bucket, _ in optimizer.bucket_shards],
+            lambda bucket: InFlight(reduce_scatter_steps(group, pop_gradients(bucket), Tag.GRADIENTS)),
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -134,11 +132,11 @@ class ShardedDDP(nn.Module):
 
     def finish_gradient_synchronization(self) -> None:
         """Wait until this rank's shards have their mean gradients, added to those that they already had."""
-        for (_, total), (_, shard) in zip(self._reducer.finish(), self._optimizer.shards, strict=True):
+        for (_, total), (_, shard) in zip(self._reducer.finish(), self._optimizer.bucket_shards, strict=True):
             self._optimizer.accumulate_gradient(shard, total / self._size)
 
 
-def pop_gradients(bucket: FlatParameters) -> torch.Tensor:
+def pop_gradients(bucket: Bucket) -> torch.Tensor:
     """Pop a bucket's gradients: return them flat, and free those of its parameters."""
     gradients = bucket.read_gradients()
     bucket.free_gradients()
@@ -155,21 +153,21 @@ def clip_grad_norm(
     shards: Iterable[nn.Parameter],
     max_norm: float,
     group: Rank,
-    weights: Iterable[torch.Tensor] | None = None,
+    masks: Iterable[torch.Tensor] | None = None,
 ) -> float:
     """Scale sharded gradients so that their norm over all ranks is at most `max_norm`; return the norm before scaling.
 
     Each rank's own norm would scale its shard by a different factor. Costs one scalar all-reduce. Shards of a
-    `ShardedOptimizer` have gradients after `reduce_gradients`. weights: one tensor per shard, of its shape: 0 for
-    elements that another rank of the group counts too, else 1.
+    `ShardedOptimizer` have gradients after `reduce_gradients`. masks: one tensor per shard, of its shape: 1 on
+    exactly one of the ranks that hold an element, 0 on the others.
     """
     given = list(shards)
-    masks = [torch.ones(())] * len(given) if weights is None else list(weights)
+    own_masks = [torch.ones(())] * len(given) if masks is None else masks
     total = torch.zeros((), dtype=torch.float64, device=group.device)  # a rank may have no gradient at all
-    for shard, mask in zip(given, masks, strict=True):
+    for shard, mask in zip(given, own_masks, strict=True):
         if shard.grad is not None:
             total += (shard.grad.double().square() * mask.to(shard.grad.device)).sum().to(group.device)
-    norm = math.sqrt(all_reduce(group, total.reshape(1), NORM).item())
+    norm = math.sqrt(all_reduce(group, total.reshape(1), Tag.GRAD_NORM).item())
     if norm > max_norm:
         for shard in given:
             if shard.grad is not None:

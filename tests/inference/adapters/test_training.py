@@ -17,7 +17,7 @@ def test_a_text_is_learnt_by_the_thin_matrices_alone():
     model = build(dtype=torch.float32)
     before, ids = copy.deepcopy(model.state_dict()), np.arange(200, dtype=np.int64) % 7
     adapter = new_adapter(model, 4, lora_alpha=8, seed=0)
-    how = {"batch": 4, "sequence": 12, "steps": 30, "rate": 0.03, "seed": 0}
+    how = {"batch_size": 4, "seq_len": 12, "steps": 30, "lr": 0.03, "seed": 0}
     losses = train_adapter(model, adapter, ids, **how)
     assert len(losses) == 30 and losses[-1] < 0.5 * losses[0]
     text = windows(ids, np.array([3]), 12)

@@ -31,7 +31,9 @@ def requests(seed, greedy=False):
         most = random.randint(1, min(8, CONTEXT - len(prompt)))
         warm = SamplingParams(temperature=1.5, top_k=9, repetition_penalty=1.1, seed=number)
         drawn = not greedy and number % 2
-        made.append(Request(prompt, most, warm if drawn else GREEDY, n=2 if drawn else 1, stop=[[3, 1], [5]]))
+        made.append(
+            Request(prompt, most, warm if drawn else GREEDY, n=2 if drawn else 1, stop_token_sequences=[[3, 1], [5]])
+        )
     return made
 
 
@@ -92,6 +94,20 @@ def test_a_scheduler_of_another_class_decides():
     check([[found[number]] for number in numbers], asked)
 
 
+@pytest.mark.parametrize(
+    ("num_blocks", "block_size", "options", "said"),
+    [
+        (8, 4, {}, r"other blocks than the engine: got 8 of 4, expected 8 of 3 tokens"),
+        (9, 3, {}, r"other blocks than the engine: got 9 of 3, expected 8 of 3 tokens"),
+        (8, 3, {"config": SchedulerConfig()}, "a scheduler has its own configuration: got both"),
+    ],
+)
+def test_a_scheduler_that_does_not_fit_the_engine_raises(num_blocks, block_size, options, said):
+    scheduler = Scheduler(BlockManager(num_blocks, block_size), SchedulerConfig())
+    with pytest.raises(InputError, match=said):
+        Engine(MODEL, num_blocks=8, block_size=3, scheduler=scheduler, **options)
+
+
 @pytest.mark.parametrize("num_host_blocks", [0, 5], ids=["recompute", "swap"])
 @pytest.mark.parametrize("mixed", [False, True], ids=["one model", "adapters"])
 @pytest.mark.parametrize("seed", (0, 2, 3))
@@ -115,7 +131,7 @@ def test_outputs_are_those_of_each_request_alone(num_host_blocks, mixed, seed):
 
 def take(engine, found):
     found |= {(one.request_id, one.index): one.completion for one in engine.step() if one.completion}
-    return len(engine.last_output.preempted)
+    return len(engine.last_scheduler_output.preempted)
 
 
 def test_a_prefix_is_shared_under_one_adapter_and_with_no_other():
@@ -193,7 +209,7 @@ def test_the_last_token_of_a_cached_prompt_is_computed_again():
     engine.add_request(request)
     engine.step()
     assert engine.scheduler.running[0].num_cached_tokens == 8 and list(
-        engine.last_output.num_scheduled_tokens.values()
+        engine.last_scheduler_output.num_scheduled_tokens.values()
     ) == [4]
     check([engine.run()[1]], [request])
 
@@ -206,7 +222,7 @@ def test_blocks_are_not_shared_before_they_are_computed():
     assert [seq.num_cached_tokens for seq in engine.scheduler.running] == [
         0,
         0,
-    ] and engine.last_output.total_num_scheduled_tokens == 22
+    ] and engine.last_scheduler_output.total_num_scheduled_tokens == 22
     engine.add_request(asked[0])
     engine.step()
     assert engine.scheduler.running[-1].num_cached_tokens == 8
@@ -244,6 +260,36 @@ def test_an_aborted_request_frees_its_blocks_at_once():
     check([engine.run()[numbers[1]]], [asked[1]])
     with pytest.raises(InputError, match="no unfinished request with this id: got 0"):
         engine.abort_request(0)
+
+
+def test_on_token_may_abort_its_request():
+    """Its request leaves; the other sequences of the step go on as if alone."""
+    engine, seen = Engine(MODEL, num_blocks=12, block_size=4), []
+
+    def abort(token_id):
+        seen.append(token_id)
+        engine.abort_request(number)
+
+    asked = Request(draw(9), 8, GREEDY)
+    number = engine.add_request(Request(draw(9), 8, GREEDY, on_token=abort))
+    other = engine.add_request(asked)
+    answers = engine.run()
+    assert len(seen) == 1 and list(answers) == [other] and is_empty(engine)
+    check([answers[other]], [asked])
+
+
+def test_an_error_in_on_token_leaves_the_engine_consistent():
+    engine, asked = Engine(MODEL, num_blocks=12, block_size=4), Request(draw(9), 8, GREEDY)
+
+    def fail(token_id):
+        raise KeyError(token_id)
+
+    other = engine.add_request(asked)
+    number = engine.add_request(Request(draw(9), 8, GREEDY, on_token=fail))
+    with pytest.raises(KeyError):
+        engine.step()
+    engine.abort_request(number)
+    check([engine.run()[other]], [asked])
 
 
 def test_what_cannot_be_served_is_said_in_one_line():

@@ -51,7 +51,7 @@ def test_a_step_waits_twice_for_any_number_of_sequences(texts, kind):
         while not engine.is_idle:
             before = reads.copy()
             engine.step()
-            assert reads - before == (CHECK if engine.last_output.sampled else {})
+            assert reads - before == (CHECK if engine.last_scheduler_output.sampled else {})
 
 
 def test_swapping_reads_the_device_for_blocks_that_go_to_the_host():
@@ -65,8 +65,8 @@ def test_swapping_reads_the_device_for_blocks_that_go_to_the_host():
             before = reads.copy()
             engine.step()
             for name in moved:
-                moved[name] += len(getattr(engine.last_output, name))
-            assert (reads - before)["cpu"] == len(engine.last_output.swap_out)
+                moved[name] += len(getattr(engine.last_scheduler_output, name))
+            assert (reads - before)["cpu"] == len(engine.last_scheduler_output.swap_out)
     assert moved["swap_out"] > 0 and moved["swap_in"] > 0
 
 

@@ -20,7 +20,7 @@ from mlsys_lab.inference.engine.sampler import (
     next_token_probabilities,
     sample,
 )
-from mlsys_lab.inference.engine.sequence import SequenceState
+from mlsys_lab.inference.engine.sequence import GenerationState
 
 V = 97
 OPTIONS = [
@@ -119,7 +119,7 @@ def test_many_texts_get_the_tokens_that_each_would_get_alone():
 
     def states():
         return [
-            SequenceState(Request([number, 3], 1, params), torch.Generator().manual_seed(number))
+            GenerationState(Request([number, 3], 1, params), torch.Generator().manual_seed(number))
             for number, params in enumerate(samplings)
         ]
 
@@ -132,9 +132,9 @@ def test_many_texts_get_the_tokens_that_each_would_get_alone():
 
 def test_the_tokens_so_far_are_listed_only_for_a_penalty(monkeypatch):
     listed = []
-    monkeypatch.setattr(SequenceState, "token_ids", property(lambda state: listed.append(state.index) or [0, 1]))
+    monkeypatch.setattr(GenerationState, "token_ids", property(lambda state: listed.append(state.index) or [0, 1]))
     params = [SamplingParams(), SamplingParams(repetition_penalty=1.1)]
-    states = [SequenceState(Request([0], 1, one), torch.Generator(), index=index) for index, one in enumerate(params)]
+    states = [GenerationState(Request([0], 1, one), torch.Generator(), index=index) for index, one in enumerate(params)]
     sample(states, torch.zeros(2, V))
     assert listed == [1]
 

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.engine import BlockManager, Scheduler, SchedulerConfig, SchedulerOutput, Sequence
+from mlsys_lab.inference.engine import (
+    BlockManager,
+    Scheduler,
+    SchedulerConfig,
+    SchedulerOutput,
+    Sequence,
+    block_manager,
+)
 from mlsys_lab.inference.speculative.engine import SpeculativeScheduler
 from mlsys_lab.inference.swap import SwapConfig, SwapOutput, SwappingScheduler
 from tests.sampling import keep
@@ -144,7 +151,7 @@ def draw_config(random: Random) -> SwapConfig:
         max_num_seqs,
         max_num_batched_tokens=max_num_seqs + random.randint(0, 8),
         num_host_blocks=num_host_blocks,
-        steps_per_priority=random.choice([0, 3, 50]),
+        priority_aging_steps=random.choice([0, 3, 50]),
         enable_prefix_caching=random.random() < 0.8,
     )
 
@@ -220,7 +227,7 @@ def test_no_preempted_sequence_is_readmitted_in_the_same_step() -> None:
 @pytest.mark.parametrize(("num_blocks", "budget"), [(16, 30), (40, 3)], ids=["blocks", "budget"])
 def test_no_sequence_is_preempted_for_one_that_is_not_admitted(num_blocks: int, budget: int) -> None:
     """Preempting the last sequence would free a slot, but not the blocks or the token budget that are needed too."""
-    scheduler = make_scheduler(num_blocks, 2, 2, budget, steps_per_priority=9)
+    scheduler = make_scheduler(num_blocks, 2, 2, budget, priority_aging_steps=9)
     last = scheduler.add([1] * 8, 9)
     step(scheduler)
     first = scheduler.add([2] * 20, 2, priority=2)
@@ -238,6 +245,20 @@ def test_blocks_are_hashed_only_for_the_prefix_cache(enable_prefix_caching: bool
     assert len(seq.block_hashes) == (3 if enable_prefix_caching else 0)
 
 
+def test_a_waiting_sequence_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = make_scheduler(9, 2, 2, 20)
+    scheduler.add([1] * 8, 9)
+    step(scheduler)
+    scheduler.add([1] * 8 + [2] * 8, 2)  # four blocks are in the cache, and there is no room for four more
+    counts: list[int] = []
+    hash_block = block_manager.hash_block
+    monkeypatch.setattr(block_manager, "hash_block", lambda *given: counts.append(1) or hash_block(*given))
+    step(scheduler)
+    assert scheduler.waiting and len(counts) == 5  # four hits and a miss
+    step(scheduler)
+    assert scheduler.waiting and len(counts) == 6  # the block that the running sequence has filled
+
+
 def test_admission_leaves_a_free_block_for_each_running_sequence() -> None:
     scheduler = make_scheduler(5, 2, 4, 20)
     scheduler.add([1, 1], 6)
@@ -249,7 +270,7 @@ def test_admission_leaves_a_free_block_for_each_running_sequence() -> None:
 
 
 def test_priority_is_worth_so_many_steps_of_waiting() -> None:
-    scheduler = make_scheduler(40, 4, 1, 4, steps_per_priority=3)
+    scheduler = make_scheduler(40, 4, 1, 4, priority_aging_steps=3)
     running = scheduler.add([1], 20)
     step(scheduler)
     urgent = scheduler.add([2], 20, priority=1)
@@ -264,7 +285,7 @@ def test_priority_is_worth_so_many_steps_of_waiting() -> None:
 def test_blocks_of_rejected_drafts_are_not_cached() -> None:
     """The drafts [4, 0] fill a block with the tokens [1, 2, 3, 4], but 4 is rejected."""
     memory = Memory(4)
-    config = SchedulerConfig(max_num_seqs=2, max_num_batched_tokens=12, steps_per_priority=9)
+    config = SchedulerConfig(max_num_seqs=2, max_num_batched_tokens=12, priority_aging_steps=9)
     scheduler = SpeculativeScheduler(BlockManager(12, 4), config)
     drafting = scheduler.add([1, 2], 9)
     for drafts, accepted in (([], [3]), ([4, 0], [0])):

@@ -12,7 +12,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.inference.cache import Contiguous, Paged, SlidingWindow
 from mlsys_lab.inference.engine import Request, SamplingParams
 from mlsys_lab.inference.engine.sampler import make_generators, next_token_probabilities
-from mlsys_lab.inference.engine.sequence import SequenceState
+from mlsys_lab.inference.engine.sequence import GenerationState
 from mlsys_lab.inference.generate import generate
 from mlsys_lab.models import load
 from tests.inference.making import CONTEXT, V, build, caches, draw, uncached
@@ -111,7 +111,7 @@ def test_stop_sequences():
         for end in range(length, 16, 3):
             stop = free[end - length : end]
             first = next(i for i in range(length, 16) if free[i - length : i] == stop)
-            (got,) = generate(model, [Request(draw(4), 15, GREEDY, stop=[[*free, 0], stop])])[0]
+            (got,) = generate(model, [Request(draw(4), 15, GREEDY, stop_token_sequences=[[*free, 0], stop])])[0]
             assert got.token_ids == free[: first - length] and got.finish_reason == "stop"
             assert len(got.logprobs) == len(got.token_ids)
 
@@ -120,12 +120,12 @@ def test_a_stop_sequence_is_looked_for_in_the_text_alone():
     model = build()
     free = generate(model, [Request(draw(4), 6, GREEDY)])[0][0].token_ids
     across = [draw(4)[-1], free[0]]
-    (got,) = generate(model, [Request(draw(4), 1, GREEDY, stop=[across])])[0]
+    (got,) = generate(model, [Request(draw(4), 1, GREEDY, stop_token_sequences=[across])])[0]
     assert got.token_ids == free[:1] and got.finish_reason == "length"
 
 
 def test_the_longer_of_two_stop_sequences_is_cut():
-    state = SequenceState(Request([0], 9, stop=[[2], [1, 2]]), torch.Generator())
+    state = GenerationState(Request([0], 9, stop_token_sequences=[[2], [1, 2]]), torch.Generator())
     for token in (5, 1, 2):
         assert state.completion is None
         state.append(token, -0.5)
@@ -168,11 +168,14 @@ MODEL = build()
         (lambda: Request([], 1), "the prompt is empty: expected one token or more"),
         (lambda: Request([1], 0), "max_tokens out of range: got 0, expected a whole number, at least 1"),
         (lambda: Request([1], 1, n=0), "n out of range: got 0"),
-        (lambda: Request([1], 1, stop=[[]]), "the stop sequence is empty"),
+        (lambda: Request([1], 1, stop_token_sequences=[[]]), "the stop sequence is empty"),
         (lambda: Request("words", 1), "tokens of the prompt: got 'words', expected a list of whole numbers"),
         (lambda: generate(MODEL, [Request([1, 13], 1)]), "unknown token in the prompt: got 13, expected 0 to 12"),
         (lambda: Request([1.0], 1), r"tokens of the prompt: got \[1.0\], expected a list of whole numbers"),
-        (lambda: generate(MODEL, [Request([1], 1, stop=[[-1]])]), "unknown token in the stop sequence: got -1"),
+        (
+            lambda: generate(MODEL, [Request([1], 1, stop_token_sequences=[[-1]])]),
+            "unknown token in the stop sequence: got -1",
+        ),
         (
             lambda: generate(MODEL, [Request(draw(24), 1)]),
             "the prompt leaves no room in the context: got 24 tokens, exp",
@@ -228,6 +231,6 @@ def test_each_token_is_told_as_it_is_written():
     ((text,),) = generate(model, [request])
     assert tuple(told) == text.token_ids
     told.clear()
-    ((stopped,),) = generate(model, [dataclasses.replace(request, stop=[text.token_ids[2:4]])])
+    ((stopped,),) = generate(model, [dataclasses.replace(request, stop_token_sequences=[text.token_ids[2:4]])])
     assert stopped.token_ids == text.token_ids[:2] and tuple(told) == text.token_ids[:4]
     assert request == dataclasses.replace(request, on_token=None)

@@ -80,7 +80,9 @@ def test_transformers_reads_the_same_model(pair):
 def test_an_answer_ends(pair):
     question = encode_chat(pair.tokenizer, [Message("user", "What is bandwidth?")])
     end = pair.tokenizer.special_id("<|end|>")
-    answer = generate(pair.target, [Request(question, 300, SamplingParams(seed=0, top_p=0.9), stop=[[end]])])[0][0]
+    answer = generate(
+        pair.target, [Request(question, 300, SamplingParams(seed=0, top_p=0.9), stop_token_sequences=[[end]])]
+    )[0][0]
     assert answer.finish_reason == "stop" and len(answer.token_ids) > 5
 
 

@@ -38,7 +38,7 @@ def folders(tmp_path_factory):
     """Two adapters on disk: one has learnt a saying by heart, one says nothing in particular."""
     parrot = new_adapter(PAIR.target, 4, lora_alpha=8, targets=("query", "value", "up", "down"), seed=0)
     ids = np.array(PAIR.tokenizer.encode(SAYING) * 20, dtype=np.int64)
-    losses = train_adapter(PAIR.target, parrot, ids, batch=4, sequence=48, steps=40, rate=0.01, seed=0)
+    losses = train_adapter(PAIR.target, parrot, ids, batch_size=4, seq_len=48, steps=40, lr=0.01, seed=0)
     assert losses[-1] < losses[0] / 4
     odd = strong(PAIR.target, 2, 1, ("key", "out"), alpha=0.5)
     made = {name: tmp_path_factory.mktemp("adapters") / name for name in ("parrot", "odd")}
@@ -70,8 +70,8 @@ def write(folders, model, prompt, most):
         [end, *PAIR.tokenizer.encode(prompt)],
         most,
         SamplingParams(temperature=0),
-        stop=[[end]],
-        detokenizer=lambda: Detokenizer(Stream(PAIR.tokenizer)),
+        stop_token_sequences=[[end]],
+        make_detokenizer=lambda: Detokenizer(Stream(PAIR.tokenizer)),
     )
     under = nullcontext() if model == MODEL else apply_adapter(PAIR.target, load_adapter(folders[model], PAIR.target))
     with under:

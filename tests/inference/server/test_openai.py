@@ -34,7 +34,8 @@ def write(prompt, most, sampling=GREEDY, stop=(), **options):
         return Detokenizer(Stream(PAIR.tokenizer), stop)
 
     (texts,) = generate(
-        PAIR.target, [Request(tokens, most, sampling, stop=[[end]], detokenizer=make_detokenizer, **options)]
+        PAIR.target,
+        [Request(tokens, most, sampling, stop_token_sequences=[[end]], make_detokenizer=make_detokenizer, **options)],
     )
     return texts
 

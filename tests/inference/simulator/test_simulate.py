@@ -148,7 +148,7 @@ def test_the_engine_takes_the_steps_that_were_simulated():
         engine.add_request(Request(one.prompt, one.num_output_tokens, SamplingParams(temperature=0)))
     while not engine.is_idle:
         engine.step()
-        sizes.append(engine.last_output.total_num_scheduled_tokens)
+        sizes.append(engine.last_scheduler_output.total_num_scheduled_tokens)
     simulated = simulate(arrivals, lambda parts, moved: 1.0, num_blocks=6, block_size=3, config=config)
     assert (simulated.steps, simulated.mean_tokens) == (len(sizes), sum(sizes) / len(sizes))
     assert simulated.preemptions > 0

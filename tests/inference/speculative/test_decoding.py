@@ -89,7 +89,7 @@ def test_a_stop_sequence_among_the_drafts():
     model = build()
     free = generate(model, [Request(draw(4), 15, GREEDY)])[0][0].token_ids
     for end in range(2, 16):
-        request = Request(draw(4), 15, GREEDY, stop=[free[end - 2 : end]])
+        request = Request(draw(4), 15, GREEDY, stop_token_sequences=[free[end - 2 : end]])
         (expected,) = generate(model, [request])[0]
         assert (
             speculate(model, request, ModelDrafter(model), num_speculative_tokens=6).completion.token_ids

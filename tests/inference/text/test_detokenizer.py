@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.engine import Request, SamplingParams
-from mlsys_lab.inference.engine.sequence import SequenceState
+from mlsys_lab.inference.engine.sequence import GenerationState
 from mlsys_lab.inference.generate import generate
 from mlsys_lab.inference.speculative import ModelDrafter, speculate
 from mlsys_lab.inference.text import Detokenizer, StopStrings
@@ -102,8 +102,8 @@ def with_text(stop_strings=(), stream=Words):
 
 
 def written(tokens, detokenizer, **options):
-    request = Request([1], len(tokens), detokenizer=detokenizer, **options)
-    state = SequenceState(request, torch.Generator())
+    request = Request([1], len(tokens), make_detokenizer=detokenizer, **options)
+    state = GenerationState(request, torch.Generator())
     for at, token in enumerate(tokens):
         assert state.completion is None
         state.append(token, -float(at))
@@ -144,17 +144,17 @@ def test_a_string_that_ends_in_the_last_token_stops():
 
 
 def test_stop_tokens_cut_the_text_too():
-    got = written([3, 8, 2, 9], with_text(["#bc"]), stop=[[8, 2]])
+    got = written([3, 8, 2, 9], with_text(["#bc"]), stop_token_sequences=[[8, 2]])
     assert (got.text, got.token_ids, got.finish_reason) == ("ab", (3,), "stop")
 
 
 def test_generated_and_drafted_texts_stop_alike():
     model, greedy = build(), SamplingParams(temperature=0)
-    free = generate(model, [Request(draw(4), 15, greedy, detokenizer=with_text())])[0][0]
+    free = generate(model, [Request(draw(4), 15, greedy, make_detokenizer=with_text())])[0][0]
     assert free.text == "".join(WORDS[token] for token in free.token_ids) and len(free.text) > 9
     for first in range(0, len(free.text) - 3, 3):
         stop = free.text[first : first + 3]
-        request = Request(draw(4), 15, greedy, detokenizer=with_text([stop]))
+        request = Request(draw(4), 15, greedy, make_detokenizer=with_text([stop]))
         (got,) = generate(model, [request])[0]
         assert got.text == before(free.text, [stop]) and got.finish_reason == "stop"
         assert got.token_ids == free.token_ids[: len(got.token_ids)]
@@ -163,7 +163,7 @@ def test_generated_and_drafted_texts_stop_alike():
 
 
 def test_each_of_several_texts_has_a_stream_of_its_own():
-    request = Request(draw(4), 9, SamplingParams(seed=1), n=3, detokenizer=with_text(stream=Halves))
+    request = Request(draw(4), 9, SamplingParams(seed=1), n=3, make_detokenizer=with_text(stream=Halves))
     for one in generate(build(), [request])[0]:
         assert one.text == "".join(WORDS[token] for token in one.token_ids)
 

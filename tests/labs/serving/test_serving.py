@@ -1,16 +1,20 @@
-"""Lab 11: a log that breaks its form is refused before it is replayed; where figures in the text come from."""
+"""Lab 11: malformed logs are rejected before they are replayed; the sources of the figures in the text."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from mlsys_checks.sandboxed.serving import run_hash_blocks
 from mlsys_checks.sandboxed.values import decode_value, encode_value
 from mlsys_checks.trusted.verdict import draw_inputs
+from mlsys_lab.errors import InputError
 from tests.labs.figures import assert_held
 from tests.labs.harness import labs, module_of
 
 SERVING = next(lab for lab in labs() if lab.info.topic == "serving")
-IN_CODE = (
+FIGURES_IN_CODE = (  # phrases of the text whose figures its code computes or sets
     "Sequences of 1 to 512 tokens, each length once, in blocks of 16 tokens",
     "a prompt of 3,000 tokens",
     "Which budget of 64, 128, 256, 512, 1024 and 4096",
@@ -18,7 +22,7 @@ IN_CODE = (
     "one document of 400 tokens",
     "the same 24 blocks",
 )
-GIVEN = (
+CITED_FIGURES = (  # phrases with figures from elsewhere
     "takes about 4.8 ms on an H100",
     "If 64 requests share the step, it takes 6.5 ms and yields 64 tokens: 47 times the throughput",
     "[lab 10](10-kv-cache.ipynb)",
@@ -40,12 +44,12 @@ GIVEN = (
 
 
 def test_figures_are_in_code_or_given() -> None:
-    assert_held(SERVING, in_code=IN_CODE, given=GIVEN)
+    assert_held(SERVING, in_code=FIGURES_IN_CODE, given=CITED_FIGURES)
 
 
 @pytest.fixture(scope="module")
 def replayed():
-    """What the judge says of the reference's log of a load, with one step of it changed."""
+    """Verdict on the reference's log of a workload with one step altered."""
     check = SERVING.checks["promise"]
     (case,) = (case for case in check.cases if case.name == "in time to the last moment")
     inputs = draw_inputs(check, case, 0)
@@ -89,3 +93,11 @@ def test_what_is_no_log_is_refused():
     deep = encode_value("").astype("uint8").repeat(10**6) * 0 + ord("[")
     for answer in ({}, {"log": deep}, {"log": encode_value([])[:1]}):
         assert check.compare(answer, check.expect(inputs)).what == "the log cannot be read"
+
+
+def test_the_answer_at_fault_is_described():
+    """Not the first of the answers, which may be right."""
+    artifact = SimpleNamespace(hash_blocks=lambda token_ids, block_size: [hash(token_ids[0])] if token_ids else None)
+    arrays = {"case": encode_value({"prompts": [[1, 2], []], "block_size": 2})}
+    with pytest.raises(InputError, match="hash_blocks returned no list: got None"):
+        run_hash_blocks(artifact, arrays)

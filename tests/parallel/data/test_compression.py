@@ -13,7 +13,8 @@ from mlsys_lab.comm.collectives.chunks import chunk_lengths
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.communication import all_reduce_bytes
 from mlsys_lab.parallel.data.compression import INT8_MAX, BlockQuantizer, Int8GradientAverager, PowerSGD
-from mlsys_lab.parallel.data.ddp import GRADIENTS, average_gradients_flat
+from mlsys_lab.parallel.data.ddp import average_gradients_flat
+from mlsys_lab.parallel.tags import Tag
 from tests.parallel.training import loss_of, make_batches, make_model, make_optimizer, rows_of
 
 SHAPES = [(12, 7), (5,), (3, 3)]
@@ -44,6 +45,15 @@ def test_no_number_is_off_by_more_than_half_a_step_of_its_block(count: int, size
             assert (own - rounded).abs().max() <= own.abs().max() * (0.5 / INT8_MAX + 1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_in_16_bits_the_error_is_half_a_step_and_one_rounding(dtype: torch.dtype) -> None:
+    x = torch.randn(256, generator=torch.Generator().manual_seed(0)).to(dtype)
+    back = BlockQuantizer(256).dequantize(*BlockQuantizer(256).quantize(x), dtype)
+    half_step = float(x.abs().max()) * 0.5 / INT8_MAX
+    rounding = back.double().abs() * torch.finfo(dtype).eps / 2
+    assert ((x.double() - back.double()).abs() <= half_step * 1.001 + rounding).all()
+
+
 def test_zeros_stay_zeros_and_a_block_has_a_number() -> None:
     quantizer = BlockQuantizer(2)
     assert quantizer.dequantize(*quantizer.quantize(torch.zeros(3)), torch.float32).tolist() == [0, 0, 0]
@@ -69,7 +79,7 @@ def test_eight_bits_are_off_by_two_roundings(p: int, block: int) -> None:
             assert mine[number].shape == shape
             assert 0 < float((mine[number] - mean).abs().max()) <= largest / INT8_MAX * 1.001
     lengths = [length for shape in SHAPES for length in chunk_lengths(torch.Size(shape).numel(), p)]
-    assert sum(ledger.sent_bytes(GRADIENTS)) == 2 * (p - 1) * sum(one + 4 * -(-one // block) for one in lengths)
+    assert sum(ledger.sent_bytes(Tag.GRADIENTS)) == 2 * (p - 1) * sum(one + 4 * -(-one // block) for one in lengths)
 
 
 def test_quantization_errors_are_fed_back() -> None:
@@ -99,7 +109,7 @@ def test_a_product_is_exact_where_the_mean_gradient_has_its_rank(p: int) -> None
 
     def average(rank: Rank, _: None) -> list[torch.Tensor]:
         parameters = parameters_with([columns @ rows[rank.rank], draw(rank.rank)[1]])
-        PowerSGD(parameters, rank, rank=2).average_gradients()
+        PowerSGD(parameters, rank, matrix_rank=2).average_gradients()
         return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
     results, ledger = run(average, [None] * p)
@@ -109,7 +119,7 @@ def test_a_product_is_exact_where_the_mean_gradient_has_its_rank(p: int) -> None
         torch.testing.assert_close(mine[0], matrix, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(mine[1], vector, rtol=1e-12, atol=1e-14)
     sent = p * all_reduce_bytes(8 * (2 * (12 + 7) + 5), p)
-    assert sum(ledger.sent_bytes(GRADIENTS)) == pytest.approx(sent)
+    assert sum(ledger.sent_bytes(Tag.GRADIENTS)) == pytest.approx(sent)
 
 
 def final_loss(average: Callable[[nn.Module, Rank], Callable[[], None]], p: int = 2) -> tuple[float, int]:
@@ -128,13 +138,13 @@ def final_loss(average: Callable[[nn.Module, Rank], Callable[[], None]], p: int 
         return loss.item()
 
     results, ledger = run(train, [None] * p)
-    return sum(results) / p, sum(ledger.sent_bytes(GRADIENTS))
+    return sum(results) / p, sum(ledger.sent_bytes(Tag.GRADIENTS))
 
 
 def test_what_compression_saves_and_what_it_costs_in_loss() -> None:
     exact, whole = final_loss(lambda model, rank: lambda: average_gradients_flat(model, rank))
     int8, eighth = final_loss(lambda model, rank: Int8GradientAverager(model.parameters(), rank).average_gradients)
-    power, thin = final_loss(lambda model, rank: PowerSGD(model.parameters(), rank, rank=1).average_gradients)
+    power, thin = final_loss(lambda model, rank: PowerSGD(model.parameters(), rank, matrix_rank=1).average_gradients)
     assert int8 == pytest.approx(exact, rel=0.01) and eighth < 0.15 * whole  # of float64; a quarter of float32
     assert exact < power < 1.15 * exact and thin < 0.26 * whole
 

@@ -14,7 +14,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.flops.communication import all_reduce_bytes
 from mlsys_lab.parallel.buckets import assign_buckets
 from mlsys_lab.parallel.data import DDP, average_gradients, average_gradients_flat, loss_weights
-from mlsys_lab.parallel.data.ddp import GRADIENTS
+from mlsys_lab.parallel.tags import Tag
 from tests.comm import volumes
 from tests.parallel.training import (
     Trained,
@@ -83,12 +83,12 @@ def test_equal_to_one_process(p: int, program: Callable[[Rank, torch.Tensor], Tr
 def test_bytes_of_gradients_are_those_of_the_closed_form(p: int) -> None:
     batches = make_batches(rows=12, steps=1)
     _, ledger = run(PROGRAMS["one bucket"], [batches] * p)
-    assert ledger.sent_bytes(GRADIENTS) == sent_bytes([PARAMETERS], p)
-    assert sum(ledger.sent_bytes(GRADIENTS)) == p * all_reduce_bytes(8 * PARAMETERS, p)
+    assert ledger.sent_bytes(Tag.GRADIENTS) == sent_bytes([PARAMETERS], p)
+    assert sum(ledger.sent_bytes(Tag.GRADIENTS)) == p * all_reduce_bytes(8 * PARAMETERS, p)
     buckets = [bucket.numel for bucket in assign_buckets(make_model().parameters(), 600)]
     assert len(buckets) > 4
     _, ledger = run(PROGRAMS["buckets"], [batches] * p)
-    assert ledger.sent_bytes(GRADIENTS) == sent_bytes(buckets, p)
+    assert ledger.sent_bytes(Tag.GRADIENTS) == sent_bytes(buckets, p)
 
 
 def sent_bytes(buckets: list[int], p: int) -> list[int]:
@@ -106,8 +106,8 @@ def test_gradients_are_sent_during_the_backward_pass() -> None:
 
     _, ledger = run(train, [make_batches(rows=2, steps=1)[0]] * 2)
     purposes = [event.purpose for event in ledger.logs[0] if isinstance(event, Post) and event.kind == "send"]
-    before = purposes[: purposes.index("barrier")].count(GRADIENTS)
-    assert before > purposes.count(GRADIENTS) / 2
+    before = purposes[: purposes.index("barrier")].count(Tag.GRADIENTS)
+    assert before > purposes.count(Tag.GRADIENTS) / 2
 
 
 def test_buckets_take_the_last_parameters_first_and_one_kind_each() -> None:
@@ -152,7 +152,7 @@ def test_micro_batches_of_unequal_length_weigh_by_their_tokens(p: int) -> None:
         for mine in gradients:
             torch.testing.assert_close(mine[name], parameter.grad, rtol=1e-10, atol=1e-13)
     buckets = [bucket.numel for bucket in assign_buckets(alone.parameters(), 600)]
-    assert ledger.sent_bytes(GRADIENTS) == sent_bytes(buckets, p)  # of both micro-batches together
+    assert ledger.sent_bytes(Tag.GRADIENTS) == sent_bytes(buckets, p)  # of both micro-batches together
 
 
 class TwoScales(nn.Module):
@@ -170,7 +170,11 @@ class TwoScales(nn.Module):
     ("wrong", "said"),
     [
         ("unused", "parameters got no gradient: got 1 of 1, the first of shape (3,)"),
-        ("twice", "a gradient was added to while it was being synchronised: got a second backward()"),
+        (
+            "twice",
+            "got a second backward() for a parameter of shape (3,); help: call finish_gradient_synchronization() after "
+            "each backward(); DDP can also use no_sync()",
+        ),
         ("nothing", "no gradients have been computed since the last synchronisation: got 0 of a bucket's 1"),
     ],
 )

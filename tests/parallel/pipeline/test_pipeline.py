@@ -24,14 +24,14 @@ from mlsys_lab.parallel.pipeline import (
     Schedule,
     gpipe,
     interleaved,
+    issue_schedule,
     one_forward_one_backward,
-    simulate,
-    zero_bubble,
+    zb_h1,
 )
-from mlsys_lab.parallel.pipeline.execution import ACTIVATIONS, GRADIENTS
 from mlsys_lab.parallel.pipeline.schedules import max_in_flight
 from mlsys_lab.parallel.pipeline.transformer import TransformerChunk
 from mlsys_lab.parallel.pipeline.weight_grad_store import WeightGradStore
+from mlsys_lab.parallel.tags import Tag
 from tests.parallel.pipeline.zero_bubble import split_bubble
 
 ROWS, WIDTH = 3, 5
@@ -42,7 +42,7 @@ CASES = {
     "three chunks": (lambda p, m: interleaved(p, m, 3), 3),
 }
 each_case = pytest.mark.parametrize(("make", "chunks"), CASES.values(), ids=CASES)
-SPLIT = CASES | {"zero bubble": (lambda p, m: zero_bubble(p, m), 1)}
+SPLIT = CASES | {"zero bubble": (lambda p, m: zb_h1(p, m), 1)}
 
 
 def layers(count: int) -> list[nn.Module]:
@@ -79,7 +79,7 @@ def test_gradients_equal_one_process_and_messages_are_counted(
         whole = [parameter.grad for layer in list(model)[rank::p] for parameter in layer.parameters()]
         torch.testing.assert_close(gradients, whole, rtol=1e-12, atol=1e-15)
     expected = (chunks * p - 1) * m * ROWS * WIDTH * 8
-    assert ledger.purpose_bytes() == {ACTIVATIONS: expected, GRADIENTS: expected}
+    assert ledger.purpose_bytes() == {Tag.STAGE_ACTIVATIONS: expected, Tag.STAGE_GRADIENTS: expected}
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 3])
@@ -108,7 +108,7 @@ def test_one_rank_has_all_layers_in_one_chunk() -> None:
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (4, 4), (8, 16)])
 def test_idle_time_is_the_closed_form(make: Callable[[int, int], Schedule], chunks: int, p: int, m: int) -> None:
     cluster = Cluster(p)
-    simulate(cluster, make(p, m), forward_s=1.0, backward_s=2.0)
+    issue_schedule(cluster, make(p, m), forward_s=1.0, backward_s=2.0)
     busy = 3.0 * m
     assert cluster.timeline().busy_s(0) == pytest.approx(busy)
     assert cluster.timeline().end_s / busy - 1 == pytest.approx(bubble(p, m, interleave=chunks))
@@ -120,7 +120,7 @@ def test_micro_batches_in_flight() -> None:
     assert [max_in_flight(order) for order in one_forward_one_backward(p, m)] == [4, 3, 2, 1]
     for schedule in (gpipe(p, m), one_forward_one_backward(p, m)):
         cluster = Cluster(p)
-        simulate(cluster, schedule, forward_s=1.0, backward_s=2.0, activation_bytes=10.0)
+        issue_schedule(cluster, schedule, forward_s=1.0, backward_s=2.0, activation_bytes=10.0)
         assert [cluster.timeline().peak_bytes(rank) for rank in range(p)] == [
             10 * max_in_flight(one) for one in schedule
         ]
@@ -130,10 +130,12 @@ def test_micro_batches_in_flight() -> None:
 @pytest.mark.parametrize(("inputs", "weights"), [(1.0, 1.0), (1.2, 0.8), (2.0, 1.0), (1.5, 0.25)])
 def test_the_zero_bubble_schedule_has_the_bubble_of_the_paper(p: int, m: int, inputs: float, weights: float) -> None:
     """A smaller bubble than 1F1B's, for no more memory than its first rank needs."""
-    ends, schedule = [], zero_bubble(p, m)
+    ends, schedule = [], zb_h1(p, m)
     for one in (schedule, one_forward_one_backward(p, m)):
         cluster = Cluster(p)
-        simulate(cluster, one, forward_s=1.0, backward_s=inputs + weights, weight_s=weights, activation_bytes=10.0)
+        issue_schedule(
+            cluster, one, forward_s=1.0, backward_s=inputs + weights, weight_s=weights, activation_bytes=10.0
+        )
         assert max(cluster.timeline().peak_bytes(rank) for rank in range(p)) == 10 * min(p, m)
         ends.append(cluster.timeline().end_s / (m * (1 + inputs + weights)) - 1)
     assert ends[0] == pytest.approx(split_bubble(p, m, inputs=inputs, weights=weights))
@@ -161,7 +163,7 @@ def test_postponed_weight_gradients_are_averaged_over_replicas_once() -> None:
         model = DDP(make()[stage], copies, bucket_bytes=100)
         mine = range(half, m, 2)
         Pipeline([model], pipes).step(
-            zero_bubble(p, m // 2),
+            zb_h1(p, m // 2),
             [x[i] for i in mine],
             [y[i] for i in mine],
             nn.functional.mse_loss,
@@ -197,8 +199,8 @@ def test_messages_that_take_time_make_idle_time_and_interleaving_has_more_of_the
     ends = []
     for schedule in (one_forward_one_backward(4, 8), interleaved(4, 8, 2)):
         quick, slow = Cluster(4), Cluster(4)
-        simulate(quick, schedule, forward_s=1.0, backward_s=2.0)
-        simulate(slow, schedule, forward_s=1.0, backward_s=2.0, send_s=0.2)
+        issue_schedule(quick, schedule, forward_s=1.0, backward_s=2.0)
+        issue_schedule(slow, schedule, forward_s=1.0, backward_s=2.0, send_s=0.2)
         ends.append(slow.timeline().end_s - quick.timeline().end_s)
     assert 0 < ends[0] < ends[1]
 
@@ -208,9 +210,12 @@ def test_messages_that_take_time_make_idle_time_and_interleaving_has_more_of_the
     [
         (lambda: gpipe(0, 1), "a pipeline has at least one rank and micro-batch: got 0 and 1"),
         (lambda: interleaved(4, 6, 2), "must be a multiple of the ranks: got 6 over 4 ranks, 2 chunks"),
-        (lambda: simulate(Cluster(2), gpipe(3, 1), forward_s=1, backward_s=2), "another number of ranks: got 3"),
+        (lambda: interleaved(2, 4, 0), "a rank needs at least one model chunk: got 0"),
+        (lambda: issue_schedule(Cluster(2), gpipe(3, 1), forward_s=1, backward_s=2), "another number of ranks: got 3"),
         (
-            lambda: simulate(Cluster(1), [[Action("backward", 0), Action("forward", 0)]], forward_s=1, backward_s=2),
+            lambda: issue_schedule(
+                Cluster(1), [[Action("backward", 0), Action("forward", 0)]], forward_s=1, backward_s=2
+            ),
             "the schedule deadlocks: got rank 0 waits forever at",
         ),
     ],
@@ -226,15 +231,28 @@ def test_a_schedule_of_another_pipeline_raises() -> None:
     def train(rank: Rank, schedule: Schedule) -> None:
         Pipeline(layers(1), rank).step(schedule, list(x), list(y), nn.functional.mse_loss)
 
-    for schedule in (gpipe(3, 2), gpipe(2, 3), interleaved(2, 2, 2), zero_bubble(2, 3)):
+    for schedule in (gpipe(3, 2), gpipe(2, 3), interleaved(2, 2, 2), zb_h1(2, 3)):
         with pytest.raises((RankError, InputError), match="the schedule does not match the pipeline"):
             run(train, [schedule] * 2)
 
 
-@pytest.mark.parametrize(("layers", "sizes"), [(6, [2, 1, 2, 1]), (5, [2, 1, 1, 1]), (7, [2, 2, 2, 1]), (8, [2] * 4)])
+def test_as_many_targets_as_inputs() -> None:
+    x, y = data(2)
+
+    def train(rank: Rank, _: None) -> None:
+        Pipeline(layers(1), rank).step(gpipe(1, 2), list(x), list(y)[:1], nn.functional.mse_loss)
+
+    with pytest.raises((RankError, InputError), match="every micro-batch needs inputs and targets: got 2 and 1"):
+        run(train, [None])
+
+
+@pytest.mark.parametrize(("layers", "sizes"), [(6, [1, 2, 2, 1]), (5, [1, 2, 1, 1]), (7, [2, 2, 2, 1]), (8, [2] * 4)])
 def test_layers_are_spread_over_stages_as_the_docstring_says(layers: int, sizes: list[int]) -> None:
     config = TransformerConfig("deep", n_layers=layers, d_model=8, n_heads=2, d_ff=8, vocab_size=5, context=4)
     stages = [TransformerChunk(Transformer(config), number, 4, torch.arange(4)) for number in range(4)]
     kept = [sum(not isinstance(block, nn.Identity) for block in stage.model.blocks) for stage in stages]
     assert kept == sizes
-    assert "6 layers in 4 chunks are [2, 1, 2, 1]" in str(TransformerChunk.__doc__)
+    layout = Layout(pipeline=4)
+    assert max(kept) == layout.stage_layers(config)
+    assert kept[0] == layout.stage_layers(config, first=True) and kept[-1] == layout.stage_layers(config, last=True)
+    assert "6 layers in 4 chunks are [1, 2, 2, 1]" in str(TransformerChunk.__doc__)

@@ -23,10 +23,9 @@ from mlsys_lab.flops.communication import (
 )
 from mlsys_lab.models.transformer import Transformer
 from mlsys_lab.parallel.activation_checkpointing import apply_activation_checkpointing
+from mlsys_lab.parallel.tags import Tag
 from mlsys_lab.parallel.tensor import apply_tensor_parallel, vocab_parallel_cross_entropy
-from mlsys_lab.parallel.tensor.layers import LOSS
-from mlsys_lab.parallel.tensor.mappings import ACTIVATIONS
-from mlsys_lab.parallel.tensor.transformer import REPLICATED_GRADIENTS, sequence_parallel_parameters
+from mlsys_lab.parallel.tensor.transformer import sequence_parallel_parameters
 from tests.parallel.training import make_optimizer
 
 GROUPED = TransformerConfig("grouped", 2, d_model=16, n_heads=8, d_ff=24, vocab_size=24, context=8, n_kv_heads=4)
@@ -118,9 +117,9 @@ def test_five_steps_equal_one_process(
         activations -= config.n_layers * (1 if sequence_parallel else 2) * once
     copies = 8 * sum(one.numel() for one in sequence_parallel_parameters(model)) if sequence_parallel else 0
     expected = {
-        ACTIVATIONS: activations,
-        LOSS: vocabulary.loss * targets / tokens,
-        REPLICATED_GRADIENTS: all_reduce_bytes(copies, p),
+        Tag.ACTIVATIONS: activations,
+        Tag.VOCAB_PARALLEL_LOSS: vocabulary.loss * targets / tokens,
+        Tag.SEQUENCE_PARALLEL_GRADIENTS: all_reduce_bytes(copies, p),
     }
     sent = {purpose: p * len(BATCHES) * size for purpose, size in expected.items() if size}
     assert ledger.purpose_bytes() == pytest.approx(sent)
@@ -213,6 +212,15 @@ def test_tokens_that_do_not_divide_evenly_raise() -> None:
 def test_uneven_shards_raise(changes: dict[str, Any], p: int, said: str) -> None:
     with pytest.raises((RankError, InputError), match=re.escape(said)):
         run(lambda rank, config: apply_tensor_parallel(make(config), rank), [replace(GROUPED, **changes)] * p)
+
+
+def test_sharding_draws_no_random_numbers() -> None:
+    def shard(rank: Rank, _: None) -> bool:
+        model, state = make(GROUPED), torch.get_rng_state()
+        apply_tensor_parallel(model, rank)
+        return torch.equal(torch.get_rng_state(), state)
+
+    assert run(shard, [None] * 2).results == [True] * 2
 
 
 def test_a_token_outside_the_full_vocabulary_raises() -> None:

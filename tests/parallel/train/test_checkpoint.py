@@ -25,7 +25,7 @@ from tests.parallel.train.test_trainer import CONFIG as SMALL
 from tests.parallel.train.test_trainer import IDS, MIXTURE, make_model
 
 CONFIG = replace(SMALL, n_layers=4)
-PLAN = TrainConfig(batch=4, sequence=16, steps=6, rate=0.05)
+PLAN = TrainConfig(batch_size=4, seq_len=16, steps=6, lr=0.05)
 BEFORE = 3
 """Steps before the break."""
 
@@ -189,6 +189,22 @@ def test_an_interruption_at_any_fsync_leaves_a_complete_checkpoint(tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000004", "step-00000005"]
 
 
+def test_another_run_is_not_saved_over_a_checkpoint_or_before_one(tmp_path: Path) -> None:
+    def start(rank: Rank, given: tuple[int, int]) -> Path:
+        seed, steps = given
+        trainer = make_trainer(rank, Layout(), plan=replace(PLAN, seed=seed))
+        for _ in range(steps):
+            trainer.step()
+        return save(trainer, tmp_path)
+
+    run(start, [(0, 2)])
+    for steps in (1, 2):
+        with pytest.raises((RankError, InputError), match="the checkpoint is of another run: got seed=0, expected"):
+            run(start, [(1, steps)])
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
+    assert run(start, [(0, 2)]).results == [tmp_path / "step-00000002"]
+
+
 def cut_short(path: Path) -> None:
     file = path / "rank-1.safetensors"
     file.write_bytes(file.read_bytes()[:100])
@@ -227,7 +243,11 @@ def test_an_incomplete_checkpoint_raises(
             PLAN,
             "the checkpoint is of another model: got name=small, d_ff=24, expected name=other, d_ff=32",
         ),
-        (CONFIG, replace(PLAN, batch=2), "the checkpoint is of another run: got batch=4, expected batch=2"),
+        (
+            CONFIG,
+            replace(PLAN, batch_size=2),
+            "the checkpoint is of another run: got batch_size=4, expected batch_size=2",
+        ),
     ],
 )
 def test_a_checkpoint_of_another_model_or_run_raises(

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,14 +21,14 @@ from mlsys_lab.parallel.train import run as running
 from mlsys_lab.parallel.train.options import add_arguments
 from tests.ports import held_port
 
-SMALL = ["--layers", "2", "--width", "32", "--batch", "4", "--sequence", "16", "--steps", "4", "--rate", "0.01"]
+SMALL = ["--layers", "2", "--hidden-size", "32", "--batch", "4", "--seq-len", "16", "--steps", "4", "--lr", "0.01"]
 
 
 @pytest.fixture(autouse=True)
 def short_text_and_known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     """A text that is quickly encoded, and a peak that need not be measured."""
     monkeypatch.setattr(running, "course_text", lambda: read_pretrained("calibration")[:3000])
-    monkeypatch.setattr(running, "measure_peak", lambda rank: 1e9)
+    monkeypatch.setattr(running, "measure_peak_flops_per_s", lambda group: 1e9)
 
 
 def losses(layout: str, *more: str) -> list[float]:
@@ -46,7 +47,7 @@ def test_the_loss_curve_is_one_process_s_and_bytes_are_the_closed_form_s(
     alone = losses("data=1")
     assert alone[0] > alone[-1]
     capsys.readouterr()
-    whole = losses("data=2,tensor=2,zero=1,sequence-parallel", "--checkpoints", str(tmp_path), "--every", "2")
+    whole = losses("data=2,tensor=2,zero=1,sequence-parallel", "--checkpoints", str(tmp_path), "--save-interval", "2")
     assert whole == pytest.approx(alone, rel=1e-4)
     said = capsys.readouterr().out.splitlines()
     assert re.match(r"[\d,]+ parameters, [\d,]+ tokens of text, data=2,tensor=2,zero=1,.* on 4 ranks", said[0])
@@ -67,7 +68,7 @@ def test_the_loss_curve_is_one_process_s_and_bytes_are_the_closed_form_s(
 def test_a_damaged_newest_checkpoint_is_skipped_with_a_line_and_written_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ("data=2", "--checkpoints", str(tmp_path), "--every", "2")
+    options = ("data=2", "--checkpoints", str(tmp_path), "--save-interval", "2")
     whole = losses(*options)
     newest = tmp_path / "step-00000004" / "rank-1.safetensors"
     content = newest.read_bytes()
@@ -85,22 +86,47 @@ def test_a_damaged_newest_checkpoint_is_skipped_with_a_line_and_written_again(
 
 
 def test_a_finished_run_can_be_extended_and_no_other_run(tmp_path: Path) -> None:
-    options = ("data=2", "--checkpoints", str(tmp_path), "--every", "2")
+    options = ("data=2", "--checkpoints", str(tmp_path), "--save-interval", "2")
     assert len(losses(*options)) == 4
     assert len(losses(*options, "--steps", "6")) == 2
     assert len(losses("tensor=2", *options[1:], "--steps", "8")) == 2
     with pytest.raises((comm.RankError, InputError), match="of another run: got steps=8, expected steps=4"):
         losses(*options)
-    with pytest.raises((comm.RankError, InputError), match=r"got batch=4, expected batch=2 \(on rank \d\)$"):
+    with pytest.raises((comm.RankError, InputError), match=r"got batch_size=4, expected batch_size=2 \(on rank \d\)$"):
         losses(*options, "--steps", "9", "--batch", "2")
 
 
 def test_an_unfinished_run_keeps_its_number_of_steps(tmp_path: Path) -> None:
-    options = ("data=2", "--checkpoints", str(tmp_path), "--every", "3")
+    options = ("data=2", "--checkpoints", str(tmp_path), "--save-interval", "3")
     losses(*options)
     shutil.rmtree(tmp_path / "step-00000004")
     with pytest.raises((comm.RankError, InputError), match="of another run: got steps=4, expected steps=6"):
         losses(*options, "--steps", "6")
+
+
+def test_checkpoints_do_not_count_as_training_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now_s = [0.0]
+
+    def pass_time(function: Callable[..., object], seconds: float) -> Callable[..., object]:
+        def timed(*given: object) -> object:
+            now_s[0] += seconds
+            return function(*given)
+
+        return timed
+
+    monkeypatch.setattr(running.time, "perf_counter", lambda: now_s[0])
+    monkeypatch.setattr(running.Trainer, "step", pass_time(running.Trainer.step, 1.0))
+    monkeypatch.setattr(running, "save", pass_time(running.save, 100.0))
+    losses("data=1", "--checkpoints", str(tmp_path), "--save-interval", "1")
+    assert re.findall(r"([\d,]+) tokens/s", capsys.readouterr().out) == ["64"] * 4
+
+
+@pytest.mark.parametrize("steps", [1, 19, 20, 39, 59, 100, 10_000])
+def test_the_number_of_progress_lines_is_limited(steps: int) -> None:
+    lines = [step for step in range(1, steps + 1) if running.is_progress_step(step, 1, steps)]
+    assert {1, steps} <= set(lines) and len(lines) <= running.PROGRESS_LINES + 2
 
 
 def launch(rank: int, size: int, port: int, layout: str, out: Path) -> None:
@@ -165,7 +191,7 @@ def test_numbers_of_ranks_on_which_a_model_does_not_fit_are_no_speed(capsys: pyt
         (["--layout", "data=0"], 1, "Layout.data out of range: got 0"),
         (["--layout", "zero=4"], 1, "unknown ZeRO stage: got 4"),
         (["--layout", "recompute=some"], 1, "unknown recomputation: got 'some'"),
-        (["--width", "40"], 1, "the hidden size does not divide into heads: got 40, expected a multiple of 16"),
+        (["--hidden-size", "40"], 1, "the hidden size does not divide into heads: got 40, expected a multiple of 16"),
         (["--steps", "0"], 1, "--steps out of range: got 0, expected at least 1"),
         (["--batch", "3", "--layout", "data=2"], 1, "the batch does not divide evenly: got 3 sequences"),
         (["--layout", "pipeline=3"], 1, "a model chunk without a layer: got 2 layers for 3 model chunks"),
@@ -175,7 +201,7 @@ def test_numbers_of_ranks_on_which_a_model_does_not_fit_are_no_speed(capsys: pyt
         (["--layout", "tensor=3", "--simulate"], 1, "no number of simulated ranks is a multiple of the layout's"),
         (["--experts", "1"], 1, "a token uses more experts than there are: got 2, expected 1 to 1"),
         (["--layout", "data=2,expert=2"], 1, "has no experts to divide: got 2 expert-parallel ranks"),
-        (["--rat"], 2, "expected one argument"),
+        (["--see"], 2, "expected one argument"),
     ],
 )
 def test_a_mistake_is_one_line(argv: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ QUICK = Machine(1e12, 1e11, 1e12, link_bytes_per_s=1e30, network_bytes_per_s=1e3
 
 
 def end_s(layout: Layout, batch: int, machine: Machine = QUICK) -> float:
-    return simulate_step(CONFIG, layout, machine, RECIPES["fp32"], batch=batch, tokens=TOKENS).end_s
+    return simulate_step(CONFIG, layout, machine, RECIPES["fp32"], batch=batch, seq_len=TOKENS).end_s
 
 
 def compute_s(batch: int, devices: int, recomputation: str = "none") -> float:
@@ -36,7 +36,7 @@ def test_one_rank_takes_as_long_as_its_flops() -> None:
 def test_stages_idle_as_long_as_the_closed_form_and_the_head_says(micro_batches: int) -> None:
     stages = 4
     timeline = simulate_step(
-        CONFIG, Layout(pipeline=stages), QUICK, RECIPES["fp32"], batch=micro_batches, tokens=TOKENS
+        CONFIG, Layout(pipeline=stages), QUICK, RECIPES["fp32"], batch=micro_batches, seq_len=TOKENS
     )
     head = 3 * compute.forward(CONFIG, TOKENS, 1, causal=True).head / QUICK.peak_flops_per_s
     layers = (compute_s(1, 1) - head) / stages  # of a micro-batch on a stage
@@ -67,7 +67,7 @@ def test_what_the_stages_of_zero_send(zero_stage: int) -> None:
     slow = Machine(1e12, 1e11, 1e12, link_bytes_per_s=1e3, network_bytes_per_s=1e3, node=8)
     layers = shard(CONFIG, Layout(data=4)).dense * 4
     layout = Layout(data=4, zero_stage=zero_stage)
-    timeline = simulate_step(CONFIG, layout, slow, RECIPES["fp32"], batch=8, tokens=TOKENS)
+    timeline = simulate_step(CONFIG, layout, slow, RECIPES["fp32"], batch=8, seq_len=TOKENS)
     sent = data_parallel_bytes(layers, layers, 4, zero_stage=zero_stage, micro_batches=2)
     assert timeline.busy_s(0, "collectives") == pytest.approx(sent / 1e3, rel=1e-4)
 
@@ -76,6 +76,6 @@ def test_what_the_stages_of_zero_send(zero_stage: int) -> None:
 def test_a_layout_of_many_ranks(ranks: int) -> None:
     layout = Layout(data=ranks // 8, tensor=2, context=2, pipeline=2, zero_stage=1)
     slow = Machine(1e12, 1e11, 1e12, link_bytes_per_s=1e11, network_bytes_per_s=1e10, node=8)
-    timeline = simulate_step(CONFIG, layout, slow, RECIPES["fp32"], batch=2 * layout.data, tokens=TOKENS)
+    timeline = simulate_step(CONFIG, layout, slow, RECIPES["fp32"], batch=2 * layout.data, seq_len=TOKENS)
     assert timeline.ranks == ranks
     assert timeline.end_s > compute_s(2 * layout.data, ranks)

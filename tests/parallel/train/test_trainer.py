@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from mlsys_lab.comm import Rank, RankError, run
-from mlsys_lab.configs import Experts, TransformerConfig
+from mlsys_lab.configs import Experts, LatentAttention, TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.models import training
 from mlsys_lab.models.transformer import Transformer
-from mlsys_lab.parallel.expert import TOKENS
+from mlsys_lab.parallel.tags import Tag
 from mlsys_lab.parallel.train import TrainConfig, Trainer
 from mlsys_lab.parallel.train.traffic import predict_bytes
 from tests.sampling import keep
@@ -24,8 +24,9 @@ from tests.sampling import keep
 CONFIG = TransformerConfig("small", 2, d_model=16, n_heads=4, d_ff=24, vocab_size=24, context=16, tied=True)
 UNEVEN = replace(CONFIG, n_layers=5)
 MIXTURE = replace(CONFIG, n_layers=3, experts=Experts(count=4, active=2, d_ff=12, shared=1, dense_layers=1))
+LATENT = LatentAttention(q_rank=7, kv_rank=6, nope_dim=2, rope_dim=2, v_dim=3)
 OWN_HEAD = replace(CONFIG, n_layers=4, tied=False)
-PLAN = TrainConfig(batch=8, sequence=16, steps=6, rate=0.05)
+PLAN = TrainConfig(batch_size=8, seq_len=16, steps=6, lr=0.05)
 IDS = np.random.default_rng(0).integers(24, size=600)
 LAYOUTS = {
     "data × tensor × pipeline": (CONFIG, Layout(data=2, tensor=2, pipeline=2, micro_batch=2)),
@@ -78,8 +79,8 @@ def count_rows_that_move(model: Transformer, layout: Layout) -> list[int]:
     counts: list[int] = []
 
     def count(_module: torch.nn.Module, _inputs: Any, logits: torch.Tensor) -> None:
-        tokens = torch.arange(len(logits)) // PLAN.sequence  # of which sequence
-        home = tokens // (PLAN.batch // layout.data) % layout.expert
+        tokens = torch.arange(len(logits)) // PLAN.seq_len  # of which sequence
+        home = tokens // (PLAN.batch_size // layout.data) % layout.expert
         owner = logits.topk(2).indices // (logits.shape[1] // layout.expert)
         counts.append(int((owner != home[:, None]).sum()))
 
@@ -98,14 +99,14 @@ def test_losses_and_with_them_five_updates_equal_one_process(name: str) -> None:
     alone = [loss for _, loss in training.train(whole, IDS, **asdict(PLAN))]
     for losses in results:
         assert losses == pytest.approx(alone, rel=1e-11)
-    expected = predict_bytes(config, layout, batch=PLAN.batch, tokens=PLAN.sequence, element_bytes=8)
+    expected = predict_bytes(config, layout, batch=PLAN.batch_size, seq_len=PLAN.seq_len, element_bytes=8)
     sent = ledger.purpose_bytes()
     sent.pop("broadcast", None)  # before the first step, so that all begin alike
     # An even choice of experts is a rough guess: each row that moves goes there and back, forward and backward.
-    if TOKENS in expected:
+    if Tag.EXPERT_TOKENS in expected:
         ways = 6 if layout.recomputation == "full" else 4
-        assert sent[TOKENS] == ways * sum(rows) * config.d_model * 8
-        assert sent.pop(TOKENS) / PLAN.steps == pytest.approx(expected.pop(TOKENS), rel=0.3)
+        assert sent[Tag.EXPERT_TOKENS] == ways * sum(rows) * config.d_model * 8
+        assert sent.pop(Tag.EXPERT_TOKENS) / PLAN.steps == pytest.approx(expected.pop(Tag.EXPERT_TOKENS), rel=0.3)
     assert {purpose: size_bytes / PLAN.steps for purpose, size_bytes in sent.items()} == pytest.approx(expected)
 
 
@@ -121,6 +122,11 @@ def test_losses_and_with_them_five_updates_equal_one_process(name: str) -> None:
             Layout(context=3),
             "sequences do not fit the layout or the model: got 16 tokens, expected a multiple of 6",
         ),
+        (
+            {"d_ff": 36, "n_heads": 6, "n_kv_heads": 6, "d_model": 24},
+            Layout(context=2, tensor=3, sequence_parallel=True),
+            "sequences do not fit the layout or the model: got 16 tokens, expected a multiple of 12",
+        ),
         ({}, Layout(expert=2, data=2), "small has no experts to divide: got 2 expert-parallel ranks"),
         (
             {"experts": MIXTURE.experts},
@@ -129,9 +135,37 @@ def test_losses_and_with_them_five_updates_equal_one_process(name: str) -> None:
         ),
         ({"context": 8}, Layout(), "got 16 tokens, expected a multiple of 1, up to 8"),
         ({"vocab_size": 25}, Layout(tensor=2), "a dimension cannot be divided evenly: got 25 over 2 ranks"),
-        ({"position": "alibi"}, Layout(), "tensor parallelism does not support this model: got small with ALiBi"),
+        (
+            {"position": "alibi"},
+            Layout(tensor=2),
+            "tensor parallelism does not support this model: got small with ALiBi",
+        ),
     ],
 )
 def test_a_layout_that_does_not_fit_raises(changes: dict[str, Any], layout: Layout, said: str) -> None:
     with pytest.raises((RankError, InputError), match=re.escape(said)):
         run(train, [(replace(CONFIG, **changes), layout)] * layout.devices)
+
+
+@pytest.mark.parametrize(
+    ("changes", "window", "said"),
+    [
+        ({}, 3, "got small with a sliding window"),
+        ({"position": "alibi", "experts": MIXTURE.experts}, None, "got small with ALiBi"),
+        ({"latent": LATENT, "n_kv_heads": 0, "experts": MIXTURE.experts}, None, "got small with latent attention"),
+    ],
+)
+def test_context_parallelism_refuses_what_ring_attention_would_ignore(
+    changes: dict[str, Any], window: int | None, said: str
+) -> None:
+    config, layout = replace(CONFIG, **changes), Layout(context=2)
+    with pytest.raises((RankError, InputError), match=f"context parallelism does not support this model: {said}"):
+        run(lambda rank, _: Trainer(Transformer(config, window=window), IDS, PLAN, layout, rank), [None] * 2)
+
+
+@pytest.mark.parametrize("changes", [{"qk_norm": True}, {"parallel_blocks": True}, {"position": "alibi"}])
+def test_one_tensor_parallel_rank_trains_any_model(changes: dict[str, Any]) -> None:
+    config = replace(CONFIG, **changes)
+    alone = [loss for _, loss in training.train(make_model(config), IDS, **asdict(PLAN))]
+    for losses in run(train, [(config, Layout(data=2))] * 2).results:
+        assert losses == pytest.approx(alone, rel=1e-11)

@@ -59,7 +59,7 @@ def test_two_bytes_down_and_two_up_and_the_rest_stays_below(p: int, device: str)
         for batch in rows_of(rank, batches):
             loss_of(model, batch).backward()
             optimizer.reduce_gradients()
-            clip_grad_norm([shard for _, shard in optimizer.shards], 0.1, rank)
+            clip_grad_norm([shard for _, shard in optimizer.bucket_shards], 0.1, rank)
             optimizer.step()
             optimizer.zero_grad()
         return [parameter.detach() for parameter in model.parameters()], optimizer
@@ -74,4 +74,4 @@ def test_two_bytes_down_and_two_up_and_the_rest_stays_below(p: int, device: str)
         assert sum(getattr(one.traffic, direction) for one in optimizers) == steps * 2 * NUMEL
     asked = states(NUMEL, RECIPES["mixed16"], data=p, zero_stage=1)
     assert sum(optimizer_state_bytes(one.optimizer) for one in optimizers) == p * asked.moments
-    assert {shard.device.type for one in optimizers for _, shard in one.shards} == {"cpu"}
+    assert {shard.device.type for one in optimizers for _, shard in one.bucket_shards} == {"cpu"}

@@ -8,10 +8,9 @@ import torch
 from mlsys_lab.comm import Rank, Run, run
 from mlsys_lab.comm.collectives.chunks import split_chunks
 from mlsys_lab.parallel.activation_checkpointing import apply_activation_checkpointing
-from mlsys_lab.parallel.data.ddp import GRADIENTS
-from mlsys_lab.parallel.zero import FSDP, Int8Collectives, ZeroCollectives
-from mlsys_lab.parallel.zero.fsdp import SECONDARY_WEIGHTS, find_units
-from mlsys_lab.parallel.zero.optimizer import WEIGHTS
+from mlsys_lab.parallel.tags import Tag
+from mlsys_lab.parallel.zero import FSDP, FSDPCollectives, Int8Collectives
+from mlsys_lab.parallel.zero.fsdp import find_units
 from tests.parallel.training import (
     Trained,
     assert_equal,
@@ -28,7 +27,7 @@ BLOCK_SIZE = 16
 
 
 def train(
-    p: int, secondary: int | None, collectives: ZeroCollectives | None, batches: torch.Tensor, kind: str = "none"
+    p: int, secondary: int | None, collectives: FSDPCollectives | None, batches: torch.Tensor, kind: str = "none"
 ) -> Run:
     """Train on p ranks; groups of `secondary` neighbours keep secondary shards of the weights."""
 
@@ -63,9 +62,9 @@ def test_a_secondary_copy_spares_a_gather_and_changes_nothing(p: int, secondary:
     trained, ledger = train(p, secondary, None, batches, kind)
     assert_equal(trained, train_alone(batches))
     sent, whole = ledger.purpose_bytes(), 8 * sum(UNITS)
-    assert sent[WEIGHTS] == len(batches) * (p - 1) * whole  # forward alone
-    assert sent.get(SECONDARY_WEIGHTS, 0) == len(batches) * p // secondary * (secondary - 1) * whole
-    assert sent[GRADIENTS] == len(batches) * (p - 1) * whole
+    assert sent[Tag.WEIGHTS] == len(batches) * (p - 1) * whole  # forward alone
+    assert sent.get(Tag.SECONDARY_WEIGHTS, 0) == len(batches) * p // secondary * (secondary - 1) * whole
+    assert sent[Tag.GRADIENTS] == len(batches) * (p - 1) * whole
 
 
 def test_what_eight_bits_save_and_what_they_cost_in_loss() -> None:
@@ -73,7 +72,7 @@ def test_what_eight_bits_save_and_what_they_cost_in_loss() -> None:
     p, batches = 4, make_batches(rows=8, steps=1).repeat(20, 1, 1)
     trained, ledger = train(p, 2, Int8Collectives(BLOCK_SIZE), batches)
     sent = ledger.purpose_bytes()
-    assert sent[WEIGHTS] == sent[GRADIENTS] == len(batches) * int8_bytes(p)
+    assert sent[Tag.WEIGHTS] == sent[Tag.GRADIENTS] == len(batches) * int8_bytes(p)
     exact = train_alone(batches)
     rounded = torch.tensor([losses for losses, _ in trained]).mean(0)
     decrease = exact[0][0] - exact[0][-1]

@@ -15,10 +15,9 @@ from mlsys_lab.flops.communication import all_reduce_bytes, data_parallel_bytes,
 from mlsys_lab.flops.memory import RECIPES, states
 from mlsys_lab.parallel.activation_checkpointing import apply_activation_checkpointing
 from mlsys_lab.parallel.data import DDP, sync_module_states
-from mlsys_lab.parallel.data.ddp import GRADIENTS
+from mlsys_lab.parallel.tags import Tag
 from mlsys_lab.parallel.zero import FSDP, ShardedDDP, ShardedOptimizer, clip_grad_norm, optimizer_state_bytes
 from mlsys_lab.parallel.zero.fsdp import find_units
-from mlsys_lab.parallel.zero.optimizer import WEIGHTS
 from tests.parallel.training import (
     Trained,
     assert_equal,
@@ -118,7 +117,7 @@ def test_bytes_are_those_of_the_closed_form(p: int, stage: int) -> None:
     size_bytes = 8 * NUMEL
     if stage == 3:  # without the gather of all parameters at the end, which is for this test's own use
         assert ledger.purpose_bytes()["all_gather"] == (p - 1) * size_bytes
-    sent = ledger.purpose_bytes()[GRADIENTS] + ledger.purpose_bytes()[WEIGHTS]
+    sent = ledger.purpose_bytes()[Tag.GRADIENTS] + ledger.purpose_bytes()[Tag.WEIGHTS]
     assert sent == pytest.approx(p * data_parallel_bytes(size_bytes, size_bytes, p, zero_stage=stage), rel=1e-12)
 
 
@@ -132,7 +131,9 @@ def test_optimizer_states_are_sharded(p: int) -> None:
         loss_of(model, make_batches(2, steps=1)[0]).backward()
         optimizer.reduce_gradients()
         optimizer.step()
-        return optimizer_state_bytes(optimizer.optimizer), sum(4 * shard.numel() for _, shard in optimizer.shards)
+        return optimizer_state_bytes(optimizer.optimizer), sum(
+            4 * shard.numel() for _, shard in optimizer.bucket_shards
+        )
 
     by_rank, _ = run(measure, [None] * p)
     asked = states(NUMEL, RECIPES["mixed16"], data=p, zero_stage=1)
@@ -177,8 +178,8 @@ def test_hybrid_sharding_gathers_within_groups_and_sums_between_them(within: int
     size_bytes, steps = 8 * NUMEL, len(batches)
     gradients = gather_bytes(size_bytes, within) + all_reduce_bytes(size_bytes / within, between)
     sent = ledger.purpose_bytes()
-    assert sent[GRADIENTS] == pytest.approx(p * steps * gradients)
-    assert sent.get(WEIGHTS, 0) == pytest.approx(p * steps * 2 * gather_bytes(size_bytes, within))
+    assert sent[Tag.GRADIENTS] == pytest.approx(p * steps * gradients)
+    assert sent.get(Tag.WEIGHTS, 0) == pytest.approx(p * steps * 2 * gather_bytes(size_bytes, within))
 
 
 @pytest.mark.parametrize("p", [2, 3])
@@ -192,7 +193,8 @@ def test_only_a_few_layers_are_unsharded_at_once(p: int) -> None:
 
     units = [8 * sum(one.numel() for one in parameters) for _, parameters in find_units(make_model())]
     for peak, left in run(measure, [make_batches(2, steps=1)[0]] * p).results:
-        assert peak <= units[0] + 2 * max(units[1:])
+        # The module's own parameters, a block, and the next block in flight.
+        assert peak == units[0] + 2 * max(units[1:])
         assert not any(left)
 
 
@@ -204,16 +206,17 @@ def test_the_next_layers_weights_are_on_their_way_while_one_computes() -> None:
 
     _, ledger = run(forward, [make_batches(2, steps=1)[0]] * 2)
     ends = {
-        purpose: [one.start for one in ledger.messages if one.purpose == purpose] for purpose in ("barrier", WEIGHTS)
+        purpose: [one.start for one in ledger.messages if one.purpose == purpose]
+        for purpose in ("barrier", Tag.WEIGHTS)
     }
-    assert len(ends[WEIGHTS]) == 2 * 3
+    assert len(ends[Tag.WEIGHTS]) == 2 * 3
     assert posts_before(ledger, "barrier") == 3  # of the module, the first block and the second
 
 
 def posts_before(ledger: Ledger, purpose: str) -> int:
     """Messages of weights that rank 0 has posted before its first message of this purpose."""
     purposes = [event.purpose for event in ledger.logs[0] if getattr(event, "kind", None) == "send"]
-    return purposes[: purposes.index(purpose)].count(WEIGHTS)
+    return purposes[: purposes.index(purpose)].count(Tag.WEIGHTS)
 
 
 @pytest.mark.parametrize("p", [1, 3])
@@ -273,7 +276,7 @@ def test_unsharded_weights_in_bfloat16_and_shards_in_float32() -> None:
 
     (dtypes, _), ledger = run(measure, [make_batches(2, steps=1)[0]] * 2)
     assert dtypes == (torch.bfloat16, *[torch.float32] * 3)
-    assert ledger.purpose_bytes()[GRADIENTS] == 2 * NUMEL
+    assert ledger.purpose_bytes()[Tag.GRADIENTS] == 2 * NUMEL
 
 
 def test_units_are_layers_and_what_is_left() -> None:
@@ -426,3 +429,14 @@ def test_nested_lists_and_layers_that_return_dicts_are_sharded() -> None:
     for name, parameter in alone.named_parameters():
         for _, whole, _ in results:
             assert torch.allclose(whole[name], (parameter - parameter.grad).detach(), atol=1e-6), name
+
+
+def test_eval_and_train_reach_the_sharded_module() -> None:
+    def measure(rank: Rank, _: None) -> list[bool]:
+        model, found = FSDP(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), rank), []
+        for switch in (model.eval, model.train):
+            assert switch() is model
+            found += [model.training, model.module[1].training]
+        return found
+
+    assert run(measure, [None] * 2).results == [[False, False, True, True]] * 2

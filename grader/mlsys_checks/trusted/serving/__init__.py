@@ -1,6 +1,6 @@
 """Checks of lab 11: names, points, hints, and the ranges from which cases are drawn.
 
-generators   cases (scripts of calls, loads of requests), oracles of functions, cases rendered as code
+generators   cases (scripts of calls, workloads of requests), oracles of functions, cases rendered as code
 replay       reference pool, block tables and schedulers, on which the learner's logs are replayed
 """
 
@@ -13,11 +13,10 @@ from mlsys_checks.sandboxed.spec import Case, Check, Lab, Range, draw_cases
 from mlsys_checks.trusted.compare import close
 from mlsys_checks.trusted.logs import check_log
 from mlsys_checks.trusted.repeats import repeat_first_case
-from mlsys_checks.trusted.serving import generators as draw
-from mlsys_checks.trusted.serving import replay
+from mlsys_checks.trusted.serving import generators, replay
 
 
-def _make_pool_check(pool: str, large_case: dict[str, int], **parts: Any) -> Check:
+def _make_pool_check(pool: str, large_case: dict[str, int], **check_fields: Any) -> Check:
     sizes = {"pool": pool, "num_blocks": Range(1, 12), "calls": Range(20, 150)}
     sizes |= {"cached": Range(0, 1)} if pool == "PrefixBlockPool" else {}
     cases = (
@@ -26,11 +25,15 @@ def _make_pool_check(pool: str, large_case: dict[str, int], **parts: Any) -> Che
         Case("very many blocks", {"pool": pool, **large_case}),
         *draw_cases(sizes, public=4, hidden=2, num_blocks=Range(2, 30), calls=Range(200, 500)),
     )
-    sides = {"inputs": draw.draw_blocks, "run": calls.run_pool_script, "describe": draw.render_blocks}
-    return check_log(replay.replay_blocks, cases=cases, uses=(pool,), time_limit_s=4.0, **sides, **parts)
+    sides = {
+        "inputs": generators.draw_pool_script,
+        "run": calls.run_pool_script,
+        "describe": generators.render_pool_script,
+    }
+    return check_log(replay.replay_pool_script, cases=cases, uses=(pool,), time_limit_s=4.0, **sides, **check_fields)
 
 
-def _make_manager_check(manager: str, *, situations: dict[str, Any], **parts: Any) -> Check:
+def _make_manager_check(manager: str, *, situations: dict[str, Any], **check_fields: Any) -> Check:
     sizes = {"manager": manager, "num_blocks": Range(2, 14), "block_size": Range(1, 4), "sequences": Range(1, 6)}
     sizes |= {"longest": Range(1, 24), "calls": Range(50, 150)}
     few = {"num_blocks": 6, "block_size": 3, "sequences": 2, "longest": 9, "calls": 12}
@@ -39,8 +42,12 @@ def _make_manager_check(manager: str, *, situations: dict[str, Any], **parts: An
         *(Case(name, {**sizes, **of_kind}) for name, of_kind in {"a few calls": few, **situations}.items()),
         *draw_cases(sizes, public=8, hidden=2, **larger),
     )
-    sides = {"inputs": draw.draw_tables, "run": calls.run_manager_script, "describe": draw.render_tables}
-    return check_log(replay.replay_tables, cases=cases, uses=("Sequence", manager), **sides, **parts)
+    sides = {
+        "inputs": generators.draw_manager_script,
+        "run": calls.run_manager_script,
+        "describe": generators.render_manager_script,
+    }
+    return check_log(replay.replay_manager_script, cases=cases, uses=("Sequence", manager), **sides, **check_fields)
 
 
 DEFAULT_WORKLOAD = {
@@ -55,45 +62,53 @@ DEFAULT_WORKLOAD = {
     "over": Range(0, 40),
     "aborted": Range(0, 5),
 }
-"""Ranges of a load's parameters; see `generators.draw_load`."""
+"""Ranges of a workload's parameters; see `generators.draw_workload`."""
 LARGER = {"requests": Range(20, 50), "prompt": Range(1, 30), "seqs": Range(2, 24)}
-TOGETHER = {"over": 0, "aborted": 0}
-CROWD = {**TOGETHER, "requests": 40, "seqs": Range(18, 24), "memory": 12, "budget": 60}
-FEW = {**TOGETHER, "requests": 3, "prompt": 6, "output": 6, "memory": 8, "seqs": 2}
-ROOM = {**TOGETHER, "seqs": 4, "memory": 30}
-DECODING = {**TOGETHER, "requests": 24, "seqs": Range(8, 12), "budget": 60, "memory": Range(2, 4), "equal": 1}
+ALL_AT_ONCE = {"over": 0, "aborted": 0}
+"""Requests that arrive at once, none of them aborted."""
+CROWD = {**ALL_AT_ONCE, "requests": 40, "seqs": Range(18, 24), "memory": 12, "budget": 60}
+FEW = {**ALL_AT_ONCE, "requests": 3, "prompt": 6, "output": 6, "memory": 8, "seqs": 2}
+AMPLE_BLOCKS = {**ALL_AT_ONCE, "seqs": 4, "memory": 30}
+DECODING = {**ALL_AT_ONCE, "requests": 24, "seqs": Range(8, 12), "budget": 60, "memory": Range(2, 4), "equal": 1}
 DECODING |= {"prompt": 4, "output": 16}
-COMPUTING = {**TOGETHER, "requests": 24, "seqs": 3, "budget": Range(0, 1), "memory": Range(3, 4), "prefixes": 0}
-COMPUTING |= {"prompt": 14, "output": 12}
+PREFILLING = {**ALL_AT_ONCE, "requests": 24, "seqs": 3, "budget": Range(0, 1), "memory": Range(3, 4), "prefixes": 0}
+PREFILLING |= {"prompt": 14, "output": 12}
 SITUATIONS = {
     "one request takes all memory": {"requests": Range(3, 12), "memory": 0, "prompt": 9, "output": 1, "aborted": 0},
     **{f"many decode, {size} tokens a block": {**DECODING, "block_size": size} for size in (1, 2, 4)},
-    **{f"a prompt is computed, {size} tokens a block": {**COMPUTING, "block_size": size} for size in (1, 2, 3)},
+    **{f"a prompt is computed, {size} tokens a block": {**PREFILLING, "block_size": size} for size in (1, 2, 3)},
 }
-"""Parameters of loads that run out of blocks in rare ways."""
+"""Parameters of workloads that run out of blocks in rare ways."""
 
 
-def _make_schedule_check(scheduler: str, sizes: dict[str, Any], situations: dict[str, Any], **parts: Any) -> Check:
-    """Return a check that replays a scheduler under loads; `sizes` and `situations` override DEFAULT_WORKLOAD."""
-    load = {"scheduler": scheduler, "manager": "BlockManager", **DEFAULT_WORKLOAD, **sizes}
-    uses = (load["manager"], "SchedulerConfig", scheduler)
+def _make_schedule_check(
+    scheduler: str, sizes: dict[str, Any], situations: dict[str, Any], **check_fields: Any
+) -> Check:
+    """Return a check that replays a scheduler under workloads; `sizes` and `situations` override DEFAULT_WORKLOAD."""
+    workload = {"scheduler": scheduler, "manager": "BlockManager", **DEFAULT_WORKLOAD, **sizes}
+    uses = (workload["manager"], "SchedulerConfig", scheduler)
     cases = (
-        *(Case(name, {**load, **of_kind}) for name, of_kind in {"three requests": FEW, **situations}.items()),
-        *draw_cases(load, public=8, hidden=2, **LARGER),
-        Case("many at once", {**load, **CROWD}, hidden=True),
+        *(Case(name, {**workload, **of_kind}) for name, of_kind in {"three requests": FEW, **situations}.items()),
+        *draw_cases(workload, public=8, hidden=2, **LARGER),
+        Case("many at once", {**workload, **CROWD}, hidden=True),
     )
-    return check_log(replay.replay_schedule, cases=cases, uses=uses, **SCHEDULE_KWARGS, **parts)
+    return check_log(replay.replay_schedule, cases=cases, uses=uses, **SCHEDULE_KWARGS, **check_fields)
 
 
-SCHEDULE_KWARGS = {"run": calls.schedule, "describe": draw.render_load, "inputs": draw.draw_load}
+SCHEDULE_KWARGS = {
+    "run": calls.run_scheduler,
+    "describe": generators.render_workload,
+    "inputs": generators.draw_workload,
+}
 STEP_TIME = (5e-3, 2e-4, 2e-7)
 """Seconds per step, per new token and per computed token."""
-USUAL = (20, 150), (5, 20)
+BURST_LENGTHS = (20, 150), (5, 20)
 """Ranges of prompt tokens and of output tokens in a burst."""
 LOOSE_SLO, TIGHT_SLO = ({"step_time": STEP_TIME, "slo": slo} for slo in ((2.0, 0.022), (0.3, 0.035)))
 """Step time with an SLO: TTFT and TPOT in seconds."""
-EXACT = (2.0**-8, 2.0**-12, 2.0**-22)
-ALONE = {"step_time": EXACT, "slo": (EXACT[0] + 100 * EXACT[1], 0.1)}
+EXACT_STEP_TIME = (2.0**-8, 2.0**-12, 2.0**-22)
+"""Step time in powers of two, so that sums are exact."""
+EXACT_SLO = {"step_time": EXACT_STEP_TIME, "slo": (EXACT_STEP_TIME[0] + 100 * EXACT_STEP_TIME[1], 0.1)}
 """SLO that a prompt of 100 tokens meets exactly if it is prefilled in one step, alone."""
 
 CHECKS = (
@@ -131,8 +146,8 @@ CHECKS = (
         "Scheduler",
         {"budget": Range(0, 3)},
         {
-            "admitted by name": {**ROOM, "requests": 6, "budget": 0, "admits": 2},
-            "equal prompts": {**ROOM, "requests": 12, "prompt": 3, "output": 5, "equal": 1, "prefixes": 1},
+            "admitted by name": {**AMPLE_BLOCKS, "requests": 6, "budget": 0, "admits": 2},
+            "equal prompts": {**AMPLE_BLOCKS, "requests": 12, "prompt": 3, "output": 5, "equal": 1, "prefixes": 1},
         },
         name="continuous",
         title="Continuous batching",
@@ -145,7 +160,7 @@ CHECKS = (
     _make_schedule_check(
         "ChunkedScheduler",
         {"prompt": Range(1, 24), "budget": Range(0, 6)},
-        {"room for all": {**ROOM, "requests": 16, "prompt": 9, "output": 9, "budget": 6}},
+        {"room for all": {**AMPLE_BLOCKS, "requests": 16, "prompt": 9, "output": 9, "budget": 6}},
         name="chunked",
         title="Chunked prefill",
         points=14,
@@ -159,14 +174,14 @@ CHECKS = (
         title="Steps until the first token",
         points=3,
         cases=(Case("small numbers", {"size": 9}), *draw_cases({"size": Range(20, 60)}, public=1, hidden=1)),
-        inputs=draw.draw_steps,
+        inputs=generators.draw_steps,
         run=calls.steps_to_first,
-        expect=draw.expect_steps,
+        expect=generators.expect_steps,
         compare=close,
         first_hint="What do the decoding sequences leave of each step, and what about a last chunk that is not full?",
         hint="Divide the prompt by what is left of each step, and round up.",
         uses=("steps_to_first",),
-        describe=draw.render_steps,
+        describe=generators.render_steps,
     ),
     Check(
         name="keys",
@@ -183,14 +198,14 @@ CHECKS = (
                 vocabulary=30_000,
             ),
         ),
-        inputs=draw.draw_hashes,
-        run=calls.hashes,
-        expect=draw.expect_hashes,
+        inputs=generators.draw_hashes,
+        run=calls.run_hash_blocks,
+        expect=generators.expect_hashes,
         compare=close,
         first_hint="Two sequences have the same block after different prefixes: are its hashes different?",
         hint="Go through the full blocks only; each hash is made of the hash before it and the tokens of its block.",
         uses=("hash_blocks",),
-        describe=draw.render_hashes,
+        describe=generators.render_hashes,
     ),
     _make_pool_check(
         "PrefixBlockPool",
@@ -235,7 +250,7 @@ CHECKS = (
     _make_schedule_check(
         "PreemptiveScheduler",
         {"manager": "PrefixBlockManager", "memory": Range(0, 7), "output": Range(4, 18)},
-        {"admitted by name": {**ROOM, "requests": 8, "budget": 60, "admits": 1}, **SITUATIONS},
+        {"admitted by name": {**AMPLE_BLOCKS, "requests": 8, "budget": 60, "admits": 1}, **SITUATIONS},
         name="preemptive",
         title="Preemption",
         points=14,
@@ -253,15 +268,15 @@ CHECKS = (
             Case("a long prompt", {"decodes": 1, "past": 20, "chunk": 6000}),
             *draw_cases({"decodes": 12, "past": 500, "chunk": 100}, public=2, hidden=1, decodes=60, chunk=300),
         ),
-        inputs=draw.draw_budgets,
+        inputs=generators.draw_budgets,
         run=calls.token_budget,
-        expect=draw.expect_budgets,
+        expect=generators.expect_budgets,
         compare=close,
         first_hint="Ask step_time about your answer, and about one token more: which of the two takes too long?",
         hint="A step has a part for each decoding sequence, and one for the chunk. Let the chunk grow until the step "
         "takes too long, then go back by one. The budget counts the decodes as well.",
         uses=("StepTime", "token_budget"),
-        describe=draw.render_budgets,
+        describe=generators.render_budgets,
     ),
     check_log(
         replay.replay_goodput,
@@ -270,8 +285,8 @@ CHECKS = (
         points=9,
         cases=(
             Case("long prompts among decodes", {"phases": [(28, 30, (20, 400), (15, 40))], **LOOSE_SLO}),
-            Case("a burst", {"phases": [(90, 70, *USUAL)], **TIGHT_SLO}),
-            Case("a burst, then calm", {"phases": [(110, 50, *USUAL), (20, 25, *USUAL)], **TIGHT_SLO}),
+            Case("a burst", {"phases": [(90, 70, *BURST_LENGTHS)], **TIGHT_SLO}),
+            Case("a burst, then calm", {"phases": [(110, 50, *BURST_LENGTHS), (20, 25, *BURST_LENGTHS)], **TIGHT_SLO}),
             Case("a burst of short and long prompts", {"phases": [(90, 90, (10, 400), (3, 8))], **TIGHT_SLO}),
             Case(
                 "many short prompts, then calm with longer ones",
@@ -285,14 +300,14 @@ CHECKS = (
                 "steps are too long anyway",
                 {"phases": [(30, 30, (20, 150), (1, 3))], "step_time": STEP_TIME, "slo": (2.0, 0.004)},
             ),
-            Case("in time to the last moment", {"phases": [(12, 2, (100, 101), (2, 9))], **ALONE}),
+            Case("in time to the last moment", {"phases": [(12, 2, (100, 101), (2, 9))], **EXACT_SLO}),
             Case(
                 "a burst of long prompts",
                 {"phases": [(60, 60, (20, 260), (5, 30))], "step_time": STEP_TIME, "slo": (0.5, 0.03)},
                 hidden=True,
             ),
         ),
-        **{**SCHEDULE_KWARGS, "inputs": draw.draw_traffic},
+        **{**SCHEDULE_KWARGS, "inputs": generators.draw_poisson_workload},
         first_hint="Which of the two objectives is missed more often, TTFT or TPOT?",
         hint="TPOT: let token_budget set the budget of each step. TTFT: order the waiting sequences, first by whether "
         "they can still be in time, then by what they cost the others.",

@@ -1,7 +1,7 @@
 """Generators of lab 11's cases, and oracles of its functions.
 
-`draw_…` returns the inputs of a case: a script of calls, which is made on the reference while it is drawn, or a load of
-requests. `render_…` returns a public case as code to paste into the notebook.
+`draw_…` returns the inputs of a case: a script of calls, which is made on the reference while it is drawn, or a
+workload of requests. `render_…` returns a public case as code to paste into the notebook.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_checks.sandboxed.serving import DOUBLE_SIZE_COUNT, VOCABULARY, alternate_list_tuple
+from mlsys_checks.sandboxed.serving import DOUBLE_SIZE_COUNT, VOCAB_SIZE, alternate_list_tuple
 from mlsys_checks.sandboxed.spec import Arrays, Case, Range
 from mlsys_checks.sandboxed.values import decode_value, encode_value
-from mlsys_checks.trusted.serving.replay import ReferencePool, ReferenceTables
+from mlsys_checks.trusted.serving.replay import ReferenceBlockManager, ReferencePool
 
 Rng = np.random.Generator
 MAX_SHOWN_CALLS = 14
@@ -29,7 +29,7 @@ def _as_inputs(case: dict[str, Any]) -> Arrays:
     return {"case": encode_value(case)}
 
 
-def draw_blocks(rng: Rng, case: Case) -> Arrays:
+def draw_pool_script(rng: Rng, case: Case) -> Arrays:
     """Draw a script of valid calls on a block pool.
 
     `cached`: all blocks are cached before the first drawn call. `reads`: how often num_free_blocks of a large pool is
@@ -80,7 +80,7 @@ def draw_blocks(rng: Rng, case: Case) -> Arrays:
     return _as_inputs({**sizes, "script": script})
 
 
-def render_blocks(arrays: Arrays) -> str:
+def render_pool_script(arrays: Arrays) -> str:
     """Render the first calls of a script and the counts after them."""
     case = decode_value(arrays["case"])
     name, given = case["pool"], 0
@@ -97,15 +97,19 @@ def render_blocks(arrays: Arrays) -> str:
     return "\n".join([*lines, f"print({counts}pool.num_free_blocks, other.num_free_blocks)"])
 
 
-def draw_tables(rng: Rng, case: Case) -> Arrays:
-    """Draw a script of valid calls on a block manager: computed tokens have blocks and are at most the prompt.
+def draw_manager_script(rng: Rng, case: Case) -> Arrays:
+    """Draw a script of valid calls on a block manager, which compute no more tokens than a sequence has slots for.
 
     `single`: every call is for at most one token, as in decode steps. `evicted`: two equal prompts are cached, their
     first block is evicted, and an equal prompt follows.
     """
     p = case.params
     prefix, size, num_blocks = p["manager"] == "PrefixBlockManager", p["block_size"], p["num_blocks"]
-    tables, prompts, script = ReferenceTables(num_blocks, size, prefix=prefix), list[list[int]](), list[list[Any]]()
+    tables, prompts, script = (
+        ReferenceBlockManager(num_blocks, size, enable_prefix_caching=prefix),
+        list[list[int]](),
+        list[list[Any]](),
+    )
 
     def add(call: str, *arguments: Any) -> None:
         script.append([call, *arguments])
@@ -119,9 +123,14 @@ def draw_tables(rng: Rng, case: Case) -> Arrays:
         tokens = rng.integers(0, 3, 3 * size + 1).tolist()
         prompts += [tokens, tokens, [3] * num_blocks * size, tokens]
         for call in (
-            *(("start", 0, 1), ("start", 1, 1), ("allocate_slots", 0, size, 0), ("allocate_slots", 1, 3 * size, 0)),
-            *(("mark_computed", 0, size), ("mark_computed", 1, 3 * size), ("free", 0), ("start", 2, 1)),
-            *(("allocate_slots", 2, (num_blocks - 3) * size, 0), ("start", 3, len(tokens))),
+            *(
+                ("allocate_prefix", 0, 1),
+                ("allocate_prefix", 1, 1),
+                ("allocate_slots", 0, size, 0),
+                ("allocate_slots", 1, 3 * size, 0),
+            ),
+            *(("mark_computed", 0, size), ("mark_computed", 1, 3 * size), ("free", 0), ("allocate_prefix", 2, 1)),
+            *(("allocate_slots", 2, (num_blocks - 3) * size, 0), ("allocate_prefix", 3, len(tokens))),
         ):
             add(*call)
     while len(script) < p["calls"]:
@@ -130,7 +139,7 @@ def draw_tables(rng: Rng, case: Case) -> Arrays:
             longest = p["longest"] if p.get("single") else 1 + draw(p["longest"] - 1)
             prompts.append(_draw_prompt(rng, prompts if prefix else [], longest))
             length = len(prompts[-1])
-            add("start", len(prompts) - 1, 1 + draw(length - 1) if rng.random() < 0.4 else length)
+            add("allocate_prefix", len(prompts) - 1, 1 + draw(length - 1) if rng.random() < 0.4 else length)
             continue
         i = int(rng.choice(seqs))
         if what < 0.55:
@@ -155,14 +164,16 @@ def _draw_prompt(rng: Rng, others: Sequence[list[int]], length: int) -> list[int
     return [*begins, *rng.integers(0, 2, max(length - len(begins), 0 if begins else 1)).tolist()]
 
 
-def render_tables(arrays: Arrays) -> str:
+def render_manager_script(arrays: Arrays) -> str:
     """Render the first calls of a script, and the block tables and counts after them."""
     case = decode_value(arrays["case"])
     prompts, lines = case["prompts"], [f"manager = {_render_manager(case)}"]
-    tables = ReferenceTables(case["num_blocks"], case["block_size"], prefix=case["manager"] == "PrefixBlockManager")
+    tables = ReferenceBlockManager(
+        case["num_blocks"], case["block_size"], enable_prefix_caching=case["manager"] == "PrefixBlockManager"
+    )
     lengths: dict[int, int] = {}
     for call, i, *arguments in case["script"][:MAX_SHOWN_CALLS]:
-        if call == "start":
+        if call == "allocate_prefix":
             lengths[i] = arguments[0]
             seq = f"Sequence({i}, {prompts[i][: lengths[i]]}, {lengths[i]}, {len(prompts[i])})"
             lines += [f"seq{i} = {seq}", f"print(manager.allocate_prefix(seq{i}))"]
@@ -238,31 +249,32 @@ def render_hashes(arrays: Arrays) -> str:
     return f"for token_ids in {prompts}:\n    {call}"
 
 
-def draw_load(rng: Rng, case: Case) -> Arrays:
+def draw_workload(rng: Rng, case: Case) -> Arrays:
     """Draw requests for a scheduler whose steps take one second each.
 
     Prompts have at most `prompt` tokens and outputs at most `output`; in a third of the draws, or if `equal`, exactly
-    as many. Requests arrive within `over` seconds, and `aborted` of ten are aborted. `memory`: tenths of the blocks
-    that the `seqs` largest requests need, but at least enough for the largest one. `prefixes`: number of shared
-    prefixes. `admits`: number of requests that are admitted explicitly before the first step; they fit.
+    as many. Requests arrive within `over` seconds, and `aborted` tenths of them are aborted. Blocks of `block_size`
+    tokens; `memory`: tenths of the blocks that the `seqs` largest requests need, but at least enough for the largest
+    one. `budget`: token budget above `max_num_seqs`, which is `seqs`. `prefixes`: number of shared prefixes. `admits`:
+    number of requests that are admitted explicitly before the first step; they fit.
     """
     p, n = case.params, case.params["requests"]
     equal = bool(p.get("equal")) or rng.random() < 1 / 3
     lengths, outputs = (
         [p[name]] * n if equal else rng.integers(1, p[name] + 1, n).tolist() for name in ("prompt", "output")
     )
-    common = [rng.integers(0, VOCABULARY, max(lengths)).tolist() for _ in range(p.get("prefixes", 0))]
+    common = [rng.integers(0, VOCAB_SIZE, max(lengths)).tolist() for _ in range(p.get("prefixes", 0))]
     prompts = []
     for length in lengths:
         begins = common[int(rng.integers(len(common)))][:length] if common and rng.random() < 0.9 else []
         begins = begins[: int(rng.integers(length + 1))] if rng.random() < 0.3 else begins
-        prompts.append([*begins, *rng.integers(0, VOCABULARY, length - len(begins)).tolist()])
+        prompts.append([*begins, *rng.integers(0, VOCAB_SIZE, length - len(begins)).tolist()])
     arrivals_s = np.sort(rng.integers(0, p.get("over", 0) + 1, n)).astype(float)
     aborted = rng.random(n) < (p.get("aborted", 0) / 10)
     leaves_s = np.where(aborted, arrivals_s + rng.integers(0, 15, n), math.inf)
     needs = [-(-(length + count - 1) // p["block_size"]) for length, count in zip(lengths, outputs, strict=True)]
     num_blocks = max(max(needs), sum(sorted(needs)[-p["seqs"] :]) * p["memory"] // 10)
-    return _as_load(
+    return _as_workload(
         p,
         num_blocks=num_blocks,
         config=(p["seqs"], p["seqs"] + p["budget"]),
@@ -275,17 +287,17 @@ def draw_load(rng: Rng, case: Case) -> Arrays:
     )
 
 
-def _as_load(p: Any, **load: Any) -> Arrays:
+def _as_workload(p: Any, **workload: Any) -> Arrays:
     names = {name: p[name] for name in ("scheduler", "manager", "block_size")}
-    max_steps = 4 * (sum(map(len, load["prompts"])) + sum(load["outputs"])) + 100
-    return _as_inputs({**names, "max_steps": max_steps, **load})
+    max_steps = 4 * (sum(map(len, workload["prompts"])) + sum(workload["outputs"])) + 100
+    return _as_inputs({**names, "max_steps": max_steps, **workload})
 
 
 TICK_S = 2.0**-40
 """Unit of step times and arrival times, a power of two so that sums are exact."""
 
 
-def draw_traffic(rng: Rng, case: Case) -> Arrays:
+def draw_poisson_workload(rng: Rng, case: Case) -> Arrays:
     """Draw Poisson arrivals in phases: number of requests, rate per second, ranges of prompt and output tokens."""
     p = case.params
     gaps_s = np.concatenate([rng.exponential(1 / rate, n) for n, rate, _, _ in p["phases"]])
@@ -293,13 +305,13 @@ def draw_traffic(rng: Rng, case: Case) -> Arrays:
         np.concatenate([rng.integers(sizes[i][0], sizes[i][1], sizes[0]) for sizes in p["phases"]]) for i in (2, 3)
     )
     arrivals_s = np.round((p.get("from_s", 0.0) + np.cumsum(gaps_s)) / TICK_S) * TICK_S
-    return _as_load(
+    return _as_workload(
         {"scheduler": "SLOScheduler", "manager": "BlockManager", "block_size": 16},
         num_blocks=400,
         config=(12, 2000),
         step_time=p["step_time"],
         slo=p["slo"],
-        prompts=[rng.integers(0, VOCABULARY, length).tolist() for length in lengths],
+        prompts=[rng.integers(0, VOCAB_SIZE, length).tolist() for length in lengths],
         outputs=outputs.tolist(),
         arrivals_s=arrivals_s.tolist(),
         leaves_s=[math.inf] * len(outputs),
@@ -307,21 +319,23 @@ def draw_traffic(rng: Rng, case: Case) -> Arrays:
     )
 
 
-def render_load(arrays: Arrays) -> str:
-    """Render the requests of a load and a scheduler that serves them."""
-    load = decode_value(arrays["case"])
-    requests = zip(*(load[name] for name in ("prompts", "outputs", "arrivals_s", "leaves_s")), strict=True)
+def render_workload(arrays: Arrays) -> str:
+    """Render the requests of a workload and a scheduler that serves them."""
+    workload = decode_value(arrays["case"])
+    requests = zip(*(workload[name] for name in ("prompts", "outputs", "arrivals_s", "leaves_s")), strict=True)
     lines = [
         f"    Request({prompt}, {count}, {arrival_s:g}, {leave_s:g})," for prompt, count, arrival_s, leave_s in requests
     ]
     lines = ["from math import inf", "requests = [", *lines, "]"]
-    made = f"scheduler = {load['scheduler']}({_render_manager(load)}, SchedulerConfig{tuple(load['config'])}"
-    if load["admits"]:
+    made = (
+        f"scheduler = {workload['scheduler']}({_render_manager(workload)}, SchedulerConfig{tuple(workload['config'])}"
+    )
+    if workload["admits"]:
         lines += [f"{made})", "seqs = [scheduler.add(one.prompt_token_ids, one.max_tokens) for one in requests]"]
-        lines += [f"print([scheduler.admit(seqs[i]) for i in {load['admits']}])"]
+        lines += [f"print([scheduler.admit(seqs[i]) for i in {workload['admits']}])"]
         lines += ["print({seq.seq_id: n for seq, n in scheduler.schedule().num_scheduled_tokens.items()})"]
-    elif "slo" in load:
-        lines += [f"step_time, slo = StepTime{tuple(load['step_time'])}, SLO{tuple(load['slo'])}"]
+    elif "slo" in workload:
+        lines += [f"step_time, slo = StepTime{tuple(workload['step_time'])}, SLO{tuple(workload['slo'])}"]
         lines += [f"{made}, step_time, slo)", "steps, times_s = simulate(scheduler, requests, step_time)"]
         lines += ["for request, times in zip(requests, times_s):"]
         lines += ["    tpot_s = (times[-1] - times[0]) / max(1, len(times) - 1)"]
@@ -354,8 +368,9 @@ def render_steps(arrays: Arrays) -> str:
 
 
 def draw_budgets(rng: Rng, case: Case) -> Arrays:
-    """Draw step times in ticks, and calls whose TPOT limit lies between two chunks, at one, just below, or too low.
+    """Draw step times in ticks, and calls with TPOT limits near the step time of some chunk.
 
+    A limit lies between the step times of n and n + 1 tokens, exactly at one, one tick below, or below all.
     Step times come in pairs, the second twice as long. Each call is followed by calls with one argument changed.
     """
     p, step_times, calls = case.params, list[dict[str, Any]](), list[Any]()

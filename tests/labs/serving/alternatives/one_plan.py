@@ -1,28 +1,29 @@
-"""Schedulers that draw up a plan first, of sequences with numbers of tokens, and turn it into an output at the end."""
+"""Correct alternative solution that every check must accept: schedulers that plan a step before its output."""
 
 
 class Scheduler:
     def __init__(self, block_manager, config):
-        self.block_manager, self.config, self.now_s, self.num_steps = block_manager, config, 0.0, 0
-        self.all = []  # in the order of arrival
+        self.block_manager, self.config, self.now_s, self.num_added = block_manager, config, 0.0, 0
+        self.sequences = []  # in the order of arrival
         self.admitted = set()
 
     @property
     def running(self):
-        return [seq for seq in self.all if seq in self.admitted]
+        return [seq for seq in self.sequences if seq in self.admitted]
 
     @property
     def waiting(self):
-        return [seq for seq in self.all if seq not in self.admitted]
+        return [seq for seq in self.sequences if seq not in self.admitted]
 
     @property
     def is_idle(self):
-        return not self.all
+        return not self.sequences
 
     def add(self, prompt_token_ids, max_tokens):
         token_ids = list(prompt_token_ids)
-        self.all.append(Sequence(self.num_steps, token_ids, len(token_ids), max_tokens, self.now_s))
-        return self.all[-1]
+        self.sequences.append(Sequence(self.num_added, token_ids, len(token_ids), max_tokens, self.now_s))
+        self.num_added += 1
+        return self.sequences[-1]
 
     def update_from_output(self, output, token_ids):
         for seq, count in output.num_scheduled_tokens.items():
@@ -32,7 +33,7 @@ class Scheduler:
             seq.token_ids.extend(sampled)
 
     def finish(self, seq):
-        self.all.remove(seq)
+        self.sequences.remove(seq)
         self.leave(seq)
 
     def leave(self, seq):
@@ -135,5 +136,5 @@ class SLOScheduler(PreemptiveScheduler):
         waiting, late = self.waiting, self.now_s - self.slo.ttft_s
         in_time = [seq for seq in waiting if seq.arrival_s > late]
         rest = [seq for seq in waiting if seq.arrival_s <= late]
-        self.all = running + sorted(in_time, key=lambda seq: len(seq.token_ids)) + rest
+        self.sequences = running + sorted(in_time, key=lambda seq: len(seq.token_ids)) + rest
         return super().schedule()

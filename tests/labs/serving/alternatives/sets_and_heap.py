@@ -1,4 +1,7 @@
-"""Other data structures: sets, a heap and a clock in place of lists, token ids for hashes, blocks taken one by one."""
+"""Correct alternative solution that every check must accept: block pools made of sets and a heap.
+
+Token ids take the place of hashes, and blocks are allocated one by one.
+"""
 
 import heapq
 
@@ -72,20 +75,20 @@ def hash_blocks(token_ids, block_size):
 class PrefixBlockPool(BlockPool):
     def __init__(self, num_blocks):
         super().__init__(num_blocks)
-        self.blank, self.hash_of, self.block_of = set(self.unused), [None] * num_blocks, {}
-        self.freed, self.time, self.leaving = [0] * num_blocks, 0, []
+        self.uncached_free, self.hash_of, self.block_of = set(self.unused), [None] * num_blocks, {}
+        self.freed, self.time, self.eviction_heap = [0] * num_blocks, 0, []
 
     def allocate(self):
         if not self.unused:
             raise ValueError("no block is left")
-        block = self.blank.pop() if self.blank else self.evict()
+        block = self.uncached_free.pop() if self.uncached_free else self.evict()
         self.unused.remove(block)
         self.ref_cnt[block] = 1
         return block
 
     def evict(self):
         while True:
-            time, block = heapq.heappop(self.leaving)
+            time, block = heapq.heappop(self.eviction_heap)
             if block in self.unused and self.freed[block] == time:
                 del self.block_of[self.hash_of[block]]
                 self.hash_of[block] = None
@@ -96,11 +99,11 @@ class PrefixBlockPool(BlockPool):
         if block not in self.unused:
             return
         if self.hash_of[block] is None:
-            self.blank.add(block)
+            self.uncached_free.add(block)
         else:
             self.time += 1
             self.freed[block] = self.time
-            heapq.heappush(self.leaving, (self.time, block))
+            heapq.heappush(self.eviction_heap, (self.time, block))
 
     def cache(self, block, block_hash):
         if self.get_cached_block(block_hash) is None and self.hash_of[block] is None:
