@@ -62,6 +62,10 @@ def _make_check(inputs: Callable[..., Arrays], cases: tuple[Case, ...], **parts:
     return Check(inputs=inputs, cases=cases, describe=draw.render_calls, **sides, **parts)
 
 
+def _of(function: str, *given: str, **sizes: Any) -> dict[str, Any]:
+    return {**MODEL, "function": function, "given": given, **sizes}
+
+
 def _cases(
     named: Mapping[str, Mapping[str, Any]], sizes: dict[str, Any], *, public: int, hidden: int
 ) -> tuple[Case, ...]:
@@ -77,6 +81,9 @@ TINY = {"kv_heads": 1, "group": 1, "n_layers": 1, "head_dim": 2, "d_model": 3, "
 """Some 200 parameters: of rounded shards, one device more need not make the largest smaller."""
 MANY = {**DEVICES, "zero_stage": 3, "even": 16}
 SERVED = {**MODEL, "kind": "llama", "tokens": Range(1, 100)}
+STEP = _of("step_products", "forward_products")
+UNITS = _of("elementwise_units", "parameters", kind="small")
+DECODE = _of("decode_work", "parameters", "forward_products", "kv_cache_bytes", tokens=Range(1, 100))
 OFFERS = ((2, 1, 1000), (1, 2, 3), (1, 1, 1), (1, 0.25, 0.5))
 """Memory, speeds and price of machines next to the third, which is the cheapest for a token."""
 FREE = ((1, 1, 1), (1, 1, 0), (1, 2, 0), (1, 1, 2))
@@ -164,14 +171,14 @@ CHECKS = (
         uses=("TransformerConfig", "Parameters", "parameters"),
     ),
     _make_check(
-        draw.draw_products,
+        draw.draw_sized,
         _cases(
             {
-                "a GPT-2": {**GPT2, **PLAIN},
-                "a Llama with grouped heads": {**LLAMA, **GROUPED},
-                "the small model of Task 5": SMALL,
+                "a GPT-2": _of("forward_products", **PLAIN, kind="gpt2"),
+                "a Llama with grouped heads": _of("forward_products", **GROUPED, kind="llama"),
+                "the small model of Task 5": _of("forward_products", kind="small"),
             },
-            MODEL,
+            _of("forward_products"),
             public=3,
             hidden=1,
         ),
@@ -275,14 +282,14 @@ CHECKS = (
         uses=("TransformerConfig", "states", "activation_bytes", "training_memory", "fewest_devices"),
     ),
     _make_check(
-        draw.draw_step,
+        draw.draw_sized,
         _cases(
             {
-                "the small model": {**SMALL, **PLAIN},
-                "as many tokens as a head is wide": {**SMALL, "as_wide": True},
-                "a Llama with grouped heads": {**LLAMA, **GROUPED},
+                "the small model": {**STEP, **PLAIN, "kind": "small"},
+                "as many tokens as a head is wide": {**STEP, "kind": "small", "as_wide": True},
+                "a Llama with grouped heads": {**STEP, **GROUPED, "kind": "llama"},
             },
-            MODEL,
+            STEP,
             public=2,
             hidden=1,
         ),
@@ -295,13 +302,8 @@ CHECKS = (
         uses=("TransformerConfig", "forward_products", "step_products"),
     ),
     _make_check(
-        draw.draw_units,
-        _cases(
-            {"the small model": {**SMALL, **PLAIN}, "one token": {**SMALL, "tokens": 1, "batch": 1}},
-            SMALL,
-            public=2,
-            hidden=1,
-        ),
+        draw.draw_sized,
+        _cases({"the small model": {**UNITS, **PLAIN}, "one token": {**UNITS, "tokens": 1}}, UNITS, public=2, hidden=1),
         name="elementwise_units",
         title="Elementwise work of the small model",
         points=3,
@@ -346,14 +348,14 @@ CHECKS = (
         uses=("TransformerConfig", "count_parameters", "kv_cache_bytes", "largest_batch"),
     ),
     _make_check(
-        draw.draw_decode,
+        draw.draw_sized,
         _cases(
             {
-                "a GPT-2, tied": {**SERVED, **PLAIN, "kind": "gpt2"},
-                "a Llama with grouped heads": {**SERVED, **GROUPED},
-                "the first token": {**SERVED, "tokens": 1},
+                "a GPT-2, tied": {**DECODE, **PLAIN, "kind": "gpt2"},
+                "a Llama with grouped heads": {**DECODE, **GROUPED, "kind": "llama"},
+                "the first token": {**DECODE, "tokens": 1},
             },
-            {**SERVED, "kind": "any"},
+            DECODE,
             public=3,
             hidden=1,
         ),

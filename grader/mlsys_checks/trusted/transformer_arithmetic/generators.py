@@ -357,11 +357,20 @@ def parameters(config: Config) -> dict[str, int]:
     return counted
 
 
-def draw_products(rng: Rng, case: Case) -> Arrays:
-    """Draw a model, and tokens and sequences to send through it; tokens may exceed the context."""
-    p, name = case.params, "forward_products"
-    asked = [(name, "config", p["tokens"], p["batch"]), (name, "config", p["tokens"])]
-    return _as_inputs([*asked, (name, "other", p["tokens"], p["batch"])], config=draw_config(rng, p))
+def draw_sized(rng: Rng, case: Case) -> Arrays:
+    """Draw a model, and tokens and sequences to send through it, for a function of these three.
+
+    Tokens may exceed the context. `as_wide`: as many tokens as a head is wide. `given`: earlier functions that the
+    function may call, of the model alone, of the same tokens or (`decode`) of one token.
+    """
+    p, config = case.params, draw_config(rng, case.params)
+    tokens, batch = p["head_dim"] if p.get("as_wide") else p["tokens"], p["batch"]
+    sizes = [("config", tokens, batch), ("config", tokens), ("other", tokens, batch)]
+    given: list[tuple[Any, ...]] = []
+    for name, model, some in itertools.product(p.get("given", ()), ("config", "other"), (1, batch)):
+        earlier = (1 if p["function"] == "decode_work" and name == "forward_products" else tokens, some)
+        given.append((name, model, *(() if name == "parameters" else earlier)))
+    return _as_inputs([(p["function"], *size) for size in sizes], given=given, config=config)
 
 
 def draw_training(rng: Rng, case: Case) -> Arrays:
@@ -494,27 +503,9 @@ def fewest_devices(
 # --- task 5: the time of a step ---------------------------------------------------------------------------------------
 
 
-def draw_step(rng: Rng, case: Case) -> Arrays:
-    """Draw a model, and tokens and sequences of a training step; `as_wide`: as many tokens as a head is wide."""
-    p = case.params
-    tokens, config = p["head_dim"] if p.get("as_wide") else p["tokens"], draw_config(rng, case.params)
-    sizes = [("config", tokens, p["batch"]), ("config", tokens), ("other", tokens, p["batch"])]
-    given = [("forward_products", model, tokens, p["batch"]) for model in ("config", "other")]
-    given += [("forward_products", "config", tokens, 1)]
-    return _as_inputs([("step_products", *size) for size in sizes], given=given, config=config)
-
-
 def step_products(config: Config, tokens: int, batch: int) -> list[Product]:
     """The products of a forward and a backward pass as torch runs them."""
     return [("a product", *row[1:]) for row in oracle.run_products(config, tokens, batch, backward=True)]
-
-
-def draw_units(rng: Rng, case: Case) -> Arrays:
-    """Draw a model of Task 5's kind, and tokens and sequences of a step."""
-    p, name = case.params, "elementwise_units"
-    asked = [(name, "config", p["tokens"], p["batch"]), (name, "config", p["tokens"])]
-    asked += [(name, "other", p["tokens"], p["batch"])]
-    return _as_inputs(asked, given=[("parameters", "config"), ("parameters", "other")], config=draw_config(rng, p))
 
 
 def elementwise_units(config: Config, tokens: int, batch: int) -> int:
@@ -579,18 +570,6 @@ def largest_batch(config: Config, tokens: int, memory_bytes: float) -> int:
     while held + (number + 1) * each <= memory_bytes:
         number += 1
     return number
-
-
-def draw_decode(rng: Rng, case: Case) -> Arrays:
-    """Draw a model, sequences and their tokens, 1 for the first token."""
-    p, name = case.params, "decode_work"
-    tokens, batch = p["tokens"], p["batch"]
-    asked = [(name, "config", tokens, batch), (name, "config", tokens), (name, "other", tokens, batch)]
-    models = ("config", "other")
-    given: list[tuple[Any, ...]] = [("parameters", model) for model in models]
-    for model, some in itertools.product(models, (1, batch)):
-        given += [("forward_products", model, 1, some), ("kv_cache_bytes", model, tokens, some)]
-    return _as_inputs(asked, given=given, config=draw_config(rng, p))
 
 
 def decode_work(config: Config, tokens: int, batch: int) -> tuple[int, int]:
