@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from itertools import starmap
 from typing import Any
 
 from mlsys_checks.sandboxed.inputs import unchanged
@@ -125,14 +124,12 @@ REFUSED = "ValueError"
 
 
 def _explain(code: str, name: str) -> str:
-    if name == "parse_einsum":
-        return f"an answer to {code}, or a ValueError if letters and shapes do not fit together"
-    if name == "best_first_pair":
-        return (
-            f"an answer to {code}; if parse_einsum refuses, best_first_pair made an einsum of two operands that does "
-            "not fit: look at the letters and the shape of the intermediate"
-        )
-    return f"an answer to {code}"
+    more = {
+        "parse_einsum": ", or a ValueError if letters and shapes do not fit together",
+        "best_first_pair": "; if parse_einsum refuses, best_first_pair made an einsum of two operands that does not "
+        "fit: look at the letters and the shape of the intermediate",
+    }
+    return f"an answer to {code}{more.get(name, '')}"
 
 
 # --- right answers of earlier functions -------------------------------------------------------------------------------
@@ -205,13 +202,13 @@ def _read_parse(code: str, value: Any) -> Arrays:
         got = describe_value(value)
         raise InputError(f"{code} returned something else", got=got, expected="(operands, output, sizes)")
     operands, output, sizes = value
-    found = {letter: int(decode_text(count(f"the size of {letter}", sizes[letter]))) for letter in sorted(sizes)}
+    found = {letter: _integer(f"the size of {letter}", sizes[letter]) for letter in sorted(sizes)}
     return {code: encode_text((list(operands), output, found))}
 
 
 def _read_order(code: str, value: Any) -> Arrays:
     first, flops = pair(code, value, "pair", "FLOPs")
-    places = (int(decode_text(count("a position", place))) for place in pair("the pair", first, "i", "j"))
+    places = (_integer("a position", place) for place in pair("the pair", first, "i", "j"))
     return {f"{code}: pair": encode_text(tuple(places)), f"{code}: FLOPs": count(f"{code}: FLOPs", flops)}
 
 
@@ -224,18 +221,16 @@ def _read_fields(kind: str, names: tuple[str, ...], code: str, value: Any) -> Ar
 
 def _read_products(code: str, value: Any) -> Arrays:
     """Read products as text, by name; those of one name and shape are added up."""
-    rows = _product_rows(code, value)
-    found: dict[str, dict[tuple[int, ...], int]] = {}
-    for name, times, *shape in rows:
+    found: dict[str, dict[tuple[int, int, int], int]] = {}
+    for name, times, *shape in _product_rows(code, value):
+        m, k, n = shape
         shapes = found.setdefault(name, {})
-        shapes[tuple(shape)] = shapes.get(tuple(shape), 0) + times
-    texts = {name: "; ".join(starmap(_write_product, sorted(shapes.items()))) for name, shapes in found.items()}
+        shapes[m, k, n] = shapes.get((m, k, n), 0) + times
+    texts = {
+        name: "; ".join(f"{times} × ({m}, {k}) by ({k}, {n})" for (m, k, n), times in sorted(shapes.items()))
+        for name, shapes in found.items()
+    }
     return {f'{code}: "{name}"': encode_text(text) for name, text in texts.items()}
-
-
-def _write_product(shape: tuple[int, ...], times: int) -> str:
-    m, k, n = shape
-    return f"{times} × ({m}, {k}) by ({k}, {n})"
 
 
 def _read_shapes(code: str, value: Any) -> Arrays:
@@ -265,10 +260,6 @@ def _integer(name: str, value: Any) -> int:
     return int(decode_text(count(name, value)))
 
 
-def _read_devices(code: str, value: Any) -> Arrays:
-    return {code: encode_text(None) if value is None else count(code, value)}
-
-
 def _read_work(code: str, value: Any) -> Arrays:
     flops, size_bytes = pair(code, value, "FLOPs", "bytes")
     return {f"{code}: FLOPs": count("FLOPs", flops), f"{code}: bytes": count("bytes", size_bytes)}
@@ -284,26 +275,19 @@ def _read_choice(code: str, value: Any) -> Arrays:
     return {**words, f"{code}.batch": count("batch", value.batch), **numbers}
 
 
-def _read_count(code: str, value: Any) -> Arrays:
-    return {code: count(code, value)}
-
-
-def _read_number(code: str, value: Any) -> Arrays:
-    return {code: number(code, value)}
-
-
 PARAMETERS = ("embedding", "position", "attention", "mlp", "norm", "head")
 STATES = ("weights", "gradients", "master", "moments")
+FLOATS = ("attention_share", "attention_crossover", "predict_training_step_s")
 READERS: Mapping[str, Callable[[str, Any], Arrays]] = {
-    **dict.fromkeys(ARGUMENTS, _read_count),
+    **dict.fromkeys(ARGUMENTS, lambda code, value: {code: count(code, value)}),
+    **dict.fromkeys(FLOATS, lambda code, value: {code: number(code, value)}),
     "parse_einsum": _read_parse,
     "best_first_pair": _read_order,
     "parameters": partial(_read_fields, "Parameters", PARAMETERS),
     "states": partial(_read_fields, "States", STATES),
     "forward_products": _read_products,
     "step_products": _read_shapes,
-    **dict.fromkeys(("attention_share", "attention_crossover", "predict_training_step_s"), _read_number),
-    "fewest_devices": _read_devices,
+    "fewest_devices": lambda code, value: {code: encode_text(None) if value is None else count(code, value)},
     "decode_work": _read_work,
     "choose_machine": _read_choice,
 }

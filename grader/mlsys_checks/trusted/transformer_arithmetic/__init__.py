@@ -29,15 +29,9 @@ MODEL = {
 }
 """Ranges of a model's sizes, and of the sequences that it gets; see `generators.draw_config`."""
 PLAIN = {
-    **{
-        "n_layers": 2,
-        "kv_heads": 2,
-        "group": 2,
-        "head_dim": Range(3, 6),
-        "d_model": Range(7, 16),
-        "d_ff": Range(17, 30),
-    },
-    **{"vocab_size": Range(31, 60), "context": Range(5, 9), "tokens": Range(2, 4), "batch": Range(2, 4)},
+    **dict.fromkeys(("n_layers", "kv_heads", "group"), 2),
+    **{"head_dim": Range(3, 6), "d_model": Range(7, 16), "d_ff": Range(17, 30), "vocab_size": Range(31, 60)},
+    **{"context": Range(5, 9), "tokens": Range(2, 4), "batch": Range(2, 4)},
 }
 """Sizes of the cases that come first: small, and no two of them equal but by chance."""
 GPT2, LLAMA, SMALL = ({**MODEL, "kind": kind} for kind in ("gpt2", "llama", "small"))
@@ -81,6 +75,7 @@ TINY = {"kv_heads": 1, "group": 1, "n_layers": 1, "head_dim": 2, "d_model": 3, "
 """Some 200 parameters: of rounded shards, one device more need not make the largest smaller."""
 MANY = {**DEVICES, "zero_stage": 3, "even": 16}
 SERVED = {**MODEL, "kind": "llama", "tokens": Range(1, 100)}
+ROOM = {**SERVED, "fits": (15, 300)}
 STEP = _of("step_products", "forward_products")
 UNITS = _of("elementwise_units", "parameters", kind="small")
 DECODE = _of("decode_work", "parameters", "forward_products", "kv_cache_bytes", tokens=Range(1, 100))
@@ -159,8 +154,9 @@ CHECKS = (
         (
             Case("Llama 3 8B", {"published": LLAMA_8B}),
             Case("a large one of untidy sizes", {"published": LARGE}),
-            *_cases({"grouped heads": {**LLAMA, **GROUPED}}, LLAMA, public=2, hidden=1),
-            Case("any model with grouped heads", {**MODEL, **GROUPED}, hidden=True),
+            Case("grouped heads", {**LLAMA, **GROUPED}),
+            Case("tied, with biases", {**LLAMA, **PLAIN, "kind": "tied"}),
+            *_cases({}, {**MODEL, "kind": "swiglu"}, public=2, hidden=2),
         ),
         name="parameters_llama",
         title="Parameters of Llama models",
@@ -372,18 +368,15 @@ CHECKS = (
     _make_check(
         draw.draw_machines,
         (
-            Case("one machine", {**SERVED, **PLAIN, "fits": (15, 300)}),
-            Case("both times are equal", {**SERVED, "fits": (15, 300), "equal": True}),
-            Case(
-                "neither the largest nor the fastest nor the cheapest hour",
-                {**SERVED, "fits": (15, 300), "offers": OFFERS},
-            ),
-            Case("one is a little cheaper", {**SERVED, "fits": (15, 300), "offers": ((1, 1, 1), (1, 1, 0.999999))}),
-            Case("two that cost nothing", {**SERVED, "fits": (15, 300), "offers": FREE}),
-            Case("room for one sequence", {**SERVED, "fits": (15, 16)}),
-            Case("none fits", {**SERVED, "machines": 3, "fits": (-50, 9)}),
-            Case("no machine at all", {**SERVED, "machines": 0}),
-            Case("each is there twice", {**SERVED, "machines": 3, "fits": (15, 300), "twice": 3}),
+            Case("one machine", {**ROOM, **PLAIN}),
+            Case("both times are equal", {**ROOM, "equal": True}),
+            Case("neither the largest nor the fastest nor the cheapest hour", {**ROOM, "offers": OFFERS}),
+            Case("one is a little cheaper", {**ROOM, "offers": ((1, 1, 1), (1, 1, 0.999999))}),
+            Case("two that cost nothing", {**ROOM, "offers": FREE}),
+            Case("room for one sequence", {**ROOM, "fits": (15, 16)}),
+            Case("none fits", {**ROOM, "machines": 3, "fits": (-50, 9)}),
+            Case("no machine at all", {**ROOM, "machines": 0}),
+            Case("each is there twice", {**ROOM, "machines": 3, "twice": 3}),
             *draw_cases({**SERVED, "machines": Range(1, 6)}, public=5, hidden=2, kind="any", machines=9),
         ),
         name="choose_machine",

@@ -32,6 +32,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "layer norms": {"norm": "layer"},
     "llama": {"position": "rotary", "norm": "rms", "activation": "swiglu", **dict.fromkeys(FLAGS, False)},
     "small": {"position": "learned", "norm": "rms", "activation": "relu", **dict.fromkeys(FLAGS, False), "group": 1},
+    "swiglu": {"norm": "rms", "activation": "swiglu"},
+    "tied": {"norm": "rms", "activation": "swiglu", "tied": True, "qkv_bias": True, "mlp_bias": True},
     "any": {},
 }
 """Choices and flags of a kind of model; those that it leaves open are drawn."""
@@ -385,7 +387,7 @@ def draw_training(rng: Rng, case: Case) -> Arrays:
 
 def training_flops(config: Config, total_tokens: int) -> int:
     """FLOPs of the forward and backward pass of a sequence as torch runs them, times the number of sequences."""
-    rows = oracle.run_products(config, config["context"], 1, backward=True)
+    rows = oracle.run_products(config, config["context"], 1, 0, True)
     return total_tokens // config["context"] * sum(2 * times * m * k * n for _, times, m, k, n in rows)
 
 
@@ -505,7 +507,7 @@ def fewest_devices(
 
 def step_products(config: Config, tokens: int, batch: int) -> list[Product]:
     """The products of a forward and a backward pass as torch runs them."""
-    return [("a product", *row[1:]) for row in oracle.run_products(config, tokens, batch, backward=True)]
+    return [("a product", *row[1:]) for row in oracle.run_products(config, tokens, batch, 0, True)]
 
 
 def elementwise_units(config: Config, tokens: int, batch: int) -> int:
@@ -574,7 +576,7 @@ def largest_batch(config: Config, tokens: int, memory_bytes: float) -> int:
 
 def decode_work(config: Config, tokens: int, batch: int) -> tuple[int, int]:
     """FLOPs of a decode step as torch runs it, and bytes of the weights that multiply or scale and of the cache."""
-    ran = oracle.run_products(config, 1, 1, past=tokens - 1)  # of one sequence: no other takes part in it
+    ran = oracle.run_products(config, 1, 1, tokens - 1)  # of one sequence: no other takes part in it
     looked_up = {"position.weight"} | (set() if config["tied"] else {"embedding.weight"})
     read = sum(one.nbytes for name, one in weights_of(config).named_parameters() if name not in looked_up)
     flops = batch * sum(2 * times * m * k * n for _, times, m, k, n in ran)

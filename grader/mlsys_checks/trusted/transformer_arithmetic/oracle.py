@@ -8,8 +8,7 @@ own autograd saves. None of it knows a closed form.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any
@@ -163,40 +162,32 @@ class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-@contextmanager
-def _record_products(decoder: Decoder) -> Iterator[_Products]:
-    with _Products() as products:
-        decoder.note = partial(setattr, products, "name")
-        yield products
+def _remember(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Remember what a function returned for a configuration and sizes."""
+
+    @lru_cache(maxsize=256)
+    def of_fields(fields: tuple[tuple[str, Any], ...], *sizes: int) -> Any:
+        return function(dict(fields), *sizes)
+
+    return lambda config, *sizes: of_fields(tuple(config.items()), *sizes)
 
 
+@_remember
 def weights_of(config: Config) -> Decoder:
     """A model's transformer without storage: its weights have shapes only."""
-    return _weights_of(tuple(config.items()))
+    return Decoder(SimpleNamespace(**config), META)
 
 
-@lru_cache(maxsize=16)
-def _weights_of(fields: tuple[tuple[str, Any], ...]) -> Decoder:
-    return Decoder(SimpleNamespace(**dict(fields)), META)
-
-
-def run_products(
-    config: Config, tokens: int, batch: int, *, past: int = 0, backward: bool = False
-) -> tuple[Product, ...]:
+@_remember
+def run_products(config: Config, tokens: int, batch: int, past: int = 0, backward: bool = False) -> list[Product]:
     """Every product of a forward pass, or of a whole training step, as torch runs it."""
-    return _run_products(tuple(config.items()), tokens, batch, past, backward)
-
-
-@lru_cache(maxsize=256)
-def _run_products(
-    fields: tuple[tuple[str, Any], ...], tokens: int, batch: int, past: int, backward: bool
-) -> tuple[Product, ...]:
-    decoder = Decoder(SimpleNamespace(**dict(fields)), CPU)
-    with torch.set_grad_enabled(backward), _record_products(decoder) as products:
+    decoder, products = Decoder(SimpleNamespace(**config), CPU), _Products()
+    decoder.note = partial(setattr, products, "name")
+    with torch.set_grad_enabled(backward), products:
         logits = decoder(tokens, batch, past=past)
         if backward:
             logits.sum().backward()
-    return tuple(products.rows)
+    return products.rows
 
 
 def forward_products(config: Config, tokens: int, batch: int = 1) -> list[Product]:
@@ -215,7 +206,7 @@ def forward_products(config: Config, tokens: int, batch: int = 1) -> list[Produc
     return listed
 
 
-def _sum_products(rows: tuple[Product, ...]) -> list[Product]:
+def _sum_products(rows: list[Product]) -> list[Product]:
     """Products with those of one name and shape added up."""
     times: dict[tuple[str, int, int, int], int] = {}
     for name, count, m, k, n in rows:
@@ -243,17 +234,13 @@ def _kept_of_one(config: Config, tokens: int) -> dict[str, int]:
     return {"none": whole, "selective": whole - others * scores, "full": whole - others * (of_a_layer - inputs)}
 
 
+@_remember
 def _saved_bytes(config: Config, tokens: int) -> int:
     """Bytes that torch's autograd saves in a forward pass up to the loss; weights, ids and one number a row aside.
 
     What runs is in float32, and its loss in float64: bf16 and a loss in fp32 would be half of either.
     """
-    return _count_saved(tuple(config.items()), tokens)
-
-
-@lru_cache(maxsize=64)
-def _count_saved(fields: tuple[tuple[str, Any], ...], tokens: int) -> int:
-    decoder = Decoder(SimpleNamespace(**dict(fields)), CPU)
+    decoder = Decoder(SimpleNamespace(**config), CPU)
     weights = {parameter.untyped_storage()._cdata for parameter in decoder.parameters()}
     kept: dict[int, torch.Tensor] = {}
 
