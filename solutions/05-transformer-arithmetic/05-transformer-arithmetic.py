@@ -610,8 +610,9 @@ for config, hours in reported_hours.items():
     print(f"{rule / total:.1%}; {total / (hours * 3600 * a100):.0%} of peak reached")
 
 # %% [markdown]
-# The rule misses attention and counts an embedding that multiplies nothing; for these models both errors are small.
-# The fraction of peak is called **model FLOPs utilization** (MFU). Half of peak is a good value for a large run.
+# The rule misses the scores and weighted sums, and counts an embedding that multiplies nothing. Here it finds about
+# nine tenths of the FLOPs; the longer the sequences, the less. The fraction of peak is called **model FLOPs
+# utilization** (MFU). Nearly half of peak is a good value for a large run.
 #
 # ## Task 4 · A memory plan
 #
@@ -1117,8 +1118,8 @@ print(f"predicted: {predicted_s * 1e3:.0f} ms per step")
 check.predict(guess, 100 * elementwise_s / predicted_s, "% elementwise work")
 
 # %% [markdown]
-# Elementwise work does a tiny fraction of the FLOPs and takes a large part of the time: that is why kernels are fused.
-# Now the model itself. Your code's prediction is judged like a guess.
+# Elementwise work does hardly any FLOPs and still takes a good part of the time: that is why kernels are fused. Now the
+# model itself. Your code's prediction is judged like a guess.
 
 # %%
 torch.manual_seed(0)

@@ -2,6 +2,7 @@
 
 A case arrives as JSON in the array `case`: `configs`, `machines` and `rates` are objects that arguments refer to by
 name, `calls` lists (function, arguments, keyword arguments), and `given` (function, all of its arguments, answer).
+Keyword arguments of all calls may be in `plan` too: calls as code name their answers, and must be short.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def calls_of(case: dict[str, Any]) -> Iterator[tuple[str, str, list[Any], dict[s
     for i, (name, args, kwargs) in enumerate(case["calls"]):
         made = [tuple(arg) if isinstance(arg, list) and i % 2 == 0 else arg for arg in args]
         quoted = [repr(arg) if not isinstance(arg, str) or "->" in arg else arg for arg in made]
-        code = f"{name}({', '.join([*quoted, *(f'{key}={value!r}' for key, value in kwargs.items())])})"
+        named = ["**plan"] if kwargs == case.get("plan") else [f"{key}={value!r}" for key, value in kwargs.items()]
+        code = f"{name}({', '.join([*quoted, *named])})"
         yield code, name, made, kwargs
 
 
@@ -230,7 +232,7 @@ def _read_products(code: str, value: Any) -> Arrays:
         name: "; ".join(f"{times} × ({m}, {k}) by ({k}, {n})" for (m, k, n), times in sorted(shapes.items()))
         for name, shapes in found.items()
     }
-    return {f'{code}: "{name}"': encode_text(text) for name, text in texts.items()}
+    return {f"{code}: {name!a:.32}": encode_text(text) for name, text in texts.items()}
 
 
 def _read_shapes(code: str, value: Any) -> Arrays:

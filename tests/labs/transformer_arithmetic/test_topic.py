@@ -99,7 +99,7 @@ def test_the_package_has_the_same_names_and_counts(name: str, module: ModuleType
     for same in ("attention_share", "attention_crossover"):
         args = {"config": config, **({"tokens": tokens} if same == "attention_share" else {})}
         assert getattr(module, same)(**args) == pytest.approx(getattr(compute, same)(**args))
-    sizes = {"tokens": tokens, "batch": batch}
+    sizes: dict[str, Any] = {"tokens": tokens, "batch": batch}
     assert module.kv_cache_bytes(config, **sizes) == cache.kv_cache_bytes(config, **sizes)
     for stage in range(4):
         own, theirs = (
@@ -156,7 +156,8 @@ def test_functions_may_return_more_than_is_asked_for(module: ModuleType) -> None
 
     def flops(subscripts: str, *shapes: Any) -> int:
         read = module.parse_einsum(subscripts, *shapes)
-        return (len(read.operands) - 1 + any(x not in read.output for x in read.sizes)) * math.prod(read.sizes.values())
+        each: int = len(read.operands) - 1 + any(x not in read.output for x in read.sizes)
+        return each * math.prod(read.sizes.values())
 
     vars(module).update(parse_einsum=lambda *asked: Reading(*right(*asked)), einsum_flops=flops)
     assert {name for name in failed(LAB, module) if name.startswith("einsum")} == set()

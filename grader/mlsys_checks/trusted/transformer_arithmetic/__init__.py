@@ -52,7 +52,7 @@ LARGE = {**_sizes("llama", 79, 8209, 63, 9, 28697, 128273, 8209), "head_dim": 12
 
 
 def _make_check(inputs: Callable[..., Arrays], cases: tuple[Case, ...], **parts: Any) -> Check:
-    sides = {"run": run_calls, "expect": draw.expect_answers, "compare": draw.compare_answers}
+    sides: dict[str, Any] = {"run": run_calls, "expect": draw.expect_answers, "compare": draw.compare_answers}
     return Check(inputs=inputs, cases=cases, describe=draw.render_calls, **sides, **parts)
 
 

@@ -49,7 +49,7 @@ def draw_config(rng: Rng, p: Mapping[str, Any]) -> Config:
     `even`: a number that divides the model's heads and widths.
     """
     kind, even = KINDS[p["kind"]], p.get("even", 1)
-    drawn = {name: options[rng.integers(len(options))] for name, options in CHOICES.items()}
+    drawn: dict[str, Any] = {name: options[rng.integers(len(options))] for name, options in CHOICES.items()}
     drawn |= {name: bool(rng.integers(2)) for name in FLAGS}
     heads = even * p["kv_heads"]
     config = fill_config(
@@ -166,6 +166,8 @@ def render_calls(arrays: Arrays) -> str:
     if "machines" in case:
         rows = [f"    Machine({', '.join(map(repr, row))})," for row in case["machines"]]
         lines += ["machines = [  # name, bytes, bytes/s, FLOP/s, price of an hour", *rows, "]"]
+    if "plan" in case:
+        lines.append(f"plan = {case['plan']}")
     if "rates" in case:
         lines += ["rates = {", *_wrap([f"({m}, {k}, {n}): {rate:.0f}.0" for m, k, n, rate in case["rates"]]), "}"]
     return "\n".join([*lines, *code])
@@ -182,7 +184,9 @@ def _wrap(entries: Sequence[str]) -> list[str]:
 def _draw_einsum(rng: Rng, operands: int, letters: int, size: int) -> tuple[str, list[list[int]]]:
     """Draw an einsum: operands of up to three letters, an output that keeps about half of them, sizes with edges."""
     alphabet = rng.permutation(list("abcdeABCDE"))[:letters]
-    picked = [rng.permutation(alphabet)[: rng.integers(0 if rng.random() < 0.1 else 1, 4)] for _ in range(operands)]
+    most = 3 if operands < 4 else 2
+    counts = [rng.integers(0 if rng.random() < 0.1 else 1, most + 1) for _ in range(operands)]
+    picked = [rng.permutation(alphabet)[:count] for count in counts]
     known = list(dict.fromkeys(letter for one in picked for letter in one))
     output = rng.permutation([letter for letter in known if rng.random() < 0.5] if known else known)
     sizes = {letter: _draw_size(rng, size) for letter in known}
@@ -388,7 +392,8 @@ def draw_training(rng: Rng, case: Case) -> Arrays:
 def training_flops(config: Config, total_tokens: int) -> int:
     """FLOPs of the forward and backward pass of a sequence as torch runs them, times the number of sequences."""
     rows = oracle.run_products(config, config["context"], 1, 0, True)
-    return total_tokens // config["context"] * sum(2 * times * m * k * n for _, times, m, k, n in rows)
+    of_one: int = sum(2 * times * m * k * n for _, times, m, k, n in rows)
+    return total_tokens // config["context"] * of_one
 
 
 def draw_share(rng: Rng, case: Case) -> Arrays:
@@ -484,7 +489,7 @@ def draw_devices(rng: Rng, case: Case) -> Arrays:
     default = {"tensor": 1, "zero_stage": 3, "recomputation": "none", "max_devices": 4096}
     how = {key: value for key, value in how.items() if value != default[key]}
     asked = [("fewest_devices", "config", tokens, memory_bytes, how) for memory_bytes in memories]
-    return _as_inputs(asked, given=given, config=config)
+    return _as_inputs(asked, given=given, config=config, plan=how)
 
 
 def _held(config: Config, tokens: int, tensor: int, stage: int, recomputation: str, data: int) -> int:
@@ -517,7 +522,8 @@ def elementwise_units(config: Config, tokens: int, batch: int) -> int:
     norm, scores = [stream] * 3, [(batch, s.n_heads, tokens, tokens)] * 5
     layer = [*norm, *norm, stream, stream, *[heads] * 4, *scores, (batch, tokens, s.d_ff)]
     written = [stream, stream, stream, *s.n_layers * layer, *norm, *[(batch, tokens, s.vocab_size)] * 4]
-    return sum(parameters(config).values()) + sum(prod(shape) for shape in written)
+    elements: int = sum(map(prod, written))
+    return sum(parameters(config).values()) + elements
 
 
 def draw_prediction(rng: Rng, case: Case) -> Arrays:
@@ -538,7 +544,7 @@ def predict_training_step_s(config: Config, tokens: int, batch: int, rates: Any,
     """Seconds of every product, one by one, and of all elementwise work."""
     speed = {(m, k, n): rate for m, k, n, rate in rates}
     rows = step_products(config, tokens, batch)
-    products_s = sum(2 * times * m * k * n / speed[m, k, n] for _, times, m, k, n in rows)
+    products_s: float = sum(2 * times * m * k * n / speed[m, k, n] for _, times, m, k, n in rows)
     return products_s + elementwise_units(config, tokens, batch) * unit_s
 
 
