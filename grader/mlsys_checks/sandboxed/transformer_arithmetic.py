@@ -141,7 +141,7 @@ def _call_with_answers(call: Callable[[], Any], artifact: Any, case: dict[str, A
     """Call the learner's code while its earlier functions give right answers, so that one mistake costs one check.
 
     Code that stops at them may rely on what the learner's own functions return besides, a named tuple for example. So
-    it is called once more without them.
+    it is called again without them.
     """
     with _right_answers(artifact, case, objects):
         try:

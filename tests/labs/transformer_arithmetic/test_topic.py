@@ -156,8 +156,8 @@ def test_functions_may_return_more_than_is_asked_for(module: ModuleType) -> None
 
     def flops(subscripts: str, *shapes: Any) -> int:
         read = module.parse_einsum(subscripts, *shapes)
-        each: int = len(read.operands) - 1 + any(x not in read.output for x in read.sizes)
-        return each * math.prod(read.sizes.values())
+        each = len(read.operands) - 1 + any(x not in read.output for x in read.sizes)
+        return int(each * math.prod(read.sizes.values()))
 
     vars(module).update(parse_einsum=lambda *asked: Reading(*right(*asked)), einsum_flops=flops)
     assert {name for name in failed(LAB, module) if name.startswith("einsum")} == set()

@@ -138,7 +138,7 @@ def _mistakes(name: str, canonical: list[Any], right: Any) -> Iterator[tuple[str
 
 
 def compare_answers(got: Arrays, expected: Arrays) -> Mismatch | None:
-    """Compare answers by name; an answer that one side lacks is nothing."""
+    """Compare answers by name; an answer that one side does not have is nothing."""
     named = {label for label in expected if not label.startswith(LIKELY)}
     for label in [*expected, *got]:
         if label in named and label not in got:
@@ -380,7 +380,7 @@ def draw_sized(rng: Rng, case: Case) -> Arrays:
 
 
 def draw_training(rng: Rng, case: Case) -> Arrays:
-    """Draw a model and total tokens of whole sequences; `power`: of about so many bits."""
+    """Draw a model and total tokens of whole sequences; `power`: the number of their bits, about."""
     config = draw_config(rng, case.params)
     context, power = config["context"], case.params.get("power", 0)
     counts = [0, int(rng.integers(1, 9)) + (2**power if power else 0)]
@@ -392,8 +392,8 @@ def draw_training(rng: Rng, case: Case) -> Arrays:
 def training_flops(config: Config, total_tokens: int) -> int:
     """FLOPs of the forward and backward pass of a sequence as torch runs them, times the number of sequences."""
     rows = oracle.run_products(config, config["context"], 1, 0, True)
-    of_one: int = sum(2 * times * m * k * n for _, times, m, k, n in rows)
-    return total_tokens // config["context"] * of_one
+    sequences: int = total_tokens // config["context"]
+    return sequences * sum(2 * times * m * k * n for _, times, m, k, n in rows)
 
 
 def draw_share(rng: Rng, case: Case) -> Arrays:
@@ -473,7 +473,7 @@ def activation_bytes(config: Config, tokens: int, batch: int, tensor: int, recom
 
 
 def draw_devices(rng: Rng, case: Case) -> Arrays:
-    """Draw a plan, and memories in which some number of devices fits exactly, or lacks a byte, or none fits."""
+    """Draw a plan, and memories in which some number of devices fits exactly, or misses by a byte, or none fits."""
     p, config = case.params, draw_config(rng, case.params)
     tensor, most = p["even"], p["max_devices"]
     tokens, stage = tensor * p["tokens"], p["zero_stage"]
