@@ -392,8 +392,9 @@ def draw_training(rng: Rng, case: Case) -> Arrays:
 def training_flops(config: Config, total_tokens: int) -> int:
     """FLOPs of the forward and backward pass of a sequence as torch runs them, times the number of sequences."""
     rows = oracle.run_products(config, config["context"], 1, 0, True)
+    of_one: int = sum(2 * times * m * k * n for _, times, m, k, n in rows)
     sequences: int = total_tokens // config["context"]
-    return sequences * sum(2 * times * m * k * n for _, times, m, k, n in rows)
+    return sequences * of_one
 
 
 def draw_share(rng: Rng, case: Case) -> Arrays:
