@@ -49,7 +49,7 @@ PUBLISHED_ACTIVE: Mapping[str, ActiveParameters] = MappingProxyType(
 )
 """Published active parameters, by the name of the preset."""
 WINDOWS: Mapping[str, Window] = MappingProxyType({name: Window(**row) for name, row in _TABLES["windows"].items()})
-"""Attention windows of the presets that have one: `cache.cache_bytes` and `step.step_cost` take them as an argument."""
+"""Attention windows of the presets that have one, an argument of `cache.kv_cache_bytes` and `step.step_cost`."""
 
 
 def preset_omissions(name: str) -> tuple[str, ...]:

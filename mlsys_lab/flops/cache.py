@@ -25,14 +25,14 @@ def bytes_per_token(config: TransformerConfig, element_bytes: float = 2) -> floa
     return config.n_layers * elements_per_token(config) * element_bytes
 
 
-def cache_bytes(
+def kv_cache_bytes(
     config: TransformerConfig, tokens: int, batch: int = 1, element_bytes: float = 2, *, window: Window | None = None
 ) -> float:
     """Bytes of the KV cache of `batch` sequences of `tokens` tokens each; layers with a `window` keep no more than it.
 
     >>> from mlsys_lab.configs.presets import WINDOWS, preset
     >>> mistral = preset("mistral-7b")  # arXiv:2310.06825, §2: 8 times less at 32k tokens
-    >>> cache_bytes(mistral, 32_768) / cache_bytes(mistral, 32_768, window=WINDOWS["mistral-7b"])
+    >>> kv_cache_bytes(mistral, 32_768) / kv_cache_bytes(mistral, 32_768, window=WINDOWS["mistral-7b"])
     8.0
     """
     require_non_negative(tokens=tokens, batch=batch)

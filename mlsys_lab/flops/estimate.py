@@ -174,7 +174,7 @@ def serving_memory(
     sequences = _sequences(layout, batch)
     rows = layout.micro_batch * tokens
     activation_bytes = rows * (2 * config.d_model + activations.mlp_elements(config) / 2 / t) * 2
-    cached = sequences * cache.cache_bytes(config, tokens, element_bytes=cache_bytes) * cache.copies(config, t)
+    cached = sequences * cache.kv_cache_bytes(config, tokens, element_bytes=cache_bytes) * cache.copies(config, t)
     return MemoryUse(
         weights=weight_bytes * _max_parameters(config, layout),
         activations=activation_bytes + sequences * config.vocab_size / t * 4,

@@ -98,7 +98,7 @@ def largest_batch(
     The device also has room for `WORKING_LAYERS` layers of what is offloaded, weights and caches.
     """
     require_at_least_one(tokens=tokens)
-    weights, one = 2 * parameters(config).total, cache.cache_bytes(config, tokens)
+    weights, one = 2 * parameters(config).total, cache.kv_cache_bytes(config, tokens)
     working = WORKING_LAYERS / config.n_layers
     on_device = machine.memory_bytes - weights * (1 - offload.weights + offload.weights * working)
     on_host = host_bytes - weights * offload.weights

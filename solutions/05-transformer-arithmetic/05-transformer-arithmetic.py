@@ -1,44 +1,54 @@
 # %% [markdown]
 # # Lab 05 · Transformer arithmetic: count everything before you run it
 #
-# A training run of a 70-billion-parameter model costs millions, and almost all that decides its cost can be worked out
-# on paper: how many numbers it learns, how many operations a token takes, how many bytes must be held, how many devices
-# that needs. In this lab you write that paper down as code, and then put it to the test on a model that you can run.
+# Llama 2 70B took 1,720,320 GPU hours: millions of dollars, on machines that had to be reserved beforehand. Does the
+# run fit into memory? How long does a step take? Which GPU serves the model cheapest afterwards? All three answers
+# follow from about ten numbers in a configuration file. In this lab you write that arithmetic as code, and then hold
+# it against a clock on a model that you can run.
+#
+# ```text
+#                 ┌─► parameters ──► weights, gradients, optimizer states ─┐
+#                 │                                                        ├─► memory per device ─► devices
+#                 ├─► activations ─────────────────────────────────────────┘
+#  configuration ─┤
+#                 ├─► matrix products ──► FLOPs ──► seconds per training step ◄─► measured
+#                 │
+#                 └─► KV cache ──► batch size ──► decode step ──► dollars per million tokens
+# ```
 #
 # **You will build**
 #
-# 1. an einsum calculator: from `"bij,bjk->bik"` and shapes to FLOPs, bytes and the cheapest order;
-# 2. a parameter count that is exact for GPT-2 and Llama models, and a list of every matrix product they run;
-# 3. a memory plan for training at 7 and 70 billion parameters, and the smallest number of devices that holds it;
-# 4. a prediction of the step time of a real model on this machine, to be held against a clock;
-# 5. a chooser that says which device serves a model cheapest, and what its speed is bound by.
+# 1. an einsum calculator: from `"bij,bjk->bik"` and shapes to FLOPs, bytes and the cheapest order (`35 min`);
+# 2. a parameter count that is exact for GPT-2 and Llama models (`30 min`);
+# 3. a list of every matrix product that such a model runs, and its FLOPs (`35 min`);
+# 4. a memory plan for training, and the smallest number of devices that holds it (`45 min`);
+# 5. a prediction of the step time of a real model on this machine (`45 min`);
+# 6. a choice of the GPU that serves a model cheapest, and what limits it (`35 min`).
 #
 # **At the end you can answer**
 #
 # - Where do 6 FLOPs per parameter and token come from, and when are they wrong?
-# - Why does training a 7B model need about 16 bytes a parameter, and what do ZeRO and recomputation take away?
-# - How many 80 GB devices hold a 70B model in training?
-# - Why does a device that is twice as fast in FLOP/s often serve no more tokens?
+# - Why does training take about 16 bytes per parameter, and what do ZeRO and recomputation take away?
+# - Why does a GPU with twice the FLOP/s often generate no more tokens?
 #
-# **Time:** about 225 minutes (each task says its share). **Points:** 100. **You need:** Python, matrix products, what a
-# transformer is made of. Lab 01 comes first: Task 5 runs on the engine that you built there. Chapter 07, *Transformer
-# arithmetic*, gives the background.
+# **Time:** about 225 minutes. **Points:** 100. **You need:** Python, matrix products, and what a transformer is made
+# of. [Lab 01](01-autograd.ipynb) comes first: Task 5 runs on the engine that you built there. Background: chapter 7,
+# *Transformer arithmetic*.
 #
-# **Readings it leans on:** *Einsum tutorial (Einstein Summation in NumPy)* (`einsum-tutorial`), *How to Scale Your
-# Model, Part 4: All the Transformer Math You Need to Know* (`scaling-book-transformers`), *Where do LLMs spend their
-# FLOPS?* (`timbers-llm-flops`), *The Ultra-Scale Playbook: Training LLMs on GPU Clusters* (`ultrascale-playbook`),
+# **Readings:** *Einsum tutorial (Einstein Summation in NumPy)* (`einsum-tutorial`), *How to Scale Your Model, Part 4:
+# All the Transformer Math You Need to Know* (`scaling-book-transformers`), *Where do LLMs spend their FLOPS?*
+# (`timbers-llm-flops`), *The Ultra-Scale Playbook: Training LLMs on GPU Clusters* (`ultrascale-playbook`),
 # *Transformer Inference Arithmetic* (`kipply-inference-arithmetic`).
 #
-# **How it works.** Put your code in place of each line that raises `NotImplementedError`, run the cell, then run the
-# `check` cell below it. Cells that begin with `#| export` make up the module that is graded and that later labs run on.
-# Counts are whole numbers and must be exact: use `//`, never `/`, where a count is asked for. A function leaves what it
-# is given as it is, and each call gives a list or dictionary of its own, which the caller may change. Where a function
-# calls one that you wrote before it, its check hands it that one's right answers, so that a slip costs points only
-# once. Grading runs the same checks with other numbers and a few more cases.
+# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example to see
+# whether it does what the text says, then run the `check` below. Cells that start with `#| export` are what is
+# graded. Names are those of the course's package, `mlsys_lab.flops`. Counts are exact ints: divide them with `//`,
+# never with `/`. If a function calls one of an earlier task, its check answers for the earlier one, so that a mistake
+# costs points only once.
 #
-# **Letters**, the same everywhere: B sequences in a batch, T tokens of a sequence, L layers, D width of the model, F
-# width of the MLP, N query heads, K key/value heads, H width of a head, V vocabulary. A multiply-add is two FLOPs. GB
-# is $10^9$ bytes.
+# **Letters:** B sequences in a batch, T tokens per sequence, L layers, D width of the model, F width of the MLP, N
+# query heads, K key/value heads, H width of a head, V vocabulary. A multiply-add is two FLOPs, and a GB is $10^9$
+# bytes.
 
 # %%
 from mlsys_lab.checks import lab
@@ -53,54 +63,84 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 # %% [markdown]
-# ## Task 1 · Einsum by hand
+# ## Task 1 · FLOPs and bytes of an einsum
 #
 # *About 35 minutes.*
 #
-# `"bij,bjk->bik"` is a loop nest in one line. Each letter is a loop; the letters before a comma say which entry of an
-# operand is read; the letters after the arrow say where the result is added. Letters that the output lacks are summed
-# over:
+# **Goal.** An einsum is a loop nest in one line, and nearly all of a transformer's arithmetic can be written as
+# einsums. Write a calculator that counts the FLOPs and bytes of any of them: their ratio, the **arithmetic
+# intensity**, decides whether a GPU computes or waits for memory.
 #
-# $$\mathrm{out}_{bik} = \sum_j \mathrm{first}_{bij}\,\mathrm{second}_{bjk}.$$
+# ```text
+# "bij,bjk->bik"     for b: for i: for j: for k:                 one loop for each letter
+#                        out[b, i, k] += x[b, i, j] * y[b, j, k]
+# ```
 #
-# **1a.** `parse_einsum(spec, *shapes)`: the operands' letters, the output's letters, and the size of each letter. Raise
-# `ValueError` where an operand has another number of axes than letters, where a letter has two sizes, where there are
-# more or fewer shapes than operands, or where the output has a letter that no operand has. Small and capital letters
-# are different ones, a size may be 0, an operand without letters is a number, as in `",ij->ij"`, and a shape may be a
-# list as well as a tuple. (You may rely on this, and need not check it: there is one `->`, there are no spaces and no
-# `...`, and a letter stands at most once in an operand and at most once in the output. The functions below are asked
-# about nothing that does not fit.)
+# The letters before a comma index an operand, those after the arrow index the output. A letter that the output does
+# not have (here `j`) is summed over.
 #
-# **1b.** `einsum_flops`: done as that one loop nest, the innermost line runs once for every combination of *all*
-# letters. With $n$ operands it multiplies $n-1$ times, and adds once if anything is summed (the first addition, to
-# zero, counts, so a letter of size 1 is summed like any other). And `einsum_bytes`: at the least, each operand is read
-# once and the result is written once.
+# **Interface**
 #
-# **1c.** Three operands should hardly ever be multiplied in one nest. `best_first_pair` tries each of the three pairs:
-# contract it first, keep in the intermediate exactly those letters that the third operand or the output still needs,
-# then contract the intermediate with the third. Return the cheapest pair and the FLOPs of both steps together.
+# | | returns |
+# |---|---|
+# | `parse_einsum(subscripts, *shapes)` | the operands' letters, the output's letters, the size of each letter |
+# | `einsum_flops(subscripts, *shapes)` | int: FLOPs of the loop nest over all letters |
+# | `einsum_bytes(subscripts, *shapes, element_bytes=2)` | int: bytes to read each operand and write the output once |
+# | `best_first_pair(subscripts, *shapes)` | of three operands, the two to contract first, and the FLOPs of both steps |
 #
-# **Size:** about 12, 3, 3 and 12 lines. **Cost:** none; these are counts. But the ratio of FLOPs to bytes, the
-# **arithmetic intensity**, decides in a moment what the product costs on a device.
+# **Example**
+#
+# ```python
+# parse_einsum("ij,jk->ik", (2, 3), (3, 4))  # → (["ij", "jk"], "ik", {"i": 2, "j": 3, "k": 4})
+# einsum_flops("ij,jk->ik", (2, 3), (3, 4))  # → 48
+# einsum_flops("ij,ij->ij", (2, 3), (2, 3))  # → 6
+# einsum_bytes("ij,jk->ik", (2, 3), (3, 4))  # → 52
+# best_first_pair("ij,jk,kl->il", (10, 100), (100, 5), (5, 50))  # → ((0, 1), 15000)
+# ```
+#
+# (Why 6: nothing is summed, so the innermost line multiplies and does not add. Why 15,000: the first two operands
+# make a 10 × 5 matrix for 10,000 FLOPs, and 5,000 more contract it with the third. The other way round the
+# intermediate is 100 × 50, and the two steps cost 150,000.)
+#
+# **Requirements**
+#
+# - `parse_einsum` raises `ValueError` if an operand has more or fewer letters than its shape has axes, if a letter has
+#   two sizes, if there are more or fewer shapes than operands, or if the output has a letter that no operand has.
+# - `einsum_flops`: work out how often the innermost line runs, and how many multiplications and additions it does
+#   for any number of operands. The first addition, to zero, counts.
+# - `best_first_pair` tries the pairs (0, 1), (0, 2) and (1, 2), and returns the first of them if two cost the same.
+# - The intermediate keeps exactly those letters that the third operand or the output needs.
+#
+# **Size:** about 12, 3, 3 and 11 lines.
+#
+# <details><summary>Details</summary>
+#
+# - A letter of size 1 is summed like any other, and a size may be 0.
+# - Small and capital letters are different letters. An operand without letters is a number, as in `",ij->ij"`.
+# - A shape may be a list or a tuple.
+# - The notation itself needs no check: there is one `->`, no space, and no letter twice in one operand.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-1-einsum"}
 #| export
-def parse_einsum(spec: str, *shapes: Sequence[int]) -> tuple[list[str], str, dict[str, int]]:
-    """The operands' letters, the output's letters and the size of each letter. About 12 lines.
+def parse_einsum(
+    subscripts: str, *shapes: Sequence[int]
+) -> tuple[list[str], str, dict[str, int]]:
+    """Letters of the operands and of the output, size of each letter. About 12 lines.
 
-    parse_einsum("ij,jk->ik", (2, 3), (3, 4)) is (["ij", "jk"], "ik", {"i": 2, "j": 3, "k": 4}).
-    Raises ValueError where letters and shapes do not fit together.
+    Raises ValueError if letters and shapes do not fit together.
     """
     ### BEGIN SOLUTION
-    left, output = spec.split("->")
+    left, output = subscripts.split("->")
     operands = left.split(",")
     if len(operands) != len(shapes):
         raise ValueError(f"{len(operands)} operands, {len(shapes)} shapes")
     sizes: dict[str, int] = {}
     for letters, shape in zip(operands, shapes, strict=True):
         if len(letters) != len(shape):
-            raise ValueError(f"{letters} has {len(letters)} letters, its shape {len(shape)} axes")
+            raise ValueError(f"operand {letters} has a shape of {len(shape)} axes")
         for letter, size in zip(letters, shape, strict=True):
             if sizes.setdefault(letter, size) != size:
                 raise ValueError(f"{letter} is {sizes[letter]} and {size}")
@@ -110,43 +150,45 @@ def parse_einsum(spec: str, *shapes: Sequence[int]) -> tuple[list[str], str, dic
     ### END SOLUTION
 
 
-def einsum_flops(spec: str, *shapes: Sequence[int]) -> int:
+def einsum_flops(subscripts: str, *shapes: Sequence[int]) -> int:
     """FLOPs of the einsum as one loop nest over all letters. About 3 lines."""
     ### BEGIN SOLUTION
-    operands, output, sizes = parse_einsum(spec, *shapes)
-    summed = set(sizes) - set(output)
-    return (len(operands) - 1 + bool(summed)) * math.prod(sizes.values())
+    operands, output, sizes = parse_einsum(subscripts, *shapes)
+    is_summed = set(sizes) != set(output)
+    return (len(operands) - 1 + is_summed) * math.prod(sizes.values())
     ### END SOLUTION
 
 
-def einsum_bytes(spec: str, *shapes: Sequence[int], element_bytes: int = 2) -> int:
-    """Least bytes moved: every operand read once, the output written once. About 3 lines."""
+def einsum_bytes(
+    subscripts: str, *shapes: Sequence[int], element_bytes: int = 2
+) -> int:
+    """Least bytes moved: operands read once, output written once. About 3 lines."""
     ### BEGIN SOLUTION
-    operands, output, sizes = parse_einsum(spec, *shapes)
+    operands, output, sizes = parse_einsum(subscripts, *shapes)
     arrays = [*operands, output]
-    return element_bytes * sum(math.prod(sizes[letter] for letter in letters) for letters in arrays)
+    return element_bytes * sum(math.prod(sizes[x] for x in array) for array in arrays)
     ### END SOLUTION
 
 
-def best_first_pair(spec: str, *shapes: Sequence[int]) -> tuple[tuple[int, int], int]:
-    """Of three operands, the two to contract first, and the FLOPs of both steps. About 12 lines.
-
-    The pair is (0, 1), (0, 2) or (1, 2); the first of these where two cost the same.
-    """
+def best_first_pair(
+    subscripts: str, *shapes: Sequence[int]
+) -> tuple[tuple[int, int], int]:
+    """Of three operands, the pair to contract first; all FLOPs. About 11 lines."""
     ### BEGIN SOLUTION
-    operands, output, sizes = parse_einsum(spec, *shapes)
-    shape = {letters: tuple(sizes[letter] for letter in letters) for letters in operands}
-    best = None
+    operands, output, sizes = parse_einsum(subscripts, *shapes)
+
+    def cost(one: str, other: str, result: str) -> int:
+        pair = [[sizes[letter] for letter in letters] for letters in (one, other)]
+        return einsum_flops(f"{one},{other}->{result}", *pair)
+
+    costs = {}
     for i, j in itertools.combinations(range(3), 2):
-        third = operands[3 - i - j]
-        both = dict.fromkeys(operands[i] + operands[j])
-        between = "".join(letter for letter in both if letter in third + output)
-        middle = tuple(sizes[letter] for letter in between)
-        first = einsum_flops(f"{operands[i]},{operands[j]}->{between}", shape[operands[i]], shape[operands[j]])
-        total = first + einsum_flops(f"{between},{third}->{output}", middle, shape[third])
-        if best is None or total < best[1]:
-            best = ((i, j), total)
-    return best
+        third, letters = operands[3 - i - j], dict.fromkeys(operands[i] + operands[j])
+        between = "".join(letter for letter in letters if letter in third + output)
+        first = cost(operands[i], operands[j], between)
+        costs[i, j] = first + cost(between, third, output)
+    best = min(costs, key=costs.__getitem__)
+    return best, costs[best]
     ### END SOLUTION
 
 
@@ -160,9 +202,12 @@ check("einsum_cost")
 check("einsum_order")
 
 # %% [markdown]
-# **See it.** Four products that a transformer of width 4,096 runs, as your functions count them, under the roofline of
-# an H100. Work whose intensity lies left of the ridge waits for memory. The same weights serve 4,096 tokens or a
-# single one; say before you run it where the two lie.
+# **Predict, then measure.** The first matrix of an MLP multiplies activations of width 4,096 by a weight matrix of
+# 4,096 × 16,384. An H100 does 989 TFLOP/s in bf16 and reads 3.35 TB/s. What percentage of its peak can it reach when
+# a single token is multiplied?
+
+# %%
+guess = None  # percent of peak, one token
 
 # %%
 import plotly.graph_objects as go
@@ -170,52 +215,59 @@ import plotly.graph_objects as go
 from mlsys_lab.hardware import device
 from mlsys_lab.widgets import show
 
+weights, keys = (4096, 16384), (32, 4096, 32, 128)
 works = {
-    "MLP, 4,096 tokens": ("td,df->tf", (4096, 4096), (4096, 16384)),
-    "MLP, 32 tokens": ("td,df->tf", (32, 4096), (4096, 16384)),
-    "MLP, 1 token": ("td,df->tf", (1, 4096), (4096, 16384)),
-    "scores, 1 new token of 32 sequences": ("bnh,bsnh->bns", (32, 32, 128), (32, 4096, 32, 128)),
+    "MLP, 4,096 tokens": ("td,df->tf", (4096, 4096), weights),
+    "MLP, 32 tokens": ("td,df->tf", (32, 4096), weights),
+    "MLP, 1 token": ("td,df->tf", (1, 4096), weights),
+    "scores, 1 new token of 32 sequences": ("bnh,bsnh->bns", (32, 32, 128), keys),
 }
 h100 = device("H100")
-intensity = {name: einsum_flops(*work) / einsum_bytes(*work) for name, work in works.items()}
-ridge = h100.peak("bf16") / h100.memory_bandwidth_bytes_per_s
-axis = sorted([*(2.0**power for power in range(-2, 14)), ridge])
-height = {x: h100.attainable("bf16", x) / 1e12 for x in [*axis, *intensity.values()]}  # TFLOP/s
-roof = go.Scatter(x=axis, y=[height[x] for x in axis], name="roofline of an H100, bf16", mode="lines")
-points = [
-    go.Scatter(x=[x], y=[height[x]], name=name, mode="markers", marker_size=13, marker_symbol=symbol)
-    for symbol, (name, x) in zip(("circle", "square", "diamond", "x"), intensity.items(), strict=True)
-]
-figure = go.Figure([roof, *points])
-figure.update_layout(xaxis_title="FLOP per byte", yaxis_title="TFLOP/s at most", xaxis_type="log", yaxis_type="log")
-figure.update_xaxes(dtick=1, tickformat=",")
-figure.update_yaxes(dtick=1, tickformat=",")
-show(figure, alt="Your four products on the roofline of an H100; those with few tokens lie on its slope")
-for name, x in intensity.items():
-    print(f"{name:38s} {x:8.1f} FLOP/B, at most {h100.attainable('bf16', x) / h100.peak('bf16'):6.1%} of peak")
+peak, bandwidth = h100.peak("bf16"), h100.memory_bandwidth_bytes_per_s
+intensity = {
+    name: einsum_flops(*work) / einsum_bytes(*work) for name, work in works.items()
+}
+reached = {name: h100.attainable("bf16", x) / peak for name, x in intensity.items()}
+axis = sorted([*(2.0**power for power in range(-2, 14)), peak / bandwidth])
+roof = [h100.attainable("bf16", x) / 1e12 for x in axis]
+figure = go.Figure(go.Scatter(x=axis, y=roof, name="roofline of an H100, bf16"))
+symbols = ("circle", "square", "diamond", "x")
+for symbol, (name, x) in zip(symbols, intensity.items(), strict=True):
+    y = reached[name] * peak / 1e12
+    figure.add_scatter(
+        x=[x], y=[y], name=name, mode="markers", marker_size=13, marker_symbol=symbol
+    )
+    print(f"{name:38} {x:8.1f} FLOP/byte, at most {reached[name]:6.1%} of peak")
+figure.update_layout(xaxis_title="FLOP/byte", yaxis_title="TFLOP/s at most")
+figure.update_xaxes(type="log", dtick=1, tickformat=",")
+figure.update_yaxes(type="log", dtick=1, tickformat=",")
+show(
+    figure, alt="Four products on the roofline of an H100; with few tokens on its slope"
+)
+check.predict(guess, 100 * reached["MLP, 1 token"], "% of peak")
 
 # %% [markdown]
+# One token takes two FLOPs per weight, and each weight is two bytes: 1 FLOP per byte, where the H100 needs 295 to be
+# busy. The product is memory-bound by that factor. Only more tokens per step help, because they share the weights.
+# The last line shows what they do not share: each sequence reads keys of its own.
+#
 # ## Task 2 · Count the parameters
 #
 # *About 30 minutes.*
 #
-# A decoder transformer is a stack of L blocks, $x \leftarrow x + \mathrm{attention}(\mathrm{norm}(x))$ and then $x
-# \leftarrow x + \mathrm{MLP}(\mathrm{norm}(x))$, between an embedding and a head. All of its sizes stand in one record:
+# **Goal.** GPT-2 and Llama are the same architecture with different sizes and switches. Count the parameters of any
+# such model exactly and by kind: the bytes of weights, gradients, optimizer states and checkpoints are all multiples
+# of this number.
+#
+# A decoder transformer is a stack of L layers between an embedding and a head. Each layer does
+# `x = x + attention(norm(x))` and then `x = x + mlp(norm(x))`. One record holds all sizes:
 
 
 # %%
 #| export
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The sizes of a decoder transformer.
-
-    n_kv_heads 0 means as many as query heads; head_dim 0 means d_model / n_heads. `position` is "learned" (a table of
-    one row for each place up to `context`) or "rotary" (nothing to learn). `norm` is "rms" (one weight a channel,
-    never a bias) or "layer" (one weight a channel, and a bias if `norm_bias`). `activation` is "swiglu" (an MLP of
-    three matrices) or "gelu" or "relu" (of two). Biases: `qkv_bias` of queries, keys and values, `out_bias` of
-    attention's output, `mlp_bias` of all matrices of the MLP. `tied`: the head is the embedding's table once more, and
-    learns nothing of its own. It has no bias.
-    """
+    """Sizes and switches of a decoder transformer."""
 
     name: str
     n_layers: int  # L
@@ -223,65 +275,121 @@ class TransformerConfig:
     n_heads: int  # N
     d_ff: int  # F
     vocab_size: int  # V
-    context: int
-    n_kv_heads: int = 0  # K
-    head_dim: int = 0  # H
-    position: str = "rotary"
-    norm: str = "rms"
-    activation: str = "swiglu"
+    context: int  # longest sequence
+    n_kv_heads: int = 0  # K; 0: as many as query heads
+    head_dim: int = 0  # H; 0: D / N
+    position: str = "rotary"  # or "learned"
+    norm: str = "rms"  # or "layer"
+    activation: str = "swiglu"  # or "gelu" or "relu"
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
-    norm_bias: bool = False
-    tied: bool = False
+    norm_bias: bool = False  # of layer norms; an RMS norm never has one
+    tied: bool = False  # the head is the embedding's table
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n_kv_heads", self.n_kv_heads or self.n_heads)
-        object.__setattr__(self, "head_dim", self.head_dim or self.d_model // self.n_heads)
+        n_kv_heads = self.n_kv_heads or self.n_heads
+        object.__setattr__(self, "n_kv_heads", n_kv_heads)
+        head_dim = self.head_dim or self.d_model // self.n_heads
+        object.__setattr__(self, "head_dim", head_dim)
         if self.n_heads % self.n_kv_heads:
-            raise ValueError(f"{self.n_heads} query heads do not divide among {self.n_kv_heads} key/value heads")
+            raise ValueError(f"{self.n_heads} heads in {self.n_kv_heads} groups")
         if self.norm == "rms" and self.norm_bias:
             raise ValueError("an RMS norm has no bias")
 
 
+@dataclass(frozen=True)
+class Parameters:
+    """Parameters of a whole model by kind."""
+
+    embedding: int
+    position: int
+    attention: int
+    mlp: int
+    norm: int
+    head: int
+
+    @property
+    def total(self) -> int:
+        """Number of all parameters."""
+        return sum(vars(self).values())
+
+
+TINY = TransformerConfig(
+    "tiny",
+    n_layers=1,
+    d_model=4,
+    n_heads=2,
+    d_ff=6,
+    vocab_size=10,
+    context=8,
+    n_kv_heads=1,
+)
+
 # %% [markdown]
-# **Attention** has four matrices: queries $D \to NH$, keys and values $D \to KH$ each, output $NH \to D$. (A group of
-# $N/K$ query heads shares one key/value head. $NH$ need not be $D$.) **The MLP** has two matrices, $D \to F \to D$, or
-# three with SwiGLU, whose hidden layer is $\mathrm{silu}(xW_1) \odot xW_2$. **Norms:** two in each block, one at the
-# end. A bias has one number for each output of its matrix.
+# What the parts are made of (a matrix $A \to B$ has $A \cdot B$ weights, and a bias one number for each output):
 #
-# **Write** `parameter_table`: a dictionary with the keys `embedding`, `position`, `attention`, `mlp`, `norm`, `head`,
-# each the number of parameters of that kind in the whole model, 0 where there are none.
+# | part | how often | made of | bias if |
+# |---|---|---|---|
+# | `embedding` | once | a table of V rows of width D | |
+# | `position` | once | `"learned"`: a row of width D for each place of the context; `"rotary"`: nothing | |
+# | `attention` | per layer | query $D \to NH$, key and value $D \to KH$ each | `qkv_bias` |
+# | | | output $NH \to D$ | `out_bias` |
+# | `mlp` | per layer | up $D \to F$, down $F \to D$; with `"swiglu"` also gate $D \to F$ | `mlp_bias` |
+# | `norm` | 2 per layer, 1 at the end | a weight for each channel | `norm_bias` |
+# | `head` | once | a matrix $D \to V$; if `tied`, none of its own | never |
 #
-# **Size:** about 14 lines. **Cost:** at 2 bytes each, what a device must at least hold to run the model.
+# **Interface**
+#
+# | | returns | |
+# |---|---|---|
+# | `parameters(config)` | `Parameters` | numbers of the whole model, all layers together |
+#
+# **Example**
+#
+# ```python
+# parameters(TINY)  # → Parameters(embedding=40, position=0, attention=48, mlp=72, norm=12, head=40)
+# parameters(TINY).total  # → 212
+# ```
+#
+# (Attention: two query heads of width 2 make query and output matrices of 4 × 4; the one key/value head makes key
+# and value matrices of 4 × 2.)
+#
+# **Requirements**
+#
+# - A group of $N/K$ query heads shares one key/value head. $NH$ need not be $D$.
+# - A kind that the model does not have counts 0.
+#
+# **Size:** about 17 lines.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-2-parameters"}
 #| export
-def parameter_table(config: TransformerConfig) -> dict[str, int]:
-    """Parameters of the whole model by kind: embedding, position, attention, mlp, norm, head. About 14 lines."""
+def parameters(config: TransformerConfig) -> Parameters:
+    """Parameters of the whole model, by kind. About 17 lines."""
     ### BEGIN SOLUTION
     c = config
     queries, keys = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
     attention = c.d_model * (2 * queries + 2 * keys)
     attention += c.qkv_bias * (queries + 2 * keys) + c.out_bias * c.d_model
     matrices = 3 if c.activation == "swiglu" else 2
-    mlp = matrices * c.d_model * c.d_ff + c.mlp_bias * ((matrices - 1) * c.d_ff + c.d_model)
+    mlp = matrices * c.d_model * c.d_ff
+    mlp += c.mlp_bias * ((matrices - 1) * c.d_ff + c.d_model)
     norm = c.d_model * (1 + c.norm_bias)
-    return {
-        "embedding": c.vocab_size * c.d_model,
-        "position": c.context * c.d_model if c.position == "learned" else 0,
-        "attention": c.n_layers * attention,
-        "mlp": c.n_layers * mlp,
-        "norm": (2 * c.n_layers + 1) * norm,
-        "head": 0 if c.tied else c.d_model * c.vocab_size,
-    }
+    return Parameters(
+        embedding=c.vocab_size * c.d_model,
+        position=c.context * c.d_model if c.position == "learned" else 0,
+        attention=c.n_layers * attention,
+        mlp=c.n_layers * mlp,
+        norm=(2 * c.n_layers + 1) * norm,
+        head=0 if c.tied else c.d_model * c.vocab_size,
+    )
     ### END SOLUTION
 
 
 def count_parameters(config: TransformerConfig) -> int:
     """All parameters of the model."""
-    return sum(parameter_table(config).values())
+    return parameters(config).total
 
 
 # %% nbgrader={"grade": true, "grade_id": "parameters_gpt2"}
@@ -291,10 +399,11 @@ check("parameters_gpt2")
 check("parameters_llama")
 
 # %% [markdown]
-# **See it.** Three models whose counts are published: yours must meet them to the last digit. Then where the parameters
-# are: what is the largest part of the smallest model, and what of the largest?
+# **See it.** Three models whose counts are published: yours must agree to the last digit. Which kind of parameters
+# dominates the smallest model, and which the largest?
 
 # %%
+biases = dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias", "norm_bias"), True)
 GPT2 = TransformerConfig(
     "GPT-2 124M",
     n_layers=12,
@@ -306,81 +415,111 @@ GPT2 = TransformerConfig(
     position="learned",
     norm="layer",
     activation="gelu",
-    qkv_bias=True,
-    out_bias=True,
-    mlp_bias=True,
-    norm_bias=True,
     tied=True,
+    **biases,
 )
-LLAMA_7B = TransformerConfig(
-    "Llama 2 7B", n_layers=32, d_model=4096, n_heads=32, d_ff=11008, vocab_size=32000, context=4096
-)
+LLAMA_7B = TransformerConfig("Llama 2 7B", 32, 4096, 32, 11008, 32000, 4096)
 LLAMA_70B = TransformerConfig(
-    "Llama 2 70B", n_layers=80, d_model=8192, n_heads=64, d_ff=28672, vocab_size=32000, context=4096, n_kv_heads=8
+    "Llama 2 70B", 80, 8192, 64, 28672, 32000, 4096, n_kv_heads=8
 )
 published = {GPT2: 124_439_808, LLAMA_7B: 6_738_415_616, LLAMA_70B: 68_976_648_192}
-for config, count in published.items():
-    print(f"{config.name:12s} counted {count_parameters(config):15,d}, published {count:15,d}")
-tables = {config.name: parameter_table(config) for config in published}
-figure = go.Figure(
-    [
-        go.Bar(name=kind, x=list(tables), y=[table[kind] / sum(table.values()) for table in tables.values()])
-        for kind in tables[GPT2.name]
-    ]
+for config, number in published.items():
+    counted = count_parameters(config)
+    print(f"{config.name:12} counted {counted:15,}, published {number:15,}")
+tables = {config.name: parameters(config) for config in published}
+figure = go.Figure()
+for kind in vars(tables[GPT2.name]):
+    fractions = [getattr(table, kind) / table.total for table in tables.values()]
+    figure.add_bar(name=kind, x=list(tables), y=fractions)
+figure.update_layout(barmode="stack", yaxis_title="fraction of all parameters")
+figure.update_yaxes(tickformat=".0%")
+show(
+    figure, alt="Parameters of three models by kind: in the largest most are in the MLP"
 )
-figure.update_layout(barmode="stack", yaxis_title="share of all parameters", yaxis_tickformat=".0%")
-show(figure, alt="Shares of embedding, attention, MLP and the rest in three models: in the largest, the MLP has most")
 
 # %% [markdown]
+# Embedding and head grow with the width of a model, its layers with the square of the width. In GPT-2 the table still
+# has almost a third of all parameters, in Llama 2 70B it hardly shows.
+#
 # ## Task 3 · Every matrix product, and its FLOPs
 #
 # *About 35 minutes.*
 #
-# Matrix products do more than 99 % of a large transformer's arithmetic, so the list of them is nearly all there is to
-# know. One entry is `(name, times, m, k, n)`: `times` products of an $(m, k)$ by a $(k, n)$ matrix, $2mkn$ FLOPs each.
+# **Goal.** Matrix products do more than 99 % of a large transformer's arithmetic. List all of them, and the list
+# answers how much a training run computes, and from which sequence length on attention dominates.
 #
-# **3a.** `forward_products(config, batch, tokens)`: all products of one forward pass over B sequences of T tokens. (T
-# may exceed `config.context`, here and in what follows: a count does not mind.)
+# **Interface**
 #
-# | product | times | what |
+# | | returns |
+# |---|---|
+# | `forward_products(config, tokens, batch=1)` | list of `(name, times, m, k, n)`, as in the table below |
+# | `training_flops(config, total_tokens)` | int: FLOPs of training on sequences of `config.context` tokens |
+# | `attention_share(config, tokens)` | float: fraction of a sequence's FLOPs in `scores` and `weighted_sum` |
+# | `attention_crossover(config)` | float: the number of tokens at which this fraction is one half |
+#
+# An entry stands for `times` products of an $(m, k)$ by a $(k, n)$ matrix, $2mkn$ FLOPs each.
+# The products of a forward pass over B sequences of T tokens:
+#
+# | name | times | what is multiplied |
 # |---|---|---|
 # | `query`, `key`, `value` | L | all $BT$ tokens at once, by the matrices of Task 2 |
-# | `scores` | L · B · N | in each head, T queries against T keys: no mask is skipped |
-# | `mixed` | L · B · N | in each head, the (T, T) weights times T values |
-# | `output` | L | the heads side by side, back to D |
+# | `scores` | L · B · N | per head: T queries by T keys, none of them masked out |
+# | `weighted_sum` | L · B · N | per head: the (T, T) softmax of the scores by T values |
+# | `output` | L | the heads' results next to each other, back to width D |
 # | `gate`, `up`, `down` | L | the MLP; `gate` with SwiGLU only |
-# | `head` | 1 | logits of all tokens. The embedding looks rows up, and multiplies nothing |
+# | `head` | 1 | logits of all tokens |
 #
-# Grouped heads change the key and value projections, not the scores: every query head still meets T keys.
+# **Example**
 #
-# **3b.** `training_flops(config, tokens)`: the FLOPs of training on `tokens` tokens altogether, cut into sequences of
-# `config.context` tokens (`tokens` is a multiple of it, 0 too). You know from lab 01 what the backward pass costs:
-# each product has two of the same size, and nothing is left out, because the embedding wants its gradient.
+# ```python
+# products = forward_products(TINY, tokens=3, batch=5)
+# [product for product in products if product[0] == "key"]  # → [("key", 1, 15, 4, 2)]
+# [product for product in products if product[0] == "scores"]  # → [("scores", 10, 3, 2, 3)]
+# training_flops(TINY, 16)  # → 21504
+# round(attention_share(TINY, 8), 3)  # → 0.286
+# attention_crossover(TINY)  # → 20.0
+# ```
 #
-# **3c.** `attention_share(config, tokens)`: which part of the forward FLOPs of a sequence of T tokens is in `scores`
-# and `mixed`; and `attention_crossover(config)`: the T, a real number, at which that part is one half. Everything else
-# is linear in T. These two are quadratic.
+# **Requirements**
 #
-# **Size:** about 18, 3, 3 and 4 lines. **Cost:** that is the question.
+# - Grouped heads make `key` and `value` smaller. They do not change `scores`: each query head still meets T keys.
+# - Work out `training_flops` from what lab 01 taught you about the backward pass of a product: how many products, of
+#   which size? Nothing is left out, because the embedding needs its gradient.
+# - `total_tokens` is a multiple of `config.context`, and may be 0.
+# - For the crossover, split the FLOPs of a sequence into a part that grows with T and a part that grows with T². The
+#   result need not be a whole number.
+#
+# **Size:** about 18, 3, 3 and 4 lines.
+#
+# <details><summary>Details</summary>
+#
+# - The order of the list does not matter, and one product may be listed in several entries.
+# - T may exceed `config.context`, here and in what follows.
+# - The embedding is a look-up and multiplies nothing. The head multiplies, tied or not.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-3-products"}
 #| export
 Product = tuple[str, int, int, int, int]
-"""(name, times, m, k, n): so many products of an (m, k) by a (k, n) matrix."""
+"""(name, times, m, k, n): `times` products of an (m, k) by a (k, n) matrix."""
 
 
-def forward_products(config: TransformerConfig, batch: int, tokens: int) -> list[Product]:
-    """Every matrix product of a forward pass over `batch` sequences of `tokens` tokens. About 18 lines."""
+def forward_products(
+    config: TransformerConfig, tokens: int, batch: int = 1
+) -> list[Product]:
+    """Every matrix product of a forward pass. About 18 lines."""
     ### BEGIN SOLUTION
     c, rows = config, batch * tokens
-    queries, keys, heads = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim, batch * c.n_heads
+    queries, keys = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
+    heads = batch * c.n_heads
     layer = [
         ("query", 1, rows, c.d_model, queries),
         ("key", 1, rows, c.d_model, keys),
         ("value", 1, rows, c.d_model, keys),
         ("scores", heads, tokens, c.head_dim, tokens),
-        ("mixed", heads, tokens, tokens, c.head_dim),
+        ("weighted_sum", heads, tokens, tokens, c.head_dim),
         ("output", 1, rows, queries, c.d_model),
         ("up", 1, rows, c.d_model, c.d_ff),
         ("down", 1, rows, c.d_ff, c.d_model),
@@ -393,33 +532,34 @@ def forward_products(config: TransformerConfig, batch: int, tokens: int) -> list
 
 
 def flops_of(products: Sequence[Product]) -> int:
-    """FLOPs of all products in a list."""
+    """FLOPs of all products of a list."""
     return sum(2 * times * m * k * n for _, times, m, k, n in products)
 
 
-def training_flops(config: TransformerConfig, tokens: int) -> int:
-    """FLOPs of training on `tokens` tokens, in sequences of config.context tokens. About 3 lines."""
+def training_flops(config: TransformerConfig, total_tokens: int) -> int:
+    """FLOPs of a training run on sequences of config.context tokens. About 3 lines."""
     ### BEGIN SOLUTION
-    sequences = tokens // config.context
-    return 3 * flops_of(forward_products(config, sequences, config.context))
+    sequences = total_tokens // config.context
+    forward = flops_of(forward_products(config, config.context, sequences))
+    return 3 * forward
     ### END SOLUTION
 
 
 def attention_share(config: TransformerConfig, tokens: int) -> float:
-    """Part of the forward FLOPs of a sequence that is in scores and mixed. About 3 lines."""
+    """Fraction of the FLOPs in scores and weighted sums. About 3 lines."""
     ### BEGIN SOLUTION
-    products = forward_products(config, 1, tokens)
-    quadratic = [product for product in products if product[0] in ("scores", "mixed")]
+    products = forward_products(config, tokens)
+    quadratic = [one for one in products if one[0] in ("scores", "weighted_sum")]
     return flops_of(quadratic) / flops_of(products)
     ### END SOLUTION
 
 
 def attention_crossover(config: TransformerConfig) -> float:
-    """The length T of a sequence at which scores and mixed are half of the forward FLOPs. About 4 lines."""
+    """Tokens of a sequence at which this fraction is one half. About 4 lines."""
     ### BEGIN SOLUTION
-    total = flops_of(forward_products(config, 1, 1))
-    per_pair = 4 * config.n_layers * config.n_heads * config.head_dim
-    return (total - per_pair) / per_pair
+    total = flops_of(forward_products(config, 1))
+    quadratic = 4 * config.n_layers * config.n_heads * config.head_dim
+    return (total - quadratic) / quadratic
     ### END SOLUTION
 
 
@@ -433,140 +573,223 @@ check("training_flops")
 check("attention_share")
 
 # %% [markdown]
-# **See it.** The rule of thumb says 6 FLOPs for each parameter and token: 2 forward, 4 back. Your exact count says how
-# good it is. Meta trained the two Llama 2 models on 2 trillion tokens and reports 184,320 and 1,720,320 hours of A100
-# (Touvron et al. 2023, *Llama 2*, table 2): how much of that device's peak did they reach?
+# **Predict, then measure.** Llama 2 7B has 6.6 billion weights that multiply every token, 32 layers, and 32 heads of
+# width 128. At how many tokens per sequence is half of its arithmetic in scores and weighted sums?
 
 # %%
-a100 = device("A100 80GB")
+guess = None  # tokens
+
+# %%
+lengths = [2**power for power in range(7, 21)]
+figure = go.Figure()
+for config in published:
+    fractions = [attention_share(config, tokens) for tokens in lengths]
+    figure.add_scatter(x=lengths, y=fractions, name=config.name)
+    figure.add_vline(x=attention_crossover(config), line_dash="dot")
+    print(f"{config.name:12} one half at {attention_crossover(config):9,.0f} tokens")
+figure.update_layout(xaxis_title="tokens of a sequence", xaxis_type="log", height=360)
+figure.update_yaxes(title="fraction of the FLOPs", tickformat=".0%")
+show(figure, alt="Fraction of FLOPs in scores and weighted sums, with each crossover")
+check.predict(guess, attention_crossover(LLAMA_7B), "tokens")
+
+# %% [markdown]
+# Below its crossover a model is a stack of matrices, and its cost per token hardly depends on the length of a
+# sequence. Far above, twice the length costs twice as much per token.
+#
+# **See it.** The rule of thumb says 6 FLOPs per parameter and token: 2 forward, 4 backward. Your exact count says how
+# good the rule is. And what fraction of peak did Meta reach, who trained the two Llama 2 models on 2 trillion tokens
+# and report 184,320 and 1,720,320 hours of A100 (Touvron et al. 2023, table 2)?
+
+# %%
+a100 = device("A100 80GB").peak("bf16")
 reported_hours = {LLAMA_7B: 184_320, LLAMA_70B: 1_720_320}
 for config, hours in reported_hours.items():
     tokens = 2_000_000_000_000 // config.context * config.context
     total, rule = training_flops(config, tokens), 6 * count_parameters(config) * tokens
-    reached = total / (hours * 3600 * a100.peak("bf16"))
-    print(f"{config.name}: {total:.3g} FLOPs ({rule / total:.1%} of it by the rule), {reached:.0%} of peak reached")
-
-lengths = [2**power for power in range(7, 21)]
-figure = go.Figure(
-    [go.Scatter(x=lengths, y=[attention_share(config, t) for t in lengths], name=config.name) for config in published]
-)
-for config in published:
-    figure.add_vline(x=attention_crossover(config), line_dash="dot")
-    print(f"{config.name}: half of the FLOPs are in scores and mixed at {attention_crossover(config):,.0f} tokens")
-figure.update_layout(xaxis_title="tokens of a sequence", yaxis_title="share of the FLOPs", xaxis_type="log")
-figure.update_yaxes(tickformat=".0%")
-show(
-    figure, alt="Share of attention's quadratic part against the length, with each model's crossover marked", height=360
-)
+    print(f"{config.name}: {total:.3g} FLOPs, of which the rule finds", end=" ")
+    print(f"{rule / total:.1%}; {total / (hours * 3600 * a100):.0%} of peak reached")
 
 # %% [markdown]
+# The rule misses the scores and weighted sums, and counts an embedding that multiplies nothing. Here it finds about
+# nine tenths of the FLOPs; the longer the sequences, the less. The fraction of peak is called **model FLOPs
+# utilization** (MFU). Nearly half of peak is a good value for a large run.
+#
 # ## Task 4 · A memory plan
 #
 # *About 45 minutes.*
 #
-# Training holds four kinds of bytes. The usual recipe of mixed precision has, for each parameter, 2 bytes of
-# **weights** (bf16), 2 of **gradients**, and 12 of **optimiser states** (a master copy and Adam's two moments, fp32).
-# The fourth kind,
-# **activations**, grows with the batch.
+# **Goal.** Training holds weights, gradients and optimizer states, which depend on the model alone, and activations,
+# which grow with the batch. Work out the bytes of each on one device, and you know how many devices a run needs.
 #
-# Devices are laid out as `data` × `tensor`. Each tensor group of `tensor` devices holds one copy of the model, cut
-# evenly; groups differ in their data only. ZeRO cuts more, among the `data` devices that would hold the same: stage 1
-# the optimiser states, stage 2 the gradients too, stage 3 the weights too. A cut that does not come out even is padded:
-# of $p$ numbers among $d$ devices, each holds $\lceil p/d \rceil$.
+# Devices are arranged as `data` × `tensor`. A group of `tensor` devices holds one replica of the model and divides
+# every array evenly. Different groups see different data. ZeRO also shards what the `data` replicas would otherwise
+# all hold:
 #
-# **4a.** `state_bytes`: bytes a device of each of the three kinds. Cut by `tensor` first, then by `data` where the
-# stage says so. It is the numbers that are rounded up; the bytes come after.
+# | kind | format | bytes per parameter | sharded among `data` ranks from |
+# |---|---|---|---|
+# | weights | bf16 | 2 | stage 3 |
+# | gradients | bf16 | 2 | stage 2 |
+# | master copy of the weights | fp32 | 4 | stage 1 |
+# | Adam's two moments | fp32 | 8 | stage 1 |
 #
-# **4b.** `activation_bytes`: what the forward pass must leave for the backward pass, for `batch` sequences in one
-# tensor group, in bf16 (2 bytes) unless said otherwise. In elements for each token:
+# **Interface**
 #
-# | kept in each layer | elements |
-# |---|---|
-# | input and result of both norms | 4 D |
-# | queries, keys, values | NH + 2 KH |
-# | softmax of the scores | N T |
-# | result of attention, before the output matrix | NH |
-# | MLP with gelu: before and after it | 2 F |
-# | MLP with relu, whose slope can be read off its result | F |
-# | MLP with SwiGLU: $xW_1$, $\mathrm{silu}(xW_1)$, $xW_2$, and their product | 4 F |
+# ```text
+# states(n_parameters, *, data=1, zero_stage=0, tensor=1) -> States
+# activation_bytes(config, tokens, batch=1, *, tensor=1, recomputation="none") -> int
+# fewest_devices(config, tokens, memory_bytes, *, tensor=1, zero_stage=3,
+#                recomputation="none", max_devices=4096) -> int or None
+# ```
 #
-# At the end, once: input and result of the last norm (2 D), and the probabilities of the loss in **fp32** (V). With
-# `recompute="selective"` a layer does not keep its softmax, with `"full"` it keeps its input only (D). What it does not
-# keep is computed again when its backward pass begins: at the worst moment one layer is there whole, and the others
-# hold what they keep. In a tensor group (which divides the sequence as well, where heads and widths cannot be divided)
-# everything is cut by `tensor`, of which D, F, V, N, K and T are multiples here.
-#
-# **4c.** `fewest_devices`: the smallest number of devices, a multiple of `tensor` and at most `limit`, on each of which
-# everything fits into `memory_bytes` (exactly full fits), with one sequence in each tensor group. `None` if there is no
-# such number.
-#
-# **Predict first.** How many devices of 80 GB does Llama 2 70B need in training, whatever is done about activations?
+# The first two return bytes on one device: of the four kinds of states, and of the activations of `batch` sequences
+# in its tensor-parallel group. `fewest_devices` returns the smallest `data` · `tensor` with which one sequence per
+# group fits into `memory_bytes` on each device.
 
 
 # %%
-guess = None  # your number of devices
+#| export
+@dataclass(frozen=True)
+class States:
+    """Bytes of training states on one device."""
 
-if guess is None:
-    print("Write a number first, then go on.")
-else:
-    least = -(-16 * count_parameters(LLAMA_70B) // 80_000_000_000)
-    print(f"{least} hold the {16 * count_parameters(LLAMA_70B) / 1e9:,.0f} GB of its states; you said {guess}.")
+    weights: int
+    gradients: int
+    master: int
+    moments: int
+
+    @property
+    def total(self) -> int:
+        """Bytes of all kinds."""
+        return sum(vars(self).values())
+
 
 # %% [markdown]
-# **Size:** about 10, 13 and 6 lines.
+# **What activations are kept?** Whatever the backward pass will read, in bf16:
+#
+# | operation | keeps | operation | keeps |
+# |---|---|---|---|
+# | product with a weight matrix | its input | elementwise product of two arrays | both |
+# | product of two activations | both | SiLU, GELU | its input |
+# | softmax | its result | ReLU | its result |
+# | norm | its input | addition, scaling, mask | nothing |
+#
+# An array that two operations keep is kept once. For the first half of a layer this gives, in elements per token:
+#
+# | kept | because | elements |
+# |---|---|---|
+# | input and result of the norm | norm; query, key and value matrices | 2 D |
+# | queries, keys, values | scores; weighted sum | NH + 2 KH |
+# | softmax of the scores | softmax; weighted sum | NT |
+# | result of attention | output matrix | NH |
+#
+# Work out the second half (a norm and the MLP) yourself, for each of the three activations; SwiGLU's hidden layer is
+# $\mathrm{silu}(xW_\mathrm{gate}) \odot xW_\mathrm{up}$. After the last layer come the last norm, the head, and the
+# probabilities of the loss: V elements in **fp32**.
+#
+# **Recomputation** keeps less, and repeats part of the forward pass when a layer's backward pass starts:
+#
+# | `recomputation` | a layer keeps |
+# |---|---|
+# | `"none"` | everything |
+# | `"selective"` | everything but the softmax of the scores |
+# | `"full"` | its input only (D elements per token) |
+#
+# The peak comes when one layer has recomputed what it did not keep: that layer then holds **everything**, while each
+# of the other L − 1 layers holds what the table says.
+#
+# **Example**
+#
+# ```python
+# states(1001, data=4, zero_stage=1)  # → States(weights=2002, gradients=2002, master=1004, moments=2008)
+# activation_bytes(TINY, tokens=8)  # → 1536
+# two = TransformerConfig("two layers", 2, 4, 2, 6, 10, 8, n_kv_heads=1)
+# [activation_bytes(two, 8, recomputation=how) for how in ("none", "selective", "full")]  # → [2624, 2368, 1600]
+# fewest_devices(TINY, 8, memory_bytes=2500)  # → 4
+# ```
+#
+# (1,001 parameters on 4 ranks: no rank gets more than 251, and 251 · 4 bytes = 1,004. The 1,536 bytes: 68 elements
+# per token in the layer and 8 for the last norm, 2 bytes each; 10 probabilities of 4 bytes; all that for 8 tokens.)
+#
+# **Requirements**
+#
+# - `states`: divide by `tensor` first, then by `data` if the stage says so. After each division round the **number of
+#   parameters** up; multiply by bytes last.
+# - `activation_bytes`: divide the total by `tensor`. (D, F, V, N, K and T are multiples of it here.)
+# - `fewest_devices`: the result is a multiple of `tensor` and at most `max_devices`; `None` if there is none. Exactly
+#   full fits. `training_memory`, which is given, adds up your two functions.
+#
+# **Size:** about 8, 14 and 8 lines.
+#
+# <details><summary>Details</summary>
+#
+# - The norm's own statistics, dropout masks and what rotary positions need are left out.
+# - Dividing activations of norms by `tensor` as well is called *sequence parallelism* (Megatron-LM).
+# - More data-parallel ranks make states smaller, never the activations of a sequence.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-4-memory"}
 #| export
-def state_bytes(n_parameters: int, zero_stage: int = 0, data: int = 1, tensor: int = 1) -> dict[str, int]:
-    """Bytes a device of `weights`, `gradients` and `optimizer`, at 2, 2 and 12 bytes a parameter. About 10 lines."""
+def states(
+    n_parameters: int, *, data: int = 1, zero_stage: int = 0, tensor: int = 1
+) -> States:
+    """Bytes of weights, gradients, master copy and moments. About 8 lines."""
     ### BEGIN SOLUTION
     own = -(-n_parameters // tensor)
-    part = -(-own // data)
-    return {
-        "weights": 2 * (part if zero_stage >= 3 else own),
-        "gradients": 2 * (part if zero_stage >= 2 else own),
-        "optimizer": 12 * (part if zero_stage >= 1 else own),
-    }
+    shard = -(-own // data)
+    return States(
+        weights=2 * (shard if zero_stage >= 3 else own),
+        gradients=2 * (shard if zero_stage >= 2 else own),
+        master=4 * (shard if zero_stage >= 1 else own),
+        moments=8 * (shard if zero_stage >= 1 else own),
+    )
     ### END SOLUTION
 
 
 def activation_bytes(
-    config: TransformerConfig, tokens: int, batch: int = 1, recompute: str = "none", tensor: int = 1
-) -> int:
-    """Bytes a device of activations, for `batch` sequences of `tokens` tokens in a tensor group. About 13 lines.
-
-    recompute is "none", "selective" or "full".
-    """
-    ### BEGIN SOLUTION
-    c = config
-    attention = 2 * c.n_heads * c.head_dim + 2 * c.n_kv_heads * c.head_dim
-    layer = 4 * c.d_model + attention + {"swiglu": 4, "gelu": 2, "relu": 1}[c.activation] * c.d_ff
-    scores = c.n_heads * tokens
-    if recompute == "none":
-        elements = c.n_layers * (layer + scores)
-    elif recompute == "selective":
-        elements = c.n_layers * layer + scores
-    else:
-        elements = (c.n_layers - 1) * c.d_model + layer + scores
-    token_bytes = 2 * (elements + 2 * c.d_model) + 4 * c.vocab_size
-    return batch * tokens * token_bytes // tensor
-    ### END SOLUTION
-
-
-def memory_plan(
     config: TransformerConfig,
     tokens: int,
     batch: int = 1,
     *,
-    zero_stage: int = 0,
+    tensor: int = 1,
+    recomputation: str = "none",
+) -> int:
+    """Bytes of activations per device. About 14 lines."""
+    ### BEGIN SOLUTION
+    c = config
+    attention = 2 * (c.n_heads + c.n_kv_heads) * c.head_dim
+    mlp = {"swiglu": 4, "gelu": 2, "relu": 1}[c.activation] * c.d_ff
+    everything = 4 * c.d_model + attention + mlp + c.n_heads * tokens
+    kept = {
+        "none": everything,
+        "selective": everything - c.n_heads * tokens,
+        "full": c.d_model,
+    }
+    layers = (c.n_layers - 1) * kept[recomputation] + everything
+    token_bytes = 2 * (layers + 2 * c.d_model) + 4 * c.vocab_size
+    return batch * tokens * token_bytes // tensor
+    ### END SOLUTION
+
+
+def training_memory(
+    config: TransformerConfig,
+    tokens: int,
+    batch: int = 1,
+    *,
     data: int = 1,
     tensor: int = 1,
-    recompute: str = "none",
+    zero_stage: int = 0,
+    recomputation: str = "none",
 ) -> dict[str, int]:
-    """Bytes a device of all four kinds, for `batch` sequences in each tensor group."""
-    states = state_bytes(count_parameters(config), zero_stage, data, tensor)
-    return {**states, "activations": activation_bytes(config, tokens, batch, recompute, tensor)}
+    """Bytes on one device, for `batch` sequences in each tensor-parallel group."""
+    held = states(
+        count_parameters(config), data=data, zero_stage=zero_stage, tensor=tensor
+    )
+    kept = activation_bytes(
+        config, tokens, batch, tensor=tensor, recomputation=recomputation
+    )
+    return {**vars(held), "activations": kept}
 
 
 def fewest_devices(
@@ -574,16 +797,17 @@ def fewest_devices(
     tokens: int,
     memory_bytes: int,
     *,
-    zero_stage: int = 3,
     tensor: int = 1,
-    recompute: str = "none",
-    limit: int = 4096,
+    zero_stage: int = 3,
+    recomputation: str = "none",
+    max_devices: int = 4096,
 ) -> int | None:
-    """The smallest data · tensor, up to `limit`, on which one sequence a tensor group fits. About 6 lines."""
+    """The smallest number of devices that holds a run. About 8 lines."""
     ### BEGIN SOLUTION
-    for data in range(1, limit // tensor + 1):
-        plan = memory_plan(config, tokens, zero_stage=zero_stage, data=data, tensor=tensor, recompute=recompute)
-        if sum(plan.values()) <= memory_bytes:
+    plan = {"tensor": tensor, "zero_stage": zero_stage, "recomputation": recomputation}
+    for data in range(1, max_devices // tensor + 1):
+        held = training_memory(config, tokens, data=data, **plan)
+        if sum(held.values()) <= memory_bytes:
             return data * tensor
     return None
     ### END SOLUTION
@@ -599,8 +823,11 @@ check("activation_bytes")
 check("fewest_devices")
 
 # %% [markdown]
-# **See it.** Your plan for 64 devices of 80 GB, one sequence of 4,096 tokens for each tensor group. Which bars stay
-# below the line, and what would you cut next in those that do not?
+# **Predict, then measure.** Llama 2 70B has 69 billion parameters. How many devices of 80 GB does it need at least to
+# train on sequences of 4,096 tokens, with ZeRO 3 and full recomputation?
+
+# %%
+guess = None  # devices
 
 # %%
 plans = {
@@ -608,123 +835,52 @@ plans = {
     "ZeRO 1": {"zero_stage": 1},
     "ZeRO 2": {"zero_stage": 2},
     "ZeRO 3": {"zero_stage": 3},
-    "ZeRO 3, selective": {"zero_stage": 3, "recompute": "selective"},
-    "ZeRO 3, full": {"zero_stage": 3, "recompute": "full"},
-    "ZeRO 1, tensor 8, full": {"zero_stage": 1, "tensor": 8, "recompute": "full"},
+    "ZeRO 3, selective": {"zero_stage": 3, "recomputation": "selective"},
+    "ZeRO 3, full": {"zero_stage": 3, "recomputation": "full"},
+    "ZeRO 1, tensor 8, full": {"zero_stage": 1, "tensor": 8, "recomputation": "full"},
 }
+fewest = {}
 for config in (LLAMA_7B, LLAMA_70B):
-    bars = {name: memory_plan(config, 4096, data=64 // how.get("tensor", 1), **how) for name, how in plans.items()}
-    figure = go.Figure(
-        [
-            go.Bar(
-                name=kind,
-                x=[name.replace(", ", "<br>") for name in bars],
-                y=[plan[kind] / 1e9 for plan in bars.values()],
-            )
-            for kind in ("weights", "gradients", "optimizer", "activations")
-        ]
-    )
+    bars = {}
+    for name, plan in plans.items():
+        data = 64 // plan.get("tensor", 1)
+        bars[name] = training_memory(config, 4096, data=data, **plan)
+        if plan:
+            fewest[config.name, name] = fewest_devices(config, 4096, 80 * 10**9, **plan)
+            found = fewest[config.name, name] or "never, or more than 4,096"
+            print(f"{config.name:11}, {name:22}: fewest devices: {found}")
+    figure = go.Figure()
+    for kind in ("weights", "gradients", "master", "moments", "activations"):
+        x = [name.replace(", ", "<br>") for name in bars]
+        figure.add_bar(name=kind, x=x, y=[bar[kind] / 1e9 for bar in bars.values()])
     figure.add_hline(y=80, line_dash="dot", annotation_text="80 GB")
-    figure.update_layout(barmode="stack", yaxis_title="GB a device", title=f"{config.name} on 64 devices")
-    show(figure, alt=f"Memory of each of 64 devices in training {config.name} under seven plans, by kind")
-    for name, how in plans.items():
-        if "zero_stage" in how:
-            fewest = fewest_devices(config, 4096, 80_000_000_000, **how)
-            print(f"{config.name}, {name}:", f"at least {fewest} devices" if fewest else "more than 4,096, or never")
+    figure.update_layout(barmode="stack", title=f"{config.name} on 64 devices")
+    figure.update_yaxes(title="GB per device")
+    show(
+        figure,
+        alt=f"Memory per device of {config.name} on 64 devices, by plan and kind",
+    )
+check.predict(guess, fewest[LLAMA_70B.name, "ZeRO 3, full"], "devices")
 
 # %% [markdown]
+# The states alone, 16 bytes per parameter, fill 13.8 devices. Full recomputation leaves so few activations that they
+# add only two more; without it, the activations of one sequence fill a device several times over, and no number of
+# data-parallel ranks helps. Which bars stay below the line, and what would you shard next in the others?
+#
 # ## Task 5 · Predict a step, then measure it
 #
 # *About 45 minutes.*
 #
-# Now a model that this machine can run, on the engine of lab 01: yours, if it was accepted, else the course's. It has
-# RMS norms, relu in the MLP, learned positions, no biases, a head of its own, and as many key/value heads as query
-# heads. The update is plain gradient descent. A step spends its time on two things:
+# **Goal.** Now a model that this machine can run, on the engine of lab 01: yours if it was accepted, else the
+# course's. Predict the time of a training step from its parts, before the model has run once.
 #
-# - **matrix products**, at a rate that depends on their shape: it is measured for each shape that occurs, and nothing
-#   else is;
-# - **elementwise work** (norms, softmax, relu, additions, copies), which does hardly any arithmetic and waits for
-#   memory. One unit of it is one element of an array, written in the forward pass, with its share of the backward pass;
-#   the seconds that a unit takes are measured too.
+# A step spends its time on two things:
 #
-# **5a.** `step_products`: the products of a whole training step, forward and back. For each forward
-# $(m, k) \cdot (k, n)$ with gradient $G$ of shape $(m, n)$: $G\,Y^{\mathsf T}$ is $(m, n) \cdot (n, k)$, and
-# $X^{\mathsf T} G$ is $(k, m) \cdot (m, n)$. (Its transpose, $G^{\mathsf T} X$, will do as well: a product and its
-# transpose count as one, and run at one rate.) Names are yours to choose.
+# - **matrix products**, whose speed depends on their shape, so that a rate is measured for each shape;
+# - **elementwise work** (norms, softmax, additions, copies), which does hardly any arithmetic and waits for memory. Its
+#   unit is one element of an array that the forward pass writes, together with its part of the backward pass.
 #
-# **5b.** `elementwise_units(config, batch, tokens)`: elements written in the forward pass, in this model. For each
-# token:
-#
-# | where | elements |
-# |---|---|
-# | in each layer: two norms, of 3 results each | 6 D |
-# | in each layer: two additions to the stream | 2 D |
-# | in each layer: heads laid side by side (queries, keys, values, result) | 4 NH |
-# | in each layer: scale, mask, shift, exponential, division of the scores | 5 NT |
-# | in each layer: relu | F |
-# | outside the layers: embedding, positions, their sum, the last norm's 3 results | 6 D |
-# | outside the layers: the loss | 4 V |
-#
-# and once a step, whatever the number of tokens, the update: one unit for each parameter of the model.
-#
-# **5c.** `predict_training_step_s`: the time of all products at their rates, plus the time of the elementwise work.
-# `rates` gives FLOP/s for each shape `(m, k, n)` that your list has; what the check gives has the transposed
-# `(n, k, m)` too.
-#
-# **Size:** about 4, 5 and 3 lines.
-
-
-# %% nbgrader={"solution": true, "grade_id": "task-5-predict"}
-#| export
-def step_products(config: TransformerConfig, batch: int, tokens: int) -> list[Product]:
-    """Every matrix product of a training step: forward, and the two of each in the backward pass. About 4 lines."""
-    ### BEGIN SOLUTION
-    products = forward_products(config, batch, tokens)
-    back_x = [(f"{name} back to its input", times, m, n, k) for name, times, m, k, n in products]
-    back_y = [(f"{name} back to its weight", times, k, m, n) for name, times, m, k, n in products]
-    return [*products, *back_x, *back_y]
-    ### END SOLUTION
-
-
-def elementwise_units(config: TransformerConfig, batch: int, tokens: int) -> int:
-    """Elements that the small model's elementwise work writes, the update included. About 5 lines."""
-    ### BEGIN SOLUTION
-    c = config
-    heads = c.n_heads * c.head_dim
-    layer = 8 * c.d_model + 4 * heads + 5 * c.n_heads * tokens + c.d_ff
-    once = 6 * c.d_model + 4 * c.vocab_size
-    return batch * tokens * (c.n_layers * layer + once) + count_parameters(c)
-    ### END SOLUTION
-
-
-def predict_training_step_s(
-    config: TransformerConfig,
-    batch: int,
-    tokens: int,
-    rates: Mapping[tuple[int, int, int], float],
-    unit_s: float,
-) -> float:
-    """Seconds of a training step: products at rates[m, k, n] FLOP/s, elementwise work at unit_s each. About 3 lines."""
-    ### BEGIN SOLUTION
-    products = step_products(config, batch, tokens)
-    products_s = sum(2 * times * m * k * n / rates[m, k, n] for _, times, m, k, n in products)
-    return products_s + elementwise_units(config, batch, tokens) * unit_s
-    ### END SOLUTION
-
-
-# %% nbgrader={"grade": true, "grade_id": "step_products"}
-check("step_products")
-
-# %% nbgrader={"grade": true, "grade_id": "elementwise_units"}
-check("elementwise_units")
-
-# %% nbgrader={"grade": true, "grade_id": "predict_step"}
-check("predict_step")
-
-# %% [markdown]
-# Now the machine, on one thread, which a busy neighbour disturbs least. First the pieces by themselves: one product of
-# each shape, and four elementwise operations of your engine, forward and back. Your prediction is made of these alone,
-# before the model has run.
+# This is the model. It has RMS norms, ReLU, learned positions, a head of its own and no biases:
 
 # %%
 import torch
@@ -745,94 +901,227 @@ SMALL = TransformerConfig(
     position="learned",
     activation="relu",
 )
-batch, tokens = 16, 64
 
 
-UNITS = 4 * 2**22  # four operations on arrays of 16 MiB, which few caches hold
-
-
-def pieces(config: TransformerConfig, batch: int, tokens: int) -> dict:
-    """What to time: a product of each shape (those inside of heads B·N at a time), and some elementwise work."""
-    calls = {}
-    for _, times, m, k, n in step_products(config, batch, tokens):
-        x, y = torch.randn(at_once(times), m, k).squeeze(0), torch.randn(at_once(times), k, n).squeeze(0)
-        calls[m, k, n, at_once(times)] = lambda x=x, y=y: x @ y
-    x, y = (engine.Tensor(torch.randn(UNITS // 4), requires_grad=True) for _ in range(2))
-    g = torch.ones(UNITS // 4)
-
-    def four_units() -> None:
-        x.grad = y.grad = None
-        ((x * y).exp() + x).relu().backward(g)
-
-    return calls | {"units": four_units}
-
-
-def at_once(times: int) -> int:
-    heads = batch * SMALL.n_heads
-    return heads if times % (SMALL.n_layers * heads) == 0 else 1
-
-
-def predict(timings: dict) -> tuple[float, float]:
-    """Your prediction from the times of the pieces, and how much of it is elementwise work."""
-    shapes = [shape for shape in timings if isinstance(shape, tuple)]
-    rates = {(m, k, n): 2 * count * m * k * n / timings[m, k, n, count].p50_s for m, k, n, count in shapes}
-    unit_s = timings["units"].p50_s / UNITS
-    print(f"products reach {min(rates.values()) / 1e9:.0f} to {max(rates.values()) / 1e9:.0f} GFLOP/s, by their shape")
-    elementwise_s = elementwise_units(SMALL, batch, tokens) * unit_s
-    return predict_training_step_s(SMALL, batch, tokens, rates, unit_s), elementwise_s
-
-
-predicted_s, elementwise_s = predict(compare(pieces(SMALL, batch, tokens), samples=7).timings)
-print(f"predicted: {predicted_s * 1e3:.0f} ms a step, of which {elementwise_s / predicted_s:.0%} elementwise")
-
-# %% [markdown]
-# And the model itself, on your engine.
-
-
-# %%
 class SmallTransformer:
     """SMALL on the engine: token ids (B, T) → logits (B·T, V)."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config):
         c, self.config, self.weights = config, config, {}
+        inner = c.n_heads * c.head_dim
         shapes = {
             "tokens": (c.vocab_size, c.d_model),
-            "places": (c.context, c.d_model),
             "head": (c.d_model, c.vocab_size),
         }
+        shapes["positions"] = (c.context, c.d_model)
         for i in range(c.n_layers):
-            shapes |= {f"{name}{i}": (c.d_model, c.n_heads * c.head_dim) for name in ("query", "key", "value")}
-            shapes |= {f"output{i}": (c.n_heads * c.head_dim, c.d_model)}
+            inward = (f"query{i}", f"key{i}", f"value{i}")
+            shapes |= {name: (c.d_model, inner) for name in inward}
+            shapes[f"output{i}"] = (inner, c.d_model)
             shapes |= {f"up{i}": (c.d_model, c.d_ff), f"down{i}": (c.d_ff, c.d_model)}
         for name, shape in shapes.items():
-            self.weights[name] = engine.Tensor(torch.randn(shape) / math.sqrt(shape[0]), requires_grad=True)
+            initial = torch.randn(shape) / math.sqrt(shape[0])
+            self.weights[name] = engine.Tensor(initial, requires_grad=True)
         for name in ("norm", *(f"norm{j}{i}" for i in range(c.n_layers) for j in "ab")):
-            self.weights[name] = engine.Tensor(torch.ones(c.d_model), requires_grad=True)
-        self.mask = engine.Tensor(torch.full((c.context, c.context), -1e9).triu(1))
+            ones = torch.ones(c.d_model)
+            self.weights[name] = engine.Tensor(ones, requires_grad=True)
+        masked = torch.full((c.context, c.context), -1e9).triu(1)
+        self.mask = engine.Tensor(masked)
 
     def norm(self, x, name):
-        return x * ((x * x).mean(-1, keepdims=True) + 1e-6) ** -0.5 * self.weights[name]
+        inverse = ((x * x).mean(-1, keepdims=True) + 1e-6) ** -0.5  # (B·T, 1)
+        return x * inverse * self.weights[name]
 
     def attention(self, x, i, B, T):
         N, H = self.config.n_heads, self.config.head_dim
 
-        def split(name):
-            return (x @ self.weights[f"{name}{i}"]).reshape(B, T, N, H).permute(0, 2, 1, 3)  # (B, N, T, H)
+        def heads(name):  # (B, N, T, H): one copy, made when it is first multiplied
+            y = x @ self.weights[f"{name}{i}"]
+            return y.reshape(B, T, N, H).permute(0, 2, 1, 3)
 
-        scores = (split("query") @ split("key").T) * (1 / math.sqrt(H)) + self.mask[:T, :T]  # (B, N, T, T)
-        raised = (scores - engine.Tensor(scores.data.amax(-1, keepdim=True))).exp()
-        mixed = (raised / raised.sum(-1, keepdims=True)) @ split("value")  # (B, N, T, H)
-        return mixed.permute(0, 2, 1, 3).reshape(B * T, N * H) @ self.weights[f"output{i}"]
+        scores = heads("query") @ heads("key").T  # (B, N, T, T)
+        scores = scores * (1 / math.sqrt(H))
+        scores = scores + self.mask[:T, :T]
+        scores = scores - engine.Tensor(scores.data.amax(-1, keepdim=True))
+        raised = scores.exp()
+        softmax = raised / raised.sum(-1, keepdims=True)
+        summed = softmax @ heads("value")  # (B, N, T, H)
+        summed = summed.permute(0, 2, 1, 3).reshape(B * T, N * H)  # another copy
+        return summed @ self.weights[f"output{i}"]
 
-    def __call__(self, ids: torch.Tensor):
+    def __call__(self, ids):
         B, T = ids.shape
-        x = self.weights["tokens"][ids.reshape(-1)] + self.weights["places"][torch.arange(T).repeat(B)]  # (B·T, D)
+        x = self.weights["tokens"][ids.reshape(-1)]
+        x = x + self.weights["positions"][torch.arange(T).repeat(B)]
         for i in range(self.config.n_layers):
             x = x + self.attention(self.norm(x, f"norma{i}"), i, B, T)
-            x = x + (self.norm(x, f"normb{i}") @ self.weights[f"up{i}"]).relu() @ self.weights[f"down{i}"]
+            hidden = (self.norm(x, f"normb{i}") @ self.weights[f"up{i}"]).relu()
+            x = x + hidden @ self.weights[f"down{i}"]
         return self.norm(x, "norm") @ self.weights["head"]
 
 
+# %% [markdown]
+# **Interface**
+#
+# | | returns |
+# |---|---|
+# | `step_products(config, tokens, batch=1)` | list: all products of a training step, forward and backward |
+# | `elementwise_units(config, tokens, batch=1)` | int: units of elementwise work in a training step |
+# | `predict_training_step_s(config, tokens, batch, rates, unit_s)` | float: seconds of a training step |
+#
+# Products are entries as in Task 3, with names of your choice. `rates[m, k, n]` is the FLOP/s of a product of that
+# shape, and `unit_s` the seconds of one unit.
+#
+# **Elementwise work.** Matrix products, sums over rows and views do not count. The rest is counted in the code above,
+# one unit for each element that an operation writes:
+#
+# | where | how often | units per token |
+# |---|---|---|
+# | `norm`: `x * x`, `x * inverse`, `… * weights` | 2 per layer, 1 at the end | 3 D |
+# | copies of queries, keys, values and the result of attention | per layer | 4 NH |
+# | from `scores` to `softmax` | per layer | count the (T, T) arrays that are written |
+# | ReLU, and the two additions `x + …` | per layer | work it out |
+# | embedding, positions, their sum | once | 3 D |
+# | loss | once | 4 V |
+#
+# On top of that the update of the weights takes one unit per parameter and step, whatever the number of tokens.
+#
+# **Example**
+#
+# ```python
+# small = TransformerConfig("s", 1, 4, 2, 6, 10, 8, position="learned", activation="relu")
+# sum(2 * times * m * k * n for _, times, m, k, n in step_products(small, 3))  # → 3168
+# elementwise_units(small, tokens=3)  # → 680
+# elementwise_units(small, tokens=3, batch=2)  # → 1124
+# rates = dict.fromkeys({(m, k, n) for _, _, m, k, n in step_products(small, 3)}, 1000.0)
+# round(predict_training_step_s(small, 3, 1, rates, unit_s=0.001), 3)  # → 3.848
+# ```
+#
+# (236 of the 680 units are parameters. With every rate at 1,000 FLOP/s, the 3,168 FLOPs of the step take 3.168 s, and
+# the elementwise work takes 0.680 s.)
+#
+# **Requirements**
+#
+# - The backward pass of a product $Y = XW$ of shapes $(m, k) \cdot (k, n)$ runs two more products, one for the gradient
+#   of each factor. Derive their shapes from the shapes of the gradients.
+# - A product and its transpose, $(m, k, n)$ and $(n, k, m)$, count as the same product and have the same rate.
+# - `predict_training_step_s` adds the seconds of **all** products of the step, each at the rate of its own shape, and
+#   the seconds of the elementwise work. `rates` has every shape of your list, and its transpose.
+#
+# **Size:** about 4, 7 and 5 lines.
+
+
+# %% nbgrader={"solution": true, "grade_id": "task-5-predict"}
+#| export
+def step_products(
+    config: TransformerConfig, tokens: int, batch: int = 1
+) -> list[Product]:
+    """Every matrix product of a training step. About 4 lines."""
+    ### BEGIN SOLUTION
+    forward = forward_products(config, tokens, batch)
+    to_input = [(f"{name}, dX", times, m, n, k) for name, times, m, k, n in forward]
+    to_weight = [(f"{name}, dW", times, k, m, n) for name, times, m, k, n in forward]
+    return [*forward, *to_input, *to_weight]
+    ### END SOLUTION
+
+
+def elementwise_units(config: TransformerConfig, tokens: int, batch: int = 1) -> int:
+    """Units of elementwise work in a training step. About 7 lines."""
+    ### BEGIN SOLUTION
+    c = config
+    norm, heads, scores = 3 * c.d_model, c.n_heads * c.head_dim, c.n_heads * tokens
+    layer = 2 * norm + 4 * heads + 5 * scores + c.d_ff + 2 * c.d_model
+    once = norm + 3 * c.d_model + 4 * c.vocab_size
+    per_token = c.n_layers * layer + once
+    return batch * tokens * per_token + count_parameters(c)
+    ### END SOLUTION
+
+
+def predict_training_step_s(
+    config: TransformerConfig,
+    tokens: int,
+    batch: int,
+    rates: Mapping[tuple[int, int, int], float],
+    unit_s: float,
+) -> float:
+    """Seconds of a training step. About 5 lines."""
+    ### BEGIN SOLUTION
+    products_s = 0.0
+    for _, times, m, k, n in step_products(config, tokens, batch):
+        products_s += 2 * times * m * k * n / rates[m, k, n]
+    elementwise_s = elementwise_units(config, tokens, batch) * unit_s
+    return products_s + elementwise_s
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "step_products"}
+check("step_products")
+
+# %% nbgrader={"grade": true, "grade_id": "elementwise_units"}
+check("elementwise_units")
+
+# %% nbgrader={"grade": true, "grade_id": "predict_step"}
+check("predict_step")
+
+# %% [markdown]
+# **Predict, then measure.** First the parts by themselves, on one thread: a product of each shape, and four
+# elementwise operations of your engine, forward and backward. Your function makes a prediction of these alone. What
+# percentage of the step will be elementwise work?
+
+# %%
+guess = None  # percent of the predicted step
+
+# %%
+batch, tokens = 16, 64
+UNITS = 4 * 2**22  # four operations on arrays of 16 MiB, which few caches hold
+
+
+def at_once(times):
+    """Heads of one layer are multiplied B·N at a time, everything else one by one."""
+    heads = batch * SMALL.n_heads
+    return heads if times % (SMALL.n_layers * heads) == 0 else 1
+
+
+def parts():
+    """Calls to time: a product of each shape, and some elementwise work."""
+    calls = {}
+    for _, times, m, k, n in step_products(SMALL, tokens, batch):
+        x = torch.randn(at_once(times), m, k).squeeze(0)
+        y = torch.randn(at_once(times), k, n).squeeze(0)
+        calls[m, k, n, at_once(times)] = lambda x=x, y=y: x @ y
+    x, y = (
+        engine.Tensor(torch.randn(UNITS // 4), requires_grad=True) for _ in range(2)
+    )
+    g = torch.ones(UNITS // 4)
+
+    def four_operations():
+        x.grad = y.grad = None
+        ((x * y).exp() + x).relu().backward(g)
+
+    return calls | {"units": four_operations}
+
+
+def predict(timings):
+    """Your prediction from the times of the parts, and its elementwise work, in s."""
+    rates = {}
+    for m, k, n, count in (key for key in timings if isinstance(key, tuple)):
+        rates[m, k, n] = 2 * count * m * k * n / timings[m, k, n, count].p50_s
+    unit_s = timings["units"].p50_s / UNITS
+    slowest, fastest = min(rates.values()) / 1e9, max(rates.values()) / 1e9
+    print(f"products reach {slowest:.0f} to {fastest:.0f} GFLOP/s, by their shape")
+    predicted_s = predict_training_step_s(SMALL, tokens, batch, rates, unit_s)
+    return predicted_s, elementwise_units(SMALL, tokens, batch) * unit_s
+
+
+predicted_s, elementwise_s = predict(compare(parts(), samples=7).timings)
+print(f"predicted: {predicted_s * 1e3:.0f} ms per step")
+check.predict(guess, 100 * elementwise_s / predicted_s, "% elementwise work")
+
+# %% [markdown]
+# Elementwise work does hardly any FLOPs and still takes a good part of the time: that is why kernels are fused. Now the
+# model itself. Your code's prediction is judged like a guess.
+
+# %%
 torch.manual_seed(0)
 model = SmallTransformer(SMALL)
 held = sum(weight.data.numel() for weight in model.weights.values())
@@ -841,7 +1130,8 @@ ids = torch.randint(0, SMALL.vocab_size, (batch, tokens + 1))
 losses = []
 
 
-def train_step() -> None:
+def train_step():
+    """One step of plain gradient descent."""
     for weight in model.weights.values():
         weight.grad = None
     loss = engine.cross_entropy(model(ids[:, :-1]), ids[:, 1:].reshape(-1))
@@ -851,91 +1141,124 @@ def train_step() -> None:
     losses.append(loss.item())
 
 
-# Once more the pieces, and the step between them in turns: a slow moment strikes all alike.
-timings = compare(pieces(SMALL, batch, tokens) | {"step": train_step}, samples=7, warmup=1).timings
+# The parts again, with the step in turns: a slow moment of the machine hits all alike.
+timings = compare(parts() | {"step": train_step}, samples=7, warmup=1).timings
 predicted_s, elementwise_s = predict(timings)
 measured_s = timings["step"].p50_s
 print(f"loss {losses[0]:.2f} at first, {losses[-1]:.2f} at last")
-print(f"predicted {predicted_s * 1e3:.0f} ms, measured {measured_s * 1e3:.0f} ms: {predicted_s / measured_s - 1:+.0%}")
-figure = go.Figure(
-    [
-        go.Bar(name="products", x=["predicted"], y=[predicted_s - elementwise_s]),
-        go.Bar(name="elementwise", x=["predicted"], y=[elementwise_s]),
-        go.Bar(name="measured", x=["measured"], y=[measured_s]),
-    ]
-)
-for share in (0.75, 1.25):
+check.predict(1e3 * predicted_s, 1e3 * measured_s, "ms per step", within=0.25)
+figure = go.Figure()
+figure.add_bar(name="products", x=["predicted"], y=[predicted_s - elementwise_s])
+figure.add_bar(name="elementwise", x=["predicted"], y=[elementwise_s])
+figure.add_bar(name="measured", x=["measured"], y=[measured_s])
+for fraction in (0.75, 1.25):
     figure.add_hline(
-        share * measured_s, line_dash="dot", annotation_text=f"{share - 1:+.0%}", annotation_position="right"
+        fraction * measured_s,
+        line_dash="dot",
+        annotation_text=f"{fraction - 1:+.0%}",
+        annotation_position="right",
     )
-figure.update_layout(barmode="stack", yaxis_title="seconds a step", legend={"orientation": "h", "y": 1.15})
-show(figure, alt="Predicted step time, products and elementwise work, beside the measured one, with 25 % either way")
+figure.update_layout(barmode="stack", yaxis_title="seconds per step")
+figure.update_layout(legend={"orientation": "h", "y": 1.15})
+show(figure, alt="Predicted step time by kind of work, next to the measured one")
 
 # %% [markdown]
-# On a machine that does nothing else, a count made before anything ran should land within a quarter of the clock. On a
-# busy one, the long step is interrupted more often than the short pieces, and the prediction mostly comes out too low:
-# run the cell again. Where it stays outside, ask what the count left out: arrays that no longer fit into a cache,
-# gradients being added up, Python between the operations. Change `batch` or the width and predict again: where does the
-# prediction go wrong first?
-
-# %% [markdown]
-# ## Task 6 · Which device serves it?
+# On an idle machine a count made before anything ran lands within 25 % of the clock. On a busy one the long step is
+# interrupted more often than the short parts, and the prediction comes out too low: run the cell again. If it stays
+# outside, ask what the count leaves out: arrays that still fit into a cache, gradients that are added up, Python
+# between the operations. Change `batch` or the width and predict again: where does the prediction fail first?
+#
+# ## Task 6 · Which GPU serves it?
 #
 # *About 35 minutes.*
 #
-# To generate, a model runs once for each new token. Every weight is read for that, however many sequences share the
-# step, and each sequence reads its own **KV cache**: the keys and values of all its tokens, in every layer, so that
-# they need not be computed again. Everything is in bf16, 2 bytes.
+# **Goal.** To generate text, a model runs once per token. Find out how many sequences a GPU can serve together, what
+# limits a step, and which GPU generates a million tokens at the lowest price.
+#
+# In a **decode step** each sequence of the batch gets one new token. The step reads every weight once, however large
+# the batch is, and each sequence's own **KV cache**: the keys and values of all of its tokens in every layer. All
+# numbers are in bf16, 2 bytes.
 
 
 # %%
 #| export
 @dataclass(frozen=True)
 class Machine:
-    """A device to rent."""
+    """A GPU to rent."""
 
     name: str
     memory_bytes: float
-    bandwidth_bytes_per_s: float
-    flops_per_s: float
-    dollars_per_hour: float
+    memory_bytes_per_s: float
+    peak_flops_per_s: float
+    price_per_hour: float
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How a device serves a model: sequences at a time, least seconds a step, what binds, dollars a million tokens."""
+    """How a machine serves a model with its largest batch."""
 
-    device: str
+    machine: str  # its name
     batch: int
     step_s: float
-    bound: str  # "memory" or "compute"
-    dollars_per_million: float
+    limit: str  # "memory" or "compute"
+    cost_per_million_tokens: float
 
 
 # %% [markdown]
-# **6a.** `kv_cache_bytes`: keys and values (K heads of width H each) of `tokens` tokens of `batch` sequences. And
-# `largest_batch`: how many sequences of `tokens` tokens fit beside all the parameters; 0 if not one does. (A
-# whole number again, though the bytes of a device may come as a float, even with a fraction of a byte.)
+# **Interface**
 #
-# **6b.** `decode_work(config, batch, tokens)`: FLOPs and bytes of one step that makes one token for each of `batch`
-# sequences, each of which then has `tokens` tokens, the new one included.
+# | | returns |
+# |---|---|
+# | `kv_cache_bytes(config, tokens, batch=1)` | int: bytes of the keys and values of `batch` sequences |
+# | `largest_batch(config, tokens, memory_bytes)` | int: how many sequences fit next to all parameters, or 0 |
+# | `decode_work(config, tokens, batch=1)` | `(int, int)`: FLOPs and bytes of a decode step |
+# | `choose_machine(config, tokens, machines)` | `Choice` of the machine with the lowest price per token, or None |
 #
-# - FLOPs: your list of products for B sequences of *one* token, except that its query meets `tokens` keys and values.
-# - Bytes: all parameters but the tables that are only looked up (positions; and the embedding, unless it is tied and
-#   so read as the head), and the whole cache. A few rows and activations are left out.
+# A sequence has `tokens` tokens; in `decode_work` the new token is one of them.
 #
-# **6c.** `choose_machine(config, tokens, machines)`: let each machine serve its largest batch, on its own. A step takes
-# no less than $\max(\mathrm{FLOPs}/\mathrm{peak},\ \mathrm{bytes}/\mathrm{bandwidth})$; the larger of the two binds
-# (`"compute"` when equal). Return the `Choice` with the lowest price for a million tokens, the first one where two are
-# equal, as those of like machines are, or of two that cost nothing; and `None` if the model fits nowhere.
+# **Example**
+#
+# ```python
+# kv_cache_bytes(TINY, tokens=3, batch=2)  # → 48
+# largest_batch(TINY, 3, memory_bytes=500)  # → 3
+# decode_work(TINY, tokens=1)  # → (336, 352)
+# decode_work(TINY, tokens=3, batch=2)  # → (736, 392)
+# offers = [Machine("A", 500, 1e3, 1e4, 1.0), Machine("B", 600, 1e3, 1e3, 1.0)]
+# best = choose_machine(TINY, 3, offers)
+# best.machine, best.batch, best.limit, round(best.step_s, 3)  # → ("A", 3, "memory", 0.416)
+# round(best.cost_per_million_tokens, 1)  # → 38.5
+# ```
+#
+# (A: 3 sequences read 416 bytes at 1,000 bytes/s, 0.416 s; their FLOPs take less. B holds 7 sequences, but computes
+# ten times as slowly.)
+#
+# **Requirements**
+#
+# - FLOPs of a decode step: the products of Task 3 for one token per sequence, except that its query meets `tokens` keys
+#   and values. How many FLOPs does each key after the first add?
+# - Bytes of a decode step: all parameters that multiply or scale, once, and the whole cache. Learned positions are
+#   only looked up, and so is the embedding, unless it is tied: then it is read as the head.
+# - `choose_machine` considers each machine by itself, with its `largest_batch` for sequences of `tokens` tokens. A
+#   machine that cannot hold one sequence is left out.
+# - A step takes $\max(\mathrm{FLOPs}/\mathrm{peak},\ \mathrm{bytes}/\mathrm{bandwidth})$ seconds. The larger one is the
+#   `limit`; `"compute"` if they are equal.
+# - The price of a million tokens follows from the price of an hour and from how many tokens an hour generates. The
+#   first machine of the list wins if two cost the same. Return `None` if no machine is left.
 #
 # **Size:** about 2, 3, 9 and 13 lines.
+#
+# <details><summary>Details</summary>
+#
+# - `memory_bytes` may be a float, even one with a fraction. `largest_batch` returns an int all the same.
+# - The few rows of embedding and positions that are looked up, and activations, are left out.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-6-serve"}
 #| export
-def kv_cache_bytes(config: TransformerConfig, batch: int, tokens: int) -> int:
-    """Bytes of keys and values of `tokens` tokens of `batch` sequences. About 2 lines."""
+def kv_cache_bytes(config: TransformerConfig, tokens: int, batch: int = 1) -> int:
+    """Bytes of keys and values. About 2 lines."""
     ### BEGIN SOLUTION
     token_bytes = 2 * 2 * config.n_layers * config.n_kv_heads * config.head_dim
     return batch * tokens * token_bytes
@@ -943,41 +1266,47 @@ def kv_cache_bytes(config: TransformerConfig, batch: int, tokens: int) -> int:
 
 
 def largest_batch(config: TransformerConfig, tokens: int, memory_bytes: float) -> int:
-    """How many sequences of `tokens` tokens fit beside the parameters. About 3 lines."""
+    """How many sequences fit next to the parameters. About 3 lines."""
     ### BEGIN SOLUTION
     left = memory_bytes - 2 * count_parameters(config)
-    return max(0, int(left // kv_cache_bytes(config, 1, tokens)))
+    return max(0, int(left // kv_cache_bytes(config, tokens)))
     ### END SOLUTION
 
 
-def decode_work(config: TransformerConfig, batch: int, tokens: int) -> tuple[int, int]:
-    """FLOPs and bytes of one new token for each of `batch` sequences of `tokens` tokens. About 9 lines."""
+def decode_work(
+    config: TransformerConfig, tokens: int, batch: int = 1
+) -> tuple[int, int]:
+    """FLOPs and bytes of a decode step. About 9 lines."""
     ### BEGIN SOLUTION
-    flops = flops_of(forward_products(config, batch, 1))
-    flops += 4 * batch * config.n_layers * config.n_heads * config.head_dim * (tokens - 1)
-    table = parameter_table(config)
-    read = sum(table.values()) - table["position"]
+    per_key = 4 * config.n_layers * config.n_heads * config.head_dim
+    flops = flops_of(forward_products(config, 1, batch))
+    flops += batch * (tokens - 1) * per_key
+    held = parameters(config)
+    read = held.total - held.position
     if not config.tied:
-        read -= table["embedding"]
-    return flops, 2 * read + kv_cache_bytes(config, batch, tokens)
+        read -= held.embedding
+    return flops, 2 * read + kv_cache_bytes(config, tokens, batch)
     ### END SOLUTION
 
 
-def choose_machine(config: TransformerConfig, tokens: int, machines: Sequence[Machine]) -> Choice | None:
-    """The machine that serves cheapest, each with its largest batch; None if the model fits nowhere. About 13 lines."""
+def choose_machine(
+    config: TransformerConfig, tokens: int, machines: Sequence[Machine]
+) -> Choice | None:
+    """The machine that serves cheapest; None if the model fits on none. About 13 lines."""
     ### BEGIN SOLUTION
     choices = []
     for machine in machines:
         batch = largest_batch(config, tokens, machine.memory_bytes)
         if batch == 0:
             continue
-        flops, moved = decode_work(config, batch, tokens)
-        compute_s, memory_s = flops / machine.flops_per_s, moved / machine.bandwidth_bytes_per_s
+        flops, size_bytes = decode_work(config, tokens, batch)
+        compute_s = flops / machine.peak_flops_per_s
+        memory_s = size_bytes / machine.memory_bytes_per_s
         step_s = max(compute_s, memory_s)
-        bound = "compute" if compute_s >= memory_s else "memory"
-        dollars = machine.dollars_per_hour / 3600 * step_s / batch * 1e6
-        choices.append(Choice(machine.name, batch, step_s, bound, dollars))
-    return min(choices, key=lambda choice: choice.dollars_per_million, default=None)
+        limit = "compute" if compute_s >= memory_s else "memory"
+        cost = machine.price_per_hour / 3600 * step_s / batch * 1e6
+        choices.append(Choice(machine.name, batch, step_s, limit, cost))
+    return min(choices, key=lambda one: one.cost_per_million_tokens, default=None)
     ### END SOLUTION
 
 
@@ -991,65 +1320,117 @@ check("decode_work")
 check("choose_machine")
 
 # %% [markdown]
-# **See it.** Rows of the course's device table. The prices are made up: put in those that you are offered. Say before
-# you run it: which rows cannot hold Llama 2 7B and one sequence of 16,384 tokens, and what binds the others?
+# **Predict, then measure.** An H200 has the peak FLOP/s of an H100, 1.4 times its bandwidth and 1.8 times its memory.
+# How many times as many tokens per second does it generate with Llama 2 7B and sequences of 4,096 tokens, each GPU
+# with its largest batch?
 
 # %%
-PRICES = {"T4": 0.4, "L4": 0.8, "RTX 4090": 0.6, "A100 80GB": 1.8, "H100": 3.0, "H200": 3.8}
-machines = [
-    Machine(
-        name,
-        device(name).memory_bytes,
-        device(name).memory_bandwidth_bytes_per_s,
-        device(name).peak("fp16"),
-        dollars,
-    )
-    for name, dollars in PRICES.items()
-]
+guess = None  # tokens per second of an H200 / those of an H100
+
+# %%
+PRICES = {  # dollars per hour, made up: put in those that you are offered
+    "T4": 0.4,
+    "L4": 0.8,
+    "RTX 4090": 0.6,
+    "A100 80GB": 1.8,
+    "H100": 3.0,
+    "H200": 3.8,
+}
+machines = []
+for name, price in PRICES.items():
+    gpu = device(name)
+    speeds = (gpu.memory_bandwidth_bytes_per_s, gpu.peak("fp16"))
+    machines.append(Machine(name, gpu.memory_bytes, *speeds, price))
 lengths = [256, 1024, 4096, 16384]
-figure = go.Figure()
+figure, tokens_per_s = go.Figure(), {}
 for i, machine in enumerate(machines):
-    choices = {tokens: choose_machine(LLAMA_7B, tokens, [machine]) for tokens in lengths}
-    shown = {tokens: choice for tokens, choice in choices.items() if choice}
-    if not shown:
-        print(f"{machine.name}: does not fit")
-        continue
-    prices = [choice.dollars_per_million for choice in shown.values()]
-    figure.add_scatter(x=list(shown), y=prices, name=machine.name, line_dash=("solid", "dot")[i % 2])
-    longest = shown[max(shown)]
-    print(
-        f"{machine.name}: batch {longest.batch} of {max(shown):,} tokens a sequence, "
-        f"{longest.step_s * 1e3:.1f} ms a step at least, bound by {longest.bound}"
-    )
-figure.update_layout(
-    xaxis_title="tokens of a sequence",
-    yaxis_title="dollars a million tokens, at least",
-    xaxis_type="log",
-    yaxis_type="log",
-    xaxis_tickvals=lengths,
-    xaxis_ticktext=[f"{tokens:,}" for tokens in lengths],
-)
-show(figure, alt="Least price of a million tokens of Llama 2 7B against the length of the sequences, for each device")
+    found = {tokens: choose_machine(LLAMA_7B, tokens, [machine]) for tokens in lengths}
+    found = {tokens: choice for tokens, choice in found.items() if choice}
+    for tokens, choice in found.items():
+        tokens_per_s[machine.name, tokens] = choice.batch / choice.step_s
+        print(f"{machine.name:9} {tokens:6,} tokens: batch {choice.batch:4},", end=" ")
+        print(f"{choice.step_s * 1e3:5.1f} ms per step, limit: {choice.limit}")
+    prices = [choice.cost_per_million_tokens for choice in found.values()]
+    dash = ("solid", "dot")[i % 2]
+    figure.add_scatter(x=list(found), y=prices, name=machine.name, line_dash=dash)
+figure.update_layout(xaxis_title="tokens of a sequence", xaxis_type="log")
+figure.update_xaxes(tickvals=lengths, ticktext=[f"{tokens:,}" for tokens in lengths])
+figure.update_yaxes(title="dollars per million tokens, at least", type="log")
+show(figure, alt="Price of a million tokens by length of the sequences, for each GPU")
 for config in (GPT2, LLAMA_7B, LLAMA_70B):
     best = choose_machine(config, 4096, machines)
-    print(
-        f"{config.name}, 4,096 tokens a sequence: cheapest on {best.device}, batch {best.batch}, "
-        f"{best.dollars_per_million:.2f} dollars a million tokens, bound by {best.bound}"
-        if best
-        else f"{config.name}: fits nowhere"
-    )
+    cost = f"{best.cost_per_million_tokens:.2f} dollars" if best else "fits nowhere"
+    print(f"{config.name:12} {best.machine if best else '–':9} {cost}")
+ratio = tokens_per_s["H200", 4096] / tokens_per_s["H100", 4096]
+check.predict(guess, ratio, "times the tokens per second")
 
 # %% [markdown]
-# ## Answer for yourself
+# FLOP/s decide nothing here: memory is the limit. More bandwidth makes steps shorter for the same batch, and more
+# memory allows a larger batch, over which the weights are shared. Together they give more than the bandwidth alone.
+# Where a GPU is missing from the list, the model and one sequence do not fit.
 #
-# - Grouped heads shrink the cache by $N/K$ and leave the FLOPs of the scores as they are. What does that do to the
-#   intensity of decoding, and from which length on does it matter more than the weights?
-# - Full recomputation costs one more forward pass. Which rises, and which falls: the FLOPs that the hardware does, or
-#   those that the model needs? (The first over the peak is called HFU, the second MFU.)
-# - Your training FLOPs count all T × T scores, though a causal mask throws half of them away. What would the crossover
-#   be for a kernel that skips them?
-# - The smallest number of devices that fits is seldom the best number to use. What would you have to add to your memory
-#   plan to find that one? (Chapters 9 to 11 do.)
+# ## Stretch: no points
 #
-# When all checks pass, save the notebook and run `mlsys-lab check transformer-arithmetic` in a terminal: your counts
-# are then what lab 06 plans its experiments with.
+# - **Any number of operands.** Extend `best_first_pair` to the cheapest order of four or more operands. Compare with
+#   `numpy.einsum_path(..., optimize="optimal")`, which also says when greedy is good enough.
+# - **Let PyTorch count.** Run `torch.utils.flop_counter.FlopCounterMode` on a model of `mlsys_lab.models` and compare
+#   with your `forward_products`. Which products does it not see?
+# - **Causal attention.** FlashAttention skips blocks above the diagonal. Write `attention_crossover` for a kernel that
+#   computes only the pairs that the mask lets through.
+#
+# ## What you can read now
+#
+# - Megatron-LM, `megatron/training/theoretical_memory_usage.py`: `compute_weight_and_optimizer_memory` and
+#   `compute_activation_memory` are your Task 4; `num_floating_point_operations` in `megatron/training/training.py` is
+#   your `training_flops`.
+# - PyTorch, `torch/utils/flop_counter.py`: `FlopCounterMode` records products as they run, by a formula for each
+#   operation.
+# - NumPy, `numpy/_core/einsumfunc.py`: `einsum_path` is `best_first_pair` for any number of operands.
+# - nanoGPT, `model.py`: `GPT.get_num_params` and `GPT.estimate_mfu`.
+# - The course's own `mlsys_lab/flops`: the same counts with mixture of experts, latent attention and pipelines.
+#
+# ## Test yourself
+#
+# <details><summary>Grouped heads shrink the KV cache by N/K and leave the FLOPs of the scores as they are. What does
+# that do to decoding?</summary>
+#
+# The intensity of attention in decoding rises by N/K, because each key that is read serves N/K query heads. Steps with
+# long sequences become shorter, and the largest batch grows. It matters once the caches of the batch are larger than
+# the weights.
+#
+# </details>
+#
+# <details><summary>Full recomputation costs another forward pass. Which FLOPs rise, those of the hardware or those of
+# the model?</summary>
+#
+# Those of the hardware, by a third: 4 units in place of 3. The model needs as many as before. So the utilization
+# counted in hardware FLOPs (HFU) may stay the same while the MFU falls.
+#
+# </details>
+#
+# <details><summary>A causal mask throws half of the T × T scores away. Where is the crossover for a kernel that skips
+# them?</summary>
+#
+# At about twice as many tokens: the quadratic part is half as large, so T must be twice as long to reach the linear
+# part.
+#
+# </details>
+#
+# <details><summary>The fewest devices that hold a run are seldom the best number to use. What is missing from the
+# plan?</summary>
+#
+# Time. With few devices a step takes long; with many, each has so few tokens that communication is no longer hidden
+# behind the arithmetic. One needs the bytes that are sent, and the speed of the links: chapters 9 to 11.
+#
+# </details>
+#
+# <details><summary>A product of (64, 4096) by (4096, 4096) matrices in bf16: is it limited by memory or by compute on
+# an H100?</summary>
+#
+# By memory: 2 · 64 FLOPs per weight of 2 bytes are about 64 FLOP/byte (62 with inputs and outputs), well left of the
+# ridge at 295.
+#
+# </details>
+#
+# When all checks pass, save the notebook and run `mlsys-lab check transformer-arithmetic` in a terminal. Lab 06 then
+# plans its experiments with your counts, and lab 10 predicts decode steps with them.

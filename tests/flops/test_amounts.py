@@ -21,7 +21,7 @@ MODULES = (activations, cache, communication, compute, memory, peaks, utilisatio
 MAY_BE_ZERO = {
     "flops", "hardware_flops", "model_flops", "needed_bytes", "size_bytes", "weight_bytes", "gradient_bytes",
     "parameters", "past", "head_tokens", "zero_stage", "check_zero_stage.stage",
-    "pairs.tokens", "cache_bytes.tokens", "cache_bytes.batch",
+    "pairs.tokens", "kv_cache_bytes.tokens", "kv_cache_bytes.batch",
 }  # fmt: skip
 
 

@@ -196,7 +196,7 @@ def test_traffic_of_every_strategy_by_hand(recomputation, again):
 def test_decoding_reads_weights_and_cache_once():
     work = serving(sequences=3, past=7)
     multiplied = parameters(CONFIG).total - parameters(CONFIG).embedding
-    assert work.memory_bytes == 2 * multiplied + cache.cache_bytes(CONFIG, 8, 3)
+    assert work.memory_bytes == 2 * multiplied + cache.kv_cache_bytes(CONFIG, 8, 3)
     assert work.flops == compute.decode(CONFIG, 8, 3).total
     half = serving(sequences=3, past=7, tensor=2)
     assert half.flops == work.flops / 2
@@ -215,7 +215,7 @@ def test_experts_are_read_as_far_as_tokens_choose_them():
     one, many = serving(routed, sequences=1), serving(routed, sequences=10_000)
     assert serving(routed, sequences=1, past=0).memory_bytes < one.memory_bytes
     dense = parameters(routed).total - parameters(routed).embedding - expert
-    cached = cache.cache_bytes(routed, 8)
+    cached = cache.kv_cache_bytes(routed, 8)
     assert one.memory_bytes == pytest.approx(2 * (dense + expert / 4) + cached)
     assert many.memory_bytes == pytest.approx(2 * (dense + expert) + 10_000 * cached)
     two = serving(routed, sequences=2)

@@ -15,8 +15,8 @@ LATENT = LatentAttention(q_rank=None, kv_rank=20, nope_dim=8, rope_dim=4, v_dim=
 def test_a_key_and_a_value_for_each_head_layer_and_token() -> None:
     assert cache.elements_per_token(MULTI_HEAD) == 2 * 4 * 8
     assert cache.bytes_per_token(MULTI_HEAD) == 3 * 64 * 2
-    assert cache.cache_bytes(MULTI_HEAD, 5, batch=7, element_bytes=1) == 7 * 5 * 3 * 64
-    assert cache.cache_bytes(MULTI_HEAD, 0) == 0
+    assert cache.kv_cache_bytes(MULTI_HEAD, 5, batch=7, element_bytes=1) == 7 * 5 * 3 * 64
+    assert cache.kv_cache_bytes(MULTI_HEAD, 0) == 0
 
 
 @pytest.mark.parametrize(

@@ -225,4 +225,4 @@ def test_prefill_decoding_and_cache_of_transformers_llama():
             out = model(tokens[:, :1], past_key_values=out.past_key_values)
         assert counter.get_total_flops() == compute.decode(config, T + 1, B).total
     kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in out.past_key_values.layers)
-    assert kept == cache.cache_bytes(config, T + 1, B, element_bytes=4)
+    assert kept == cache.kv_cache_bytes(config, T + 1, B, element_bytes=4)

@@ -11,7 +11,7 @@ from mlsys_lab.configs.transformer import Experts, LatentAttention, TransformerC
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import compute
 from mlsys_lab.flops.bounds import serving_work
-from mlsys_lab.flops.cache import cache_bytes
+from mlsys_lab.flops.cache import kv_cache_bytes
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.parameters import parameters
 from mlsys_lab.flops.step import cached_layers, experts_used, forward, parameters_read, step_cost
@@ -66,7 +66,7 @@ def test_a_window_is_counted_in_the_layers_that_have_it(past):
     got = step_cost(config, [(1, past)], window=window)
     seen = 12 * min(past + 1, 128) + 12 * (past + 1)
     assert forward(config, 1, past, window=window).attention == 4 * seen * 64 * 64
-    kept = cache_bytes(config, past + 1, window=window)
+    kept = kv_cache_bytes(config, past + 1, window=window)
     all_seen = got.cache_read_bytes + got.cache_written_bytes
     assert all_seen == kept == seen * 2 * 8 * 64 * 2
     assert cached_layers(config, past, Window(1, 24)) == 0
@@ -76,12 +76,12 @@ def test_published_caches_with_windows():
     """Half of gpt-oss's layers keep 128 tokens; of Gemma 3 27B's (arXiv:2503.19786) 52 of 62 keep 1024."""
     for name, tokens, share in (("gpt-oss-120b", 131_072, 0.5), ("gemma3-27b", 32_768, 10 / 62)):
         config, window = preset(name), WINDOWS[name]
-        ratio = cache_bytes(config, tokens, window=window) / cache_bytes(config, tokens)
+        ratio = kv_cache_bytes(config, tokens, window=window) / kv_cache_bytes(config, tokens)
         assert ratio == pytest.approx(share + (1 - share) * window.tokens / tokens)
     assert not [name for name in WINDOWS if name.startswith("qwen")], "released with use_sliding_window false"
     for name, window in WINDOWS.items():
-        short = cache_bytes(preset(name), window.tokens, window=window)
-        assert short == cache_bytes(preset(name), window.tokens), "nothing is spared within the window"
+        short = kv_cache_bytes(preset(name), window.tokens, window=window)
+        assert short == kv_cache_bytes(preset(name), window.tokens), "nothing is spared within the window"
 
 
 def test_latent_attention_absorbs_for_few_tokens_and_unpacks_for_many():

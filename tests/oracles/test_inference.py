@@ -9,7 +9,7 @@ import pytest
 from mlsys_lab.configs.presets import preset
 from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.flops.bounds import machine
-from mlsys_lab.flops.cache import bytes_per_token, cache_bytes
+from mlsys_lab.flops.cache import bytes_per_token, kv_cache_bytes
 from mlsys_lab.flops.communication import critical_tokens, tensor_parallel_bytes
 from mlsys_lab.flops.compute import forward, two_n
 from mlsys_lab.flops.estimate import estimate_serving
@@ -34,12 +34,12 @@ def multi_head(layers: int, width: int, vocabulary: int = 32_000) -> Transformer
 
 def opt_13b(i):
     config = multi_head(i["L"], i["h"])
-    return [bytes_per_token(config, i["b"]), cache_bytes(config, i["tokens"], element_bytes=i["b"])]
+    return [bytes_per_token(config, i["b"]), kv_cache_bytes(config, i["tokens"], element_bytes=i["b"])]
 
 
 def long_sequences(i):
-    one = cache_bytes(LLAMA_70B, i["tokens"], element_bytes=1)
-    everything = cache_bytes(LLAMA_70B, i["tokens"], i["batch"], 1)
+    one = kv_cache_bytes(LLAMA_70B, i["tokens"], element_bytes=1)
+    everything = kv_cache_bytes(LLAMA_70B, i["tokens"], i["batch"], 1)
     return [bytes_per_token(LLAMA_70B, 1), one / 1e9, everything / 1e12, (i["N"] + everything) / i["hbm"]]
 
 
@@ -73,7 +73,7 @@ def room_52b(i, weights=None, token_bytes=None):
 
 
 def step_70b(i):
-    cached = cache_bytes(LLAMA_70B, i["tokens"], i["batch"], 1)
+    cached = kv_cache_bytes(LLAMA_70B, i["tokens"], i["batch"], 1)
     everything = i["N"] + cached
     roofs = {"peak_flops_per_s": i["flops"], "bandwidth_bytes_per_s": i["bw"]}
     step_s = bound(two_n(i["N"], i["batch"]) / i["chips"], everything / i["chips"], **roofs).time_s
@@ -115,9 +115,9 @@ def gains(i):
 COMPUTED = {
     "KV01": opt_13b,
     "KV02": lambda i: [bytes_per_token(preset(f"llama3-{size}")) for size in ("8b", "70b", "405b")],
-    "KV04": lambda i: [cache_bytes(preset("llama2-13b"), i["tokens"]) / 1e9],
+    "KV04": lambda i: [kv_cache_bytes(preset("llama2-13b"), i["tokens"]) / 1e9],
     "KV05": long_sequences,
-    "KV06": lambda i: [cache_bytes(multi_head(i["L"], i["NH"]), i["tokens"], element_bytes=1) / 2**30],
+    "KV06": lambda i: [kv_cache_bytes(multi_head(i["L"], i["NH"]), i["tokens"], element_bytes=1) / 2**30],
     "KI01": token_52b,
     "KI02": step_52b,
     "KI03": step_260b,

@@ -69,7 +69,7 @@ def test_the_figure_and_python_bound_a_step_alike(open_module) -> None:
         bound_by.add(bound.binds)
         held = [parameters(config).total * sizes["weight_bytes"], estimate.memory.cache]
         assert [shown["weights"], shown["cached"]] == pytest.approx(held, rel=1e-12)
-        one = cache.cache_bytes(config, context, element_bytes=sizes["cache_bytes"])
+        one = cache.kv_cache_bytes(config, context, element_bytes=sizes["cache_bytes"])
         assert shown["fitting"] == max(0, int((on.memory_bytes - held[0]) // one))
         attention = forward(config, 1, batch, past=context - 1).attention
         assert shown["attentionIntensity"] == pytest.approx(attention / held[1], rel=1e-12)
@@ -132,7 +132,7 @@ def test_the_verdict_follows_the_keyboard_and_the_menus(open_page) -> None:
     page.get_by_role("combobox", name="Model").select_option("llama2-13b")
     assert page.get_by_role("combobox", name="KV heads").input_value() == "40"
     room = device("L4").memory_bytes - parameters(preset("llama2-13b")).total / 2
-    fitting = int(room // cache.cache_bytes(preset("llama2-13b"), 2048))
+    fitting = int(room // cache.kv_cache_bytes(preset("llama2-13b"), 2048))
     assert (
         fitting < 16
         and f"Does not fit: {fitting} such sequences would." in page.locator(f"{NAME} .detail").inner_text()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mlsys_lab.configs.presets import preset
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.bounds import machine
-from mlsys_lab.flops.cache import cache_bytes
+from mlsys_lab.flops.cache import kv_cache_bytes
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.hardware import device
 from mlsys_lab.inference.engine import SchedulerConfig
@@ -97,9 +97,9 @@ def test_parting_keeps_an_objective_that_whole_prompts_in_steps_of_writers_miss(
     def pool(count, tokens):
         return build_pool(config, one, service, SchedulerConfig(256, tokens), Layout(tensor=8), count=count)
 
-    wire = KVTransferLink(cache_bytes(config, 1), 8 * one.network_bytes_per_s)
+    wire = KVTransferLink(kv_cache_bytes(config, 1), 8 * one.network_bytes_per_s)
     apart = disaggregate(load, pool(3, 1024), pool(1, 1024), wire)
-    assert apart.sent_bytes == sum(cache_bytes(config, len(one.prompt)) for one in load if one.num_output_tokens > 1)
+    assert apart.sent_bytes == sum(kv_cache_bytes(config, len(one.prompt)) for one in load if one.num_output_tokens > 1)
     good = [report(served, service.objective).slo_attainment for served in (pool(4, 8192).serve(load), apart.served)]
     chunked = report(pool(4, 256).serve(load), service.objective).slo_attainment
     assert good[0] < 0.5 < 0.95 < min(good[1], chunked)

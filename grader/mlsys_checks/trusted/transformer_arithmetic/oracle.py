@@ -1,4 +1,4 @@
-"""The oracle of lab 05: a decoder transformer in torch, asked what it has, what it runs and what it keeps.
+"""The model behind lab 05's oracles: a decoder transformer in torch that is asked what it has, runs and keeps.
 
 Parameters are counted by listing them, on torch's "meta" device, where arrays have shapes and no bytes. Small models
 run: matrix products are recorded as torch dispatches them, backward pass included, and activations are what torch's
@@ -7,73 +7,35 @@ own autograd saves. None of it knows a closed form.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import itertools
+from collections.abc import Callable
 from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mlsys_checks.sandboxed.spec import Arrays, Case
-from mlsys_checks.sandboxed.transformer_arithmetic.models import CHOICES, FIELDS, FLAGS, SIZES, fields_of
-
 F: Any = nn.functional  # some of its functions have no types
 META, CPU = torch.device("meta"), torch.device("cpu")  # to run on meta would import torch's compiler, a second
-
 DTYPES = {META: torch.bfloat16, CPU: torch.float32}
 """Element type of a model's weights: CPUs are slow in bf16, so what runs is twice as wide throughout."""
+FLAGS = ("qkv_bias", "out_bias", "mlp_bias", "norm_bias", "tied")
+Config = dict[str, Any]
+"""Fields of a `TransformerConfig`."""
+Product = tuple[str, int, int, int, int]
+"""(name, times, m, k, n)."""
 
 
-def sizes_of(model: np.ndarray) -> SimpleNamespace:
-    """A model's array as named fields."""
-    return SimpleNamespace(**fields_of(model))
+def fill_config(**fields: Any) -> Config:
+    """Fill in the fields of a configuration as `TransformerConfig` does: flags that are not given are off."""
+    config = {"name": "a model", **dict.fromkeys(FLAGS, False), "n_kv_heads": fields["n_heads"], **fields}
+    return {"head_dim": fields["d_model"] // fields["n_heads"], **config}
 
 
-def model_array(**fields: Any) -> np.ndarray:
-    """A model's array: flags not given are off, choices the first ones, heads as `TransformerConfig` fills them in."""
-    values = dict.fromkeys((*FLAGS, *CHOICES), 0) | {"n_kv_heads": fields["n_heads"], **fields}
-    values.setdefault("head_dim", fields["d_model"] // fields["n_heads"])
-    for name, kinds in CHOICES.items():
-        if name in fields:
-            values[name] = kinds.index(fields[name])
-    return np.array([int(values[name]) for name in FIELDS], dtype=np.int64)
-
-
-def draw_model(rng: np.random.Generator, *, even: int = 1, **fixed: Any) -> np.ndarray:
-    """A small random model; `fixed` fields are as given. Heads and widths are multiples of `even`."""
-    groups, kv_heads = int(rng.integers(1, 4)), even * int(rng.integers(1, 3))
-    drawn = {
-        "n_layers": int(rng.integers(2, 4)),
-        "d_model": even * int(rng.integers(3, 40)),
-        "n_heads": groups * kv_heads,
-        "n_kv_heads": kv_heads,
-        "head_dim": int(rng.integers(2, 17)),
-        "d_ff": even * int(rng.integers(5, 60)),
-        "vocab_size": even * int(rng.integers(7, 200)),
-        "context": int(rng.integers(5, 30)),
-        **{name: bool(rng.integers(2)) for name in FLAGS},
-        **{name: kinds[rng.integers(len(kinds))] for name, kinds in CHOICES.items()},
-    }
-    drawn |= fixed
-    if drawn["norm"] == "rms":
-        drawn["norm_bias"] = False
-    assert set(SIZES) <= set(drawn)
-    return model_array(**drawn)
-
-
-def draw_batch(rng: np.random.Generator, case: Case, least: int = 1) -> np.ndarray:
-    """A number of sequences, `least` to 4 in public cases; what hidden ones have, no public one has."""
-    return np.asarray(rng.integers(5, 9) if case.hidden else rng.integers(least, 5))
-
-
-def draw_sequences(rng: np.random.Generator, case: Case) -> Arrays:
-    """A batch and the tokens of its sequences: as the case has them, or drawn."""
-    batch, tokens = draw_batch(rng, case, least=2), rng.integers(2, 20, ())
-    return {"batch": np.array(case.params.get("batch", batch)), "tokens": np.array(case.params.get("tokens", tokens))}
+model_array = fill_config
+"""The name by which lab 10's checks call it."""
 
 
 class Weights(nn.Module):
@@ -107,7 +69,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The oracle's transformer. `note` is told the name of each matrix product before it runs."""
+    """The oracle's transformer. `note` is called with the name of each matrix product before it runs."""
 
     def __init__(self, s: SimpleNamespace, device: torch.device) -> None:
         super().__init__()
@@ -122,15 +84,7 @@ class Decoder(nn.Module):
         if s.tied:
             self.head.weight = self.embedding.weight
 
-    def by_kind(self) -> dict[str, int]:
-        """How many parameters each part of the model has, each counted once."""
-        counted = dict.fromkeys(("embedding", "position", "attention", "mlp", "norm", "head"), 0)
-        for name, parameter in self.named_parameters():
-            kind = next(part for part in name.split(".") if part in counted)
-            counted[kind] += parameter.numel()
-        return counted
-
-    def forward(self, batch: int, tokens: int, *, past: int = 0, grouped: bool = False) -> torch.Tensor:
+    def forward(self, tokens: int, batch: int, *, past: int = 0, grouped: bool = False) -> torch.Tensor:
         """Logits of `batch` sequences of `tokens` tokens, which follow `past` cached ones.
 
         `grouped` shares keys and values among the query heads of a group; otherwise each head runs by itself.
@@ -166,7 +120,7 @@ class Decoder(nn.Module):
             key, value = (y.repeat_interleave(s.n_heads // s.n_kv_heads, 1) for y in (key, value))
         self.note("scores")
         weights = ((query @ key.transpose(-1, -2)) * s.head_dim**-0.5).softmax(-1)
-        self.note("mixed")
+        self.note("weighted_sum")
         mixed = (weights @ value).reshape(batch, s.n_heads, tokens, s.head_dim)
         return self._linear("output", block.attention["output"], mixed.transpose(1, 2).reshape(batch, tokens, -1))
 
@@ -185,13 +139,13 @@ def _normed(x: torch.Tensor) -> torch.Tensor:
     return result
 
 
-class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records matrix products as torch runs them: (name, times, m, k, n)."""
+class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records matrix products as torch runs them."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.name = ""
-        self.rows: list[tuple[str, int, int, int, int]] = []
+        self.rows: list[Product] = []
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -208,54 +162,85 @@ class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-@contextmanager
-def record_products(decoder: Decoder) -> Iterator[Products]:
-    """Products that run inside, with the names that the decoder gives them."""
-    with Products() as products:
-        decoder.note = partial(setattr, products, "name")
-        yield products
+def _remember(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Remember what a function returned for a configuration and sizes."""
+
+    @lru_cache(maxsize=256)
+    def of_fields(fields: tuple[tuple[str, Any], ...], *sizes: int) -> Any:
+        return function(dict(fields), *sizes)
+
+    return lambda config, *sizes: of_fields(tuple(config.items()), *sizes)
 
 
-def weights_of(model: np.ndarray) -> Decoder:
+@_remember
+def weights_of(config: Config) -> Decoder:
     """A model's transformer without storage: its weights have shapes only."""
-    return _weights_of(model.tobytes())
+    return Decoder(SimpleNamespace(**config), META)
 
 
-@lru_cache(maxsize=8)
-def _weights_of(model: bytes) -> Decoder:
-    return Decoder(sizes_of(np.frombuffer(model, np.int64)), META)
-
-
-def products_of(
-    model: np.ndarray, batch: int, tokens: int, *, past: int = 0, backward: bool = False
-) -> list[tuple[str, int, int, int, int]]:
-    """Every product of a forward pass, or of a whole training step."""
-    return list(_products_of(model.tobytes(), batch, tokens, past, backward))
-
-
-@lru_cache(maxsize=64)
-def _products_of(
-    model: bytes, batch: int, tokens: int, past: int, backward: bool
-) -> list[tuple[str, int, int, int, int]]:
-    decoder = Decoder(sizes_of(np.frombuffer(model, np.int64)), CPU)
-    with torch.set_grad_enabled(backward), record_products(decoder) as products:
-        logits = decoder(batch, tokens, past=past)
+@_remember
+def run_products(config: Config, tokens: int, batch: int, past: int = 0, backward: bool = False) -> list[Product]:
+    """Every product of a forward pass, or of a whole training step, as torch runs it."""
+    decoder, products = Decoder(SimpleNamespace(**config), CPU), _Products()
+    decoder.note = partial(setattr, products, "name")
+    with torch.set_grad_enabled(backward), products:
+        logits = decoder(tokens, batch, past=past)
         if backward:
             logits.sum().backward()
     return products.rows
 
 
-def saved_bytes(model: np.ndarray, batch: int, tokens: int) -> int:
+def forward_products(config: Config, tokens: int, batch: int = 1) -> list[Product]:
+    """The products of a forward pass of any size, from runs of one and two sequences and tokens.
+
+    Each further sequence adds to a product's numbers what the second one does, and so does each further token.
+    """
+    few = [_sum_products(run_products(config, *size)) for size in itertools.product((1, 2), repeat=2)]
+    listed = []
+    for (name, *one), *more in zip(*few, strict=True):
+        times, m, k, n = (
+            a + (batch - 1) * (b - a) + (tokens - 1) * (c - a) + (batch - 1) * (tokens - 1) * (d - b - c + a)
+            for a, b, c, d in zip(one, *(row[1:] for row in more), strict=True)
+        )
+        listed.append((name, times, m, k, n))
+    return listed
+
+
+def _sum_products(rows: list[Product]) -> list[Product]:
+    """Products with those of one name and shape added up."""
+    times: dict[tuple[str, int, int, int], int] = {}
+    for name, count, m, k, n in rows:
+        times[name, m, k, n] = times.get((name, m, k, n), 0) + count
+    return [(name, count, m, k, n) for (name, m, k, n), count in times.items()]
+
+
+def kept_bytes(config: Config, tokens: int, batch: int, recomputation: str) -> int:
+    """Bytes of activations in bf16, and of the loss in fp32, from what autograd saves of a sequence of 2 and 4 tokens.
+
+    Sequences keep alike, and each of them a·T + b·T² bytes.
+    """
+    near, far = (_kept_of_one(config, few)[recomputation] for few in (2, 4))
+    b = (far - 2 * near) // 8
+    return batch * ((near - 4 * b) // 2 * tokens + b * tokens**2)
+
+
+def _kept_of_one(config: Config, tokens: int) -> dict[str, int]:
+    whole, others = _saved_bytes(config, tokens), config["n_layers"] - 1
+    of_a_layer = _saved_bytes({**config, "n_layers": config["n_layers"] + 1}, tokens) - whole
+    scores, inputs = (
+        torch.empty(shape, dtype=torch.bfloat16, device=META).nbytes
+        for shape in ((config["n_heads"], tokens, tokens), (tokens, config["d_model"]))
+    )
+    return {"none": whole, "selective": whole - others * scores, "full": whole - others * (of_a_layer - inputs)}
+
+
+@_remember
+def _saved_bytes(config: Config, tokens: int) -> int:
     """Bytes that torch's autograd saves in a forward pass up to the loss; weights, ids and one number a row aside.
 
     What runs is in float32, and its loss in float64: bf16 and a loss in fp32 would be half of either.
     """
-    return _saved_bytes(model.tobytes(), batch, tokens)
-
-
-@lru_cache(maxsize=64)
-def _saved_bytes(model: bytes, batch: int, tokens: int) -> int:
-    decoder = Decoder(sizes_of(np.frombuffer(model, np.int64)), CPU)
+    decoder = Decoder(SimpleNamespace(**config), CPU)
     weights = {parameter.untyped_storage()._cdata for parameter in decoder.parameters()}
     kept: dict[int, torch.Tensor] = {}
 
@@ -267,6 +252,6 @@ def _saved_bytes(model: bytes, batch: int, tokens: int) -> int:
 
     unpack: Callable[[torch.Tensor], torch.Tensor] = lambda saved: saved  # noqa: E731
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, unpack):
-        logits = decoder(batch, tokens, grouped=True).double().flatten(0, 1)
-        F.cross_entropy(logits, torch.zeros(batch * tokens, dtype=torch.int64))
+        logits = decoder(tokens, 1, grouped=True).double().flatten(0, 1)
+        F.cross_entropy(logits, torch.zeros(tokens, dtype=torch.int64))
     return sum(saved.nbytes for saved in kept.values()) // 2

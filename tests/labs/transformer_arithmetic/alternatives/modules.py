@@ -34,21 +34,21 @@ def norm(c):
         yield "norm", (c.d_model,)
 
 
-def parameter_table(config):
+def parameters(config):
     table = {kind: 0 for kind in ("embedding", "position", "attention", "mlp", "norm", "head")}
     for kind, shape in weights(config):
         table[kind] += torch.empty(shape, device="meta").numel()
-    return table
+    return Parameters(**table)
 
 
-def forward_products(config, batch, tokens):
+def forward_products(config, tokens, batch=1):
     c, found, rows = config, [], batch * tokens
     for _ in range(c.n_layers):
         found.append(("query", 1, rows, c.d_model, c.n_heads * c.head_dim))
         found += [(name, 1, rows, c.d_model, c.n_kv_heads * c.head_dim) for name in ("key", "value")]
         for _ in range(batch * c.n_heads):
             found.append(("scores", 1, tokens, c.head_dim, tokens))
-            found.append(("mixed", 1, tokens, tokens, c.head_dim))
+            found.append(("weighted_sum", 1, tokens, tokens, c.head_dim))
         found.append(("output", 1, rows, c.n_heads * c.head_dim, c.d_model))
         for name in ("gate", "up") if c.activation == "swiglu" else ("up",):
             found.append((name, 1, rows, c.d_model, c.d_ff))
@@ -57,15 +57,15 @@ def forward_products(config, batch, tokens):
     return found
 
 
-def step_products(config, batch, tokens):
+def step_products(config, tokens, batch=1):
     """The gradient of a weight as its transpose, as torch has it."""
     found = []
-    for product in forward_products(config, batch, tokens):
+    for product in forward_products(config, tokens, batch):
         name, times, m, k, n = product
         found += [product, (name, times, m, n, k), (name, times, n, m, k)]
     return found
 
 
-def kv_cache_bytes(config, batch, tokens):
+def kv_cache_bytes(config, tokens, batch=1):
     one = torch.empty(batch, tokens, config.n_kv_heads, config.head_dim, dtype=torch.bfloat16, device="meta")
     return sum(one.nbytes for _ in range(config.n_layers) for _ in ("key", "value"))
