@@ -1,7 +1,7 @@
 """A list of tokens for each sequence, each with its own arrays; attention query by query; plain Python decides."""
 
 
-class Contiguous(Sequences):
+class Contiguous(Cache):
     def __init__(self, model, *, sequences, capacity):
         super().__init__(sequences)
         self.tokens = [[[] for _ in range(sequences)] for _ in range(model.config.n_layers)]
@@ -66,7 +66,7 @@ def extend(model, cache, new, *, every_token=False):
             keys, values, places = cache.update(layer, sequence, k[0, :, mine], v[0, :, mine])
             for i in mine:
                 at = positions[0, i : i + 1]
-                heads[0, :, i : i + 1] = attend_part(model, q[0, :, i : i + 1], keys, values, at, places)
+                heads[0, :, i : i + 1] = attend_sequence(model, q[0, :, i : i + 1], keys, values, at, places)
         return heads
 
     with torch.no_grad():
