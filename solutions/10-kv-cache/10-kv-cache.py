@@ -69,9 +69,9 @@ from mlsys_lab.models.aging import AgingModel
 # (B, N, T, H), keys and values (B, K, T, H) of these tokens alone, which already carry their positions, and takes back
 # (B, N, T, H). With `rows` it returns logits for those tokens only.
 #
-# The checks use an `AgingModel`: **after each pass its key and value weights are different ones.** So a token that is
-# computed twice gives other keys the second time, and the logits show it. They are right only if every token goes
-# through the model once, in the pass that the task says.
+# The checks of whole passes use an `AgingModel`: **after each pass its key and value weights are different ones.** So a
+# token that is computed twice gives other keys the second time, and the logits show it. They are right only if every
+# token goes through the model once, in the pass that the task says.
 
 # %%
 aging, token = AgingModel(), torch.tensor([[7]])
@@ -872,7 +872,7 @@ guess = None  # sequences
 
 # %%
 H100, LLAMA = Machine(989e12, 3.35e12), preset("llama3-8b")
-first, batches = {}, range(1, 4097)
+first, batches = {}, sorted({int(1.05**i) for i in range(171)})  # 1 to 4,000
 for cached in (200, 2000, 8000):
     bounds = [least_time(step_cost(LLAMA, [(1, cached)] * n), H100) for n in (1, 256)]
     alone_ms, many_ms = (1e3 * bound.time_s for bound in bounds)
@@ -884,7 +884,7 @@ for cached in (200, 2000, 8000):
         end=" ",
     )
     print(f"compute binds from {first[cached] or 'no number of'} sequences on")
-check.predict(guess, first[200], "sequences")
+check.predict(guess, first[200] or 0, "sequences")
 
 # %% [markdown]
 # All sequences share the weights, but each brings its own keys and values, and these have a far lower intensity. With

@@ -175,10 +175,6 @@ def attend_grouped(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def _attend(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    if len(q) != len(keys) or mask.shape != (q.shape[1], keys.shape[1]):
-        got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in (("q", q), ("keys", keys), ("mask", mask)))
-        expected = "as many heads of q as of keys, and a mask of (queries, keys)"
-        raise InputError("attend was called with shapes that do not fit", got=got, expected=expected)
     weights = (q @ keys.mT / q.shape[-1] ** 0.5).exp() * mask
     output: torch.Tensor = weights / weights.sum(-1, keepdim=True) @ values
     return output
@@ -307,6 +303,22 @@ class PretendEngine:
     def __init__(self) -> None:
         self.passes: list[list[Any]] = []
         self.kept: dict[int, list[tuple[int, int]]] = {}
+        self.problem: tuple[str, str, str] | None = None
+
+    @contextmanager
+    def lend(self, artifact: Any, **predecessors: Any) -> Iterator[None]:
+        """Lend functions; what they find wrong with a call is the problem, not an exception of the learner's code."""
+        try:
+            with lend(artifact, extend=self.extend, **predecessors):
+                yield
+        except Exception:
+            if self.problem is None:
+                raise
+            raise InputError(self.problem[0], got=self.problem[1], expected=self.problem[2]) from None
+
+    def _refuse(self, what: str, got: object, expected: object) -> None:
+        self.problem = what, str(got), str(expected)
+        raise InputError(what)
 
     def extend(self, model: Any, cache: Any, new: Any, *, every_token: bool = False) -> torch.Tensor:
         """Log a pass, and advance its sequences."""
@@ -314,7 +326,7 @@ class PretendEngine:
         for sequence, tokens in new.items():
             length, tokens = cache.length(sequence), [int(token) for token in tokens]
             if not tokens:
-                raise InputError(f"extend was called without a new token of sequence {sequence}", got=str(dict(new)))
+                self._refuse(f"extend was called without a new token of sequence {sequence}", dict(new), "1 or more")
             history = self.kept.get(sequence, [])[:length]
             entries.append([sequence, length, tokens])
             for token in tokens:
@@ -339,11 +351,10 @@ class PretendEngine:
         shapes = [tuple(x.shape) for x in (drafts, proposed, wanted, uniforms)]
         k = len(drafts)
         if shapes != (expected := [(k,), (k, VOCABULARY), (k + 1, VOCABULARY), (k + 1,)]):
-            what = "speculative_step called accept with drafts, proposed, wanted, uniforms of other shapes"
-            raise InputError(what, got=str(shapes), expected=str(expected))
-        if not torch.allclose(wanted.sum(-1), torch.ones(())[None].to(wanted), atol=1e-6):
-            what = "speculative_step called accept with rows of `wanted` that do not sum to 1"
-            raise InputError(what, got=str(wanted.sum(-1).tolist()), expected="the softmax over the vocabulary")
+            self._refuse("accept was called with drafts, proposed, wanted, uniforms of other shapes", shapes, expected)
+        if not torch.allclose(wanted.sum(-1), torch.ones(1).to(wanted), atol=1e-6):
+            what = "accept was called with rows of `wanted` that do not sum to 1"
+            self._refuse(what, wanted.sum(-1).tolist(), "the softmax over the vocabulary, row by row")
         return pretend_accept(*(x.numpy() for x in (drafts, proposed, wanted, uniforms)))
 
     def answer(self, cache: Any, **arrays: np.ndarray) -> Arrays:
@@ -356,8 +367,7 @@ def pretend_logits(history: Sequence[tuple[int, int]]) -> np.ndarray:
     """Made-up logits (V,) after tokens, each with the pass in which it was computed."""
     at, (tokens, passes) = np.arange(len(history)), np.array(history).T
     state = np.sin(0.37 * at + 1.3 * tokens + 2.1 * passes).sum()
-    logits: np.ndarray = 2 * np.sin((state + 1) * np.arange(1, VOCABULARY + 1))
-    return logits
+    return np.asarray(2 * np.sin((state + 1) * np.arange(1, VOCABULARY + 1)))
 
 
 def pretend_accept(
@@ -380,7 +390,7 @@ def prefill(artifact: Any, arrays: Arrays) -> Arrays:
     if case["cached"]:
         engine.extend(model, cache, {sequence: prompt[: case["cached"]]})
     answers = {}
-    with lend(artifact, extend=engine.extend):
+    with engine.lend(artifact):
         for call in ("first", "second"):
             with unchanged(prompt=prompt):
                 logits = artifact.prefill(model, cache, sequence, prompt, case["chunk"])
@@ -408,7 +418,7 @@ def greedy_decode(artifact: Any, arrays: Arrays) -> Arrays:
     cache, answers = PrefixCache(len(case["others"]) + 1), {}
     for tokens in case["others"]:
         engine.extend(model, cache, {cache.start(): tokens})
-    with lend(artifact, extend=engine.extend, prefill=engine.prefill):
+    with engine.lend(artifact, prefill=engine.prefill):
         for call, prompt in enumerate(case["prompts"]):
             with unchanged(prompt=prompt):
                 output = artifact.greedy_decode(model, cache, prompt, case["max_tokens"], case["chunk"])
@@ -426,7 +436,7 @@ def speculative_step(artifact: Any, arrays: Arrays) -> Arrays:
     if token_ids[:-1]:
         engine.extend(model, cache, {sequence: token_ids[:-1]})
     drawn = zip(*_tensors(arrays, "drafts", "proposed", "uniforms"), strict=True)
-    with lend(artifact, extend=engine.extend, accept=engine.accept):
+    with engine.lend(artifact, accept=engine.accept):
         for step, given in enumerate(drawn):
             with unchanged(token_ids=token_ids):
                 output = artifact.speculative_step(model, cache, sequence, token_ids, *given)

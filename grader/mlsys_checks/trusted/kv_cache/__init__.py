@@ -93,7 +93,7 @@ CHECKS = (
         inputs=draw.draw_positions,
         run=calls.causal_mask,
         expect=draw.expect_mask,
-        compare=close,
+        compare=draw.compare_mask,
         snippet="causal_mask(query_positions, key_positions)",
         first_hint="The mask depends on positions, not on where they are in the arrays: which of the two is larger?",
         hint="Compare each query's position with each key's, queries as rows and keys as columns. A token sees itself.",
@@ -136,7 +136,7 @@ CHECKS = (
         inputs=draw.draw_passes,
         run=calls.extend,
         expect=draw.expect_passes,
-        compare=close,
+        compare=draw.compare_logits,
         describe=draw.render_passes,
         first_hint="Which pass is the first to be wrong? Later ones see keys of earlier passes: how many passes did "
         "the model make?",
@@ -155,7 +155,7 @@ CHECKS = (
             Case("all of it is cached", {"tokens": Range(2, 9), "chunk": 4, "held": "all"}),
             Case("a prompt of one token, which is cached", {"tokens": 1, "chunk": 3, "held": "all"}),
             Case("all but the last is cached", {"tokens": Range(2, 9), "chunk": 2, "held": "but one"}),
-            *draw_cases(PREFILL, public=4, hidden=2, tokens=Range(30, 90), chunk=Range(2, 40)),
+            *draw_cases(PREFILL, public=4, hidden=2, tokens=Range(30, 60), chunk=Range(2, 40)),
         ),
         inputs=draw.draw_prefill,
         run=calls.prefill,
@@ -175,7 +175,7 @@ CHECKS = (
             Case("five tokens", {**FEW, "tokens": 5}),
             Case("one token", {**FEW, "tokens": 6, "max_tokens": 1, "chunk": 9}),
             Case("a prefix is cached", {**FEW, "tokens": 8, "chunk": 2, "held": 1}),
-            *draw_cases(DECODE, public=5, hidden=2, tokens=Range(9, 40), max_tokens=Range(9, 60), others=Range(2, 5)),
+            *draw_cases(DECODE, public=5, hidden=2, tokens=Range(9, 30), max_tokens=Range(9, 34), others=Range(2, 5)),
         ),
         inputs=draw.draw_decode,
         run=calls.greedy_decode,
@@ -222,7 +222,7 @@ CHECKS = (
         inputs=draw.draw_positions,
         run=calls.sliding_window_mask,
         expect=draw.expect_mask,
-        compare=close,
+        compare=draw.compare_mask,
         snippet="sliding_window_mask(query_positions, key_positions, window)",
         first_hint="How many True are in the row of a query that has enough tokens before it?",
         hint="Exactly `window`: the token itself, and the keys up to `window` - 1 positions before it; never a key "
@@ -269,7 +269,7 @@ CHECKS = (
         inputs=draw.draw_passes,
         run=calls.windowed,
         expect=draw.expect_passes,
-        compare=close,
+        compare=draw.compare_logits,
         describe=draw.render_passes,
         first_hint="Which pass is the first to be wrong? How many tokens does each of its queries see, and which KV "
         "head does it use?",
@@ -335,7 +335,7 @@ CHECKS = (
         run=calls.accept,
         expect=draw.expect_accept,
         compare=draw.compare_rows,
-        describe=draw.render_accept,
+        snippet="[accept(*row) for row in zip(drafts, proposed, wanted, uniforms)]",
         first_hint="Is the number of accepted drafts wrong, or the token? In rows where all are accepted, or where one "
         "is rejected?",
         hint="The first rejected draft ends the run: draw from the positive part of `wanted` less `proposed` in its "

@@ -78,18 +78,12 @@ def _draw_script(rng: Rng, p: Mapping[str, Any], capacity: int, chunk: int | Non
             if p.get("fill") == 2 and len(script) < p["calls"] - 3:
                 script.append(["drop", fed[0][0]])
                 del lengths[fed[0][0]]
-    if script[-1][0] != "feed":
-        script += [["start"], ["feed", [[num_started, 1]]]] if len(lengths) < p["rows"] else []
     return script
 
 
 def _draw_edge(rng: Rng, most: int) -> int:
     """Draw a number from 1 to `most`, often `most`."""
     return most if rng.random() < 0.3 else int(rng.integers(1, most + 1))
-
-
-def _passes(script: Sequence[Any]) -> list[Any]:
-    return [call for call in script if call[0] == "feed"]
 
 
 class _Sequences:
@@ -136,11 +130,11 @@ def draw_updates(rng: Rng, case: Case) -> Arrays:
     else:
         cache["capacity"] = capacity
     script = _draw_script(rng, p, capacity, cache.get("chunk"))
-    num_passes = len(_passes(script))
-    shape = (p["n_layers"], heads, sum(n for _, fed in _passes(script) for _, n in fed), HEAD_DIM)
+    passes = [call[1] for call in script if call[0] == "feed"]
+    shape = (p["n_layers"], heads, sum(n for fed in passes for _, n in fed), HEAD_DIM)
     dtype = np.float32 if p.get("single") else np.float64
     drawn = {name: rng.standard_normal(shape).astype(dtype) for name in "kv"}
-    recorded = num_passes - 1 if p.get("fill") else 0
+    recorded = len(passes) - 1 if p.get("fill") else 0
     return _as_case(model=model, cache=cache, script=script, recorded=recorded) | drawn
 
 
@@ -190,30 +184,26 @@ def _identify(numbers: np.ndarray, given: Arrays) -> str:
     for name, kind in (("k", "key"), ("v", "value")):
         if len(found := np.argwhere((given[name] == numbers).all(-1))):
             layer, head, token = found[0].tolist()
-            return f"the {kind} of the {token}th token fed (from 0), layer {layer}, KV head {head}"
+            return f"the {kind} of token {token} of all that are fed, from 0; layer {layer}, KV head {head}"
     known = {STALE: "what a pass that was not counted left behind", 0.0: "zeros: memory that was never written"}
     return known.get(float(numbers[0]) if (numbers == numbers[0]).all() else np.nan, str(numbers))
 
 
 FEED = """k, v = map(torch.from_numpy, (given["k"], given["v"]))  # (layers, KV heads, tokens, head dim)
-num_fed = num_passes = 0
+num_fed = 0
 def feed(fed, cache, is_counted=True):
-    global num_fed, num_passes
-    print(f"pass {{num_passes}}" if is_counted else "a pass that is not counted")
+    global num_fed
     for layer in range(len(k)):
         first = num_fed
         for sequence, count in fed:
-            new = slice(first, first + count)
-            k_new, v_new = (x[layer, :, new].clone() for x in (k, v))
-            if not is_counted: k_new[:], v_new[:] = {stale}, {stale}
-            keys, values, positions = cache.update(layer, sequence, k_new, v_new)
+            new = [x[layer, :, first : first + count].clone() for x in (k, v)]
+            if not is_counted: new = [torch.full_like(x, {stale}) for x in new]
+            keys, values, positions = cache.update(layer, sequence, *new)
             first += count
-            if layer == 0:
-                print(sequence, positions.tolist(), keys.shape)
-    if is_counted:
-        num_fed, num_passes = first, num_passes + 1
-        for sequence, count in fed:
-            cache.advance(sequence, count)"""
+            if layer == 0: print(sequence, positions.tolist(), keys.shape)
+    for sequence, count in fed * is_counted:
+        cache.advance(sequence, count)
+        num_fed += count"""
 
 
 def _render_calls(script: Sequence[Any], passes: Mapping[str, Any]) -> list[str]:
@@ -264,8 +254,7 @@ def draw_pack(rng: Rng, case: Case) -> Arrays:
 
 def draw_tokens(rng: Rng, count: int) -> list[int]:
     """Draw token ids."""
-    tokens: list[int] = rng.integers(0, VOCABULARY, count).tolist()
-    return tokens
+    return [int(token) for token in rng.integers(0, VOCABULARY, count)]
 
 
 def expect_pack(arrays: Arrays) -> Arrays:
@@ -303,7 +292,23 @@ def expect_mask(arrays: Arrays) -> Arrays:
     """Return which keys each query sees, pair by pair."""
     queries, keys = arrays["query_positions"].tolist(), arrays["key_positions"].tolist()
     window = int(arrays["window"]) if "window" in arrays else 10**18
-    return {"mask": np.array([[query - window < key <= query for key in keys] for query in queries])}
+    mask = np.array([[query - window < key <= query for key in keys] for query in queries])
+    return {"mask": mask, **{name: arrays[name] for name in ("query_positions", "key_positions")}}
+
+
+def compare_mask(got: Arrays, expected: Arrays) -> Mismatch | None:
+    """Name the positions of the first wrong pair."""
+    mismatch, want = close(got, {"mask": expected["mask"]}), expected["mask"]
+    if mismatch is None or mismatch.is_form:
+        return mismatch
+    wrong = np.argwhere(got["mask"] != want)
+    query, key = (
+        int(expected[name][i]) for name, i in zip(("query_positions", "key_positions"), wrong[0], strict=True)
+    )
+    what = (
+        f"{len(wrong)} of {want.size} pairs are wrong, first the query at position {query}, the key at position {key}"
+    )
+    return Mismatch(what, *(str(mask[tuple(wrong[0])]) for mask in (got["mask"], want)))
 
 
 def draw_attention(rng: Rng, case: Case) -> Arrays:
@@ -347,8 +352,7 @@ def attend_to(q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray
     """Attention of a query (..., H) over keys and values (S, ..., H), in float64."""
     scores = (keys.astype(np.float64) * q).sum(-1) / np.sqrt(q.shape[-1])
     weights = np.exp(scores - scores.max(0))
-    output: np.ndarray = (weights[..., None] * values).sum(0) / weights.sum(0)[..., None]
-    return output
+    return np.asarray((weights[..., None] * values).sum(0) / weights.sum(0)[..., None])
 
 
 # --- Passes of a model ------------------------------------------------------------------------------------------------
@@ -388,7 +392,7 @@ def expect_passes(arrays: Arrays) -> Arrays:
         logits = _feed(model, sequences.kept, fed)
         last = np.cumsum([len(tokens) for _, tokens in fed]) - 1
         answers[f"logits of pass {len(answers)}"] = logits if every_token else logits[last]
-    return answers | {"lengths": np.array([len(tokens) for tokens in sequences.kept.values()])}
+    return answers | {"lengths": np.array([len(tokens) for tokens in sequences.kept.values()], np.int64)}
 
 
 def _feed(model: Any, kept: dict[int, list[Any]], fed: Sequence[Any]) -> np.ndarray:
@@ -411,8 +415,21 @@ def _feed(model: Any, kept: dict[int, list[Any]], fed: Sequence[Any]) -> np.ndar
         return torch.from_numpy(output)
 
     tokens = [token for _, new in fed for token in new]
-    logits: np.ndarray = model(torch.tensor([tokens]), positions=torch.tensor([positions]), attend=attend)[0].numpy()
-    return logits
+    logits = model(torch.tensor([tokens]), positions=torch.tensor([positions]), attend=attend)
+    return np.asarray(logits[0])
+
+
+def compare_logits(got: Arrays, expected: Arrays) -> Mismatch | None:
+    """Name the first pass with wrong logits, and its wrong rows."""
+    for name, want in expected.items():
+        mismatch = close({name: got[name]} if name in got else got, {name: want})
+        if mismatch is not None and not mismatch.is_form and name in got and want.ndim == 2:
+            rows = [i for i, row in enumerate(want) if close({"": got[name][i]}, {"": row})]
+            what = f"the {name} are wrong in rows {rows} of {len(want)}; those of earlier passes are right"
+            return Mismatch(what, mismatch.got, mismatch.expected)
+        if mismatch is not None:
+            return mismatch
+    return close(got, expected)
 
 
 FAIL = """def fail(*_): raise MemoryError("a pass that fails behind its last layer")
@@ -450,10 +467,8 @@ def compare_passes(got: Arrays, expected: Arrays) -> Mismatch | None:
         if found != right:
             return Mismatch(f"pass {number} (a call of extend) differs", found, right)
     if log["left"] != want["left"]:
-        found, right = (
-            ", ".join(f"{n} tokens of sequence {s}" for s, n in one["left"]) or "nothing" for one in (log, want)
-        )
-        return Mismatch("the cache does not hold at the end what it should", found, right)
+        shown = (", ".join(f"{n} tokens of sequence {s}" for s, n in one["left"]) or "nothing" for one in (log, want))
+        return Mismatch("the cache does not hold at the end what it should", *shown)
     return close(*({name: x for name, x in arrays.items() if name != "log"} for arrays in (got, expected)))
 
 
@@ -510,11 +525,11 @@ def draw_decode(rng: Rng, case: Case) -> Arrays:
     """Draw two prompts, of which the first is given twice, and tokens of sequences that stay."""
     p = case.params
     prompts = [draw_tokens(rng, n) for n in (p["tokens"], max(1, p["tokens"] - 2))]
+    prompts[1][0] = (prompts[0][0] + 1) % VOCABULARY  # nothing of it is cached
     cached = int(rng.integers(1, p["tokens"])) if p["tokens"] > 1 and p["held"] else 0
     others = [draw_tokens(rng, int(rng.integers(1, 6))) for _ in range(p["others"])]
-    return _as_case(
-        prompts=[*prompts, prompts[0]], cached=cached, chunk=p["chunk"], max_tokens=p["max_tokens"], others=others
-    )
+    sizes = {name: p[name] for name in ("chunk", "max_tokens")}
+    return _as_case(prompts=[*prompts, prompts[0]], cached=cached, others=others, **sizes)
 
 
 def expect_decode(arrays: Arrays) -> Arrays:
@@ -549,7 +564,7 @@ def render_decode(arrays: Arrays) -> str:
     lines += [f"_ = extend(model, cache, {{cache.start(): {tokens}}})" for tokens in case["others"]]
     tail = f"{case['max_tokens']}, {case['chunk']})"
     lines += [f"print(greedy_decode(model, cache, {prompt}, {tail})" for prompt in case["prompts"]]
-    held = [f"# here the cache holds the first {case['cached']} tokens of the first prompt already"]
+    held = [f"# in the check, the cache holds the first {case['cached']} tokens of the first prompt already"]
     return "\n".join([*held * bool(case["cached"]), *lines, "print(cache.sequences)"])
 
 
@@ -603,14 +618,12 @@ def render_steps(arrays: Arrays) -> str:
 
 def _draw_distributions(rng: Rng, *shape: int) -> np.ndarray:
     weights = np.exp(rng.standard_normal(shape))
-    distributions: np.ndarray = weights / weights.sum(-1, keepdims=True)
-    return distributions
+    return np.asarray(weights / weights.sum(-1, keepdims=True))
 
 
 def _draw_from(rng: Rng, distributions: np.ndarray) -> np.ndarray:
     below = distributions.cumsum(-1) < rng.random((*distributions.shape[:-1], 1))
-    tokens: np.ndarray = below.sum(-1).clip(max=distributions.shape[-1] - 1)
-    return tokens
+    return np.asarray(below.sum(-1).clip(max=distributions.shape[-1] - 1))
 
 
 def draw_accept(rng: Rng, case: Case) -> Arrays:
@@ -692,13 +705,7 @@ def compare_rows(got: Arrays, expected: Arrays) -> Mismatch | None:
     wrong = (found != right).any(1)
     row = int(wrong.argmax())
     shown = (f"{num} accepted, then token {token}" for num, token in (found[row], right[row]))
-    return Mismatch(f"accept is wrong for {int(wrong.sum())} of {len(right)} rows, first for `rows[{row}]`", *shown)
-
-
-def render_accept(arrays: Arrays) -> str:
-    """Render a call for each row."""
-    rows = ", ".join(f'given["{name}"]' for name in ("drafts", "proposed", "wanted", "uniforms"))
-    return f"rows = [[*map(torch.from_numpy, row)] for row in zip({rows})]\n[accept(*row) for row in rows]"
+    return Mismatch(f"accept is wrong for {int(wrong.sum())} of {len(right)} rows, first for row {row}", *shown)
 
 
 # --- The cost of a step -----------------------------------------------------------------------------------------------

@@ -71,12 +71,6 @@ def step_cost(config, parts, *, weight_bytes=2, cache_bytes=2, window=None):
     return StepCost(flops, (blocks + head + c.d_model + 2 * c.n_layers * c.d_model) * weight_bytes, read, written)
 
 
-def least_time(work, on):
-    times_s = {"memory": work.memory_bytes / on.memory_bytes_per_s, "compute": work.flops / on.peak_flops_per_s}
-    binds = max(times_s, key=times_s.get)
-    return TimeBound(times_s[binds], binds)
-
-
 def accept(drafts, proposed, wanted, uniforms):
     k = len(drafts)
     rows = torch.arange(k)

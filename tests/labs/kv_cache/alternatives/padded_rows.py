@@ -80,13 +80,3 @@ def extend(model, cache, new, *, every_token=False):
     for sequence, part in new.items():
         cache.advance(sequence, len(part))
     return logits if every_token else logits[last]
-
-
-def speculative_step(model, cache, sequence, token_ids, drafts, proposed, uniforms):
-    before = cache.length(sequence)
-    logits = extend(
-        model, cache, {sequence: torch.cat((torch.tensor(token_ids[-1:]), drafts)).tolist()}, every_token=True
-    )
-    count, following = accept(drafts, proposed, torch.softmax(logits, dim=1), uniforms)
-    cache.truncate(sequence, before + 1 + count)
-    return [*drafts[:count].tolist(), following]
