@@ -652,10 +652,11 @@ for name in ("llama2-7b", "llama2-70b", "llama3-8b", "llama3-70b"):
 # ```python
 # mask = sliding_window_mask(torch.tensor([5]), torch.tensor([1, 2, 3, 4, 5, 6]), window=4)
 # mask.tolist()  # → [[False, True, True, True, True, False]]
-# cache = SlidingWindow(AgingModel(window=4), sequences=1, chunk=3)
-# a, seen = cache.start(), []
-# for _ in range(4): k = v = torch.zeros(4, 3, 6).double(); seen = cache.update(0, a, k, v)[2]; cache.advance(a, 3)
-# sorted(seen.tolist())  # → [6, 7, 8, 9, 10, 11]
+# cache = SlidingWindow(AgingModel(window=4, n_layers=1), sequences=1, chunk=3)
+# a, k = cache.start(), torch.zeros(4, 3, 6, dtype=torch.float64)
+# _ = [(cache.update(0, a, k, k), cache.advance(a, 3)) for _ in range(3)]  # tokens 0 to 8
+# keys, values, positions = cache.update(0, a, k, k)
+# sorted(positions.tolist())  # → [6, 7, 8, 9, 10, 11]
 # ```
 #
 # (The last pass brings tokens 9, 10 and 11. Token 9 sees 6, 7, 8 and itself.)
@@ -667,7 +668,7 @@ for name in ("llama2-7b", "llama2-70b", "llama3-8b", "llama3-70b"):
 # - `update` returns the keys, values and positions of the last `window` - 1 cached tokens (all, if there are fewer) and
 #   of the new ones, in any order.
 # - Up to as many tokens as the last pass brought may be truncated.
-# - A long sequence takes no more memory than a short one.
+# - A long sequence takes no more memory than a short one. Everything else is as in Task 1.
 #
 # **Size:** about 2, 6 and 8 lines.
 
@@ -750,7 +751,8 @@ check("windowed")
 # | KV cache written | the same | each new token, in each layer |
 #
 # **Derive** the two missing rows on paper: one score $q \cdot k$ of a head and its contribution to the mean of the
-# values take how many multiply-adds? And what does a layer store per token? Which number of heads belongs where?
+# values take how many multiply-adds (2 FLOPs each; the softmax is not counted)? And what does a layer store per token?
+# Which number of heads belongs where? If `config.tied`, the embedding table is the head.
 #
 # **Interface**
 #
