@@ -885,7 +885,8 @@ for cached in (200, 2000, 8000):
         f"{cached:5} tokens: {alone_ms:.1f} ms alone, {many_ms:.1f} ms for 256;",
         end=" ",
     )
-    print(f"compute binds from {first[cached] or 'no number of'} sequences on")
+    found = f"compute binds from {first[cached]} sequences on"
+    print(found if first[cached] else "memory binds, however many decode")
 check.predict(guess, first[200] or 0, "sequences")
 
 # %% [markdown]
