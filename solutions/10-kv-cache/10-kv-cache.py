@@ -1,51 +1,49 @@
 # %% [markdown]
 # # Lab 10 · A KV cache: keep what has been computed
 #
-# A language model writes one token at a time. To write the next one it must attend to all that stand before it, but
-# does it have to look at them again? What a token leaves for later ones is a key and a value in each layer, and these
-# never change. Whoever keeps them pays for one token instead of for the whole text, and has from then on a memory
-# that grows, prompts of all lengths side by side, and drafts that have to be taken back.
+# A model reads a prompt of 500 tokens and generates 500 more. Without a cache it processes the whole sequence again
+# for each new token: 374,750 tokens in all. With a **KV cache** it processes 999, because the keys and values of a
+# token never change once they are computed. The price is memory: LLaMA 3 8B keeps 131,072 bytes for each token, 1.07
+# GB for a sequence of 8,192 tokens. You build the cache, and everything that a server does with it.
+#
+# ```text
+#   new tokens             one pass of the model                keys and values of one layer
+#  seq 0: a b c          tokens     a  b  c  d  e                   row 0:  k0 k1 k2 ·  ·  ·  ·   seq 0
+#  seq 4: d e    ─pack─► positions  0  1  2  5  6  ──attention──►   row 1:  k0 k1 k2 k3 k4 k5 k6  seq 4
+#                        logits           ▲     ▲                   row 2:  ·  ·  ·  ·  ·  ·  ·   free
+# ```
 #
 # **You will build**
 #
-# 1. a cache of keys and values for several sequences;
-# 2. positions and masks for tokens that do not begin at 0;
-# 3. one pass of a model over a ragged batch;
-# 4. prompts fed in chunks, and greedy generation;
-# 5. attention whose heads share keys, and a ring for models with a window;
-# 6. a prediction of what a step takes, held against this machine;
-# 7. the rule by which drafted tokens are accepted, and the step that checks them.
+# 1. a cache with a row for each sequence (`25 min`);
+# 2. positions and masks for tokens that follow cached ones (`20 min`);
+# 3. one pass of a model over a ragged batch (`45 min`);
+# 4. chunked prefill and greedy decoding (`30 min`);
+# 5. grouped-query attention (`15 min`);
+# 6. a ring buffer for models with a sliding window (`35 min`);
+# 7. the cost of a step, predicted and measured on this machine (`30 min`);
+# 8. speculative decoding (`30 min`).
 #
 # **At the end you can answer**
 #
-# - What may be kept between two tokens, and what must be forgotten when tokens are taken back?
-# - Why can prompts and single tokens of different lengths share a pass without any padding?
-# - Why does a token of one sequence take about as long as a token each of ten?
+# - What may stay in the cache between two steps, and what must leave it?
+# - Why can prompts and single tokens share a pass without padding?
+# - Why does decoding one sequence take about as long as decoding ten?
 # - How can a small model speed up a large one without changing a single probability?
 #
-# **Time:** about 230 minutes (each task says its share). **Points:** 100. **You need:** attention, and slices of
-# torch tensors; FLOPs and bytes of a transformer (lab 05) for Task 7. Chapter 12, *Inference*, gives the background.
+# **Time:** about 230 minutes. **Points:** 100. **You need:** attention, torch's slices, and the FLOPs and bytes of a
+# transformer ([lab 05](05-transformer-arithmetic.ipynb)) for Task 7. Background: chapter 12, *Inference*.
 #
-# **Readings it leans on:** *LLM Inference Series: 3. KV caching explained* (`lienhart-3`), *Transformer Inference
-# Arithmetic* (`kipply-inference-arithmetic`), *How to Scale Your Model, Part 7: All About Transformer Inference*
+# **Readings:** *LLM Inference Series: 3. KV caching explained* (`lienhart-3`), *Transformer Inference Arithmetic*
+# (`kipply-inference-arithmetic`), *How to Scale Your Model, Part 7: All About Transformer Inference*
 # (`scaling-book-inference`).
 #
-# **How it works.** Put your code in place of each line that raises `NotImplementedError`, run the cell, then run the
-# `check` cell below it. Cells that begin with `#| export` make up the module that is graded. Grading runs the same
-# checks with other numbers and a few more cases.
+# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example to see
+# whether it does what the text says, then run the `check` below. Cells that start with `#| export` are what is
+# graded. Names and signatures are those of the course's package, `mlsys_lab.inference`, where it has the same thing.
 #
-# **The model** is the course's `Transformer`. Its `forward(tokens, positions=…, attend=…, rows=…)` takes tokens (B,
-# T), where they stand, and a function `attend(layer, q, k, v)` that takes the place of attention in each layer: q (B,
-# N, T, H), k and v (B, K, T, H) of these tokens alone, already turned by their positions, to (B, N, T, H). With
-# `rows`, it gives logits of those tokens only.
-#
-# **Nothing may be computed twice,** and the checks see whether it is. Their model is an `AgingModel`: after each pass
-# its weights for keys and values are others. Keys that were kept are those of the pass in which their token was fed;
-# keys computed once more are not, and one pass too many makes the model too old. So what comes out is right only if
-# every token went through the model once, in the pass that the task says.
-#
-# **Letters:** N query heads, K key/value heads, H size of a head, T new tokens, S all tokens that are kept, Q new
-# tokens of all sequences together, R sequences, V vocabulary.
+# **Letters:** N query heads, K KV heads, H head dimension, T new tokens and S cached tokens (new ones included) of a
+# sequence, Q new tokens of all sequences, R sequences, V vocabulary.
 
 # %%
 from mlsys_lab.checks import lab
@@ -57,114 +55,159 @@ check = lab("kv-cache")
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
-from mlsys_lab import stack
 from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.models import Transformer
 from mlsys_lab.models.aging import AgingModel
 
+# %% [markdown]
+# **The model** is the course's `Transformer`. Its `forward(tokens, positions=…, attend=…, rows=…)` takes tokens (B, T)
+# and their positions. In each layer it calls your `attend(layer, q, k, v)` in place of attention, with the queries
+# (B, N, T, H), keys and values (B, K, T, H) of these tokens alone, which already carry their positions, and takes back
+# (B, N, T, H). With `rows` it returns logits for those tokens only.
+#
+# The checks of whole passes use an `AgingModel`: **after each pass its key and value weights are different ones.** So a
+# token that is computed twice gives other keys the second time, and the logits show it. They are right only if every
+# token goes through the model once, in the pass that the task says.
+
 # %%
-aging = AgingModel()
-print("the same token, three passes:", *(f"{aging(torch.tensor([[7]]))[0, 0, 0].item():+.6f}" for _ in range(3)))
+aging, token = AgingModel(), torch.tensor([[7]])
+logits = [aging(token)[0, 0, 0].item() for _ in range(3)]
+print("the same token in three passes:", *(f"{logit:+.6f}" for logit in logits))
 
 # %% [markdown]
 # ## Task 1 · The cache
 #
 # *About 25 minutes.*
 #
-# A server has many sequences at once, and they come and go. The bookkeeping is given: `Sequences` numbers them, lends
-# each a **row** from a fixed number of rows, and counts its tokens.
+# **Goal.** Store the keys and values of several sequences, layer by layer, and return all those of a sequence when new
+# ones arrive. A server's sequences come and go, so each one borrows a **row** of memory from a fixed number of rows.
+#
+# The bookkeeping is given: `Cache` numbers the sequences, lends each one a row, and counts its tokens.
 
 
 # %%
 #| export
-class Sequences:
-    """Sequences of tokens, numbered from 0 as they come: each has a row, which others get once it is dropped."""
+class Cache:
+    """Rows and lengths of sequences, which are numbered from 0 in order of arrival."""
 
-    def __init__(self, rows: int) -> None:
-        self._free, self._rows, self._lengths, self._started = list(range(rows))[::-1], {}, {}, 0
+    def __init__(self, sequences: int) -> None:
+        self._free_rows = list(range(sequences))[::-1]
+        self._rows, self._lengths, self._num_started = {}, {}, 0
 
     @property
     def sequences(self) -> list[int]:
-        """Numbers of the sequences that are here."""
+        """Numbers of the sequences in the cache."""
         return list(self._lengths)
 
     def start(self, prompt: Sequence[int] = ()) -> int:
-        """Number of a new sequence, which is empty whatever the prompt is."""
-        if not self._free:
+        """Number of a new sequence. This cache is empty then, whatever the prompt."""
+        if not self._free_rows:
             raise ValueError("every row of the cache is taken: drop a sequence first")
-        number, self._started = self._started, self._started + 1
-        self._rows[number], self._lengths[number] = self._free.pop(), 0
-        return number
+        sequence, self._num_started = self._num_started, self._num_started + 1
+        self._rows[sequence], self._lengths[sequence] = self._free_rows.pop(), 0
+        return sequence
 
     def row(self, sequence: int) -> int:
-        """The row, 0 to rows - 1, that a sequence has."""
+        """Row of a sequence, from 0 to the number of rows - 1."""
         return self._rows[sequence]
 
     def length(self, sequence: int) -> int:
-        """How many tokens of a sequence are kept: the position of the next one."""
+        """Number of cached tokens of a sequence: the position of its next one."""
         return self._lengths[sequence]
 
-    def advance(self, sequence: int, count: int) -> None:
-        """Count in new tokens, once their keys and values are kept in every layer."""
-        self._lengths[sequence] += count
+    def advance(self, sequence: int, num_tokens: int) -> None:
+        """Count new tokens, once every layer has stored their keys and values."""
+        self._lengths[sequence] += num_tokens
 
     def truncate(self, sequence: int, length: int) -> None:
-        """Forget all but the first `length` tokens."""
+        """Keep the first `length` tokens of a sequence."""
         if not 0 <= length <= self.length(sequence):
-            raise ValueError(f"cut to {length} tokens, but {self.length(sequence)} are kept")
+            raise ValueError(
+                f"{length} of {self.length(sequence)} tokens cannot be kept"
+            )
         self._lengths[sequence] = length
 
     def drop(self, sequence: int) -> None:
-        """Forget a sequence; its row is free again."""
-        self._free.append(self._rows.pop(sequence))
+        """Remove a sequence, and free its row."""
+        self._free_rows.append(self._rows.pop(sequence))
         del self._lengths[sequence]
 
 
 # %% [markdown]
-# `start` is given the prompt since some caches look there for a beginning that they hold already; this one does not.
+# (`start` receives the prompt for the sake of caches that already hold a prefix of it, as those of lab 11.)
 #
-# **Write** `Contiguous`, a cache with room for `capacity` tokens in each row, in the dtype of the model (that of
-# `model.embedding.weight`). Of `model.config` you need `n_layers`, `n_kv_heads` (K) and `head_dim` (H).
+# **Interface**
 #
-# `update(layer, sequence, k, v)` keeps keys and values (K, T, H) of new tokens **after** the `length(sequence)` that
-# are kept already, and returns all of them in order: keys (K, S, H), values (K, S, H) and the positions at which they
-# stand, (S,) integers (`torch.int64`), with S = length + T, which is `capacity` at most. It is called for one layer
-# after the other, and `advance` only when all layers are done: so `update` changes no length, and a pass that fails is
-# not counted. It is made again, or another one, and the sequence may be cut or dropped before that. What lies behind
-# `length`, in the same row, is somebody else's or has been taken back. The caller uses the memory of `k` and `v` for
-# something else; what you return may be a view, but has to last until `advance`, or the pass after one that failed.
+# | | returns | does |
+# |---|---|---|
+# | `Contiguous(model, *, sequences, capacity)` | – | allocates rows of `capacity` tokens, in all layers of the model |
+# | `update(layer, sequence, k, v)` | keys (K, S, H), values (K, S, H), positions (S,) int64 | stores k, v (K, T, H) |
 #
-# **Size:** about 5 and 7 lines. **Cost:** $2KTH$ numbers written a layer. (To join old and new to a new array at each
-# token is shorter, and copies everything kept, each time.)
+# A pass calls `update` for one layer after the other, with the same sequence and T. Only when all layers are done, it
+# calls `advance(sequence, T)`. So S = `length(sequence)` + T.
+#
+# **Example** (2 layers, 4 KV heads of 6 numbers)
+#
+# ```python
+# model = AgingModel(n_layers=2)
+# cache = Contiguous(model, sequences=3, capacity=8)
+# a, b = cache.start(), cache.start()
+# k, v = torch.randn(2, 4, 5, 6, dtype=torch.float64)
+# keys, values, positions = cache.update(0, b, k, v)
+# keys.shape, positions.tolist(), cache.length(b)  # → (torch.Size([4, 5, 6]), [0, 1, 2, 3, 4], 0)
+# _ = cache.update(1, b, k, v)
+# cache.advance(b, 5)
+# keys, values, positions = cache.update(0, b, k[:, :1], v[:, :1])  # one token more
+# keys.shape, bool((keys[:, :5] == k).all())  # → (torch.Size([4, 6, 6]), True)
+# ```
+#
+# **Requirements**
+#
+# - New tokens go behind the `length(sequence)` cached ones, in this sequence's row of this layer. Whatever else lies
+#   behind `length` is stale: a truncated token, a former sequence, or a pass that failed and is repeated.
+# - `update` does not change the length.
+# - It copies k and v: the caller reuses their memory. What it returns may be a view of the cache.
+# - The memory has the dtype of the model (that of `model.embedding.weight`), and room for `capacity` tokens per row.
+#
+# **Size:** about 5 and 7 lines. (Concatenating old and new tokens would be shorter, but each new token would copy all
+# of the old ones.)
+#
+# <details><summary>Details</summary>
+#
+# - `model.config` has `n_layers`, `n_kv_heads` (K) and `head_dim` (H).
+# - After a pass that failed, the sequence may go on with other tokens, be truncated, or be dropped.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-1-cache"}
 #| export
-class Contiguous(Sequences):
-    """Keys and values of `sequences` sequences at a time, of up to `capacity` tokens each, in all layers of a model."""
+class Contiguous(Cache):
+    """Keys and values in a row of `capacity` tokens for each sequence and layer."""
 
     def __init__(self, model: Transformer, *, sequences: int, capacity: int) -> None:
-        """Make room in the dtype of the model's weights. About 5 lines."""
+        """Allocate memory in the dtype of the model's weights. About 5 lines."""
         ### BEGIN SOLUTION
         super().__init__(sequences)
-        c, weight = model.config, model.embedding.weight
+        c, dtype = model.config, model.embedding.weight.dtype
         shape = (c.n_layers, sequences, c.n_kv_heads, capacity, c.head_dim)
-        self.keys = torch.zeros(shape, dtype=weight.dtype)
-        self.values = torch.zeros(shape, dtype=weight.dtype)
+        self.keys = torch.zeros(shape, dtype=dtype)
+        self.values = torch.zeros(shape, dtype=dtype)
         ### END SOLUTION
 
     def update(
         self, layer: int, sequence: int, k: torch.Tensor, v: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Keep k, v (K, T, H): all keys (K, S, H), values (K, S, H) and their positions (S,). About 7 lines."""
+        """Store k, v (K, T, H); return keys, values and positions. About 7 lines."""
         ### BEGIN SOLUTION
         row, length = self.row(sequence), self.length(sequence)
         end = length + k.shape[1]
-        keys, values = self.keys[layer, row], self.values[layer, row]  # (K, capacity, H)
-        keys[:, length:end] = k
+        keys, values = self.keys[layer, row], self.values[layer, row]
+        keys[:, length:end] = k  # of (K, capacity, H)
         values[:, length:end] = v
         return keys[:, :end], values[:, :end], torch.arange(end)
         ### END SOLUTION
@@ -178,39 +221,66 @@ check("cache")
 #
 # *About 20 minutes.*
 #
-# A pass gets only new tokens, and must be told where they stand. Sequence 4 has 7 tokens in the cache and gets 2 new
-# ones, which stand at 7 and 8; sequence 0 has none and gets 3, at 0, 1 and 2. Since the projections and the MLP look
-# at each token alone, all five can go through the model side by side, as **one** row of Q = 5 tokens: no padding.
-# What keeps sequences apart is attention only.
+# **Goal.** A pass gets only new tokens, so it must be told where they stand. Projections and MLP treat each token by
+# itself; hence new tokens of all sequences can lie side by side in **one** row of Q tokens, without padding, and
+# only attention has to keep sequences apart.
 #
-# **2a.** `pack(cache, new)`, with `new` the tokens by sequence, in the order in which they are to lie: tokens (1, Q),
-# positions (1, Q), and where in the row the last token of each sequence's part lies, (R,): only there are logits
-# needed. All three are integers (`torch.int64`). There is a part at least, and each has a token at least.
+# **Interface**
 #
-# **2b.** `visible(queries, keys)`: which keys each query may see, from the positions of both, (T,) and (S,): a
-# boolean mask (T, S). A token sees itself and all before it. Both can come in any order, with gaps, and some keys may
-# stand behind every query. Compare positions as the integers (`torch.int64`) that they are: floats do not tell large
-# ones apart.
+# | | returns |
+# |---|---|
+# | `pack(cache, new)` | `tokens` (1, Q), `positions` (1, Q), `last` (R,): the row of each sequence's last token |
+# | `causal_mask(query_positions, key_positions)` | boolean mask (T, S): which keys each query sees |
 #
-# **Size:** about 4 and 1 lines. **Cost:** nothing beside a pass.
+# `new` maps sequence numbers to their new tokens, in the order in which they are packed. `query_positions` are (T,),
+# `key_positions` (S,).
+#
+# **Example** (sequence 1 has 7 cached tokens)
+#
+# ```python
+# cache = Cache(2)
+# a, b = cache.start(), cache.start()
+# cache.advance(b, 7)
+# tokens, positions, last = pack(cache, {b: [30, 31], a: [10, 11, 12]})
+# tokens.tolist()  # → [[30, 31, 10, 11, 12]]
+# positions.tolist()  # → [[7, 8, 0, 1, 2]]
+# last.tolist()  # → [1, 4]
+# mask = causal_mask(torch.tensor([7, 8]), torch.tensor([8, 0, 7]))
+# mask.tolist()  # → [[False, True, True], [True, True, True]]
+# ```
+#
+# **Requirements**
+#
+# - All results of `pack` are int64.
+# - A token sees itself and all tokens before it, by **position**: keys and queries may come in any order, with gaps.
+# - Compare positions as integers. Floats cannot tell large ones apart.
+#
+# **Size:** about 7 and 1 lines.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-2-positions"}
 #| export
-def pack(cache: Sequences, new: Mapping[int, Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Tokens (1, Q), positions (1, Q), and where each part's last token lies in the row, (R,). About 4 lines."""
+def pack(
+    cache: Cache, new: Mapping[int, Sequence[int]]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Lay new tokens side by side: tokens, positions, last rows. About 7 lines."""
     ### BEGIN SOLUTION
-    tokens = [token for part in new.values() for token in part]
-    positions = [cache.length(sequence) + i for sequence, part in new.items() for i in range(len(part))]
-    ends = torch.tensor([len(part) for part in new.values()]).cumsum(0)
-    return torch.tensor([tokens]), torch.tensor([positions]), ends - 1
+    tokens, positions, last = [], [], []
+    for sequence, part in new.items():
+        length = cache.length(sequence)
+        tokens += part
+        positions += range(length, length + len(part))
+        last.append(len(tokens) - 1)
+    return torch.tensor([tokens]), torch.tensor([positions]), torch.tensor(last)
     ### END SOLUTION
 
 
-def visible(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """Which keys (S,) each query (T,) sees, by their positions: boolean (T, S). About 1 line."""
+def causal_mask(
+    query_positions: torch.Tensor, key_positions: torch.Tensor
+) -> torch.Tensor:
+    """Which keys (S,) each query (T,) sees: boolean (T, S). About 1 line."""
     ### BEGIN SOLUTION
-    return keys[None, :] <= queries[:, None]
+    return key_positions[None, :] <= query_positions[:, None]
     ### END SOLUTION
 
 
@@ -225,42 +295,79 @@ check("visible")
 #
 # *About 45 minutes.*
 #
-# **3a.** `attend(q, keys, values, mask)`: attention of one sequence's new tokens, every head with keys of its own (N
-# = K): scores $q \cdot k / \sqrt H$, a softmax over the keys that the mask lets a query see, their mean of the
-# values. The result has the dtype of `q`, keys and values. Every query sees a key, and all numbers are finite.
+# **Goal.** Compute new tokens of several sequences, a prompt here and a single token there, in one pass of the model.
+# This function, `extend`, is the heart of every inference engine: all later tasks, and lab 11, run on it.
 #
-# **3b.** `extend(model, cache, new)`: feed sequences their new tokens, **all in one pass**, and return the logits
-# after each one's last token, (R, V), in the order of `new`; with `every_token`, those after each new token, (Q, V).
-# (Other logits may be worked out, and left out.) Sequences have different lengths, and get different numbers of tokens.
-# Use `torch.no_grad()` or what does the same, and leave the model and what you are given as they were. If the model's
-# pass fails, at whatever place, no token is counted in.
+# **Interface**
 #
-# In each layer, `attend(layer, q, k, v)` gets q (1, N, Q, H), k and v (1, K, Q, H) of all sequences. Cut them into
-# parts, one for each sequence, keep the part's keys and values, let its queries look at what the cache gives back,
-# and join the results again. Given is `attend_part`, which lets a part's queries attend. Use it: with the functions
-# of Tasks 5 and 6 it will serve models with shared heads and a window, too.
+# | | returns |
+# |---|---|
+# | `attend(q, keys, values, mask)` | (N, T, H) |
+# | `extend(model, cache, new, *, every_token=False)` | logits (R, V), or (Q, V) with `every_token` |
 #
-# **Size:** about 2 and 15 lines. **Cost:** $4NH$ FLOPs for each pair of a query and a key, $2KH$ numbers read for
-# each key that is kept.
+# `attend` takes q (N, T, H), keys and values (N, S, H), and a boolean mask (T, S). Attention means: scores
+# $q \cdot k / \sqrt H$, a softmax over the visible keys, and the mean of the values with these weights.
+#
+# `extend` computes new tokens and returns the logits after the last one of each sequence, or after every one. In each
+# layer, the function that you pass to the model gets q (1, N, Q, H), k and v (1, K, Q, H) of all sequences. It splits
+# them by sequence, calls `cache.update`, and joins the results. `attend_sequence` is given: it computes the attention
+# of one sequence, also for the models of Tasks 5 and 6.
+#
+# **Example**
+#
+# ```python
+# q = torch.zeros(1, 1, 2)  # equal scores: the mean of the visible values
+# keys, values = torch.zeros(1, 3, 2), torch.tensor([[[1.0, 2.0], [3.0, 4.0], [90.0, 90.0]]])
+# attend(q, keys, values, torch.tensor([[True, True, False]])).tolist()  # → [[[2.0, 3.0]]]
+# model = Transformer(AgingModel().config).double()
+# cache = Contiguous(model, sequences=2, capacity=8)
+# a, b = cache.start(), cache.start()
+# extend(model, cache, {a: [3, 1, 4, 1]}).shape  # → torch.Size([1, 19])
+# logits = extend(model, cache, {a: [5], b: [2, 7]}, every_token=True)
+# logits.shape, cache.length(a), cache.length(b)  # → (torch.Size([3, 19]), 5, 2)
+# whole = model(torch.tensor([[3, 1, 4, 1, 5]]))[0, -1]
+# torch.allclose(logits[0], whole)  # → True
+# ```
+#
+# **Requirements**
+#
+# - `extend` makes exactly one pass, for all sequences together. Its rows follow the order of `new`.
+# - Sequences advance **after** the pass: if it fails, wherever that is, all lengths stay as they were.
+# - No gradients: use `torch.no_grad()`. Leave the model, `new` and torch's settings as they were.
+# - `attend` returns the dtype of its inputs, without overflow for large scores.
+#
+# **Size:** about 2 and 18 lines.
+#
+# <details><summary>Details</summary>
+#
+# - Each query sees at least one key, and all numbers are finite.
+# - The model computes logits of fewer tokens if you pass `rows`; you may also select rows afterwards.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-3-ragged"}
 #| export
-def attend_part(
+def attend_sequence(
     model: Transformer,
     q: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    queries: torch.Tensor,
-    places: torch.Tensor,
+    query_positions: torch.Tensor,
+    key_positions: torch.Tensor,
 ) -> torch.Tensor:
-    """Attention of q (N, T, H) at positions `queries` to keys, values (K, S, H) at `places`: (N, T, H)."""
-    mask = visible(queries, places) if model.window is None else in_window(queries, places, model.window)
-    return (attend if len(q) == len(keys) else attend_grouped)(q, keys, values, mask)
+    """Attention of one sequence: q (N, T, H) over keys, values (K, S, H)."""
+    mask = causal_mask(query_positions, key_positions)
+    if model.window is not None:
+        mask = sliding_window_mask(query_positions, key_positions, model.window)
+    attention = attend if len(q) == len(keys) else attend_grouped
+    return attention(q, keys, values, mask)
 
 
-def attend(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Attention of q (N, T, H) to keys and values (N, S, H) where the mask (T, S) is True: (N, T, H). About 2 lines."""
+def attend(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """Attention of q (N, T, H) over keys, values (N, S, H). About 2 lines."""
     ### BEGIN SOLUTION
     scores = q @ keys.mT / math.sqrt(q.shape[-1])  # (N, T, S)
     return scores.masked_fill(~mask, -math.inf).softmax(-1) @ values
@@ -268,29 +375,35 @@ def attend(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torc
 
 
 def extend(
-    model: Transformer, cache: Sequences, new: Mapping[int, Sequence[int]], *, every_token: bool = False
+    model: Transformer,
+    cache: Cache,
+    new: Mapping[int, Sequence[int]],
+    *,
+    every_token: bool = False,
 ) -> torch.Tensor:
-    """Feed new tokens in one pass: logits after each sequence's last, (R, V), or after every one, (Q, V).
-
-    About 15 lines.
-    """
+    """Compute new tokens in one pass; return logits. About 18 lines."""
     ### BEGIN SOLUTION
     tokens, positions, last = pack(cache, new)
     counts = [len(part) for part in new.values()]
 
-    def attend_step(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        split = [x[0].split(counts, dim=1) for x in (q, k, v)]
-        at = positions[0].split(counts)
-        heads = []
-        for sequence, queries, q_part, k_part, v_part in zip(new, at, *split, strict=True):
-            keys, values, places = cache.update(layer, sequence, k_part, v_part)
-            heads.append(attend_part(model, q_part, keys, values, queries, places))
-        return torch.cat(heads, dim=1)[None]
+    def attend_step(
+        layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        outputs = []
+        parts = [x[0].split(counts, dim=1) for x in (q, k, v)]
+        queries = positions[0].split(counts)
+        for seq, at, q_part, k_part, v_part in zip(new, queries, *parts, strict=True):
+            keys, values, key_positions = cache.update(layer, seq, k_part, v_part)
+            outputs.append(
+                attend_sequence(model, q_part, keys, values, at, key_positions)
+            )
+        return torch.cat(outputs, dim=1)[None]
 
+    rows = None if every_token else last
     with torch.no_grad():
-        logits = model(tokens, positions=positions, attend=attend_step, rows=None if every_token else last)
-    for sequence, count in zip(new, counts, strict=True):
-        cache.advance(sequence, count)
+        logits = model(tokens, positions=positions, attend=attend_step, rows=rows)
+    for seq, count in zip(new, counts, strict=True):
+        cache.advance(seq, count)
     return logits.flatten(0, -2)
     ### END SOLUTION
 
@@ -302,42 +415,52 @@ check("attend")
 check("extend")
 
 # %% [markdown]
-# ## Task 4 · Prompts in chunks
+# ## Task 4 · Chunked prefill and greedy decoding
 #
 # *About 30 minutes.*
 #
-# **Prefill** feeds the prompt, **decode** one token after the other. A long prompt in one pass keeps all other
-# sequences waiting, so servers cut it into **chunks**. A cache may also hold the beginning of a prompt already, since
-# an earlier request had the same one: then only the rest is fed. And if it holds *all* of it? Then there is no token
-# left to feed, and without a query there are no logits. Take the last one back, and feed it again.
+# **Goal.** **Prefill** computes the prompt, **decode** one token after the other. A long prompt in a single pass would
+# keep all other sequences waiting, so servers prefill it in **chunks**.
 #
-# **4a.** `prefill(model, cache, sequence, prompt, chunk)`: feed what the cache does not hold of the prompt, in passes
-# of `chunk` tokens, the last one shorter if need be, and return the logits after the prompt, (V,). The first
-# `cache.length(sequence)` tokens of the prompt are in the cache, and no others. A prompt has a token at least.
+# **Interface**
 #
-# **4b.** `generate(model, cache, prompt, count, chunk)`: `count` ≥ 1 tokens that follow the prompt, each the
-# likeliest one (greedy; of equals any), as a list. Start a sequence with the prompt, whose beginning the cache may
-# hold, and drop it when all are written; others may be in the cache, and stay as they are. The last token is not fed,
-# for nobody asks what comes after it: so prompt and tokens together can be one more than `model.config.context`.
+# | | returns | does |
+# |---|---|---|
+# | `prefill(model, cache, sequence, prompt, chunk)` | logits (V,) | computes what is not cached of a prompt |
+# | `greedy_decode(model, cache, prompt, max_tokens, chunk=512)` | list | generates `max_tokens` tokens |
 #
-# **Predict first.** How many passes does it take to read 100 tokens in chunks of 32 and to write 10?
-
-# %%
-passes = None  # your number
-
-if passes is None:
-    print("Write a number first, then go on.")
-else:
-    print("right" if passes == -(-100 // 32) + 10 - 1 else "no: what does the pass over the last chunk give already?")
-
-# %% [markdown]
-# **Size:** about 4 and 7 lines. **Cost:** a pass for each chunk and for each token but the first.
+# **Example** (10 tokens in chunks of 4: two full ones, and 2 tokens)
+#
+# ```python
+# model = AgingModel()
+# cache = Contiguous(model, sequences=2, capacity=40)
+# sequence, prompt = cache.start(), [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
+# logits = prefill(model, cache, sequence, prompt, chunk=4)
+# logits.shape, cache.length(sequence)  # → (torch.Size([19]), 10)
+# output = greedy_decode(model, cache, prompt, max_tokens=6)
+# len(output), cache.sequences == [sequence]  # → (6, True)
+# ```
+#
+# **Requirements**
+#
+# - `prefill` starts after the `cache.length(sequence)` tokens of the prompt that are cached. Its passes have `chunk`
+#   tokens; the last one may be shorter. The logits are those after the last prompt token.
+# - If **all** of the prompt is cached, no query is left, and so no logits. Remove the last token from the cache, and
+#   compute it again.
+# - `greedy_decode` gives `start` the prompt, takes the most likely token each time, and drops its sequence at the end.
+#   All other sequences stay as they are.
+# - The last token is not fed back: the logits after it are not needed.
+# - All passes go through `extend`, and those of the prompt through `prefill`. The check logs them there.
+#
+# **Size:** about 4 and 7 lines.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-4-generate"}
 #| export
-def prefill(model: Transformer, cache: Sequences, sequence: int, prompt: Sequence[int], chunk: int) -> torch.Tensor:
-    """Feed what is not yet kept of a prompt, `chunk` tokens a pass: logits (V,) after its last. About 4 lines."""
+def prefill(
+    model: Transformer, cache: Cache, sequence: int, prompt: Sequence[int], chunk: int
+) -> torch.Tensor:
+    """Compute what is not cached of a prompt: logits after it. About 4 lines."""
     ### BEGIN SOLUTION
     cache.truncate(sequence, min(cache.length(sequence), len(prompt) - 1))
     for start in range(cache.length(sequence), len(prompt), chunk):
@@ -346,16 +469,23 @@ def prefill(model: Transformer, cache: Sequences, sequence: int, prompt: Sequenc
     ### END SOLUTION
 
 
-def generate(model: Transformer, cache: Sequences, prompt: Sequence[int], count: int, chunk: int = 512) -> list[int]:
-    """The `count` likeliest tokens, one after the other, that follow a prompt. About 7 lines."""
+def greedy_decode(
+    model: Transformer,
+    cache: Cache,
+    prompt: Sequence[int],
+    max_tokens: int,
+    chunk: int = 512,
+) -> list[int]:
+    """The `max_tokens` most likely tokens after a prompt. About 7 lines."""
     ### BEGIN SOLUTION
     sequence = cache.start(prompt)
     logits = prefill(model, cache, sequence, prompt, chunk)
-    written = [int(logits.argmax())]
-    while len(written) < count:
-        written.append(int(extend(model, cache, {sequence: written[-1:]})[0].argmax()))
+    output = [int(logits.argmax())]
+    while len(output) < max_tokens:
+        logits = extend(model, cache, {sequence: output[-1:]})[0]
+        output.append(int(logits.argmax()))
     cache.drop(sequence)
-    return written
+    return output
     ### END SOLUTION
 
 
@@ -366,7 +496,34 @@ check("prefill")
 check("generate")
 
 # %% [markdown]
-# **See it.** What does one token more cost, with your cache and without? And are the tokens the same?
+# **Predict, then measure.** How many passes does `greedy_decode` make for a prompt of 50 tokens in chunks of 16, and
+# 10 output tokens? Write your number into the next cell before you run the one after it.
+
+# %%
+guess = None  # passes of the model
+
+
+# %%
+class CountingModel(AgingModel):
+    """Counts its passes."""
+
+    num_passes = 0
+
+    def forward(self, tokens, **kwargs):
+        """Logits, as always."""
+        self.num_passes += 1
+        return super().forward(tokens, **kwargs)
+
+
+counting = CountingModel()
+cache = Contiguous(counting, sequences=1, capacity=64)
+_ = greedy_decode(counting, cache, [7] * 50, max_tokens=10, chunk=16)
+check.predict(guess, counting.num_passes, "passes", within=0)
+
+# %% [markdown]
+# The pass over the last chunk already gives the logits for the first output token. Every further token takes a pass.
+#
+# **See it.** Milliseconds per token with and without your cache. Are the tokens the same?
 
 # %%
 import time
@@ -377,62 +534,84 @@ from mlsys_lab.configs import preset
 from mlsys_lab.widgets import show
 
 torch.manual_seed(0)
-TALL = TransformerConfig("a small Llama", n_layers=4, d_model=256, n_heads=8, d_ff=704, vocab_size=512, context=512)
-small = Transformer(TALL)
-prompt = torch.randint(0, TALL.vocab_size, (8,)).tolist()
+sizes = {"n_layers": 4, "d_model": 256, "n_heads": 8, "d_ff": 704, "vocab_size": 512}
+small = Transformer(TransformerConfig("a small LLaMA", context=512, **sizes))
+prompt = torch.randint(0, 512, (8,)).tolist()
 
 
-def seconds_a_token(cached: bool, count: int = 240):
-    """Tokens that follow the prompt, and the seconds that each took."""
-    cache = Contiguous(small, sequences=1, capacity=TALL.context)
-    sequence, text, times_s = cache.start(), list(prompt), []
+def decode_and_time(is_cached, count=240):
+    """Tokens after the prompt, and the seconds that each one took."""
+    cache = Contiguous(small, sequences=1, capacity=512)
+    sequence, tokens, times_s = cache.start(), list(prompt), []
     with torch.no_grad():
         for _ in range(count):
             start = time.perf_counter()
-            new = text[cache.length(sequence) :]
-            logits = extend(small, cache, {sequence: new})[0] if cached else small(torch.tensor([text]))[0, -1]
-            text.append(int(logits.argmax()))
+            if is_cached:
+                new = tokens[cache.length(sequence) :]
+                logits = extend(small, cache, {sequence: new})[0]
+            else:
+                logits = small(torch.tensor([tokens]))[0, -1]
+            tokens.append(int(logits.argmax()))
             times_s.append(time.perf_counter() - start)
-    return text, times_s
+    return tokens, times_s
 
 
-figure = go.Figure()
-texts, totals = [], []
-for cached in (False, True):
-    text, times_s = seconds_a_token(cached)
-    texts.append(text)
-    totals.append(sum(times_s))
+figure, outputs, totals_s = go.Figure(), [], []
+for is_cached in (False, True):
+    tokens, times_s = decode_and_time(is_cached)
+    outputs.append(tokens)
+    totals_s.append(sum(times_s))
     smooth = [sorted(times_s[i : i + 9])[4] * 1e3 for i in range(len(times_s) - 9)]
-    figure.add_scatter(y=smooth, mode="lines", name="with the cache" if cached else "all anew")
-figure.update_layout(xaxis_title="token", yaxis_title="ms (median of nine)", margin_t=30)
-show(figure, alt="Milliseconds for each further token: rising without a cache, flat with it")
-print(f"tokens are {'the same' if texts[0] == texts[1] else 'NOT the same'}; {totals[0] / totals[1]:.1f} times as fast")
+    name = "with the cache" if is_cached else "without a cache"
+    figure.add_scatter(y=smooth, mode="lines", name=name)
+figure.update_layout(xaxis_title="output token", yaxis_title="ms (median of nine)")
+show(figure, alt="Time per output token: rising without a cache, flat with it")
+print("same tokens" if outputs[0] == outputs[1] else "DIFFERENT tokens", end=", ")
+print(f"{totals_s[0] / totals_s[1]:.1f} times as fast")
 
 # %% [markdown]
-# ## Task 5 · Heads that share keys
+# Without a cache, the time per token grows with the sequence. With it, the curve is nearly flat: in a model this size,
+# attention over a few hundred keys is cheap next to the matrices.
+#
+# ## Task 5 · Grouped-query attention
 #
 # *About 15 minutes.*
 #
-# The cache is what limits how many sequences fit, and what decode reads at every step. **Grouped-query attention**
-# lets G = N/K query heads share one head of keys and values: query head n looks at head $\lfloor n / G \rfloor$. With
-# K = 1 it is **multi-query** attention.
+# **Goal.** The KV cache limits how many sequences fit into memory, and every decode step reads it. In **grouped-query
+# attention** G = N/K query heads share one KV head, so that the cache is G times smaller; with K = 1 this is
+# multi-query attention.
 #
-# **Write** `attend_grouped(q, keys, values, mask)` for q (N, T, H) and keys, values (K, S, H). To repeat the keys G
-# times would give up what they were shared for. Rather let the queries of a group stand below each other, as G·T
-# queries of one head: which row of the mask does each of them need?
+# **Interface.** `attend_grouped(q, keys, values, mask)`: as `attend`, but keys and values are (K, S, H). Query head n
+# uses KV head ⌊n / G⌋.
 #
-# **Size:** about 4 lines. **Cost:** as many FLOPs as before; a G-th of the bytes.
+# **Example** (4 query heads, 2 KV heads, one cached token: each query gets the value of its KV head)
+#
+# ```python
+# q, keys = torch.zeros(4, 1, 2), torch.zeros(2, 1, 2)
+# values = torch.tensor([[[1.0, 1.0]], [[5.0, 5.0]]])
+# output = attend_grouped(q, keys, values, torch.tensor([[True]]))
+# output[:, 0, 0].tolist()  # → [1.0, 1.0, 5.0, 5.0]
+# ```
+#
+# **Requirements**
+#
+# - Do not repeat the keys G times: that would undo the saving. Let the T queries of the G heads of a group be G·T
+#   queries of a *single* head, and use `attend`. Which row of the mask does each of them need?
+#
+# **Size:** about 4 lines.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-5-grouped"}
 #| export
-def attend_grouped(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Attention of q (N, T, H) to keys and values (K, S, H), head n to n // (N/K): (N, T, H). About 4 lines."""
+def attend_grouped(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """Attention of q (N, T, H) over keys, values (K, S, H). About 4 lines."""
     ### BEGIN SOLUTION
     groups = q.unflatten(0, (len(keys), -1))  # (K, G, T, H)
-    below = mask.repeat(groups.shape[1], 1)  # (G·T, S)
-    heads = attend(groups.flatten(1, 2), keys, values, below)  # (K, G·T, H)
-    return heads.reshape(q.shape)
+    rows = mask.repeat(groups.shape[1], 1)  # (G·T, S)
+    output = attend(groups.flatten(1, 2), keys, values, rows)  # (K, G·T, H)
+    return output.reshape(q.shape)
     ### END SOLUTION
 
 
@@ -440,66 +619,99 @@ def attend_grouped(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, ma
 check("attend_grouped")
 
 # %% [markdown]
-# **See it.** What a text of 8,192 tokens keeps in bf16, as published, and if every query head had keys of its own.
+# **See it.** KV cache of a sequence of 8,192 tokens in bf16, as published, and if each query head had its own KV head.
 
 # %%
-for c in (preset(name) for name in ("llama2-7b", "llama2-70b", "llama3-8b", "llama3-70b")):
-    own, shared = (4 * c.n_layers * heads * c.head_dim * 8192 / 1e9 for heads in (c.n_heads, c.n_kv_heads))
-    print(f"{c.name:12} {shared:5.1f} GB a sequence, {own:5.1f} GB without sharing")
+for name in ("llama2-7b", "llama2-70b", "llama3-8b", "llama3-70b"):
+    c = preset(name)
+    per_head = 4 * c.n_layers * c.head_dim * 8192 / 1e9
+    shared, own = per_head * c.n_kv_heads, per_head * c.n_heads
+    print(f"{name:10} {shared:5.1f} GB per sequence, {own:5.1f} GB with K = N")
 
 # %% [markdown]
-# ## Task 6 · A window
+# ## Task 6 · Sliding windows
 #
 # *About 35 minutes.*
 #
-# Some models look back over a **window** only: a token sees itself and the `window` − 1 before it (Mistral 7B). What
-# lies further back, nobody will ever look at again. So a cache need not grow: a **ring** of slots will do, in which
-# token p lies in slot p modulo the number of slots, where it replaces the oldest.
+# **Goal.** In some models a token sees only itself and the `window` - 1 tokens before it (Mistral 7B). Nothing further
+# back is ever read again, so the cache can be a **ring buffer**: token p goes to slot p modulo the number of slots,
+# and replaces the oldest one.
 #
-# **6a.** `in_window(queries, keys, window)`: as `visible`, for a model with a window.
+# **Interface**
 #
-# **6b.** `SlidingWindow(model, sequences=…, chunk=…)`, for a model that has a `model.window`, and passes of up to
-# `chunk` tokens of a sequence. How many slots does a ring need? A pass first keeps all its tokens, and its *first*
-# token still wants to see what is `window` − 1 back. `update` is as in Task 1, but it returns only what some token of
-# this pass can see: the last `window` − 1 tokens kept before, or fewer if there are not so many, and the new ones,
-# with their positions, in any order. Tokens can be taken back (`truncate`) right after a pass, in all as many as it
-# brought. Here a long text must not take more memory than a short one.
+# | | returns |
+# |---|---|
+# | `sliding_window_mask(query_positions, key_positions, window)` | boolean mask (T, S), as `causal_mask` |
+# | `SlidingWindow(model, *, sequences, chunk)` | – |
+# | `update(layer, sequence, k, v)` | keys, values and positions that some token of this pass sees |
 #
-# **Size:** about 2, 3 and 8 lines. **Cost:** window − 1 + T keys read, however long the text.
+# The cache is for models with a `model.window`, and for passes of up to `chunk` tokens per sequence.
+#
+# **Example** (window 4, chunks of 3)
+#
+# ```python
+# mask = sliding_window_mask(torch.tensor([5]), torch.tensor([1, 2, 3, 4, 5, 6]), window=4)
+# mask.tolist()  # → [[False, True, True, True, True, False]]
+# cache = SlidingWindow(AgingModel(window=4, n_layers=1), sequences=1, chunk=3)
+# a, k = cache.start(), torch.zeros(4, 3, 6, dtype=torch.float64)
+# _ = [(cache.update(0, a, k, k), cache.advance(a, 3)) for _ in range(3)]  # tokens 0 to 8
+# keys, values, positions = cache.update(0, a, k, k)
+# sorted(positions.tolist())  # → [6, 7, 8, 9, 10, 11]
+# ```
+#
+# (The last pass brings tokens 9, 10 and 11. Token 9 sees 6, 7, 8 and itself.)
+#
+# **Requirements**
+#
+# - How many slots does a ring need? A pass first stores all of its T tokens; afterwards its *first* token still has to
+#   see `window` - 1 tokens further back.
+# - `update` returns the keys, values and positions of the last `window` - 1 cached tokens (all, if there are fewer) and
+#   of the new ones, in any order.
+# - Up to as many tokens as the last pass brought may be truncated.
+# - A long sequence takes no more memory than a short one. Everything else is as in Task 1.
+#
+# **Size:** about 2, 6 and 8 lines.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-6-window"}
 #| export
-def in_window(queries: torch.Tensor, keys: torch.Tensor, window: int) -> torch.Tensor:
-    """Which keys (S,) each query (T,) sees: its own and the window - 1 before it, (T, S). About 2 lines."""
+def sliding_window_mask(
+    query_positions: torch.Tensor, key_positions: torch.Tensor, window: int
+) -> torch.Tensor:
+    """Which keys (S,) each query (T,) sees: boolean (T, S). About 2 lines."""
     ### BEGIN SOLUTION
-    back = queries[:, None] - keys[None, :]
-    return (back >= 0) & (back < window)
+    distance = query_positions[:, None] - key_positions[None, :]
+    return (distance >= 0) & (distance < window)
     ### END SOLUTION
 
 
-class SlidingWindow(Contiguous):
-    """Keys and values of a model with a window: a ring for each sequence, for passes of up to `chunk` of its tokens."""
+class SlidingWindow(Cache):
+    """Keys and values in a ring for each sequence and layer of a windowed model."""
 
     def __init__(self, model: Transformer, *, sequences: int, chunk: int) -> None:
-        """Make room for what passes of `chunk` tokens can see. About 3 lines."""
+        """Allocate rings for passes of up to `chunk` tokens. About 6 lines."""
         ### BEGIN SOLUTION
-        self.window, self.slots = model.window, model.window - 1 + chunk
-        super().__init__(model, sequences=sequences, capacity=self.slots)
+        super().__init__(sequences)
+        c, dtype = model.config, model.embedding.weight.dtype
+        self.window, self.num_slots = model.window, model.window - 1 + chunk
+        shape = (c.n_layers, sequences, c.n_kv_heads, self.num_slots, c.head_dim)
+        self.keys = torch.zeros(shape, dtype=dtype)
+        self.values = torch.zeros(shape, dtype=dtype)
         ### END SOLUTION
 
     def update(
         self, layer: int, sequence: int, k: torch.Tensor, v: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Keep k, v (K, T, H): the keys (K, S, H), values and positions (S,) that new tokens see. About 8 lines."""
+        """Store k, v (K, T, H); return what the new tokens see. About 8 lines."""
         ### BEGIN SOLUTION
         row, length = self.row(sequence), self.length(sequence)
         end = length + k.shape[1]
         keys, values = self.keys[layer, row], self.values[layer, row]  # (K, slots, H)
-        new = torch.arange(length, end) % self.slots
+        new = torch.arange(length, end) % self.num_slots
         keys[:, new], values[:, new] = k, v
-        places = torch.arange(max(0, length - self.window + 1), end)
-        return keys[:, places % self.slots], values[:, places % self.slots], places
+        positions = torch.arange(max(0, length - self.window + 1), end)
+        slots = positions % self.num_slots
+        return keys[:, slots], values[:, slots], positions
         ### END SOLUTION
 
 
@@ -510,7 +722,9 @@ check("in_window")
 check("ring")
 
 # %% [markdown]
-# Now the parts work together: your `extend`, on models with a window, shared heads, or both, and on either cache.
+# Now all parts work together: your `extend`, on models with a window, with grouped heads or with both, on either
+# cache. The other checks lend each function right versions of what it builds on, so that a mistake costs points once.
+# This one does not: it fails as long as anything of Tasks 1 to 6 is wrong.
 
 # %% nbgrader={"grade": true, "grade_id": "windowed"}
 check("windowed")
@@ -520,76 +734,127 @@ check("windowed")
 #
 # *About 30 minutes.*
 #
-# A step is a list of one or more **parts**, one for each sequence: (new tokens, at least one, and tokens kept before).
-# [(1, 100), (1, 40)] decodes two sequences, [(256, 512)] feeds a chunk, [(5, 100)] checks four drafted tokens. What
-# does a step compute, and what must it read at the least? For a model with rotary positions, RMS norms, SwiGLU and no
-# biases, tied or not:
+# **Goal.** How long does a step take at least? Count its FLOPs and its bytes, divide each by what the machine can do,
+# and the larger time is a bound; it tells which sequences to batch, and how large a chunk may be.
 #
-# - **FLOPs.** Every matrix of the blocks multiplies each new token, the head (V, D) only the last of each part: 2
-#   FLOPs a weight. Scores and mixed values: 4·N·H in each layer for each pair of a query and a key that it sees.
-#   Nothing else.
-# - **Bytes.** All weights once, those of the norms too, but for the embedding table, in which tokens are only looked
-#   up (unless the head is the same table). Of the cache, in each layer and part, keys and values of all tokens that
-#   one of the part's queries sees, the new ones included. Each number has `element_bytes` bytes.
+# A step is a list of **parts** (new tokens, cached tokens), one per sequence: `[(1, 100), (1, 40)]` decodes two
+# sequences, `[(256, 512)]` prefills a chunk. What a step costs, for a model with gated MLP (three matrices of
+# `d_model × d_ff`), no biases, and norms of `d_model` weights, two per block and one at the end:
 #
-# With a `window`, a query sees its own token and the `window` − 1 before it; None is no window.
+# | cost | how much | how often |
+# |---|---|---|
+# | FLOPs of the blocks' matrices | 2 per weight | each new token |
+# | FLOPs of the LM head (`vocab_size × d_model`) | 2 per weight | each **part**: its last token only |
+# | FLOPs of attention | *you derive it* | each pair of a new token and a token that it sees, in each layer |
+# | bytes of weights | all matrices, norms and the head; no embedding table unless it is the head | once per step |
+# | KV cache read | *you derive it* | each cached token that some new token of its part sees, in each layer |
+# | KV cache written | the same | each new token, in each layer |
 #
-# **7a.** `step_work(config, parts, window, element_bytes)`: FLOPs and bytes, as integers, exact however large.
-# `arithmetic` is lab 05: yours, if you have handed it in. Its `count_parameters(config)` counts all parameters: the
-# blocks' matrices are what is left of them without the tables and the norms, of which each block has two of D
-# weights, and the end of the model one.
+# **Derive** the two missing rows on paper: one score $q \cdot k$ of a head and its contribution to the mean of the
+# values take how many multiply-adds (2 FLOPs each; the softmax is not counted)? And what does a layer store per token?
+# Which number of heads belongs where? If `config.tied`, the embedding table is the head.
 #
-# **7b.** `predict_step_s(config, parts, machine, window, element_bytes)`: the seconds that the slower of the two
-# takes, and which one binds, `"compute"` or `"memory"` (either, where both take as long).
+# **Interface**
 #
-# **Size:** about 10 and 3 lines. **Cost:** none; that is the point.
+# | | returns |
+# |---|---|
+# | `step_cost(config, parts, *, weight_bytes=2, cache_bytes=2, window=None)` | `StepCost` |
+# | `least_time(work, on)` | `TimeBound` of a `StepCost` on a `Machine` |
+#
+# `weight_bytes` and `cache_bytes` are bytes per number. `time_s` is the time of the slower of the two, arithmetic or
+# memory, which overlap; `binds` is `"compute"` or `"memory"`.
+#
+# **Example** (one layer, hidden size 2, 2 query heads and 1 KV head of size 2, MLP of 4, vocabulary of 5)
+#
+# ```python
+# sizes = {"n_layers": 1, "d_model": 2, "n_heads": 2, "n_kv_heads": 1, "head_dim": 2, "d_ff": 4}
+# tiny = TransformerConfig("tiny", vocab_size=5, context=64, **sizes)
+# step_cost(tiny, [(1, 9)]).flops  # → 276
+# step_cost(tiny, [(1, 9)]).weight_bytes  # → 128
+# step_cost(tiny, [(2, 9)]).cache_written_bytes  # → 16
+# time = least_time(step_cost(tiny, [(1, 9)]), Machine(peak_flops_per_s=100, memory_bytes_per_s=100))
+# time.time_s, time.binds  # → (2.76, 'compute')
+# ```
+#
+# (By hand: the matrices have 24 weights for attention and 24 in the MLP, the head 10. 2 × 48 + 2 × 10 = 116 FLOPs.
+# The remaining 160 belong to 10 visible tokens, the new one among them.)
+#
+# **Requirements**
+#
+# - FLOPs and bytes are integers, exact however large. With a `window`, a token sees itself and `window` - 1 before it.
+# - If both take equally long, either may bind.
+#
+# **Size:** about 12 and 4 lines.
 
 
 # %%
 #| export
-arithmetic = stack.load("transformer-arithmetic")
+@dataclass(frozen=True)
+class StepCost:
+    """FLOPs of a step, and bytes of weights and KV cache that it moves."""
+
+    flops: int
+    weight_bytes: int
+    cache_read_bytes: int
+    cache_written_bytes: int
+
+    @property
+    def memory_bytes(self) -> int:
+        """All bytes that move to or from memory."""
+        return self.weight_bytes + self.cache_read_bytes + self.cache_written_bytes
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a machine can do at best: FLOP/s, and bytes a second from memory."""
+    """Peak rates of a machine: FLOP/s, and bytes per second from memory."""
 
-    flops_per_s: float
-    bytes_per_s: float
+    peak_flops_per_s: float
+    memory_bytes_per_s: float
+
+
+class TimeBound(NamedTuple):
+    """Seconds that a step takes at least, and what binds: "compute" or "memory"."""
+
+    time_s: float
+    binds: str
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-7-predict"}
 #| export
-def step_work(
-    config: TransformerConfig, parts: Sequence[tuple[int, int]], window: int | None = None, element_bytes: int = 2
-) -> tuple[int, int]:
-    """FLOPs and least bytes of a step over parts (new tokens, tokens kept before). About 10 lines."""
+def step_cost(
+    config: TransformerConfig,
+    parts: Sequence[tuple[int, int]],
+    *,
+    weight_bytes: int = 2,
+    cache_bytes: int = 2,
+    window: int | None = None,
+) -> StepCost:
+    """Cost of a step over parts (new, cached). About 12 lines."""
     ### BEGIN SOLUTION
-    c, table = config, config.vocab_size * config.d_model
-    norms = (2 * c.n_layers + 1) * c.d_model
-    in_blocks = arithmetic.count_parameters(c) - norms - (table if c.tied else 2 * table)
-    farthest = window or math.inf
-    pairs = sum(min(past + i + 1, farthest) for new, past in parts for i in range(new))
-    kept = sum(min(past, farthest - 1) + new for new, past in parts)
-    tokens = sum(new for new, _ in parts)
-    flops = 2 * in_blocks * tokens + 2 * table * len(parts) + 4 * c.n_layers * c.n_heads * c.head_dim * pairs
-    numbers = in_blocks + norms + table + 2 * c.n_layers * c.n_kv_heads * c.head_dim * kept
-    return flops, element_bytes * numbers
+    c, head = config, config.vocab_size * config.d_model
+    projections = 2 * c.d_model * (c.n_heads + c.n_kv_heads) * c.head_dim
+    matrices = c.n_layers * (projections + 3 * c.d_model * c.d_ff)
+    weights = matrices + head + (2 * c.n_layers + 1) * c.d_model
+    span = window or math.inf
+    pairs = sum(min(cached + i, span) for n, cached in parts for i in range(1, n + 1))
+    read = sum(min(cached, span - 1) for _, cached in parts)
+    num_new = sum(n for n, _ in parts)
+    flops = 2 * matrices * num_new + 2 * head * len(parts)
+    flops += 4 * c.n_layers * c.n_heads * c.head_dim * pairs
+    per_token = 2 * c.n_layers * c.n_kv_heads * c.head_dim * cache_bytes
+    return StepCost(
+        flops, weights * weight_bytes, read * per_token, num_new * per_token
+    )
     ### END SOLUTION
 
 
-def predict_step_s(
-    config: TransformerConfig,
-    parts: Sequence[tuple[int, int]],
-    machine: Machine,
-    window: int | None = None,
-    element_bytes: int = 2,
-) -> tuple[float, str]:
-    """Least seconds of a step, and what binds: "compute" or "memory". About 3 lines."""
+def least_time(work: StepCost, on: Machine) -> TimeBound:
+    """Least seconds of a step on a machine, and what binds. About 4 lines."""
     ### BEGIN SOLUTION
-    flops, moved = step_work(config, parts, window, element_bytes)
-    compute_s, memory_s = flops / machine.flops_per_s, moved / machine.bytes_per_s
-    return max(compute_s, memory_s), "compute" if compute_s > memory_s else "memory"
+    compute_s = work.flops / on.peak_flops_per_s
+    memory_s = work.memory_bytes / on.memory_bytes_per_s
+    binds = "compute" if compute_s > memory_s else "memory"
+    return TimeBound(max(compute_s, memory_s), binds)
     ### END SOLUTION
 
 
@@ -600,38 +865,44 @@ check("step_work")
 check("predict_step")
 
 # %% [markdown]
-# **Predict.** Llama 3 8B in bf16 on a device of 989 TFLOP/s and 3.35 TB/s, every sequence with 2,000 tokens. How many
-# sequences must decode together until arithmetic takes as long as memory?
+# **Predict, then measure.** LLaMA 3 8B in bf16 on an H100 (989 TFLOP/s, 3.35 TB/s), 200 cached tokens per sequence:
+# how many sequences must decode together until arithmetic takes longer than memory? Without a KV cache it would be
+# 989/3.35 = 295, the ridge point.
 
 # %%
 guess = None  # sequences
 
+# %%
 H100, LLAMA = Machine(989e12, 3.35e12), preset("llama3-8b")
-batches = [2**i for i in range(12)]
-for past in (200, 2000, 8000):
-    at = {batch: predict_step_s(LLAMA, [(1, past)] * batch, H100) for batch in batches}
-    first = next((str(batch) for batch, (_, bound) in at.items() if bound == "compute"), "none of these")
+first, batches = {}, sorted({int(1.05**i) for i in range(171)})  # 1 to 4,000
+for cached in (200, 2000, 8000):
+    bounds = [least_time(step_cost(LLAMA, [(1, cached)] * n), H100) for n in (1, 256)]
+    alone_ms, many_ms = (1e3 * bound.time_s for bound in bounds)
+    costs = ((n, step_cost(LLAMA, [(1, cached)] * n)) for n in batches)
+    bound_by = (n for n, cost in costs if least_time(cost, H100).binds == "compute")
+    first[cached] = next(bound_by, None)
     print(
-        f"{past:5} tokens each: {at[1][0] * 1e3:.1f} ms alone, {at[256][0] * 1e3:.1f} ms for 256; compute from {first}"
+        f"{cached:5} tokens: {alone_ms:.1f} ms alone, {many_ms:.1f} ms for 256;",
+        end=" ",
     )
-print("Write down your guess, too." if guess is None else f"yours: {guess}")
+    found = f"compute binds from {first[cached]} sequences on"
+    print(found if first[cached] else "memory binds, however many decode")
+check.predict(guess, first[200] or 0, "sequences")
 
 # %% [markdown]
-# Where it says *none of these*, no batch is large enough. All sequences share the weights, but each one brings keys and
-# values of its own, and of a long text these alone take longer to read than all that is computed with them.
-
-# %% [markdown]
-# **Measure.** This machine's two limits first: a product of large matrices, and one of a matrix and a vector, which
-# reads each weight once. Then your `extend` on a model that no processor cache holds, for steps of several kinds.
+# All sequences share the weights, but each brings its own keys and values, and these have a far lower intensity. With
+# long sequences, reading them always takes longer than all arithmetic: no batch makes the step compute-bound.
+#
+# **Measure.** First this machine's peak rates: a product of large matrices, and a matrix times a vector, which reads
+# each weight once. Then five steps of your `extend`, on a model that fits into no processor cache.
 
 # %%
 from mlsys_lab.benchmark import compare
 
-WIDE = TransformerConfig(
-    "a wide Llama", n_layers=4, d_model=1024, n_heads=16, n_kv_heads=4, d_ff=2816, vocab_size=1024, context=1024
-)
+sizes = {"n_layers": 4, "d_model": 1024, "n_heads": 16, "n_kv_heads": 4, "d_ff": 2816}
+WIDE = TransformerConfig("a wide LLaMA", vocab_size=1024, context=1024, **sizes)
 wide = Transformer(WIDE)
-square, tall, vector = torch.randn(1024, 1024), torch.randn(4096, 4096), torch.randn(4096)
+square, tall, vector = (torch.randn(*s) for s in ((1024, 1024), (4096, 4096), (4096,)))
 steps = {
     "decode 1": [(1, 300)],
     "decode 4": [(1, 300)] * 4,
@@ -642,16 +913,16 @@ steps = {
 
 
 def prepare(parts):
-    """A call that runs a step on sequences of these lengths, and takes it back."""
+    """A call that runs a step on sequences of these lengths, and truncates them."""
     cache = Contiguous(wide, sequences=len(parts), capacity=600)
     new = {cache.start(): [1] * count for count, _ in parts}
-    for sequence, (_, past) in zip(new, parts, strict=True):
-        cache.advance(sequence, past)  # whatever lies there: no product is faster for zeros
+    for sequence, (_, cached) in zip(new, parts, strict=True):
+        cache.advance(sequence, cached)  # zeros are as slow as other numbers
 
     def step():
         extend(wide, cache, new)
-        for sequence, (_, past) in zip(new, parts, strict=True):
-            cache.truncate(sequence, past)
+        for sequence, (_, cached) in zip(new, parts, strict=True):
+            cache.truncate(sequence, cached)
 
     return step
 
@@ -659,90 +930,121 @@ def prepare(parts):
 calls = {"product": lambda: square @ square, "read": lambda: tall @ vector}
 calls |= {name: prepare(parts) for name, parts in steps.items()}
 timings = compare(calls, samples=7, warmup=1).timings
-here = Machine(2 * 1024**3 / timings["product"].p50_s, 4 * 4096**2 / timings["read"].p50_s)
-print(f"this machine: {here.flops_per_s / 1e9:.0f} GFLOP/s, {here.bytes_per_s / 1e9:.1f} GB/s")
-predicted = {name: predict_step_s(WIDE, parts, here, element_bytes=4) for name, parts in steps.items()}
-for name, (seconds, bound) in predicted.items():
-    measured = timings[name].p50_s
-    print(f"{name:13} {seconds * 1e3:6.1f} ms ({bound}), measured {measured * 1e3:6.1f} ms: {seconds / measured:.0%}")
-times_ms = {"predicted": [1e3 * seconds for seconds, _ in predicted.values()]}
-times_ms |= {"measured": [1e3 * timings[name].p50_s for name in steps]}
-figure = go.Figure([go.Bar(name=name, x=list(steps), y=values) for name, values in times_ms.items()])
-figure.update_layout(yaxis_title="ms a step", margin_t=30)
-show(figure, alt="Milliseconds of five kinds of step, predicted by the bound and measured")
+flops_per_s = 2 * 1024**3 / timings["product"].p50_s
+here = Machine(flops_per_s, 4 * 4096**2 / timings["read"].p50_s)
+print(
+    f"here: {flops_per_s / 1e9:.0f} GFLOP/s, {here.memory_bytes_per_s / 1e9:.1f} GB/s"
+)
+times_ms = {"bound": [], "measured": []}
+for name, parts in steps.items():
+    cost = step_cost(WIDE, parts, weight_bytes=4, cache_bytes=4)
+    bound, measured_s = least_time(cost, here), timings[name].p50_s
+    times_ms["bound"].append(1e3 * bound.time_s)
+    times_ms["measured"].append(1e3 * measured_s)
+    print(f"{name:12} bound {1e3 * bound.time_s:6.1f} ms ({bound.binds}),", end=" ")
+    print(f"measured {1e3 * measured_s:6.1f} ms: {bound.time_s / measured_s:.0%}")
+bars = [go.Bar(name=name, x=list(steps), y=times) for name, times in times_ms.items()]
+figure = go.Figure(bars)
+figure.update_layout(yaxis_title="ms per step", margin_t=30)
+show(figure, alt="Milliseconds of five kinds of steps: the bound, and measured")
 
 # %% [markdown]
-# The prediction is a **floor**. Single tokens come near it if nothing else is running: they do little but read. What
-# lies between is what a bound leaves out: a loop over sequences in Python, attention in several passes over its
-# scores, products of shapes that reach less than the best rate. Which of the five is furthest off, and which of these
-# is it?
-
-# %% [markdown]
-# ## Task 8 · Drafts
+# The bound is a floor. Single tokens come close to it on a quiet machine, because they do little but read. What lies
+# between is what the bound leaves out: a Python loop over sequences, attention in several passes over its scores,
+# products of shapes that reach less than the peak. Which of the five steps is furthest off, and why?
+#
+# ## Task 8 · Speculative decoding
 #
 # *About 30 minutes.*
 #
-# A pass over five tokens takes hardly longer than over one. **Speculative decoding** uses that: something cheap
-# drafts k tokens, and one pass of the model checks them all. The art is in accepting so that the text is distributed
-# *exactly* as if the model had written it alone (Leviathan et al. 2023, algorithm 1).
+# **Goal.** A pass over five tokens takes hardly longer than a pass over one. So let a cheap **drafter** propose k
+# tokens, and verify all of them in one pass, such that the output is distributed *exactly* as if the model had
+# generated it alone (Leviathan et al. 2023, algorithm 1).
 #
-# Draft i, token $x_i$, was drawn from $q_i$ (`proposed`, (k, V)). The model wants $p_i$ there (`wanted`, (k + 1, V):
-# one row more, for the place after the last draft; k may be 0: nothing was drafted). Rows of both add to 1, but for
-# rounding. With a number $u_i$ from [0, 1), the draft stays if $u_i \, q_i(x_i) < p_i(x_i)$: always, if the model likes
-# it better than the drafter did. The first draft that does not stay ends them; in its place comes a token drawn from
-# what $p$ has **beyond** $q$: $\max(0, p_i - q_i)$, scaled up to add to 1. If all stay, the pass has given $p_{k+1}$ as
-# well: a **bonus** token is drawn from that.
+# Draft token $x_i$ was drawn from the drafter's distribution $q_i$; the model's own is $p_i$. The rule:
 #
-# To draw from weights $w$ with a number $u$: the first token at which the running sum of $w$ is **more** than $u$ times
-# the sum of all. (So a token without weight is never drawn, and what is beyond need not be scaled up first. The first
-# is that of the lowest number; how you add up to there is left to you.) Draws are made from the *last* of the
-# `uniforms`, (k + 1,). Where rounding leaves nothing at all beyond, only zeros, draw from $p_i$.
+# 1. Accept $x_i$ if $u_i \, q_i(x_i) < p_i(x_i)$, where $u_i$ is a uniform random number in [0, 1).
+# 2. At the first rejection, stop. Replace the draft token by one drawn from the **residual** $\max(0, p_i - q_i)$, and
+#    drop the drafts after it. If the residual is zero everywhere (by rounding), draw from $p_i$.
+# 3. If all k are accepted, draw a **bonus token** from $p_{k+1}$, which the same pass has computed.
 #
-# **8a.** `accept(drafts, proposed, wanted, uniforms)`: how many drafts stay, and the token that follows them.
+# Why this gives $p$: derive it for one draft. With which probability is token $x$ proposed and accepted, and what must
+# a rejection add, so that the sum is $p(x)$?
 #
-# **8b.** `verify(model, cache, sequence, text, drafts, proposed, uniforms)`: one step. The cache holds all of `text`
-# but its last token. Feed that and the drafts **in one pass**; $p$ is the softmax of the logits. Return the tokens
-# that text goes on with, the drafts that stay and the one after them, and leave the cache as it was given: holding
-# all of the text so far but its last token, and other sequences as they were. What must it forget?
+# **Interface**
 #
-# **Size:** about 10 and 5 lines. **Cost:** one pass, for 1 to k + 1 tokens.
+# | | returns |
+# |---|---|
+# | `accept(drafts, proposed, wanted, uniforms)` | number of accepted drafts, and the token after them (two ints) |
+# | `speculative_step(model, cache, sequence, token_ids, drafts, proposed, uniforms)` | list of 1 to k + 1 new tokens |
+#
+# `drafts` are (k,), `proposed` has the rows $q_i$ (k, V), `wanted` the rows $p_i$ (k + 1, V), `uniforms` are (k + 1,).
+# The last one is for the token that is drawn.
+#
+# **To draw** from weights $w$ with a number $u$: the first token at which the running sum of $w$ *exceeds* $u$ times
+# the total. (So weights need not sum to 1, and a token of weight 0 is never drawn.)
+#
+# **Example** (the case of chapter 12: token 0 is proposed twice as often as the model wants it)
+#
+# ```python
+# p, q = torch.tensor([[0.3, 0.5, 0.2]] * 2), torch.tensor([[0.6, 0.3, 0.1]])
+# accept(torch.tensor([0]), q, p, torch.tensor([0.4, 0.9]))  # → (1, 2)
+# accept(torch.tensor([0]), q, p, torch.tensor([0.7, 0.9]))  # → (0, 2)
+# accept(torch.tensor([0]), q, p, torch.tensor([0.7, 0.1]))  # → (0, 1)
+# accept(torch.tensor([1]), q, p, torch.tensor([0.99, 0.1]))  # → (1, 0)
+# ```
+#
+# (In the third line the residual is [0, 0.2, 0.1], its total 0.3: the running sum exceeds 0.1 × 0.3 at token 1.)
+#
+# **Requirements**
+#
+# - `speculative_step` finds all of `token_ids` in the cache except the last token. It computes that token and the
+#   drafts in **one pass**; $p$ is the softmax of the logits.
+# - It leaves the cache in the same state for the longer sequence: all tokens but the last. What must be truncated?
+# - It calls `extend` and `accept`. Other sequences and `token_ids` stay as they are. k may be 0.
+#
+# **Size:** about 10 and 5 lines.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-8-drafts"}
 #| export
 def accept(
-    drafts: torch.Tensor, proposed: torch.Tensor, wanted: torch.Tensor, uniforms: torch.Tensor
+    drafts: torch.Tensor,
+    proposed: torch.Tensor,
+    wanted: torch.Tensor,
+    uniforms: torch.Tensor,
 ) -> tuple[int, int]:
-    """How many of the drafts (k,) stay, and the token that follows them. About 10 lines."""
+    """Number of accepted drafts (k,), and the token after them. About 10 lines."""
     ### BEGIN SOLUTION
-    accepted, beyond = len(drafts), wanted[-1]
+    num_accepted, weights = len(drafts), wanted[-1]
     for i, token in enumerate(drafts.tolist()):
         if uniforms[i] * proposed[i, token] >= wanted[i, token]:
-            accepted, beyond = i, (wanted[i] - proposed[i]).clamp(min=0)
+            num_accepted, weights = i, (wanted[i] - proposed[i]).clamp(min=0)
             break
-    if not beyond.any():
-        beyond = wanted[accepted]
-    sums = beyond.cumsum(0)
-    return accepted, int(torch.searchsorted(sums, uniforms[-1] * sums[-1], right=True))
+    if not weights.any():
+        weights = wanted[num_accepted]
+    sums = weights.cumsum(0)
+    drawn = torch.searchsorted(sums, uniforms[-1] * sums[-1], right=True)
+    return num_accepted, int(drawn)
     ### END SOLUTION
 
 
-def verify(
+def speculative_step(
     model: Transformer,
-    cache: Sequences,
+    cache: Cache,
     sequence: int,
-    text: Sequence[int],
+    token_ids: Sequence[int],
     drafts: torch.Tensor,
     proposed: torch.Tensor,
     uniforms: torch.Tensor,
 ) -> list[int]:
-    """Check drafts (k,) in one pass: the tokens, 1 to k + 1, that the text goes on with. About 5 lines."""
+    """Verify drafts (k,) in one pass: the tokens gained. About 5 lines."""
     ### BEGIN SOLUTION
-    new = [text[-1], *drafts.tolist()]
-    wanted = extend(model, cache, {sequence: new}, every_token=True).softmax(-1)
-    accepted, following = accept(drafts, proposed, wanted, uniforms)
-    cache.truncate(sequence, len(text) + accepted)
-    return [*new[1 : accepted + 1], following]
+    new = [token_ids[-1], *drafts.tolist()]
+    logits = extend(model, cache, {sequence: new}, every_token=True)
+    num_accepted, token = accept(drafts, proposed, logits.softmax(-1), uniforms)
+    cache.truncate(sequence, len(token_ids) + num_accepted)
+    return [*new[1 : num_accepted + 1], token]
     ### END SOLUTION
 
 
@@ -753,38 +1055,100 @@ check("accept")
 check("verify")
 
 # %% [markdown]
-# **See it.** A drafter that is rather wrong, and what your rule makes of it: the first token of each step, counted.
-# And how many tokens does a step give, against the expected $\frac{1 - \alpha^{k+1}}{1 - \alpha}$, with $\alpha =
-# \sum_x \min(p(x), q(x))$ the probability that a draft stays?
+# **Predict, then measure.** A drafter that is often wrong, with its distribution `q` next to the model's `p`, proposes
+# three tokens per step. How many tokens does a step gain on average? Each draft is accepted with probability
+# $\alpha = \sum_x \min(p(x), q(x))$, which the next cell prints.
 
 # %%
 torch.manual_seed(2)
 p, q = (torch.randn(8, dtype=torch.float64).softmax(0) for _ in "pq")
-K, DRAWS = 3, 4000
-first, gained = torch.zeros(8), 0
-for _ in range(DRAWS):
-    drafts = torch.multinomial(q, K, replacement=True)
-    stay, following = accept(drafts, q.repeat(K, 1), p.repeat(K + 1, 1), torch.rand(K + 1, dtype=torch.float64))
-    first[int(drafts[0]) if stay else following] += 1
-    gained += stay + 1
 alpha = float(torch.minimum(p, q).sum())
-expected = (1 - alpha ** (K + 1)) / (1 - alpha)
-print(f"{gained / DRAWS:.2f} tokens a step, {expected:.2f} expected at an acceptance of {alpha:.0%}")
-shares = {"the model's p": p, "your rule": first / DRAWS, "the drafter's q": q}
-figure = go.Figure([go.Bar(name=name, y=share.tolist()) for name, share in shares.items()])
+print(f"acceptance rate {alpha:.0%}")
+guess = None  # tokens per step
+
+# %%
+NUM_DRAFTS, NUM_STEPS = 3, 4000
+first, num_tokens = torch.zeros(8), 0
+for _ in range(NUM_STEPS):
+    drafts = torch.multinomial(q, NUM_DRAFTS, replacement=True)
+    proposed, wanted = q.repeat(NUM_DRAFTS, 1), p.repeat(NUM_DRAFTS + 1, 1)
+    uniforms = torch.rand(NUM_DRAFTS + 1, dtype=torch.float64)
+    num_accepted, token = accept(drafts, proposed, wanted, uniforms)
+    first[int(drafts[0]) if num_accepted else token] += 1
+    num_tokens += num_accepted + 1
+by_formula = (1 - alpha ** (NUM_DRAFTS + 1)) / (1 - alpha)
+print(f"(1 - alpha^4) / (1 - alpha) = {by_formula:.2f}")
+check.predict(guess, num_tokens / NUM_STEPS, "tokens per step", within=0.05)
+counts = {"the model's p": p, "your output": first / NUM_STEPS, "the drafter's q": q}
+bars = [go.Bar(name=name, y=values.tolist()) for name, values in counts.items()]
+figure = go.Figure(bars)
 figure.update_layout(xaxis_title="token", yaxis_title="probability", margin_t=30)
-show(figure, alt="Probabilities of eight tokens: the counts of the rule agree with the model, not with the drafter")
+show(figure, alt="Eight tokens: your output follows the model, not the drafter")
 
 # %% [markdown]
-# ## Answer for yourself
+# The i-th draft is accepted with probability $\alpha^i$, because all before it must be; with the token that the model
+# adds itself, the sum is $1 + \alpha + \alpha^2 + \alpha^3$. The output follows `p`, however wrong `q` is: a bad
+# drafter costs time, never correctness.
 #
-# - A chat goes on: the user edits a message in the middle. What of the cache is still right, and what is not?
-# - Would the logits of a sequence be the same bits if it were alone in the batch? And is the *text* the same?
-# - With rotary positions the cache keeps keys that are turned already. What would have to be done to shift a whole
-#   text by one position? And if keys were kept as they were before?
-# - A window of 4,096 in each of 32 layers: how far back can the last token be influenced from? Why does the ring do
-#   all the same?
-# - Drafts cost a pass of a small model each. When is it better not to draft? What does a batch of 64 sequences
-#   change?
+# ## Stretch: no points
+#
+# - **A drafter for free.** Prompt lookup: propose the tokens that followed the last occurrence of the current bigram.
+#   Put `speculative_step` around it, with one-hot rows for `proposed`, and count tokens per step on a text that repeats
+#   itself. vLLM calls it n-gram speculation.
+# - **Quantize the cache.** Store keys and values as int8 with a scale per token and head. How far do the logits of
+#   Task 4's small model move, and how many more sequences fit?
+# - **One call for the batch.** Replace the loop over sequences in `extend` by `torch.nn.attention.flex_attention` with
+#   a mask of sequence numbers and positions, and time the steps of Task 7 again.
+#
+# ## What you can read now
+#
+# - Hugging Face transformers, `src/transformers/cache_utils.py`: `DynamicCache`, which concatenates, and `StaticCache`,
+#   which is your `Contiguous`.
+# - vLLM, `vllm/v1/worker/gpu_model_runner.py`: `_prepare_inputs` is your `pack`; `query_start_loc` and
+#   `logits_indices` are your `last`.
+# - vLLM, `vllm/v1/sample/rejection_sampler.py`: `rejection_sample`, your `accept` for a whole batch on the GPU.
+# - PyTorch, `torch.nn.attention.flex_attention`: masks as functions of positions, as in Tasks 2 and 6.
+# - The course's own `mlsys_lab/inference/cache/contiguous.py` and `mlsys_lab/inference/speculative/acceptance.py`.
+#
+# ## Test yourself
+#
+# <details><summary>A user edits a message in the middle of a chat. Which part of the cache is still right?</summary>
+#
+# Everything before the edit. Keys and values after it depend, from the second layer on, on the changed tokens, and
+# their positions may have shifted. Truncate at the edit and prefill the rest.
+#
+# </details>
+#
+# <details><summary>Are a sequence's logits the same bits if it is alone in the batch? Is its text the same?</summary>
+#
+# Not always the same bits: matrix products of other shapes add in another order. Greedy text is the same unless two
+# tokens are so close that this rounding decides, which happens in long outputs.
+#
+# </details>
+#
+# <details><summary>The cache holds keys that are already rotated. What would it take to shift a sequence by one
+# position?</summary>
+#
+# Rotate each key by one position more; values carry no positions. Scores depend on distances only, so shifting keys
+# and queries together changes nothing. If keys were stored unrotated, nothing would change in the cache, but each step
+# would rotate all of them.
+#
+# </details>
+#
+# <details><summary>A window of 4,096 tokens in each of 32 layers: how far back can the last token be influenced from?
+# Why does the ring do all the same?</summary>
+#
+# In each layer 4,095 tokens further, 131,040 in all. What a token far back contributed is already part of the keys and
+# values inside the window; the token itself is not read again.
+#
+# </details>
+#
+# <details><summary>When does drafting not pay?</summary>
+#
+# If the acceptance rate is low compared with the drafter's cost, and if the batch is large: with 64 sequences and four
+# drafts each, a step computes 320 tokens, more than the 295 that the weights leave idle on an H100, so each rejected
+# draft costs real time.
+#
+# </details>
 #
 # When all checks pass, save the notebook and run `mlsys-lab check kv-cache` in a terminal.

@@ -71,7 +71,7 @@ def speculate_all(
     max_drafts = min(num_speculative_tokens, (cache.chunk or num_speculative_tokens + 1) - 1)
     speculators = [Speculator(request, drafter) for request, drafter in zip(requests, drafters, strict=True)]
     with drop_new_sequences(cache):
-        prefill(model, cache, speculators)
+        prefill_prompts(model, cache, speculators)
         unfinished = speculators
         while unfinished:
             drafts = [one.propose(max_drafts) for one in unfinished]
@@ -173,7 +173,7 @@ def propose(drafter: Drafter, state: GenerationState, num_tokens: int) -> Draft:
     return drafter.propose(state.token_ids, num_tokens, params, state.generator)
 
 
-def prefill(model: Transformer, cache: Cache, speculators: Sequence[Speculator]) -> None:
+def prefill_prompts(model: Transformer, cache: Cache, speculators: Sequence[Speculator]) -> None:
     """Compute all prompts except their last tokens, which the first step computes; in chunks if the cache has them."""
     pending: dict[int, Sequence[int]] = {}
     for one in speculators:

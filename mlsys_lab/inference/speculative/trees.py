@@ -13,7 +13,14 @@ from mlsys_lab.inference.engine.sampler import draw, next_token_probabilities
 from mlsys_lab.inference.engine.sequence import Request
 from mlsys_lab.inference.generate.batch import drop_new_sequences
 from mlsys_lab.inference.speculative.acceptance import accept_among
-from mlsys_lab.inference.speculative.decoding import Speculation, Speculator, check, inner_ends, prefill, with_logprobs
+from mlsys_lab.inference.speculative.decoding import (
+    Speculation,
+    Speculator,
+    check,
+    inner_ends,
+    prefill_prompts,
+    with_logprobs,
+)
 from mlsys_lab.inference.speculative.drafters import Drafter
 from mlsys_lab.models import Transformer
 from mlsys_lab.validation import require_at_least_one
@@ -69,7 +76,7 @@ def speculate_tree(
     speculator = Speculator(request, drafter)
     state = speculator.state
     with drop_new_sequences(cache):
-        prefill(model, cache, [speculator])
+        prefill_prompts(model, cache, [speculator])
         while state.completion is None:
             tree = _grow(speculator, state.token_ids, branches[: state.num_tokens_left - 1])
             _step(model, cache, speculator, tree)

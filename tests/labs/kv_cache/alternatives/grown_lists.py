@@ -1,7 +1,7 @@
 """Arrays that grow by joining, by sequence; torch's fused attention; drafts accepted all at once."""
 
 
-class Contiguous(Sequences):
+class Contiguous(Cache):
     def __init__(self, model, *, sequences, capacity):
         super().__init__(sequences)
         c, self.dtype, self.joined = model.config, model.embedding.weight.dtype, {}
@@ -22,7 +22,7 @@ class Contiguous(Sequences):
 class SlidingWindow(Contiguous):
     def __init__(self, model, *, sequences, chunk):
         super().__init__(model, sequences=sequences, capacity=0)
-        self.most, self.window = model.window - 1 + chunk, model.window
+        self.num_slots, self.window = model.window - 1 + chunk, model.window
         self.ends = {}
 
     def update(self, layer, sequence, k, v):
@@ -30,19 +30,21 @@ class SlidingWindow(Contiguous):
         length = self.length(sequence)
         stale = self.ends.get((sequence, layer), 0) - length
         stay = slice(0, keys.shape[1] - stale)
-        both = [torch.cat((old[:, stay], x), dim=1)[:, -self.most :].clone() for old, x in ((keys, k), (values, v))]
+        both = [
+            torch.cat((old[:, stay], x), dim=1)[:, -self.num_slots :].clone() for old, x in ((keys, k), (values, v))
+        ]
         self.joined[sequence, layer] = tuple(both)
         self.ends[sequence, layer] = end = length + k.shape[1]
         seen = min(length, self.window - 1) + k.shape[1]
         return both[0][:, -seen:], both[1][:, -seen:], torch.arange(end - seen, end)
 
 
-def visible(queries, keys):
+def causal_mask(queries, keys):
     return ~(keys.unsqueeze(0) > queries.unsqueeze(1))
 
 
-def in_window(queries, keys, window):
-    return visible(queries, keys) & ~visible(queries - window, keys)
+def sliding_window_mask(queries, keys, window):
+    return causal_mask(queries, keys) & ~causal_mask(queries - window, keys)
 
 
 def attend(q, keys, values, mask):
@@ -55,17 +57,18 @@ def attend_grouped(q, keys, values, mask):
     )[0]
 
 
-def step_work(config, parts, window=None, element_bytes=2):
+def step_cost(config, parts, *, weight_bytes=2, cache_bytes=2, window=None):
     c, window = config, window or 10**9
     width = c.head_dim * (2 * c.n_heads + 2 * c.n_kv_heads)
     blocks, head = c.n_layers * c.d_model * (width + 3 * c.d_ff), c.vocab_size * c.d_model
-    flops, numbers = 0, blocks + head + c.d_model + 2 * c.n_layers * c.d_model
-    for new, past in parts:
-        seen = [(max(0, place + 1 - window), place + 1) for place in range(past, past + new)]
+    token = 2 * c.n_layers * c.n_kv_heads * c.head_dim * cache_bytes
+    flops = read = written = 0
+    for new, cached in parts:
+        seen = [(max(0, position + 1 - window), position + 1) for position in range(cached, cached + new)]
         flops += 2 * blocks * new + 2 * head
         flops += 4 * c.n_layers * c.n_heads * c.head_dim * sum(end - first for first, end in seen)
-        numbers += 2 * c.n_layers * c.n_kv_heads * c.head_dim * (seen[-1][1] - seen[0][0])
-    return flops, numbers * element_bytes
+        read, written = read + (cached - seen[0][0]) * token, written + new * token
+    return StepCost(flops, (blocks + head + c.d_model + 2 * c.n_layers * c.d_model) * weight_bytes, read, written)
 
 
 def accept(drafts, proposed, wanted, uniforms):

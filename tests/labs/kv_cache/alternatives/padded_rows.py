@@ -1,7 +1,7 @@
 """Keys laid out as (layer, row, position, head, size); a ragged batch in padded rows, attended to by einsum at once."""
 
 
-class Contiguous(Sequences):
+class Contiguous(Cache):
     def __init__(self, model, *, sequences, capacity):
         super().__init__(sequences)
         c = model.config
@@ -19,9 +19,9 @@ class Contiguous(Sequences):
 
 class SlidingWindow(Contiguous):
     def __init__(self, model, *, sequences, chunk):
-        self.window, self.most = model.window, model.window + chunk - 1
-        super().__init__(model, sequences=sequences, capacity=self.most)
-        self.places = torch.full((model.config.n_layers, sequences, self.most), -1)
+        self.window, self.num_slots = model.window, model.window + chunk - 1
+        super().__init__(model, sequences=sequences, capacity=self.num_slots)
+        self.places = torch.full((model.config.n_layers, sequences, self.num_slots), -1)
 
     def drop(self, sequence):
         self.places[:, self.row(sequence)] = -1
@@ -31,7 +31,7 @@ class SlidingWindow(Contiguous):
         row, length = self.row(sequence), self.length(sequence)
         places = self.places[layer, row]
         for i in range(k.shape[1]):
-            slot = (length + i) % self.most
+            slot = (length + i) % self.num_slots
             places[slot] = length + i
             self.store[:, layer, row, slot] = torch.stack((k[:, i], v[:, i]))
         wanted = ((places > length - self.window) & (places >= 0) & (places < length + k.shape[1])).nonzero()[:, 0]
@@ -80,11 +80,3 @@ def extend(model, cache, new, *, every_token=False):
     for sequence, part in new.items():
         cache.advance(sequence, len(part))
     return logits if every_token else logits[last]
-
-
-def verify(model, cache, sequence, text, drafts, proposed, uniforms):
-    before = cache.length(sequence)
-    logits = extend(model, cache, {sequence: torch.cat((torch.tensor(text[-1:]), drafts)).tolist()}, every_token=True)
-    count, following = accept(drafts, proposed, torch.softmax(logits, dim=1), uniforms)
-    cache.truncate(sequence, before + 1 + count)
-    return [*drafts[:count].tolist(), following]

@@ -1,7 +1,7 @@
-"""A list of tokens for each sequence, each with its own arrays; attention query by query; plain Python decides."""
+"""A list of tokens for each sequence, each with its own arrays; attention query by query; prefill calls itself."""
 
 
-class Contiguous(Sequences):
+class Contiguous(Cache):
     def __init__(self, model, *, sequences, capacity):
         super().__init__(sequences)
         self.tokens = [[[] for _ in range(sequences)] for _ in range(model.config.n_layers)]
@@ -66,7 +66,7 @@ def extend(model, cache, new, *, every_token=False):
             keys, values, places = cache.update(layer, sequence, k[0, :, mine], v[0, :, mine])
             for i in mine:
                 at = positions[0, i : i + 1]
-                heads[0, :, i : i + 1] = attend_part(model, q[0, :, i : i + 1], keys, values, at, places)
+                heads[0, :, i : i + 1] = attend_sequence(model, q[0, :, i : i + 1], keys, values, at, places)
         return heads
 
     with torch.no_grad():
@@ -83,20 +83,3 @@ def prefill(model, cache, sequence, prompt, chunk):
     part = prompt[first : first + chunk]
     logits = extend(model, cache, {sequence: list(part)}, every_token=True)
     return prefill(model, cache, sequence, prompt, chunk) if first + len(part) < len(prompt) else logits[-1]
-
-
-def accept(drafts, proposed, wanted, uniforms):
-    drafts, proposed, wanted, uniforms = (x.tolist() for x in (drafts, proposed, wanted, uniforms))
-    for i, token in enumerate(drafts):
-        if not uniforms[i] * proposed[i][token] < wanted[i][token]:
-            beyond = [max(0.0, p - q) for p, q in zip(wanted[i], proposed[i], strict=True)]
-            return i, draw(beyond if any(beyond) else wanted[i], uniforms[-1])
-    return len(drafts), draw(wanted[-1], uniforms[-1])
-
-
-def draw(weights, uniform):
-    aim, total = uniform * sum(weights), 0.0
-    for token, weight in enumerate(weights):
-        total += weight
-        if total > aim:
-            return token
