@@ -7,12 +7,12 @@
 # a call. In this lab you build all of it, on a model of handwritten digits that you train yourself.
 #
 # ```text
-#   training, once                                    sampling, for every image
+#   training                                         sampling one image
 #
-#   x0 ──► x = x0 + σ·noise ──► network ──► loss      x at σ = 80 ──► 24 ──► 5.8 ──► 0.97 ──► 0.085 ──► 0: image
-#                      σ, class ──►                             │      │       │       │         │
-#                                                            D(x, σ): the mean of all images that can lie
-#                                                            under the noise, one call of the network per step
+#   x0 ──► x = x0 + σ·noise ──► network ──► loss     σ = 80 ──► 24 ──► 5.8 ──► 0.97 ──► 0.085 ──► 0: image
+#                                  ▲
+#                               σ, class             each arrow is a step: the network estimates the image D(x, σ)
+#                                                    under the noise, and x moves towards it
 # ```
 #
 # **You will build**
@@ -28,7 +28,7 @@
 # **At the end you can answer**
 #
 # - Why can one trained network be sampled with any number of steps, by any solver, with or without fresh noise?
-# - How much noise may a step draw anew, and what must it take back in return?
+# - How much fresh noise may a step add, and what must it remove in return?
 # - Why does batching help a language model so much more than a diffusion model?
 #
 # **Time:** about 240 minutes. **Points:** 100. **You need:** torch tensors and gradients, and the roofline of
@@ -91,7 +91,7 @@ def q_sample(
 # *About 15 minutes.*
 #
 # **Goal.** Papers describe the same noisy image in their own scales. Translate DDPM's schedule into noise levels
-# $\sigma$, and write EDM's schedule, so that one sampler can walk down either of them.
+# $\sigma$, and write EDM's schedule, so that one sampler can follow either of them.
 #
 # DDPM scales the image while it adds noise: $x_t = \sqrt{\bar\alpha_t}\,x_0 + \sqrt{1 - \bar\alpha_t}\,\varepsilon$,
 # with noise $\varepsilon$ of deviation 1 and $\bar\alpha_t$ between 0 and 1. **Derive** the level: bring this into the
@@ -205,9 +205,9 @@ show(
 #
 # **Why fresh noise is allowed.** Add noise of variance $v$ to all points, and the cloud gets wider, exactly as it does
 # when $\sigma^2$ rises by $v$. Moving every point by $\frac{v}{2} \cdot \text{score}$ undoes this: it is the step that
-# the ODE makes when $\sigma^2$ falls by $v$. So a step of the ODE, plus noise, plus this correction leads to the
+# the ODE makes when $\sigma^2$ falls by $v$. So a small step of the ODE, plus noise, plus this correction leads to the
 # *same* cloud at the next level, whatever $v$ is. The reverse SDE takes $v = \sigma^2 - \sigma'^2$, as much variance as
-# the step removes.
+# the step removes. **Derive** its step: how many times the score in all, and noise of which deviation?
 #
 # **Interface**
 #
@@ -774,9 +774,7 @@ check("posterior")
 check("heun_step")
 
 # %% [markdown]
-# **See it: every η.** The mixture of Task 2 again, down to level 1 in 40 steps, with three values of $\eta$. (Compare
-# the SDE of Task 2, which is $\eta = 1$ in the limit of small steps. From level 4 to level 1 in one step it adds noise
-# of variance 15 where only 1 is allowed in total.)
+# **See it: every η.** The mixture of Task 2 again, down to level 1 in 40 steps, with three values of $\eta$.
 
 
 # %%
@@ -802,6 +800,10 @@ for eta in (0.0, 0.5, 1.0):
     )
 
 # %% [markdown]
+# All three clouds have the spread that Task 2 predicts, with no fresh noise, some, or much. The SDE of Task 2 is
+# $\eta = 1$ in the limit of small steps; from level 4 to level 1 in a single step it adds noise of variance 15, where
+# DDPM's posterior keeps the total at 1. This is why DDPM gets by with larger steps than the SDE.
+#
 # **Predict, then measure.** DDIM's error is proportional to the size of the steps, Heun's to its square. You go from
 # 64 steps to 128. By which factor does Heun's error fall?
 
@@ -913,6 +915,7 @@ sheet(rows, "Three rows of digits 0 to 9 that your model drew")
 #
 # - The order of the images within the call is up to you.
 # - Scale 0 leaves the class out, and needs both estimates like any other scale.
+# - Ho and Salimans count the scale from 0: their weight $w$ is $s - 1$.
 # - `torch.as_tensor(self.scale).expand(len(x))` makes both kinds of scale (B,).
 #
 # </details>
@@ -1222,7 +1225,7 @@ show(
 #
 # *About 30 minutes.*
 #
-# **Goal.** The network is told the noise level of each *image*, so one call can serve requests at different steps:
+# **Goal.** The network gets a noise level for each *image*, so one call can serve requests at different steps:
 # **continuous batching**. Write a server that always fills its slots, and whose images are those that each request
 # would have got alone.
 #

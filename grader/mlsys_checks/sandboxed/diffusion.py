@@ -24,7 +24,8 @@ AGE, CROWD = 0.05, 0.01
 """What a denoiser without a partner adds: for each earlier call, and for each image of this call."""
 CALLS, NEXT = "images in each call", "answer to one call more"
 """Names of two arrays: the first can be read, the second cannot be known without making the calls."""
-PREDICTIONS = ("epsilon", "x0", "v", "flow")
+END, STEPPED = "what the sampler returned", "what ddim_step returned"
+PREDICTIONS = ("epsilon", "x0", "v", "flow", "edm")
 SOLVERS = ("ddim", "heun")
 LIMITS = ("compute", "memory")
 OFFSET = "offset"
@@ -134,6 +135,7 @@ def edm_grid(artifact: Any, arrays: Arrays) -> Arrays:
 def mixture(artifact: Any, arrays: Arrays) -> Arrays:
     mixture = artifact.Mixture(*tensors(arrays, "means", "weights"), float(arrays["deviation"]))
     x, sigma = tensors(arrays, "x", "sigma")
+    mixture(2 * x, 2 * sigma)
     p = tensor("responsibilities", mixture.responsibilities(x, sigma))
     return {"responsibilities": p, "denoised": tensor("mixture(x, sigma)", mixture(x, sigma, label_of(arrays)))}
 
@@ -141,13 +143,13 @@ def mixture(artifact: Any, arrays: Arrays) -> Arrays:
 def sample_ode(artifact: Any, query: Query, arrays: Arrays) -> Arrays:
     denoiser, (x, grid) = make_denoiser(query, arrays), tensors(arrays, "x", "grid")
     end = tensor("sample_ode", artifact.sample_ode(denoiser, x, grid, label_of(arrays)))
-    return {"x": end, **denoiser.results()}
+    return {END: end, **denoiser.results()}
 
 
 def sample_sde(artifact: Any, query: Query, arrays: Arrays) -> Arrays:
     denoiser, (x, grid, noise) = make_denoiser(query, arrays), tensors(arrays, "x", "grid", "noise")
     end = tensor("sample_sde", artifact.sample_sde(denoiser, x, grid, noise, label_of(arrays)))
-    return {"x": end, **denoiser.results()}
+    return {END: end, **denoiser.results()}
 
 
 # --- Loss and training ------------------------------------------------------------------------------------------------
@@ -266,7 +268,7 @@ def read_parameters(model: LinearNetwork, prefix: str = "") -> Arrays:
 
 
 def predictions(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `coefficients`, and `Preconditioned` on a linear network."""
+    """Call `coefficients`, and `Preconditioned` on a linear network, the second time with the levels of the case."""
     prediction, (x, sigma) = PREDICTIONS[int(arrays["prediction"])], tensors(arrays, "x", "sigma")
     got = artifact.coefficients(prediction, sigma)
     if not isinstance(got, tuple) or len(got) != 4:
@@ -275,6 +277,7 @@ def predictions(artifact: Any, arrays: Arrays) -> Arrays:
     names = ("c_skip", "c_out", "c_in", "c_noise")
     found = {name: tensor(name, one) for name, one in zip(names, got, strict=True)}
     denoiser = artifact.Preconditioned(LinearNetwork(arrays), prediction)
+    denoiser.forward(x, 2 * sigma, label_of(arrays))
     return found | {"denoised": tensor("forward", denoiser.forward(x, sigma, label_of(arrays)))}
 
 
@@ -335,9 +338,9 @@ def posterior(artifact: Any, query: Query, arrays: Arrays) -> Arrays:
     if isinstance(deviation, torch.Tensor) and deviation.dtype != torch.float64:
         got = f"a tensor of {deviation.dtype}"
         raise InputError("posterior returned a rounded deviation", got=got, expected="a Python float: use math.sqrt")
-    found = {"mean": tensor("mean", mean), "deviation": number("deviation", deviation)}
+    found = {"mean of posterior": tensor("mean", mean), "deviation of posterior": number("deviation", deviation)}
     end = artifact.ddim_step(denoiser, x, sigma, sigma_next, noise, eta, label_of(arrays))
-    return found | {"x of ddim_step": tensor("ddim_step", end), **denoiser.results()}
+    return found | {STEPPED: tensor("ddim_step", end), **denoiser.results()}
 
 
 def heun_step(artifact: Any, query: Query, arrays: Arrays) -> Arrays:
@@ -346,7 +349,7 @@ def heun_step(artifact: Any, query: Query, arrays: Arrays) -> Arrays:
     found: Arrays = {}
     for i, (sigma, sigma_next) in enumerate(pairwise(arrays["grid"].tolist()), 1):
         x = artifact.heun_step(denoiser, x, sigma, sigma_next, label_of(arrays))
-        found[f"x after {i} steps"] = tensor("heun_step", x)
+        found[f"what heun_step returned, step {i}"] = tensor("heun_step", x)
     return found | denoiser.results()
 
 

@@ -31,7 +31,7 @@ GIVEN = (
     "keeps 2/11 of 1 and takes 9/11 of 0.8",
     "which leads to 0.8",
     "The exact ODE leads to 0.894, a single Euler step to 0.8",
-    "noise of variance 15 where only 1 is allowed in total",
+    "adds noise of variance 15, where",
     "an error of 0.01 in the noise at level 80 is an error of 0.8 in the image",
     "on 1,000 levels and is sampled at 20 others",
     "With decay 0.999 and no warm-up",

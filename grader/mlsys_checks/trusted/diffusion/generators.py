@@ -13,7 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_checks.sandboxed.diffusion import AGE, CALL, CALLS, CROWD, LAST, NEXT, OFFSET, PREDICTIONS, SOLVERS
+from mlsys_checks.sandboxed.diffusion import (
+    AGE,
+    CALL,
+    CALLS,
+    CROWD,
+    END,
+    LAST,
+    NEXT,
+    OFFSET,
+    PREDICTIONS,
+    SOLVERS,
+    STEPPED,
+)
 from mlsys_checks.sandboxed.diffusion import parameters_of as names_of
 from mlsys_checks.sandboxed.spec import Arrays, Case, Mismatch
 from mlsys_checks.sandboxed.values import encode_text
@@ -133,7 +145,9 @@ def compare_calls(got: Arrays, expected: Arrays) -> Mismatch | None:
     """`close`, after the number of images in each call, which a message can show."""
     made, wanted = (arrays[CALLS].tolist() if CALLS in arrays else [] for arrays in (got, expected))
     if made != wanted:
-        what = "the denoiser was called too often, too rarely, or with the wrong number of images"
+        more = len(made) - len(wanted)
+        what = f"the denoiser was called too {'often' if more > 0 else 'rarely'}"
+        what = what if more else "the denoiser was called with the wrong number of images"
         return Mismatch(what, _tell_calls(made), _tell_calls(wanted))
     return close(got, expected)
 
@@ -286,7 +300,7 @@ def expect_run(arrays: Arrays) -> Arrays:
         x = denoised + (left**2 if "noise" in arrays else left) * (x - denoised)
         if "noise" in arrays and sigma_next:
             x = x + math.sqrt(sigma**2 - sigma_next**2) * arrays["noise"][i]
-    return {"x": x.astype(arrays["x"].dtype), **denoise.results()}
+    return {END: x.astype(arrays["x"].dtype), **denoise.results()}
 
 
 # --- Task 3 -----------------------------------------------------------------------------------------------------------
@@ -334,9 +348,11 @@ def expect_predictions(arrays: Arrays) -> Arrays:
         "x0": (0 * kept, kept / kept),
         "v": (kept**2, -noisy),
         "flow": (1 - t, -t),
+        "edm": (0.25 / (sigma**2 + 0.25), 0.5 * sigma / np.hypot(sigma, 0.5)),
     }[prediction]
-    into, level = (1 - t if prediction == "flow" else kept), np.log(sigma) / 4
-    output = _run_network(arrays, column(into, x) * x, level, arrays.get("label")).reshape(x.shape)
+    into = {"flow": 1 - t, "edm": 1 / np.hypot(sigma, 0.5)}.get(prediction, kept)
+    level = np.log(sigma) / 4
+    output = _run_network(arrays, column(into, x) * x, level, arrays.get("label"), age=1).reshape(x.shape)
     denoised = (column(skip, x) * x + column(out, x) * output).astype(arrays["x"].dtype)
     return {"c_skip": skip, "c_out": out, "c_in": into, "c_noise": level, "denoised": denoised}
 
@@ -346,6 +362,7 @@ def render_predictions(arrays: Arrays) -> str:
     return f"""from mlsys_checks.sandboxed.diffusion import LinearNetwork
 x, sigma, label = {ref("x")}, {ref("sigma")}, {_label(arrays)}
 denoiser = Preconditioned(LinearNetwork(given), "{named}")
+unused = denoiser.forward(x, 2 * sigma, label)
 *coefficients("{named}", sigma), denoiser.forward(x, sigma, label).detach()"""
 
 
@@ -477,9 +494,10 @@ def expect_step(arrays: Arrays) -> Arrays:
         return found
 
     deviation = math.sqrt(drawn / then)
-    found = {"mean": mean(arrays["x0"].astype(np.float64)).astype(dtype), "deviation": np.array(deviation)}
+    found = {"mean of posterior": mean(arrays["x0"].astype(np.float64)).astype(dtype)}
+    found["deviation of posterior"] = np.array(deviation)
     end = mean(denoise(x, sigma, arrays.get("label"))) + deviation * arrays["noise"]
-    return found | {"x of ddim_step": end.astype(dtype), **denoise.results()}
+    return found | {STEPPED: end.astype(dtype), **denoise.results()}
 
 
 def expect_heun(arrays: Arrays) -> Arrays:
@@ -491,7 +509,7 @@ def expect_heun(arrays: Arrays) -> Arrays:
             noise = (x - denoised) / sigma, (end - denoise(end, sigma_next, arrays.get("label"))) / sigma_next
             end = x + (sigma_next - sigma) * (0.5 * noise[0] + 0.5 * noise[1])
         x = end
-        found[f"x after {i} steps"] = x.astype(arrays["x"].dtype)
+        found[f"what heun_step returned, step {i}"] = x.astype(arrays["x"].dtype)
     return found | denoise.results()
 
 

@@ -20,7 +20,7 @@ def predict_image(cost, machine, steps, solver="ddim", guided=False, requests=1)
 
 def train_step(model, losses, optimizer, average):
     loss = losses.sum() / len(losses)
-    optimizer.zero_grad(set_to_none=False)
+    optimizer.zero_grad()
     trained = [p for group in optimizer.param_groups for p in group["params"]]
     for parameter, gradient in zip(trained, torch.autograd.grad(loss, trained), strict=True):
         parameter.grad = gradient

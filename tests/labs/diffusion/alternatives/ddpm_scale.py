@@ -27,10 +27,10 @@ class Mixture:
     def __call__(self, x, sigma, label=None):
         shares = self.responsibilities(x, sigma)
         if label is not None:
-            hot = torch.nn.functional.one_hot(label, self.null + 1)
-            shares = hot[:, :-1].to(shares) + hot[:, -1:].to(shares) * shares
+            chosen = torch.eye(self.null + 1, dtype=x.dtype)[label]
+            shares = chosen[:, :-1] + chosen[:, -1:] * shares
         variance = (self.deviation**2 + sigma**2)[:, None].to(x)
-        towards = sum(share[:, None] * (mean - x) for share, mean in zip(shares.T, self.means, strict=True))
+        towards = torch.einsum("bk,bkn->bn", shares, self.means - x[:, None])
         return x + per_image(sigma**2, x) / variance * towards
 
 
@@ -41,7 +41,7 @@ def coefficients(prediction, sigma, sigma_data=0.5):
         total = sigma**2 + sigma_data**2
         return Coefficients(sigma_data**2 / total, sigma * sigma_data / total.sqrt(), 1 / total.sqrt(), noise)
     return {
-        "epsilon": (ones, -((1 - kept) / kept).sqrt() if (sigma > 1e-2).all() else -sigma, kept.sqrt(), noise),
+        "epsilon": (ones, -sigma, kept.sqrt(), noise),
         "x0": (0 * ones, ones, kept.sqrt(), noise),
         "v": (kept, -sigma * kept.sqrt(), kept.sqrt(), noise),
         "flow": (1 - t, -t, 1 - t, noise),
@@ -67,7 +67,7 @@ def p_losses(denoiser, x0, sigma, noise, label):
     x = q_sample(x0, sigma, noise)
     wanted = (x0 - per_image(skip, x) * x) / per_image(out, x)
     output = denoiser.network(per_image(into, x) * x, level.to(x), label)
-    return torch.stack([(one - other).pow(2).mean() for one, other in zip(output, wanted, strict=True)])
+    return (output - wanted).pow(2).reshape(len(x0), -1).mean(1)
 
 
 def posterior(x0, x, sigma, sigma_next, eta=1.0):

@@ -31,7 +31,7 @@ def sample_sde(denoiser, x, grid, noise, label=None):
 
 def p_losses(denoiser, x0, sigma, noise, label):
     denoised = denoiser(x0 + per_image(sigma, x0) * noise, sigma, label)
-    squares = [(one - other).pow(2).mean() for one, other in zip(denoised, x0, strict=True)]
+    squares = [(denoised[i] - x0[i]).pow(2).mean() for i in range(len(x0))]
     return torch.stack(squares) / denoiser.at(sigma).out.to(x0) ** 2
 
 
@@ -65,8 +65,8 @@ class ClassifierFreeGuidance:
         labels[len(x) :] = self.null
         answers = self.denoiser(x[rows], sigma[rows], labels)
         found = list(answers[: len(x)])
-        for i, without in zip(guided, answers[len(x) :], strict=True):
-            found[i] = (1 - scales[i]) * without + scales[i] * found[i]
+        for g, i in enumerate(guided):
+            found[i] = (1 - scales[i]) * answers[len(x) + g] + scales[i] * found[i]
         return torch.stack(found)
 
 
