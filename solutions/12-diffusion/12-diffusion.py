@@ -1238,8 +1238,8 @@ show(
 #
 # ```python
 # denoise = lambda x, sigma, label, scale: 0 * x
-# short = Request(torch.ones(2), label=0, grid=torch.tensor([4.0, 1.0]).double())
-# long = Request(torch.ones(2), label=1, grid=torch.tensor([8.0, 4.0, 2.0]).double())
+# short = Request(label=0, grid=torch.tensor([4.0, 1.0]).double(), noise=torch.ones(2))
+# long = Request(label=1, grid=torch.tensor([8.0, 4.0, 2.0]).double(), noise=torch.ones(2))
 # [image.tolist() for image in serve(denoise, [short, long], slots=1)]  # → [[1.0, 1.0], [2.0, 2.0]]
 # ```
 #
@@ -1267,11 +1267,11 @@ show(
 #| export
 @dataclass(frozen=True, eq=False)
 class Request:
-    """An image to draw: noise (...), class, falling levels (S + 1,), and guidance."""
+    """An image to draw: class, falling levels (S + 1,), noise (...), and guidance."""
 
-    noise: torch.Tensor
     label: int
     grid: torch.Tensor
+    noise: torch.Tensor
     scale: float = 1.0
     low: float = 0.0
     high: float = math.inf
@@ -1333,9 +1333,9 @@ def guided(x, sigma, label, scale):
 torch.manual_seed(3)
 asked = [
     Request(
-        torch.randn(1, 8, 8),
         label=digit,
         grid=edm_grid(4 + 20 * (7 * digit % 10) // 9, 0.02, 20.0),
+        noise=torch.randn(1, 8, 8),
         scale=1.0 + digit % 2,
     )
     for digit in range(10)

@@ -238,7 +238,7 @@ class Descent:
 
     def __init__(self, parameters: Iterable[torch.Tensor], rate: float) -> None:
         self.rate, self.parameters = rate, list(parameters)
-        self.param_groups = [{"params": self.parameters}]
+        self.param_groups = [{"params": self.parameters[:1]}, {"params": self.parameters[1:]}]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         clear_gradients(self.parameters, set_to_none)
@@ -366,7 +366,7 @@ def make_requests(artifact: Any, arrays: Arrays) -> list[Any]:
     """Requests of a case, of which the last may be the first once more."""
     grids = torch.split(torch.from_numpy(arrays["grids"]), (arrays["steps"] + 1).tolist())
     noise, label, guidance = torch.from_numpy(arrays["noise"]), arrays["label"].tolist(), arrays["guidance"].tolist()
-    requests = [artifact.Request(*one, *how) for *one, how in zip(noise, label, grids, guidance, strict=True)]
+    requests = [artifact.Request(*one, *how) for *one, how in zip(label, grids, noise, guidance, strict=True)]
     return [*requests[:-1], requests[0]] if arrays["twice"] else requests
 
 

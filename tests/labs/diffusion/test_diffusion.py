@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+from types import ModuleType
 
 import pytest
 import torch
 
 from mlsys_lab import hardware
+from mlsys_lab.diffusion import cost, ema, guidance, mixtures, preconditioning, process, schedules, training
 from mlsys_lab.diffusion.schedules import edm_grid
 from mlsys_lab.flops import dit
 from tests.labs.figures import assert_held, texts_of
@@ -55,6 +58,20 @@ CHECK_OF = {
 }
 
 
+IN_PACKAGE: dict[ModuleType, tuple[str, ...]] = {
+    process: ("q_sample", "posterior", "score", "slope", "per_image"),
+    schedules: ("alphas_cumprod", "sigmas", "edm_grid"),
+    mixtures: ("Mixture", "Mixture.__call__", "Mixture.responsibilities"),
+    preconditioning: ("coefficients", "Coefficients", "Preconditioned", "Preconditioned.forward"),
+    training: ("p_losses",),
+    ema: ("EMA", "EMA.update"),
+    guidance: ("ClassifierFreeGuidance", "ClassifierFreeGuidance.__call__"),
+    cost: ("Cost",),
+    dit: ("DiTConfig",),
+}
+"""Names that the lab and the package share, with the same parameters in the same order."""
+
+
 def computed() -> list[str]:
     """Phrases of the text, made of what the package, the lab's mixture and the lab's requests give."""
     xl, h100 = dit.preset("XL/2"), hardware.device("H100")
@@ -95,3 +112,13 @@ def test_a_missing_function_costs_its_own_check_only(name: str) -> None:
     module = load_reference(DIFFUSION)
     leave_unwritten(module, name)
     assert failed(DIFFUSION, module) == {CHECK_OF[name]}
+
+
+@pytest.mark.parametrize("module", IN_PACKAGE, ids=lambda module: module.__name__)
+def test_the_lab_has_the_names_and_parameters_of_the_package(module: ModuleType) -> None:
+    artifact = load_reference(DIFFUSION)
+    for name in IN_PACKAGE[module]:
+        mine, ours = artifact, module
+        for part in name.split("."):
+            mine, ours = getattr(mine, part), getattr(ours, part)
+        assert list(inspect.signature(mine).parameters) == list(inspect.signature(ours).parameters), name

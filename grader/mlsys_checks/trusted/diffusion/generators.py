@@ -692,7 +692,7 @@ def render_requests(arrays: Arrays) -> str:
     return f"""from mlsys_checks.sandboxed.diffusion import AgingDenoiser
 denoiser = AgingDenoiser({ref("centres")}, {arrays["spread"].item()!r})
 grids = {ref("grids")}.split({(arrays["steps"] + 1).tolist()})
-each = zip({ref("noise")}, {arrays["label"].tolist()}, grids, given["guidance"].tolist())
-requests = [Request(noise, label, grid, *guidance) for noise, label, grid, guidance in each]
+each = zip({arrays["label"].tolist()}, grids, {ref("noise")}, given["guidance"].tolist())
+requests = [Request(label, grid, noise, *guidance) for label, grid, noise, guidance in each]
 {last}images = serve(denoiser, requests, {int(arrays["slots"])})
 torch.stack(images) if images else [], denoiser.next_answer(), denoiser.images"""
