@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -118,7 +119,8 @@ def test_a_missing_function_costs_its_own_check_only(name: str) -> None:
 def test_the_lab_has_the_names_and_parameters_of_the_package(module: ModuleType) -> None:
     artifact = load_reference(DIFFUSION)
     for name in IN_PACKAGE[module]:
-        mine, ours = artifact, module
+        mine: Any = artifact
+        ours: Any = module
         for part in name.split("."):
             mine, ours = getattr(mine, part), getattr(ours, part)
         assert list(inspect.signature(mine).parameters) == list(inspect.signature(ours).parameters), name
