@@ -29,6 +29,8 @@ TOLERANCES = MappingProxyType(
 )
 SHOWN = 6
 """Entries of an array that a message shows."""
+ROUNDING = 3e-7
+"""Largest relative difference of float64 values that a message calls rounding: five roundings to float32."""
 _tolerance_used: ContextVar[list[float] | None] = ContextVar("tolerance_used", default=None)
 
 
@@ -130,6 +132,11 @@ def _too_far(got: np.ndarray, want: np.ndarray, scale: float, min_size: float) -
 
 
 def _describe_difference(name: str, got: np.ndarray, want: np.ndarray, wrong: np.ndarray) -> Mismatch:
+    with np.errstate(invalid="ignore", over="ignore"):
+        is_rounding = want.dtype == np.float64 and bool((np.abs(got - want) <= ROUNDING * np.abs(want)).all())
+    if is_rounding:
+        what = f"`{name}` differs by rounding alone: was a part of it computed in single precision?"
+        return Mismatch(what, *_format_distinct(got, want))
     if want.ndim == 0:
         return Mismatch(f"`{name}` has the wrong value", *_format_distinct(got, want))
     with np.errstate(invalid="ignore", over="ignore"):

@@ -126,11 +126,14 @@ def test_large_arrays_are_told_by_their_worst_entry() -> None:
     assert mismatch == _mismatch("`x` is wrong in 2 of 100 entries, most at [4, 5]", "-7. at [4, 5]", "0. at [4, 5]")
 
 
+ROUNDED = "`x` differs by rounding alone: was a part of it computed in single precision?"
+
+
 def test_values_that_look_alike_are_shown_with_the_digits_that_tell_them_apart() -> None:
     said = close({"x": np.array(0.0123456789)}, {"x": np.array(0.0123456712)})
     assert said == _mismatch("`x` has the wrong value", "0.012345679", "0.012345671")
     said = close({"x": np.array([1.0 + 1e-8, 2.0])}, {"x": np.array([1.0, 2.0])})
-    assert said == _mismatch("`x` is wrong in 1 of 2 entries, most at [0]", "[1.00000001, 2.        ]", "[1., 2.]")
+    assert said == _mismatch(ROUNDED, "[1.00000001, 2.        ]", "[1., 2.]")
 
 
 def test_scale_loosens() -> None:

@@ -1,12 +1,8 @@
 """Image by image and number by number where no call is at stake; requests as a queue of generators."""
 
 
-def levels(betas):
-    found, kept = [], 1.0
-    for beta in betas.tolist():
-        kept *= 1 - beta
-        found.append(math.sqrt(1 / kept - 1))
-    return torch.tensor(found, dtype=torch.float64)
+def sigmas(alphas_cumprod):
+    return torch.tensor([math.sqrt(1 / kept - 1) for kept in alphas_cumprod.tolist()], dtype=torch.float64)
 
 
 def edm_grid(steps, sigma_min=0.002, sigma_max=80.0, rho=7.0):
@@ -15,71 +11,67 @@ def edm_grid(steps, sigma_min=0.002, sigma_max=80.0, rho=7.0):
     return torch.tensor([*found, 0.0], dtype=torch.float64)
 
 
-def q_sample(x0, sigma, noise):
-    noisy = torch.empty_like(x0)
-    for i, level in enumerate(sigma.tolist()):
-        noisy[i] = x0[i] + level * noise[i]
-    return noisy
-
-
-def score(denoised, x, sigma):
-    return torch.stack([(d - one) / level**2 for d, one, level in zip(denoised, x, sigma.tolist(), strict=True)])
-
-
-def slope(denoised, x, sigma):
-    return torch.stack([(one - d) / level for d, one, level in zip(denoised, x, sigma.tolist(), strict=True)])
-
-
-def walk_ode(denoiser, x, grid, label=None):
+def sample_ode(denoiser, x, grid, label=None):
     for step in range(len(grid) - 1):
         sigma, sigma_next = float(grid[step]), float(grid[step + 1])
-        denoised = denoiser(x, level_of(sigma, x), label)
+        denoised = denoiser(x, grid[step].expand(len(x)), label)
         x = denoised + sigma_next / sigma * (x - denoised)
     return x
 
 
-def walk_sde(denoiser, x, grid, noise, label=None):
+def sample_sde(denoiser, x, grid, noise, label=None):
     for step in range(len(grid) - 1):
         sigma, sigma_next = float(grid[step]), float(grid[step + 1])
-        denoised = denoiser(x, level_of(sigma, x), label)
+        denoised = denoiser(x, full_level(sigma, x), label)
         x = denoised + (sigma_next / sigma) ** 2 * (x - denoised)
         if sigma_next:
             x = x + (sigma**2 - sigma_next**2) ** 0.5 * noise[step]
     return x
 
 
-def drop_labels(label, uniforms, share, null):
-    pairs = zip(label.tolist(), uniforms.tolist(), strict=True)
-    return torch.tensor([null if uniform < share else one for one, uniform in pairs])
+def p_losses(denoiser, x0, sigma, noise, label):
+    denoised = denoiser(x0 + per_image(sigma, x0) * noise, sigma, label)
+    squares = [(denoised[i] - x0[i]).pow(2).mean() for i in range(len(x0))]
+    return torch.stack(squares) / denoiser.at(sigma).out.to(x0) ** 2
 
 
-def update_average(average, weights, decay):
-    for mean, weight in zip(average, weights, strict=True):
-        mean.data = mean.data + (1 - decay) * (weight.detach() - mean.data)
+class EMA:
+    def __init__(self, model, decay=0.999):
+        self.model, self.decay, self.updates = copy.deepcopy(model).requires_grad_(False).eval(), decay, 0
+
+    @torch.no_grad()
+    def update(self, model):
+        self.updates += 1
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        parameters = dict(model.named_parameters())
+        for name, average in self.model.named_parameters():
+            average.lerp_(parameters[name], 1 - decay)
 
 
-def p_losses(network, prediction, x0, sigma, noise, label):
-    x = x0 + per_image(sigma, x0) * noise
-    answer = network(x / per_image(torch.hypot(sigma, torch.ones_like(sigma)), x0), (0.25 * sigma.log()).to(x), label)
-    wanted = target(prediction, x0, sigma, noise)
-    return torch.stack([(one - other).pow(2).mean() for one, other in zip(answer, wanted, strict=True)])
+@dataclass(frozen=True, eq=False)
+class ClassifierFreeGuidance:
+    denoiser: Denoiser
+    scale: float | torch.Tensor
+    null: int
+    low: float = 0.0
+    high: float = math.inf
+
+    def __call__(self, x, sigma, label):
+        levels = sigma.tolist()
+        scales = self.scale.tolist() if isinstance(self.scale, torch.Tensor) else [self.scale] * len(x)
+        guided = [i for i in range(len(x)) if scales[i] != 1 and self.low <= levels[i] <= self.high]
+        rows = torch.tensor([*range(len(x)), *guided])
+        labels = label[rows]
+        labels[len(x) :] = self.null
+        answers = self.denoiser(x[rows], sigma[rows], labels)
+        found = list(answers[: len(x)])
+        for g, i in enumerate(guided):
+            found[i] = (1 - scales[i]) * answers[len(x) + g] + scales[i] * found[i]
+        return torch.stack(found)
 
 
-def guide(denoiser, x, sigma, label, scale, null, low=0.0, high=math.inf):
-    ends = [torch.as_tensor(end, dtype=torch.float64).expand(len(x)).tolist() for end in (low, high)]
-    levels_of, scales = sigma.tolist(), scale.tolist()
-    guided = [i for i in range(len(x)) if scales[i] != 1 and ends[0][i] <= levels_of[i] <= ends[1][i]]
-    rows = torch.tensor([*range(len(x)), *guided])
-    labels = label[rows]
-    labels[len(x) :] = null
-    answers = denoiser(x[rows], sigma[rows], labels)
-    found = list(answers[: len(x)])
-    for i, without in zip(guided, answers[len(x) :], strict=True):
-        found[i] = (1 - scales[i]) * without + scales[i] * found[i]
-    return torch.stack(found)
-
-
-def drawn(request):
+def steps_of(request):
+    """Steps of one request: yields what to denoise, is sent the answer."""
     x = request.noise * float(request.grid[0])
     for sigma, sigma_next in pairwise(request.grid.tolist()):
         denoised = yield x, sigma, request
@@ -87,22 +79,21 @@ def drawn(request):
     yield x, None, request
 
 
-def serve(denoiser, requests, null, slots):
+def serve(denoise, requests, slots):
     images, running, waiting = {}, {}, list(enumerate(requests))
     while waiting or running:
         for number, request in waiting[: slots - len(running)]:
-            walk = drawn(request)
-            running[number] = (walk, next(walk))
+            steps = steps_of(request)
+            running[number] = (steps, next(steps))
         waiting = [one for one in waiting if one[0] not in running]
-        asked = [question for _, question in running.values()]
-        x, sigma, who = zip(*asked, strict=True)
-        numbers = torch.tensor([(one.scale, one.low, one.high) for one in who], dtype=torch.float64)
-        label, sigma = torch.tensor([one.label for one in who]), torch.tensor(sigma, dtype=torch.float64)
-        answers = guide(denoiser, torch.stack(x), sigma, label, numbers[:, 0], null, numbers[:, 1], numbers[:, 2])
-        for (number, (walk, _)), answer in zip(list(running.items()), answers, strict=True):
-            question = walk.send(answer)
-            running[number] = (walk, question)
-            if question[1] is None:
-                images[number] = question[0]
+        x, sigma, each = zip(*[wanted for _, wanted in running.values()], strict=True)
+        scales = [request.scale_at(level) for request, level in zip(each, sigma, strict=True)]
+        numbers = torch.tensor([sigma, scales], dtype=torch.float64)
+        answers = denoise(torch.stack(x), numbers[0], torch.tensor([one.label for one in each]), numbers[1])
+        for (number, (steps, _)), answer in zip(list(running.items()), answers, strict=True):
+            wanted = steps.send(answer)
+            running[number] = (steps, wanted)
+            if wanted[1] is None:
+                images[number] = wanted[0]
                 del running[number]
     return [images[number] for number in range(len(requests))]
