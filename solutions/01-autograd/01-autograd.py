@@ -1,43 +1,64 @@
 # %% [markdown]
 # # Lab 01 · Autograd: build the engine
 #
-# Every framework that trains a neural network stands on one idea: remember what was computed, then walk back over it
-# and multiply local derivatives. You will write that engine yourself, from a single multiplication to a classifier of
-# handwritten digits, and then make it fit into a fraction of the memory.
+# GPT-2 small has 124 million parameters, and training it needs the derivative of the loss by every one of them. You
+# could nudge one parameter at a time and run the model again: at 10 ms a run, one training step would take two weeks.
+# Reverse-mode automatic differentiation gets all 124 million derivatives from *one* pass backward through the
+# computation, for about twice the work of the forward pass. The price is memory. In this lab you write that engine,
+# from a single multiplication to a trained classifier, and then bring its memory down.
+#
+# ```text
+#   forward: compute, and record where         backward: each edge multiplies the gradient that
+#   each result came from                      arrives by a derivative; gradients add up where they meet
+#
+#   a = 2 ──┐                                  a.grad = b + 1 ◄── g·b ──┐
+#           ├── c = a·b ──┐                        ▲                    ├── g ◄──┐
+#   b = -3 ─┘             ├── L = c + a        b.grad = a ◄───── g·a ──┘        ├── g = 1
+#   a ────────────────────┘                        └── (the second use of a) g ◄─┘
+# ```
 #
 # **You will build**
 #
-# 1. a scalar engine: numbers that remember where they came from, and a backward pass that no graph is too deep for;
-# 2. a tensor engine: broadcasting, matrix products, reductions, indexing, a cross-entropy that never overflows;
-# 3. a classifier that reads digits with at least 95 % test accuracy, trained by your engine alone;
-# 4. activation checkpointing: the same gradients under a byte budget, for one extra forward pass.
+# - **Part 1, the engine** (about 150 minutes)
+#   1. numbers that remember where they came from (`25 min`);
+#   2. the backward pass, for graphs of any depth (`35 min`);
+#   3. the backward pass through broadcasting (`25 min`);
+#   4. tensors: elementwise operations and matrix products (`35 min`);
+#   5. sums, shapes and indexing (`30 min`). Then your engine fits a curve.
+# - **Part 2, training and memory** (about 120 minutes)
+#   6. a cross-entropy that never overflows (`30 min`);
+#   7. a classifier that reads handwritten digits with 95 % test accuracy (`45 min`);
+#   8. activation checkpointing: the same gradients in a fraction of the memory (`45 min`).
+#
+# Each part is complete in itself, so the end of Part 1 is a good place for a break of a day.
 #
 # **At the end you can answer**
 #
-# - Why does one backward pass give *all* derivatives, and what does it cost beside the forward pass?
-# - Why does a gradient add up where a value is used twice, and why must a bias's gradient be summed over the batch?
-# - How many FLOPs does one training step take, and how many bytes does its graph hold, before anything has run?
-# - Why is the square root of the depth the magic number of checkpointing?
+# - Why does one backward pass give *all* derivatives, and what does it cost?
+# - Why do gradients add up where a value is used twice, and what has a bias to do with it?
+# - How many FLOPs does a training step take, and how many bytes does its graph hold, before anything has run?
 #
-# **Time:** about 270 minutes (each task says its share). **Points:** 100. **You need:** Python, NumPy-style arrays, the
-# chain rule, matrix products. No lab comes before this one; chapter 02, *Automatic differentiation*, gives the
-# background.
+# **Time:** about 270 minutes. **Points:** 100. **You need:** Python, arrays as in NumPy or PyTorch, the chain rule and
+# matrix products. This is the first lab: nothing comes before it. Background:
+# chapter 02, *Automatic differentiation*.
 #
-# **Readings it leans on:** *karpathy/micrograd* (`micrograd`), *CSC321 Lecture 10: Automatic Differentiation*
-# (`grosse-autodiff`), *Computing Neural Network Gradients* (`clark-gradient-notes`), *Training Deep Nets with Sublinear
-# Memory Cost* (`chen2016sublinear`), *Overview of PyTorch Autograd Engine* (`pytorch-autograd-overview`).
+# **Readings:** *karpathy/micrograd* (`micrograd`), *CSC321 Lecture 10: Automatic Differentiation* (`grosse-autodiff`),
+# *Computing Neural Network Gradients* (`clark-gradient-notes`), *Training Deep Nets with Sublinear Memory Cost*
+# (`chen2016sublinear`), *Overview of PyTorch Autograd Engine* (`pytorch-autograd-overview`).
 #
-# **How it works.** Put your code in place of each line that raises `NotImplementedError`, run the cell, then run the
-# `check` cell below it: it says at once what was wrong, what it got, what it expected, and gives a hint. Cells that
-# begin with `#| export` make up your engine, the module that is graded and that later labs run on. Scratch cells
-# anywhere else are yours. Grading runs the same checks with other numbers and a few more cases.
+# **How it works.** Replace each line that raises `NotImplementedError` by your code and run the cell. Paste the
+# example into a new cell to see whether your code does what the text says. Then run the `check` cell below: it says
+# what was wrong, what came back, what was expected, and gives a hint. After a restart of the kernel, run all cells
+# from the top (*Run → Run All Above Selected Cell*). Cells that start with `#| export` are what is graded, with the
+# same checks on other numbers; cells that you add are yours. Names and signatures are those of the course's own
+# engine, `mlsys_lab.autograd`, wherever it has the same function.
 
 # %%
 import torch
 
 from mlsys_lab.checks import lab
 
-torch.set_num_threads(1)  # products as small as these take longer to share out than to compute
+torch.set_num_threads(1)  # matrix products this small are faster on one thread
 check = lab("autograd")
 
 # %%
@@ -51,40 +72,64 @@ from typing import Any
 import torch
 
 # %% [markdown]
+# ## Part 1 · The engine
+#
 # ## Task 1 · A number that remembers
 #
 # *About 25 minutes.*
 #
-# A **computation graph** has one node for each number that was ever computed. A node keeps its value, and one **edge**
-# for each operand it was made from. Going back, the edge has a job: it takes the gradient that has arrived at the node
-# and says how much of it belongs to the operand. For $z = f(x, y)$ and a final result $L$, the chain rule gives
+# **Goal.** A **computation graph** has a node for every number that was computed. Write operations that return not
+# only their result, but also an **edge** to each operand, which knows what to do with a gradient on the way back.
 #
-# $$\frac{\partial L}{\partial x} \mathrel{+}= \frac{\partial L}{\partial z}\cdot\frac{\partial f}{\partial x}, \qquad
-#   \frac{\partial L}{\partial y} \mathrel{+}= \frac{\partial L}{\partial z}\cdot\frac{\partial f}{\partial y}.$$
+# Say $z = f(a, b)$ is computed on the way to a final result $L$, and $g = \partial L/\partial z$ has arrived at $z$.
+# By the chain rule the operand $a$ gets $g \cdot \partial f/\partial a$ of it. The edge to $a$ is the pair
+# `(a, vjp)`, where `vjp(g)` returns this product. (VJP stands for vector-Jacobian product, which is what it becomes
+# once values are arrays.) `__add__` below is written out: both derivatives are 1, so each vjp returns `g` itself.
 #
-# So an edge is a pair `(operand, vjp)`, and `vjp(g)` returns $g \cdot \partial f/\partial x$. (The name stands for
-# vector-Jacobian product, which is what it becomes once values are arrays.) Addition is written out for you: forward
-# and backward stand side by side, in one line. Its edges are a tuple of pairs; with one operand that is
-# `((self, vjp),)`, and the comma counts. Where a derivative is 0, the edge stays: its operand is to hear of it. Write
-# the other five in the same way:
+# **Interface.** Each operation returns `Value(result, edges, op)`. `edges` is a tuple of pairs, one pair for each
+# operand. With one operand that is `((self, vjp),)`: mind the comma.
 #
-# | operation | value | derivative |
-# |---|---|---|
-# | `a * b` | $ab$ | $b$ and $a$ |
-# | `a ** p`, $p$ a plain number | $a^p$ | $p\,a^{p-1}$; $0$ if $p = 0$, at $a = 0$ too |
-# | `a.exp()` | $e^a$ | $e^a$ |
-# | `a.tanh()` | $\tanh a$ | $1 - \tanh^2 a$ |
-# | `a.relu()` | $\max(a, 0)$ | $1$ where $a > 0$, else $0$ |
+# | operation | result |
+# |---|---|
+# | `a * b` | $ab$ |
+# | `a ** exponent`, where the exponent is a plain number | $a^p$ |
+# | `a.exp()` | $e^a$ |
+# | `a.tanh()` | $\tanh a = (e^a - e^{-a})/(e^a + e^{-a})$ |
+# | `a.relu()` | $\max(a, 0)$ |
 #
-# Two things to mind. Nothing may overflow where value and slope are finite: `tanh` of 1000 is 1. Infinities are numbers
-# too: `relu` of $-\infty$ is 0, and a product will not do, since $0\cdot\infty$ is NaN. (Where there is no answer,
-# Python says so, and that is right: `exp` of 1000 raises `OverflowError`, $0^{-1}$ `ZeroDivisionError`.) And a `vjp`
-# should use plain numbers of the forward pass, never the node that it belongs to: node → edge → vjp → node would be a
-# ring, and Python frees a ring late. With scalars nobody notices. With tensors it is the memory you have not got
-# (Task 8).
+# **Example**
 #
-# **Size:** about 2 lines each. **Cost:** each edge does a constant amount of work, so a backward pass over the whole
-# graph costs a small constant times the forward pass, however many inputs there are.
+# ```python
+# a, b = Value(2.0), Value(-3.0)
+# product = a * b
+# product.data  # → -6.0
+# [vjp(10.0) for operand, vjp in product.edges]  # → [-30.0, 20.0]
+# power = a**3
+# power.data, power.edges[0][1](10.0)  # → (8.0, 120.0)
+# [Value(x).relu().data for x in (-2.0, 0.0, 2.0)]  # → [0.0, 0.0, 2.0]
+# Value(0.0).tanh().edges[0][1](10.0)  # → 10.0
+# ```
+#
+# **Requirements**
+#
+# - Find the derivatives yourself. That of tanh can be written with $\tanh a$ alone, which you have already computed.
+# - The derivative of relu at 0 counts as 0, and so does that of $a^0$ everywhere, at $a = 0$ too.
+# - An edge stays even where the derivative is 0.
+# - `tanh(1000)` is 1: use functions of `math` that do not overflow on the way to a finite result.
+# - A vjp uses plain numbers of the forward pass (`self.data`, the result), never the node that it belongs to.
+#
+# **Size:** about 2 lines each.
+#
+# <details><summary>Details</summary>
+#
+# - Derivative of tanh: with $u = e^a - e^{-a}$ and $v = e^a + e^{-a}$, the quotient rule gives
+#   $(u'v - uv')/v^2 = (v^2 - u^2)/v^2$. What is $u^2/v^2$?
+# - Infinities are numbers too: `relu` of $-\infty$ is 0. A product with 0 will not do, because $-\infty \cdot 0$ is
+#   NaN.
+# - Why a vjp must not use its own node: node → edge → vjp → node is a reference cycle, and Python frees a cycle late.
+#   With scalars you would not notice. With tensors it keeps memory that you want back (Task 8).
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-1-value"}
@@ -93,11 +138,13 @@ class Value:
     """One number in a computation graph.
 
     data    the number
-    grad    d(result) / d(this number), added up by `backward`; 0.0 at first
-    edges   one pair (operand, vjp) for each use of an operand; none for an input
+    grad    derivative of the final result by this number, added up by `backward`
+    edges   a pair (operand, vjp) for each use of an operand; none for an input
     """
 
-    def __init__(self, data: float, edges: tuple = (), op: str = "", label: str = "") -> None:
+    def __init__(
+        self, data: float, edges: tuple = (), op: str = "", label: str = ""
+    ) -> None:
         self.data = float(data)
         self.grad = 0.0
         self.edges = edges
@@ -105,20 +152,22 @@ class Value:
         self.label = label
 
     def __repr__(self) -> str:
-        return f"Value({self.label + '=' if self.label else ''}{self.data:.6g}, grad={self.grad:.6g})"
+        name = f"{self.label}=" if self.label else ""
+        return f"Value({name}{self.data:.6g}, grad={self.grad:.6g})"
 
     def accumulate(self, grad: float) -> None:
         """Add a gradient that has arrived."""
         self.grad += grad
 
     def backward(self) -> None:
-        """Task 2 gives this its meaning."""
+        """Compute the derivatives of this number by every node it was made from."""
         backward(self, 1.0)
 
     def __add__(self, other: "Value | float") -> "Value":
-        """self + other: the gradient passes on to both, unchanged."""
+        """self + other: both operands get the gradient as it is."""
         other = as_value(other)
-        return Value(self.data + other.data, ((self, lambda g: g), (other, lambda g: g)), "+")
+        edges = ((self, lambda g: g), (other, lambda g: g))
+        return Value(self.data + other.data, edges, "+")
 
     def __mul__(self, other: "Value | float") -> "Value":
         """self · other. About 2 lines."""
@@ -128,35 +177,35 @@ class Value:
         return Value(a * b, ((self, lambda g: g * b), (other, lambda g: g * a)), "*")
         ### END SOLUTION
 
-    def __pow__(self, power: float) -> "Value":
-        """self to a power that is a plain number. About 2 lines."""
+    def __pow__(self, exponent: float) -> "Value":
+        """self to the power of a plain number. About 2 lines."""
         ### BEGIN SOLUTION
-        slope = power * self.data ** (power - 1) if power else 0.0
-        return Value(self.data**power, ((self, lambda g: g * slope),), f"**{power:g}")
+        slope = exponent * self.data ** (exponent - 1) if exponent else 0.0
+        return Value(self.data**exponent, ((self, lambda g: g * slope),), "**")
         ### END SOLUTION
 
     def exp(self) -> "Value":
         """e to the power of self. About 2 lines."""
         ### BEGIN SOLUTION
-        value = math.exp(self.data)
-        return Value(value, ((self, lambda g: g * value),), "exp")
+        result = math.exp(self.data)
+        return Value(result, ((self, lambda g: g * result),), "exp")
         ### END SOLUTION
 
     def tanh(self) -> "Value":
         """Hyperbolic tangent. About 2 lines."""
         ### BEGIN SOLUTION
-        value = math.tanh(self.data)
-        return Value(value, ((self, lambda g: g * (1 - value**2)),), "tanh")
+        result = math.tanh(self.data)
+        return Value(result, ((self, lambda g: g * (1 - result**2)),), "tanh")
         ### END SOLUTION
 
     def relu(self) -> "Value":
-        """max(self, 0), with slope 0 at 0. About 2 lines."""
+        """max(self, 0). About 2 lines."""
         ### BEGIN SOLUTION
         slope = 1.0 if self.data > 0 else 0.0
         return Value(max(self.data, 0.0), ((self, lambda g: g * slope),), "relu")
         ### END SOLUTION
 
-    # Everything else is made of those.
+    # The remaining operators are made of these.
     def __neg__(self) -> "Value":
         return self * -1.0
 
@@ -180,7 +229,7 @@ class Value:
 
 
 def as_value(x: "Value | float") -> Value:
-    """A plain number becomes an input of the graph."""
+    """Make a plain number an input of the graph; leave a Value as it is."""
     return x if isinstance(x, Value) else Value(x)
 
 
@@ -191,35 +240,67 @@ check("value_arithmetic")
 check("value_functions")
 
 # %% [markdown]
-# ## Task 2 · Walk back
+# ## Task 2 · The backward pass
 #
 # *About 35 minutes.*
 #
-# The graph for $e = ab + a$ uses $a$ twice. Its gradient is the sum over both ways back:
-# $\partial e/\partial a = b + 1$. A node may pass its gradient on only when *every* gradient it will ever get has
-# arrived. An order in which each node stands after all of its operands (a **topological order**) makes that easy: walk
-# it from the end.
+# **Goal.** Start with the gradient at the end of the graph, apply the vjp of every edge, and give each node the sum
+# of all gradients that arrive. In $L = ab + a$ the number $a$ is used twice, and both uses count:
+# $\partial L/\partial a = b + 1$.
 #
-# **2a.** `topological_order(root)`: a list of every node that `root` depends on, each once, operands before results,
-# `root` last. Two traps, both seen in real engines: a recursive search dies at a depth of about a thousand, and a
-# search that does not remember where it has been needs $2^n$ steps for $n$ doublings `x = x + x`. Use a stack of your
-# own and a set.
+# A node may pass its gradient on only when *everything* that will ever arrive at it has arrived. An order in which
+# every node comes after all of its operands (a **topological order**) makes this easy: go through it from its end.
 #
-# **2b.** `backward(root, seed)`: add $\partial\,\mathrm{root}/\partial\,\mathrm{node} \cdot \mathrm{seed}$ to every
-# node, by calling `node.accumulate(...)`, with a 0 too. Keep the gradients that are still travelling in a dictionary of
-# this call: a pass that ended in an error leaves nothing to the next one then, nor a pass within a pass (Task 8). If
-# they travelled in `node.grad` itself, a second `backward` would pass the first one's gradients on again.
-# Use only `edges` and `accumulate`, once for each node: the same lines will then run your tensors in Task 4. Two habits
-# pay off there. Write `a = a + b`, not `a += b`, because `+=` changes an array in place, and somebody else may hold the
-# same array. And take a gradient out (`pop`) once it is passed on: whatever you still hold counts in Task 8.
+# **Interface**
 #
-# **Size:** about 10 lines and about 8 lines. **Cost:** one visit per node and one `vjp` per edge.
+# | | returns | does |
+# |---|---|---|
+# | `topological_order(root)` | list | all nodes that `root` depends on, once each, operands first and `root` last |
+# | `backward(root, grad)` | – | calls `node.accumulate(…)` once for each of them, with all of the node's gradient |
+#
+# `grad` is the gradient at `root`: 1.0 if you want derivatives of `root` itself. Of a node, use `edges` and
+# `accumulate` only. Then the same lines will run your tensors in Task 4, where gradients are arrays.
+#
+# **Example**
+#
+# ```python
+# a, b = Value(2.0), Value(-3.0)
+# result = a + b
+# [node is result for node in topological_order(result)]  # → [False, False, True]
+# len(topological_order(a + a))  # → 2
+# loss = a * b + a
+# backward(loss, 1.0)
+# a.grad, b.grad, loss.grad  # → (-2.0, 2.0, 1.0)
+# backward(loss, 10.0)
+# a.grad  # → -22.0
+# ```
+#
+# (The last line is $-2 + 10 \cdot (-2)$: a second pass adds its gradients to those of the first.)
+#
+# **Requirements**
+#
+# - No recursion: Python stops at a depth of about a thousand calls, and networks are deeper. Use a list as your stack.
+# - Each node is visited once. `x = x + x`, sixty times over, has $2^{60}$ paths back to the start but only 61 nodes.
+# - Gradients on their way live in a dictionary of this call, not in `node.grad`: otherwise a second `backward` would
+#   pass the first one's gradients on again.
+# - Add with `a = a + b`, never `a += b`. For arrays, `+=` changes the array in place, and another node may hold it.
+# - `pop` a gradient from the dictionary once it is passed on, so that its memory can be freed.
+#
+# **Size:** about 10 lines and about 8 lines.
+#
+# <details><summary>Details</summary>
+#
+# - One way to a topological order: push the root on the stack. A node that comes off for the first time goes back
+#   with a mark, and its operands go on top of it. When a marked node comes off, all of its operands are in the list.
+# - A gradient of 0 is passed on and accumulated like any other.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-2-backward"}
 #| export
 def topological_order(root: Any) -> list:
-    """Every node that root depends on, each once, operands before results; root comes last. About 10 lines."""
+    """List the nodes that root depends on, operands before results. About 10 lines."""
     ### BEGIN SOLUTION
     order, seen, stack = [], set(), [(root, False)]
     while stack:
@@ -234,19 +315,19 @@ def topological_order(root: Any) -> list:
     ### END SOLUTION
 
 
-def backward(root: Any, seed: Any) -> None:
-    """Call node.accumulate(seed · d root / d node) once for root and every node that it depends on. About 8 lines.
+def backward(root: Any, grad: Any) -> None:
+    """Accumulate in every node its gradient, given that of root. About 8 lines.
 
-    seed is what arrives at root: a number for a Value, from Task 4 on a torch.Tensor of root's shape.
+    grad is a float for a Value, and from Task 4 on a torch.Tensor of root's shape.
     """
     ### BEGIN SOLUTION
-    travelling = {root: seed}
+    grads = {root: grad}
     for node in reversed(topological_order(root)):
-        grad = travelling.pop(node)
+        grad = grads.pop(node)
         node.accumulate(grad)
         for operand, vjp in node.edges:
-            share = vjp(grad)
-            travelling[operand] = travelling[operand] + share if operand in travelling else share
+            arrived = vjp(grad)
+            grads[operand] = grads[operand] + arrived if operand in grads else arrived
     ### END SOLUTION
 
 
@@ -260,7 +341,7 @@ check("backward_reuse")
 check("backward_deep")
 
 # %% [markdown]
-# **See it.** This is your graph, walked in your order. Step through it, and say at each step which number comes next.
+# **See it.** This is your graph, in your order. Step through it, and say at each step which number comes next.
 
 # %%
 from mlsys_lab.widgets import BackwardGraph, show
@@ -291,43 +372,59 @@ e.backward()
 BackwardGraph(graph=picture(e))
 
 # %% [markdown]
+# One pass has filled in the gradient of *every* node, and each edge did one multiplication. This is why the cost of a
+# backward pass does not grow with the number of inputs.
+#
 # ## Task 3 · The backward pass through broadcasting
 #
 # *About 25 minutes.*
 #
-# From here on a node holds an array. Its `data` is a `torch.Tensor`, but only as storage: the derivatives are yours,
-# and the checks run with torch's own autograd switched off.
+# **Goal.** From here on a node holds an array. Broadcasting is the one new thing that arrays bring to the chain rule:
+# it uses an element many times, so the element gets the *sum* of many gradients.
 #
-# Broadcasting is the one thing that arrays add to the chain rule. In `logits + bias` with shapes (64, 10) and (10,),
-# each bias is *used* 64 times. What is used many times gets the sum of many gradients. In general, broadcasting copies,
-# and the adjoint of copying is summing: for every $x$ and every $g$ of the broadcast shape,
+# Take `logits + bias` with shapes (64, 10) and (10,). Each bias is used 64 times. The gradient that arrives has shape
+# (64, 10), and the gradient of the bias is its sum over the 64 rows.
 #
-# $$\langle \mathrm{broadcast}(x),\, g\rangle = \langle x,\, \mathrm{unbroadcast}(g)\rangle .$$
-#
-# **Predict first.** Write your guess into the next cell before you write any code: an array of shape (3, 1) is
-# multiplied by one of shape (2, 3, 4). How many numbers are added up for *each* entry of the first one's gradient?
+# **Predict first.** An array of shape (3, 1) is multiplied by an array of shape (2, 3, 4). How many numbers are added
+# up for *each* element of the first one's gradient? Write your number here; you will measure it below.
 
 # %%
-guess = None  # your number
-
-if guess is None:
-    print("Write a number first, then go on.")
-else:
-    copies = torch.ones(3, 1).expand(2, 3, 4).numel() // 3
-    hint = f"Not {guess}: count the positions of (2, 3, 4) that read the same entry of (3, 1)."
-    print("Right." if guess == copies else hint)
+guess = None  # numbers added up for each element
 
 # %% [markdown]
-# **Write** `unbroadcast(grad, shape)`: sum away the axes that broadcasting put in front, and sum (keeping the axis)
-# where an axis of size 1 was stretched. A shape that was not broadcast comes back as it is.
+# **Interface.** `unbroadcast(grad, shape)` takes a gradient and the shape of an operand, which broadcasts to the shape
+# of `grad`. It returns the gradient of the operand: a tensor of shape `shape`.
 #
-# **Size:** about 6 lines. **Cost:** one addition per element of `grad`.
+# **Example**
+#
+# ```python
+# grad = torch.tensor([[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]])
+# unbroadcast(grad, (3,)).tolist()  # → [11.0, 22.0, 33.0]
+# unbroadcast(grad, (2, 1)).tolist()  # → [[6.0], [60.0]]
+# unbroadcast(grad, ()).item()  # → 66.0
+# unbroadcast(grad, (2, 3)).tolist() == grad.tolist()  # → True
+# ```
+#
+# **Requirements**
+#
+# - Sum over the axes that broadcasting has put in front, and over axes of size 1 that it has stretched.
+# - Shapes may have any number of axes, none included; sizes may be 0.
+#
+# **Size:** about 6 lines.
+#
+# <details><summary>Details</summary>
+#
+# - Write both shapes below each other, aligned at the right: `(2, 3, 4)` above `(3, 1)`. Which axes are missing, and
+#   which were stretched?
+# - `grad.sum(axis, keepdim=True)` leaves an axis of size 1 in place. `grad.sum(dim=())` sums over *everything*.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-3-unbroadcast"}
 #| export
 def unbroadcast(grad: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """Sum grad, whose shape `shape` broadcasts to, back down to `shape`. About 6 lines."""
+    """Sum a gradient down to the shape that was broadcast. About 6 lines."""
     ### BEGIN SOLUTION
     while grad.ndim > len(shape):
         grad = grad.sum(0)
@@ -341,39 +438,54 @@ def unbroadcast(grad: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
 # %% nbgrader={"grade": true, "grade_id": "unbroadcast"}
 check("unbroadcast")
 
+# %%
+added_up = unbroadcast(torch.ones(2, 3, 4), (3, 1))
+check.predict(guess, added_up[0].item(), "numbers for each element", within=0)
+
 # %% [markdown]
-# ## Task 4 · Tensors: elementwise and matrix products
+# A gradient of ones counts: every element of shape (3, 1) is read by all positions along the two axes that were added
+# or stretched, of sizes 2 and 4. Broadcasting copies, and the backward pass of copying is summing.
+#
+# ## Task 4 · Tensors: elementwise operations and matrix products
 #
 # *About 35 minutes.*
 #
-# The class below is only notation: it turns `x * y` into `mul(x, y)`. The mathematics stands in functions outside of
-# it, and you write them. Read `node`: it drops the edges to operands that want no gradient, so no work is ever done for
-# them, and inside `no_grad()` it keeps none at all. Only inputs (tensors without edges) keep a `.grad`.
+# **Goal.** Turn the scalar engine into a tensor engine: the same edges, now with arrays on them.
+#
+# The class `Tensor` is given. It is notation only: `a * b` calls `mul(a, b)`, which you write. Its `data` is a
+# `torch.Tensor` that serves as storage. The derivatives are yours: the checks switch torch's own autograd off.
+# Look at two things in the cell below. `record` makes the result of an operation and drops the edges to operands that
+# need no gradient, so that no work is done for them; inside `no_grad()` it keeps no edge at all. And `add`, `pow` and
+# `permute` are complete operations to learn from.
 
 
 # %%
 #| export
 class Tensor:
-    """An array in a computation graph; `data` is a torch.Tensor of floats, used as storage only.
+    """An array in a computation graph; `data` is a torch.Tensor of floats.
 
-    grad           a torch.Tensor like data, added up by `backward`; None before. Only inputs that require one keep it.
-    requires_grad  whether anything is to flow back to here
-    edges          one pair (operand, vjp) for each use of an operand; vjp maps this tensor's gradient (a torch.Tensor
-                   of this shape) to that use's share of the operand's gradient (of the operand's shape)
+    grad           a torch.Tensor like data, added up by `backward`; None before that,
+                   and in results of operations
+    requires_grad  whether gradients flow to here
+    edges          a pair (operand, vjp) for each use of an operand; vjp maps a gradient
+                   of this tensor's shape to one of the operand's shape
     """
 
     recording = True
 
-    def __init__(self, data: Any, requires_grad: bool = False, edges: tuple = (), op: str = "") -> None:
+    def __init__(
+        self, data: Any, requires_grad: bool = False, edges: tuple = (), op: str = ""
+    ) -> None:
         data = torch.as_tensor(data)
-        self.data = data if data.is_floating_point() else data.to(torch.get_default_dtype())
+        is_float = data.is_floating_point()
+        self.data = data if is_float else data.to(torch.get_default_dtype())
         self.requires_grad = requires_grad
         self.grad: torch.Tensor | None = None
         self.edges = edges
         self.op = op
 
     def __repr__(self) -> str:
-        return f"Tensor(shape={self.shape}, dtype={self.dtype}, op={self.op or 'input'})"
+        return f"Tensor(shape={self.shape}, dtype={self.dtype}, op={self.op or None})"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -393,7 +505,7 @@ class Tensor:
 
     @property
     def T(self) -> "Tensor":
-        return permute(self, (*range(self.ndim - 2), -1, -2))
+        return permute(self, *range(self.ndim - 2), -1, -2)
 
     def item(self) -> float:
         return self.data.item()
@@ -402,14 +514,14 @@ class Tensor:
         return Tensor(self.data)
 
     def accumulate(self, grad: torch.Tensor) -> None:
-        """Add a gradient that has arrived, if this is an input that wants one."""
+        """Add a gradient that has arrived, if this is an input that requires one."""
         if self.requires_grad and not self.edges:
             self.grad = grad.clone() if self.grad is None else self.grad + grad
 
     def backward(self, grad: torch.Tensor | None = None) -> None:
-        """Gradients with respect to every input that requires one; `grad` is needed unless this is a single number."""
+        """Accumulate gradients in all inputs; only a single number needs no `grad`."""
         if grad is None and self.data.numel() != 1:
-            raise ValueError(f"backward starts from a single number: got shape {self.shape}; help: sum first")
+            raise ValueError(f"backward() of shape {self.shape}: sum it first")
         backward(self, torch.ones_like(self.data) if grad is None else grad)
 
     def __add__(self, other: Any) -> "Tensor":
@@ -421,8 +533,8 @@ class Tensor:
     def __matmul__(self, other: "Tensor") -> "Tensor":
         return matmul(self, other)
 
-    def __pow__(self, power: float) -> "Tensor":
-        return power_of(self, power)
+    def __pow__(self, exponent: float) -> "Tensor":
+        return pow(self, exponent)
 
     def __neg__(self) -> "Tensor":
         return self * -1.0
@@ -445,8 +557,8 @@ class Tensor:
     def __rtruediv__(self, other: Any) -> "Tensor":
         return as_tensor(other, self) / self
 
-    def __getitem__(self, key: Any) -> "Tensor":
-        return index(self, key)
+    def __getitem__(self, index: Any) -> "Tensor":
+        return getitem(self, index)
 
     def exp(self) -> "Tensor":
         return exp(self)
@@ -460,34 +572,41 @@ class Tensor:
     def relu(self) -> "Tensor":
         return relu(self)
 
-    def sum(self, axis: "int | tuple[int, ...] | None" = None, keepdims: bool = False) -> "Tensor":
+    def sum(
+        self, axis: "int | tuple[int, ...] | None" = None, keepdims: bool = False
+    ) -> "Tensor":
         return reduce_sum(self, axis, keepdims)
 
-    def mean(self, axis: "int | tuple[int, ...] | None" = None, keepdims: bool = False) -> "Tensor":
+    def mean(
+        self, axis: "int | tuple[int, ...] | None" = None, keepdims: bool = False
+    ) -> "Tensor":
         total = reduce_sum(self, axis, keepdims)
         return total * (total.data.numel() / self.data.numel())
 
     def reshape(self, *shape: int) -> "Tensor":
-        return reshape(self, shape)
+        return reshape(self, *shape)
 
     def permute(self, *axes: int) -> "Tensor":
-        return permute(self, axes)
+        return permute(self, *axes)
 
 
 def as_tensor(x: Any, like: Tensor) -> Tensor:
-    """A plain number or array becomes an input that wants no gradient, of the dtype and on the device of `like`."""
-    return x if isinstance(x, Tensor) else Tensor(torch.as_tensor(x, dtype=like.dtype, device=like.device))
+    """Make a number or array a Tensor of the dtype of `like`, without a gradient."""
+    if isinstance(x, Tensor):
+        return x
+    return Tensor(torch.as_tensor(x, dtype=like.dtype, device=like.device))
 
 
-def node(data: torch.Tensor, op: str, *edges: tuple[Tensor, Callable]) -> Tensor:
-    """The result of an operation, with those edges that lead to operands which want a gradient."""
-    live = tuple(edge for edge in edges if edge[0].requires_grad) if Tensor.recording else ()
+def record(data: torch.Tensor, *edges: tuple[Tensor, Callable], op: str = "") -> Tensor:
+    """Make the result of an operation, with the edges to operands that need a gradient."""
+    live = tuple(edge for edge in edges if edge[0].requires_grad)
+    live = live if Tensor.recording else ()
     return Tensor(data, requires_grad=bool(live), edges=live, op=op)
 
 
 @contextlib.contextmanager
 def set_grad_enabled(mode: bool) -> Iterator[None]:
-    """Remember what is computed, or do not; afterwards as before."""
+    """Record operations inside a `with` block, or do not; afterwards as before."""
     before, Tensor.recording = Tensor.recording, mode
     try:
         yield
@@ -496,106 +615,136 @@ def set_grad_enabled(mode: bool) -> Iterator[None]:
 
 
 def no_grad() -> contextlib.AbstractContextManager[None]:
-    """Compute without remembering."""
+    """Compute without recording."""
     return set_grad_enabled(False)
 
 
 def enable_grad() -> contextlib.AbstractContextManager[None]:
-    """Remember what is computed, inside `no_grad()` too."""
+    """Record operations, inside `no_grad()` too."""
     return set_grad_enabled(True)
 
 
-def add(x: Tensor, y: Tensor) -> Tensor:
-    """x + y, broadcast. An example of an operation of two operands."""
-    return node(x.data + y.data, "+", (x, lambda g: unbroadcast(g, x.shape)), (y, lambda g: unbroadcast(g, y.shape)))
+def add(a: Tensor, b: Tensor) -> Tensor:
+    """a + b, broadcast. An example of an operation with two operands."""
+    return record(
+        a.data + b.data,
+        (a, lambda g: unbroadcast(g, a.shape)),
+        (b, lambda g: unbroadcast(g, b.shape)),
+        op="+",
+    )
 
 
-def power_of(x: Tensor, power: float) -> Tensor:
-    """x ** power, elementwise, for a plain number. An example of an operation of one operand."""
-    lower = power - 1 if power else 0  # the slope of x⁰ is 0, at x = 0 too: 0 · 0⁻¹ would be NaN
-    return node(x.data**power, f"**{power:g}", (x, lambda g: g * power * x.data**lower))
+def pow(a: Tensor, b: float) -> Tensor:
+    """a to the power of a plain number. An example of an operation with one operand."""
+    lower = b - 1 if b else 0  # the slope of a⁰ is 0, at a = 0 too: 0 · 0⁻¹ is NaN
+    return record(a.data**b, (a, lambda g: g * b * a.data**lower), op=f"**{b:g}")
 
 
-def permute(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """Reorder the axes; in the backward pass, put them in their old order."""
-    axes = tuple(axis % x.ndim for axis in axes)
-    back = tuple(axes.index(axis) for axis in range(x.ndim))
-    return node(x.data.permute(axes), "permute", (x, lambda g: g.permute(back)))
+def permute(a: Tensor, *axes: int) -> Tensor:
+    """Reorder the axes; the vjp puts those of the gradient back."""
+    axes = tuple(axis % a.ndim for axis in axes)
+    inverse = tuple(axes.index(axis) for axis in range(a.ndim))
+    return record(a.data.permute(axes), (a, lambda g: g.permute(inverse)), op="permute")
 
 
 # %% [markdown]
-# **Write** `mul`, `exp`, `log`, `tanh`, `relu` and `matmul`. Each returns `node(result, name, (operand, vjp), …)` like
-# the examples above: one pair after the other, and no tuple around them. `x.data` and `g` are `torch.Tensor`s, and
-# again no vjp may use the node that it belongs to. Results and gradients keep the dtype of what they are made from,
-# half and double precision too. Values are those of mathematics at infinities too: `relu` of $-\infty$ is 0, as for a
-# `Value`, `log` of 0 is $-\infty$ and of a negative number NaN, as torch has them. And an array need not lie in one
-# piece of memory: it may be a transpose.
+# **Interface.** Each function returns `record(result, (operand, vjp), …, op=name)`. In a vjp, `g` is a `torch.Tensor`
+# of the result's shape; compute with `a.data`, which is a `torch.Tensor` too.
 #
-# For `matmul`, with $Z = XY$ and
-# $G = \partial L/\partial Z$,
+# | | returns | shapes |
+# |---|---|---|
+# | `mul(a, b)` | $ab$, elementwise | any two that broadcast |
+# | `exp(a)`, `log(a)`, `tanh(a)`, `relu(a)` | elementwise | any |
+# | `matmul(a, b)` | matrix product | (…, m, k) @ (…, k, n) → (…, m, n); the axes in front broadcast |
 #
-# $$\frac{\partial L}{\partial X} = G\,Y^{\mathsf T}, \qquad \frac{\partial L}{\partial Y} = X^{\mathsf T} G .$$
+# **Example**
 #
-# You need not remember that: the shapes leave no other choice. Both operands have at least two axes; axes in front of
-# the last two are a batch and broadcast, so a weight of shape (k, n) may meet a batch of shape (b, m, k).
+# ```python
+# a = Tensor([[1.0, -2.0], [3.0, 4.0]], requires_grad=True)
+# b = Tensor([10.0, 100.0], requires_grad=True)
+# product = a * b
+# product.data.tolist()  # → [[10.0, -200.0], [30.0, 400.0]]
+# ones = torch.ones(2, 2)
+# [vjp(ones).tolist() for _, vjp in product.edges]  # → [[[10.0, 100.0], [10.0, 100.0]], [4.0, 2.0]]
+# a.relu().edges[0][1](ones).tolist()  # → [[1.0, 0.0], [1.0, 1.0]]
+# (a @ a).data.tolist()  # → [[-5.0, -10.0], [15.0, 10.0]]
+# [vjp(ones).tolist() for _, vjp in (a @ a).edges]  # → [[[-1.0, 7.0], [-1.0, 7.0]], [[4.0, 4.0], [2.0, 2.0]]]
+# ```
 #
-# **Size:** about 2 lines each, 5 for `mul` and `matmul`. **Cost:** for (m, k) @ (k, n), $2mkn$ FLOPs forward and twice
-# that back: one product of the same size for each operand, in the vjp of its own edge. This is where "backward costs
-# twice the forward" comes from.
+# **Requirements**
+#
+# - The gradient of an operand has the operand's shape. Where operands broadcast, `unbroadcast` sees to that.
+# - For `matmul`, work out both gradients from shapes: $G = \partial L/\partial(AB)$ has shape (m, n), $A$ has (m, k)
+#   and $B$ has (k, n). There is one way to multiply $G$ with $B$ or $B^{\mathsf T}$ that gives the shape of $A$. What
+#   is left for $B$?
+# - A weight of shape (k, n) may meet a batch of shape (b, m, k): its gradient is summed over the batch.
+# - Results and gradients keep the dtype of their operands, half and double precision too.
+# - As in Task 1, no vjp uses the node that it belongs to, and none changes `g` in place.
+#
+# **Size:** about 2 lines each; 5 for `mul` and `matmul`.
+#
+# <details><summary>Details</summary>
+#
+# - `X.mT` swaps the last two axes of a `torch.Tensor` and leaves a batch in front alone.
+# - Arrays need not be contiguous: after a transpose, `view` fails where `reshape` works.
+# - Infinities: `relu` of $-\infty$ is 0, which `torch.clamp` gets right and a product with a mask does not. `log` of 0
+#   is $-\infty$, as in torch.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-4-tensor"}
 #| export
-def mul(x: Tensor, y: Tensor) -> Tensor:
-    """x · y elementwise, broadcast. About 5 lines."""
+def mul(a: Tensor, b: Tensor) -> Tensor:
+    """a · b, elementwise, broadcast. About 5 lines."""
     ### BEGIN SOLUTION
-    return node(
-        x.data * y.data,
-        "*",
-        (x, lambda g: unbroadcast(g * y.data, x.shape)),
-        (y, lambda g: unbroadcast(g * x.data, y.shape)),
+    return record(
+        a.data * b.data,
+        (a, lambda g: unbroadcast(g * b.data, a.shape)),
+        (b, lambda g: unbroadcast(g * a.data, b.shape)),
+        op="*",
     )
     ### END SOLUTION
 
 
-def exp(x: Tensor) -> Tensor:
-    """Elementwise e to the power of x. About 2 lines."""
+def exp(a: Tensor) -> Tensor:
+    """e to the power of a, elementwise. About 2 lines."""
     ### BEGIN SOLUTION
-    value = x.data.exp()
-    return node(value, "exp", (x, lambda g: g * value))
+    result = a.data.exp()
+    return record(result, (a, lambda g: g * result), op="exp")
     ### END SOLUTION
 
 
-def log(x: Tensor) -> Tensor:
-    """Elementwise natural logarithm. About 2 lines."""
+def log(a: Tensor) -> Tensor:
+    """Natural logarithm, elementwise. About 1 line."""
     ### BEGIN SOLUTION
-    return node(x.data.log(), "log", (x, lambda g: g / x.data))
+    return record(a.data.log(), (a, lambda g: g / a.data), op="log")
     ### END SOLUTION
 
 
-def tanh(x: Tensor) -> Tensor:
-    """Elementwise hyperbolic tangent. About 2 lines."""
+def tanh(a: Tensor) -> Tensor:
+    """Hyperbolic tangent, elementwise. About 2 lines."""
     ### BEGIN SOLUTION
-    value = x.data.tanh()
-    return node(value, "tanh", (x, lambda g: g * (1 - value * value)))
+    result = a.data.tanh()
+    return record(result, (a, lambda g: g * (1 - result * result)), op="tanh")
     ### END SOLUTION
 
 
-def relu(x: Tensor) -> Tensor:
-    """Elementwise max(x, 0), with slope 0 at 0. About 2 lines."""
+def relu(a: Tensor) -> Tensor:
+    """max(a, 0), elementwise. About 1 line."""
     ### BEGIN SOLUTION
-    return node(x.data.clamp(min=0), "relu", (x, lambda g: g * (x.data > 0)))
+    return record(a.data.clamp(min=0), (a, lambda g: g * (a.data > 0)), op="relu")
     ### END SOLUTION
 
 
-def matmul(x: Tensor, y: Tensor) -> Tensor:
-    """x (…, m, k) @ y (…, k, n) → (…, m, n); batch axes in front broadcast. About 5 lines."""
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """Matrix product (…, m, k) @ (…, k, n) → (…, m, n). About 5 lines."""
     ### BEGIN SOLUTION
-    return node(
-        x.data @ y.data,
-        "@",
-        (x, lambda g: unbroadcast(g @ y.data.mT, x.shape)),
-        (y, lambda g: unbroadcast(x.data.mT @ g, y.shape)),
+    return record(
+        a.data @ b.data,
+        (a, lambda g: unbroadcast(g @ b.data.mT, a.shape)),
+        (b, lambda g: unbroadcast(a.data.mT @ g, b.shape)),
+        op="@",
     )
     ### END SOLUTION
 
@@ -607,59 +756,97 @@ check("tensor_elementwise")
 check("tensor_matmul")
 
 # %% [markdown]
-# ## Task 5 · Sums, shapes and picking out
+# ## Task 5 · Sums, shapes and indexing
 #
 # *About 30 minutes.*
 #
-# These three do no arithmetic to speak of; they move numbers about, and the backward pass moves the gradients home.
+# **Goal.** These operations move numbers rather than compute; their backward pass sends each gradient back to where
+# its number came from. One of them has a trap that has caught real frameworks: an element that is used twice.
 #
-# - `reduce_sum(x, axis, keepdims)`: each summed element gets a copy of the sum's gradient. `axis` is an int (negative
-#   counts from the end), a tuple of ints (one at least), or `None` for all. With `keepdims=False` the axis is gone from
-#   the gradient: put it back before you expand.
-# - `reshape(x, shape)`: the gradient takes the old shape. One entry of `shape` may be −1.
-# - `index(x, key)`: `key` is whatever `x.data[key]` takes: ints, slices, masks, integer tensors, lists of ints, `None`,
-#   tuples of those. In the backward pass the picked positions get their gradient and all others 0. An element that was
-#   picked twice gets *both* gradients, and that is the trap: `out[key] += g` counts it once. A neat way round: index an
-#   array of positions, `torch.arange(n).reshape(x.shape)[key]` for $n$ elements, and add with `index_add_`, which does
-#   count repeats.
+# **Interface**
 #
-# **Size:** about 7, 1 and 6 lines. **Cost:** bytes, not FLOPs: the backward pass of `index` writes as many zeros as `x`
-# has elements.
+# | | returns | gradient |
+# |---|---|---|
+# | `reduce_sum(a, axis=None, keepdims=False)` | sum over an axis, several, or all | each element gets that of its sum |
+# | `reshape(a, *shape)` | the same elements in another shape | gets the old shape |
+# | `getitem(a, index)` | `a.data[index]` | goes to the elements that were picked; the others get 0 |
+#
+# (`Tensor` calls them as `a.sum(…)`, `a.reshape(…)` and `a[…]`. The first is not called `sum` here because that would
+# hide Python's own.)
+#
+# **Example**
+#
+# ```python
+# a = Tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], requires_grad=True)
+# total = a.sum(axis=1)
+# total.data.tolist()  # → [6.0, 15.0]
+# total.edges[0][1](torch.tensor([10.0, 20.0])).tolist()  # → [[10.0, 10.0, 10.0], [20.0, 20.0, 20.0]]
+# a.sum(axis=(0, -1), keepdims=True).data.tolist()  # → [[21.0]]
+# a.reshape(3, -1).shape  # → (3, 2)
+# picked = a[torch.tensor([1, 1]), 0]
+# picked.data.tolist()  # → [4.0, 4.0]
+# picked.edges[0][1](torch.tensor([10.0, 20.0])).tolist()  # → [[0.0, 0.0, 0.0], [30.0, 0.0, 0.0]]
+# ```
+#
+# (Row 1 was picked twice, so its first element gets both gradients: 10 + 20.)
+#
+# **Requirements**
+#
+# - `axis` may be negative. With `keepdims=False` the axis is missing from the gradient that arrives: put it back as an
+#   axis of size 1, then expand.
+# - `index` is anything that a `torch.Tensor` takes between brackets: ints, slices, `None`, masks, lists, integer
+#   tensors, and tuples of those.
+# - An element that is picked more than once gets the sum of its gradients. `grad[index] += g` counts only one of them.
+# - Gradients keep their dtype, and neither `a.data` nor `g` need be contiguous.
+#
+# **Size:** about 8, 2 and 6 lines.
+#
+# <details><summary>Details</summary>
+#
+# - One way for `getitem`: number the $n$ elements, `torch.arange(n).reshape(a.shape)[index]`. This says for each
+#   picked element where it came from. `index_add_` adds at such positions and counts repeats.
+# - A tuple of axes has at least one entry. A tensor without axes has a sum too.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-5-shapes"}
 #| export
-def reduce_sum(x: Tensor, axis: "int | tuple[int, ...] | None" = None, keepdims: bool = False) -> Tensor:
-    """Sum over the given axes (all when None); keepdims leaves them with size 1. About 7 lines."""
+def reduce_sum(
+    a: Tensor, axis: "int | tuple[int, ...] | None" = None, keepdims: bool = False
+) -> Tensor:
+    """Sum over axes, over all of them if axis is None. About 8 lines."""
     ### BEGIN SOLUTION
     if axis is None:
-        axis = tuple(range(x.ndim))
-    axes = {a % x.ndim for a in ((axis,) if isinstance(axis, int) else axis)}
-    kept = tuple(1 if a in axes else size for a, size in enumerate(x.shape))
-    gone = tuple(size for a, size in enumerate(x.shape) if a not in axes)
-    total = x.data.sum(tuple(axes), keepdim=True) if axes else x.data
-    return node(total.reshape(kept if keepdims else gone), "sum", (x, lambda g: g.reshape(kept).expand(x.shape)))
+        axis = tuple(range(a.ndim))
+    axes = {i % a.ndim for i in ((axis,) if isinstance(axis, int) else axis)}
+    kept = tuple(1 if i in axes else size for i, size in enumerate(a.shape))
+    gone = tuple(size for i, size in enumerate(a.shape) if i not in axes)
+    total = a.data.sum(tuple(axes)) if axes else a.data
+    total = total.reshape(kept if keepdims else gone)
+    return record(total, (a, lambda g: g.reshape(kept).expand(a.shape)), op="sum")
     ### END SOLUTION
 
 
-def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """The same elements in another shape. About 1 line."""
+def reshape(a: Tensor, *shape: int) -> Tensor:
+    """The same elements in another shape. About 2 lines."""
     ### BEGIN SOLUTION
-    return node(x.data.reshape(tuple(shape)), "reshape", (x, lambda g: g.reshape(x.shape)))
+    result = a.data.reshape(shape)
+    return record(result, (a, lambda g: g.reshape(a.shape)), op="reshape")
     ### END SOLUTION
 
 
-def index(x: Tensor, key: Any) -> Tensor:
-    """x[key]; in the backward pass, gradients of an element that was picked more than once add up. About 6 lines."""
+def getitem(a: Tensor, index: Any) -> Tensor:
+    """a[index]; an element that is picked twice gets both gradients. About 6 lines."""
     ### BEGIN SOLUTION
-    n = x.data.numel()
+    n = a.data.numel()
 
     def scatter(g: torch.Tensor) -> torch.Tensor:
-        positions = torch.arange(n, device=g.device).reshape(x.shape)[key]
+        source = torch.arange(n, device=g.device).reshape(a.shape)[index]
         grad = torch.zeros(n, dtype=g.dtype, device=g.device)
-        return grad.index_add_(0, positions.reshape(-1), g.reshape(-1)).reshape(x.shape)
+        return grad.index_add_(0, source.reshape(-1), g.reshape(-1)).reshape(a.shape)
 
-    return node(x.data[key], "index", (x, scatter))
+    return record(a.data[index], (a, scatter), op="getitem")
     ### END SOLUTION
 
 
@@ -670,50 +857,109 @@ check("tensor_sum")
 check("tensor_index")
 
 # %% [markdown]
+# **See it.** Your engine is complete. It fits a sine with sixteen tanh units, in 600 steps down the gradient; every
+# derivative in this loop is yours.
+
+# %%
+import plotly.graph_objects as go
+
+generator = torch.Generator().manual_seed(0)
+x = torch.linspace(-3, 3, 64).reshape(-1, 1)
+target = torch.sin(2 * x)
+slopes = Tensor(torch.randn(1, 16, generator=generator), requires_grad=True)
+shifts = Tensor(torch.randn(16, generator=generator), requires_grad=True)
+heights = Tensor(torch.zeros(16, 1), requires_grad=True)
+for step in range(600):
+    fitted = (Tensor(x) @ slopes + shifts).tanh() @ heights
+    loss = ((fitted - target) ** 2).mean()
+    loss.backward()
+    for parameter in (slopes, shifts, heights):
+        parameter.data = parameter.data - 0.05 * parameter.grad
+        parameter.grad = None
+    if step % 150 == 0:
+        print(f"step {step:3}: loss {loss.item():.4f}")
+print(f"at last:  loss {loss.item():.4f}")
+figure = go.Figure()
+for name, y in (("target", target), ("your fit", fitted.data)):
+    figure.add_scatter(x=x[:, 0], y=y[:, 0], mode="lines", name=name)
+figure.update_layout(xaxis_title="x", yaxis_title="y", height=300)
+show(figure, alt="A sine, and the curve that your engine has fitted to it")
+
+# %% [markdown]
+# **End of Part 1.** You have what micrograd has, and arrays. Part 2 trains a real classifier and asks what it costs.
+#
+# ## Part 2 · Training and memory
+#
 # ## Task 6 · A loss that never overflows
 #
 # *About 30 minutes.*
 #
-# For one example with logits $z \in \mathbb R^C$ and the true class $y$, the loss is the negative log-probability
+# **Goal.** A classifier returns scores, the **logits** $z \in \mathbb R^C$, and the loss is the negative logarithm of
+# the probability that softmax gives to the true class $y$:
 #
 # $$\ell = -\log \frac{e^{z_y}}{\sum_c e^{z_c}} = \log\sum_c e^{z_c} - z_y .$$
 #
-# In float32, $e^{89}$ is infinite, and nothing keeps a logit below 89. Adding a constant to all logits of an example
-# changes nothing in exact arithmetic, so subtract the largest: every exponent is then at most 0 and at least one is
-# exactly 0. Subtract it from $z_y$ as well: added to a million, the logarithm would lose its digits in float32.
+# Write it as *one* operation. Built from five, it overflows: in float32, $e^{89}$ is infinite, and nothing keeps a
+# logit below 89. As one operation it has a gradient that is simple and always finite.
 #
-# The gradient is the reason why this loss is one operation and not five:
+# **Interface.** `cross_entropy(logits, targets)` takes a `Tensor` of logits of shape (B, C) and a `torch.Tensor` of B
+# true classes (int64, from 0 to C − 1). It returns the *mean* loss over the batch, a `Tensor` of shape ().
 #
-# $$\frac{\partial \ell}{\partial z_c} = p_c - [c = y], \qquad p = \mathrm{softmax}(z).$$
+# **Example**
 #
-# It is bounded, and it needs no logarithm and no division by a probability that may have become 0.
+# ```python
+# logits = Tensor(torch.zeros(2, 4), requires_grad=True)
+# loss = cross_entropy(logits, torch.tensor([2, 0]))
+# round(loss.item(), 4), round(math.log(4), 4)  # → (1.3863, 1.3863)
+# grad = loss.edges[0][1](torch.tensor(1.0))
+# [round(entry, 4) for entry in grad[0].tolist()]  # → [0.125, 0.125, -0.375, 0.125]
+# [round(entry, 4) for entry in grad[1].tolist()]  # → [-0.375, 0.125, 0.125, 0.125]
+# large = Tensor(torch.tensor([[10000.0, 0.0]]))
+# cross_entropy(large, torch.tensor([1])).item()  # → 10000.0
+# ```
 #
-# **Write** `cross_entropy(logits, labels)`: the *mean* loss over a batch, as one `node`. Its vjp runs once for each
-# backward pass, so it must leave what it reads as it was. A logit of $-\infty$ rules a class out, which is then no
-# example's label: $p$ is 0, and nothing is NaN.
+# **Requirements**
 #
-# **Size:** about 8 lines. **Cost:** a few FLOPs per logit, and $4BC$ bytes of float32 probabilities kept for the
-# backward pass. With a vocabulary of 100,000 that is often the largest array of a whole training step.
+# - Derive $\partial\ell/\partial z_c$ from the right-hand side above, once for $c = y$ and once for $c \ne y$, and
+#   write both as one expression with $p = \mathrm{softmax}(z)$. The example shows whether you are right.
+# - Adding a constant to all logits of a row changes nothing, so subtract the row's largest logit first. Then every
+#   exponent is at most 0, and one of them is exactly 0.
+# - Subtract it from $z_y$ as well. If it is added back to the logarithm, a large logit swallows the digits.
+# - The vjp leaves what it has saved as it was: it may run more than once.
+#
+# **Size:** about 8 lines.
+#
+# <details><summary>Details</summary>
+#
+# - Check your derivation: the derivative of $\log\sum_c e^{z_c}$ by $z_c$ is $e^{z_c}/\sum$, that is $p_c$; the term
+#   $-z_y$ adds $-1$ where $c = y$. Do not forget that the loss is a mean.
+# - A logit of $-\infty$ rules a class out: its probability is 0, and nothing becomes NaN. (No target is ruled out.) So
+#   pick the target's entry by its index; a product with a one-hot vector makes $0 \cdot \infty$.
+# - Memory: the saved probabilities take $4BC$ bytes. With a vocabulary of 100,000 tokens this is often the largest
+#   array of a whole training step.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-6-cross-entropy"}
 #| export
-def cross_entropy(logits: Tensor, labels: torch.Tensor) -> Tensor:
-    """Mean of −log softmax(logits)[label] over the batch.
+def cross_entropy(logits: Tensor, targets: torch.Tensor) -> Tensor:
+    """Mean of −log softmax(logits)[target]: logits (B, C), targets (B,) int64.
 
-    logits (B, C) floats of any size, −∞ too; labels (B,) int64 in 0..C−1. Returns a single number. About 8 lines.
+    About 8 lines.
     """
     ### BEGIN SOLUTION
-    rows = torch.arange(len(labels), device=logits.device)
+    rows = torch.arange(len(targets), device=logits.device)
     shifted = logits.data - logits.data.amax(dim=1, keepdim=True)
     log_p = shifted - shifted.exp().sum(dim=1, keepdim=True).log()
 
     def vjp(g: torch.Tensor) -> torch.Tensor:
         grad = log_p.exp()
-        grad[rows, labels] -= 1.0
-        return grad * (g / len(labels))
+        grad[rows, targets] -= 1.0
+        return grad * (g / len(targets))
 
-    return node(-log_p[rows, labels].mean(), "cross_entropy", (logits, vjp))
+    loss = -log_p[rows, targets].mean()
+    return record(loss, (logits, vjp), op="cross_entropy")
     ### END SOLUTION
 
 
@@ -721,58 +967,99 @@ def cross_entropy(logits: Tensor, labels: torch.Tensor) -> Tensor:
 check("cross_entropy")
 
 # %% [markdown]
-# ## Task 7 · Train it
+# ## Task 7 · Train a classifier
 #
 # *About 45 minutes.*
 #
-# The engine is complete. A layer and a batch loop are given; the four ideas that make it learn are yours.
+# **Goal.** Put the engine to work: a multilayer perceptron, stochastic gradient descent, and a training run that
+# reads handwritten digits. On the way you predict what one training step costs.
 #
-# - `MLP.__call__`: apply the layers in turn, with `relu` after each but the last (its outputs are logits). A layer may
-#   stand in the list twice, and the list stays as it is, also where a layer raises.
-# - `SGD.step`: with momentum $\mu$ and learning rate $\eta$, for each parameter, $v \leftarrow \mu v + \nabla$ and
-#   $\theta \leftarrow \theta - \eta v$, with $v = 0$ at first. Between steps, $\mu$ and $\eta$ may change, and $v$ is
-#   kept where $\mu = 0$ too (PyTorch's own forgets it then). Work on `p.data`: an update is no part of the graph. A
-#   parameter whose `grad` is `None` stays as it is.
-# - `train_step`: clear the old gradients (they add up!) by `optimiser.zero_grad()`, loss, backward, step. The model may
-#   be any function of a `Tensor`, and runs once. Images and labels come as plain `torch.Tensor`s; the model wants
-#   `Tensor(x)`. Return the loss as a plain number.
-# - `train_classifier`: choose widths, learning rate, batch size and epochs; `fit`, with a `torch.Generator` of fixed
-#   seed, from which the first weights come too (torch's own is everybody's: leave it alone), and the given `progress`;
-#   return the most likely class for each test image, whatever others come with it, and the losses. Leave the images as
-#   they are. Not every class need be among the training images. Aim: at least 95 % on images that the training has not
-#   seen. One test of 360 images may be unlucky: the check asks for 91.6 % of them, three standard errors less. A few
-#   seconds of training are enough.
+# `Linear` and the batch loop `fit` are given.
 #
-# **Size:** about 4, 4, 5 and 6 lines.
+# **Interface**
+#
+# | | returns | does |
+# |---|---|---|
+# | `mlp(x)` | `Tensor` (B, sizes[-1]) | applies `mlp.layers` in turn, with relu after each layer but the last |
+# | `optimizer.step()` | – | updates every parameter that has a gradient |
+# | `train_step(model, optimizer, x, y)` | float | trains on images `x` (B, n), classes `y` (B,); the loss before that |
+# | `train_classifier(x_train, y_train, x_test, progress)` | two | predicted classes of `x_test`, and all losses |
+#
+# `SGD` with momentum $\mu$ and learning rate $\eta$ keeps a velocity $v$ for each parameter $\theta$, 0 at first. A
+# step does $v \leftarrow \mu v + \nabla$ and then $\theta \leftarrow \theta - \eta v$, where $\nabla$ is the gradient.
+#
+# **Example**
+#
+# ```python
+# p = Tensor([1.0], requires_grad=True)
+# optimizer = SGD([p], lr=0.5, momentum=0.5)
+# p.grad = torch.tensor([1.0])
+# optimizer.step()
+# p.data.tolist()  # → [0.5]
+# optimizer.step()
+# p.data.tolist()  # → [-0.25]
+# model = lambda x: x + p  # any function of a Tensor is a model
+# x, y = torch.tensor([[0.0, 0.0]]), torch.tensor([0])
+# round(train_step(model, optimizer, x, y), 4)  # → 0.6931
+# ```
+#
+# (Second step: $v = 0.5 \cdot 1 + 1 = 1.5$. The loss of two equal logits is $\log 2$.)
+#
+# **Requirements**
+#
+# - `step` works on `p.data`, since an update is no part of the graph. It skips a parameter whose `grad` is `None` and
+#   leaves gradients as they are.
+# - `train_step` clears old gradients with `optimizer.zero_grad()`, because gradients add up. It then computes the loss
+#   of `model(Tensor(x))`, runs the backward pass, and updates. The model runs once.
+# - `train_classifier` chooses sizes, learning rate, batch size and epochs, and trains with `fit`. Two calls give the
+#   same result, so draw random numbers from a `torch.Generator` with a fixed seed. A few seconds are enough.
+# - Aim for 95 % on images that the training has not seen. The check forgives what chance does with a test of 360
+#   images, and asks for 91.6 %.
+# - Only your engine may learn: no scikit-learn, no torch.nn. And `train_classifier` runs on everything that you have
+#   written, so its check fails if an earlier function is wrong.
+#
+# **Size:** about 3, 4, 5 and 6 lines.
+#
+# <details><summary>Details</summary>
+#
+# - `optimizer.lr` may change between steps, as in a schedule; use its current value.
+# - Predict with `argmax` over the classes, inside `no_grad()`.
+# - If you normalise images, take the numbers for it from the training images, also for the test images.
+# - `losses` has the loss of every step, as `fit` returns them. Pass `progress` on to `fit`: it draws the progress bar.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-7-train"}
 #| export
 class Linear:
-    """x (…, n_in) → x @ weight + bias (…, n_out).
+    """x (…, inputs) → x @ weightᵀ + bias (…, outputs), with weight (outputs, inputs).
 
-    Weights are drawn with variance 2 / n_in, so that relu layers neither shrink nor blow up what passes through them.
+    Weights have variance 2 / inputs, so that relu layers keep the scale of their input.
     """
 
-    def __init__(self, n_in: int, n_out: int, generator: torch.Generator | None = None) -> None:
-        self.weight = Tensor(torch.randn(n_in, n_out, generator=generator) * math.sqrt(2 / n_in), requires_grad=True)
-        self.bias = Tensor(torch.zeros(n_out), requires_grad=True)
+    def __init__(
+        self, inputs: int, outputs: int, generator: torch.Generator | None = None
+    ) -> None:
+        weight = torch.randn(outputs, inputs, generator=generator)
+        self.weight = Tensor(weight * math.sqrt(2 / inputs), requires_grad=True)
+        self.bias = Tensor(torch.zeros(outputs), requires_grad=True)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x @ self.weight + self.bias
+        return x @ self.weight.T + self.bias
 
     def parameters(self) -> list[Tensor]:
         return [self.weight, self.bias]
 
 
 class MLP:
-    """Linear layers with relu in between. MLP(64, 128, 10): (B, 64) → (B, 128) → (B, 10)."""
+    """Linear layers with relu between: MLP(64, 128, 10): (B, 64) → (B, 128) → (B, 10)."""
 
-    def __init__(self, *widths: int, generator: torch.Generator | None = None) -> None:
-        self.layers = [Linear(n_in, n_out, generator) for n_in, n_out in itertools.pairwise(widths)]
+    def __init__(self, *sizes: int, generator: torch.Generator | None = None) -> None:
+        self.layers = [Linear(n, m, generator) for n, m in itertools.pairwise(sizes)]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x (B, widths[0]) → logits (B, widths[-1]). About 4 lines."""
+        """x (B, sizes[0]) → logits (B, sizes[-1]). About 3 lines."""
         ### BEGIN SOLUTION
         for layer in self.layers[:-1]:
             x = layer(x).relu()
@@ -786,7 +1073,9 @@ class MLP:
 class SGD:
     """Stochastic gradient descent with momentum."""
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float, momentum: float = 0.0) -> None:
+    def __init__(
+        self, parameters: Iterable[Tensor], lr: float, momentum: float = 0.0
+    ) -> None:
         self.parameters = list(parameters)
         self.lr, self.momentum = lr, momentum
         self.velocity = [torch.zeros_like(p.data) for p in self.parameters]
@@ -805,20 +1094,25 @@ class SGD:
         ### END SOLUTION
 
 
-def train_step(model: Callable[[Tensor], Tensor], optimiser: SGD, x: torch.Tensor, y: torch.Tensor) -> float:
-    """One step on images x (B, n) with labels y (B,); the loss before the step. About 5 lines."""
+def train_step(
+    model: Callable[[Tensor], Tensor],
+    optimizer: SGD,
+    x: torch.Tensor,
+    y: torch.Tensor,
+) -> float:
+    """One step on images x (B, n) with classes y (B,). About 5 lines."""
     ### BEGIN SOLUTION
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     loss = cross_entropy(model(Tensor(x)), y)
     loss.backward()
-    optimiser.step()
+    optimizer.step()
     return loss.item()
     ### END SOLUTION
 
 
 def fit(
     model: MLP,
-    optimiser: SGD,
+    optimizer: SGD,
     x: torch.Tensor,
     y: torch.Tensor,
     epochs: int,
@@ -826,11 +1120,11 @@ def fit(
     generator: torch.Generator,
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> list[float]:
-    """Pass over the data `epochs` times in shuffled batches; the loss of every step."""
+    """Train for some epochs in shuffled batches; return the loss of every step."""
     losses = []
     for _ in progress(range(epochs)):
         for batch in torch.randperm(len(x), generator=generator).split(batch_size):
-            losses.append(train_step(model, optimiser, x[batch], y[batch]))
+            losses.append(train_step(model, optimizer, x[batch], y[batch]))
     return losses
 
 
@@ -840,16 +1134,16 @@ def train_classifier(
     x_test: torch.Tensor,
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> tuple[torch.Tensor, list[float]]:
-    """Learn from x_train (N, 64), floats of about 0 to 1, with labels y_train (N,), int64 in 0..9.
+    """Learn from images x_train (N, 64) of about 0 to 1 with classes y_train (N,), 0..9.
 
-    Returns the predicted labels of x_test (M, 64), one image or many: integers of shape (M,), and the loss of every
-    step. About 6 lines.
+    Returns the predicted classes of x_test (M, 64), integers (M,), and the loss of
+    every step. About 6 lines.
     """
     ### BEGIN SOLUTION
     generator = torch.Generator().manual_seed(0)
     model = MLP(64, 128, 10, generator=generator)
-    optimiser = SGD(model.parameters(), lr=0.1, momentum=0.9)
-    losses = fit(model, optimiser, x_train, y_train, 20, 64, generator, progress)
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = fit(model, optimizer, x_train, y_train, 20, 64, generator, progress)
     with no_grad():
         return model(Tensor(x_test)).data.argmax(dim=1), losses
     ### END SOLUTION
@@ -865,20 +1159,50 @@ check("sgd")
 check("train_step")
 
 # %% [markdown]
-# **Predict, then measure.** Count only matrix products, 2 FLOPs per multiply-add. A layer from $n$ to $m$ units with a
-# batch of $B$ costs $2Bnm$ forward. Back, its weight's gradient costs the same, and so does the gradient of its input.
-# But who asks for the gradient of the *images*? Nobody, so `node` has dropped that edge. **Write** the FLOPs of one
-# `train_step`.
+# **Predict, then measure.** A matrix product (m, k) @ (k, n) takes $2mkn$ FLOPs: a multiplication and an addition for
+# each of $mkn$ pairs. Count only matrix products. How many times as many FLOPs does a whole `train_step` of
+# `MLP(64, 128, 128, 10)` take as its forward pass alone? Write a number with one decimal. torch counts the products
+# that really run.
+
+# %%
+guess = None  # FLOPs of a training step / FLOPs of the forward pass
+
+# %%
+from torch.utils.flop_counter import FlopCounterMode
+
+sizes, batch = (64, 128, 128, 10), 64
+model = MLP(*sizes)
+optimizer = SGD(model.parameters(), lr=0.1)
+x, y = torch.rand(batch, sizes[0]), torch.randint(0, sizes[-1], (batch,))
+with FlopCounterMode(display=False) as forward:
+    model(Tensor(x))
+with FlopCounterMode(display=False) as whole:
+    train_step(model, optimizer, x, y)
+ratio = whole.get_total_flops() / forward.get_total_flops()
+check.predict(guess, ratio, "times the FLOPs of the forward pass", within=0.03)
+
+# %% [markdown]
+# Backward, a layer needs a product of the same size for the gradient of its weight, and one for the gradient of its
+# input: "backward costs twice the forward". But the input of the *first* layer is the data. Nothing asks for the
+# gradient of an image, so `record` has dropped that edge, and the step costs less than three times the forward pass.
+#
+# Now **write** `predict_step_flops(batch, sizes)`: the FLOPs, an int, of all matrix products in one `train_step` of
+# `MLP(*sizes)`.
+#
+# ```python
+# predict_step_flops(1, (3, 2))  # → 24
+# predict_step_flops(10, (3, 2, 5))  # → 840
+# ```
 #
 # **Size:** about 3 lines.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-7-flops"}
 #| export
-def predict_step_flops(batch: int, widths: Sequence[int]) -> int:
-    """FLOPs of all matrix products in one train_step of MLP(*widths) on a batch. About 3 lines."""
+def predict_step_flops(batch: int, sizes: Sequence[int]) -> int:
+    """FLOPs of all matrix products in a train_step of MLP(*sizes). About 3 lines."""
     ### BEGIN SOLUTION
-    forward = [2 * batch * n * m for n, m in itertools.pairwise(widths)]
+    forward = [2 * batch * n * m for n, m in itertools.pairwise(sizes)]
     return 3 * sum(forward) - forward[0]
     ### END SOLUTION
 
@@ -887,35 +1211,23 @@ def predict_step_flops(batch: int, widths: Sequence[int]) -> int:
 check("step_flops")
 
 # %% [markdown]
-# Now measure: torch can count the FLOPs of the products that really ran.
+# **See it.** And train. The progress bar and the curve come from your own `train_classifier`.
 
 # %%
-from torch.utils.flop_counter import FlopCounterMode
-
-widths, batch = (64, 128, 128, 10), 64
-model = MLP(*widths)
-optimiser = SGD(model.parameters(), lr=0.1)
-x, y = torch.rand(batch, widths[0]), torch.randint(0, widths[-1], (batch,))
-with FlopCounterMode(display=False) as counter:
-    train_step(model, optimiser, x, y)
-print(f"predicted {predict_step_flops(batch, widths):,} FLOPs, measured {counter.get_total_flops():,}")
-
-# %% [markdown]
-# And train. The bar and the curve come from your own `train_classifier`.
-
-# %%
-import plotly.graph_objects as go
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from mlsys_lab.widgets.progress import track
 
+print(f"predicted {predict_step_flops(batch, sizes):,} FLOPs a step,", end=" ")
+print(f"measured {whole.get_total_flops():,}")
 images, labels = load_digits(return_X_y=True)
 images = (images / 16).astype("float32")
 parts = train_test_split(images, labels, test_size=0.2, random_state=0)
 x_train, x_test, y_train, y_test = (torch.as_tensor(part) for part in parts)
 predicted, losses = train_classifier(x_train, y_train, x_test, progress=track)
-print(f"test accuracy {(predicted == y_test).float().mean():.1%} on {len(y_test)} images")
+accuracy = (predicted == y_test).float().mean()
+print(f"test accuracy {accuracy:.1%} on {len(y_test)} images")
 curve = go.Figure(go.Scatter(y=losses, name="loss"))
 curve.update_layout(xaxis_title="step", yaxis_title="loss", yaxis_type="log")
 show(curve, alt="Loss of each training step, falling", height=320)
@@ -924,10 +1236,9 @@ show(curve, alt="Loss of each training step, falling", height=320)
 check("train_digits")
 
 # %% [markdown]
-# **Where did the time go?** A bound first. If this machine did nothing but matrix products, at the speed of a large
-# one, your predicted FLOPs would take $\mathrm{FLOPs} / (\mathrm{FLOP/s})$ seconds. Both are measured here in the same
-# run. Say before you run it: at which batch size will a step come near the bound, and what fills the time when it does
-# not?
+# **Where does the time go?** If this machine did nothing but matrix products, at the speed of a large one, a step
+# would take its predicted FLOPs divided by FLOP/s. That is a bound on its time. Before you run the cell: at which
+# batch size will your step come near the bound, and what fills the time when it does not?
 
 # %%
 from mlsys_lab.benchmark import compare
@@ -935,126 +1246,173 @@ from mlsys_lab.benchmark import compare
 
 def one_step(batch: int) -> Callable[[], float]:
     """A training step on random images, ready to be timed."""
-    model = MLP(*widths)
-    optimiser = SGD(model.parameters(), lr=0.1)
-    x, y = torch.rand(batch, widths[0]), torch.randint(0, widths[-1], (batch,))
-    return lambda: train_step(model, optimiser, x, y)
+    model = MLP(*sizes)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    x, y = torch.rand(batch, sizes[0]), torch.randint(0, sizes[-1], (batch,))
+    return lambda: train_step(model, optimizer, x, y)
 
 
-widths, batches = (64, 256, 256, 10), (1, 8, 64, 512, 4096)
+sizes, batches = (64, 256, 256, 10), (1, 8, 64, 512, 4096)
 square = torch.rand(1024, 1024)
-calls = {"product": lambda: square @ square} | {f"batch {batch}": one_step(batch) for batch in batches}
-timings = compare(calls, samples=9).timings  # warmed up, and in turns: a slow moment strikes all alike
+calls = {"product": lambda: square @ square}
+calls |= {f"batch {batch}": one_step(batch) for batch in batches}
+timings = compare(calls, samples=9).timings  # in turns: a slow moment strikes all alike
 flops_per_s = 2 * 1024**3 / timings["product"].p50_s
-steps = [timings[f"batch {batch}"].p50_s for batch in batches]
-bounds = [predict_step_flops(batch, widths) / flops_per_s for batch in batches]
+steps_s = [timings[f"batch {batch}"].p50_s for batch in batches]
+bounds_s = [predict_step_flops(batch, sizes) / flops_per_s for batch in batches]
 print(f"a large matrix product: {flops_per_s / 1e9:.0f} GFLOP/s")
-for batch, step_s, bound_s in zip(batches, steps, bounds, strict=True):
-    share = f"{bound_s / step_s:6.1%} of the bound"
-    print(f"batch {batch:5d}: {step_s * 1e3:8.2f} ms a step, bound {bound_s * 1e3:8.3f} ms, {share}")
-figure = go.Figure([go.Scatter(x=batches, y=steps, name="your step"), go.Scatter(x=batches, y=bounds, name="bound")])
-figure.update_layout(xaxis_title="batch", yaxis_title="seconds", xaxis_type="log", yaxis_type="log")
-show(figure, alt="Time of a training step and its bound against the batch size", height=320)
+for batch, step_s, bound_s in zip(batches, steps_s, bounds_s, strict=True):
+    print(f"batch {batch:5}: {step_s * 1e3:8.2f} ms a step,", end=" ")
+    print(f"bound {bound_s * 1e3:8.3f} ms, {bound_s / step_s:6.1%} of the step")
+figure = go.Figure()
+for name, seconds in (("your step", steps_s), ("bound", bounds_s)):
+    figure.add_scatter(x=batches, y=seconds, name=name)
+figure.update_layout(xaxis_title="batch", yaxis_title="seconds", height=320)
+figure.update_layout(xaxis_type="log", yaxis_type="log")
+show(figure, alt="Time of a training step and its bound against the batch size")
 
 # %% [markdown]
-# A small batch pays for Python, for starting one operation after the other, and for updating every weight however few
-# images there were. None of that grows with the batch, and the products do: the share of the bound rises. Then it
-# levels off, because biases, relu and their gradients grow with the batch as well. They do a FLOP or less for each
-# number that they move, so memory sets their pace, and once the results of a large batch no longer fit into the caches
-# the share may even fall. Where does it turn on your machine?
-
-# %% [markdown]
-# ## Task 8 · Fewer bytes, one more forward
+# A small batch is overhead-bound: the time goes into Python, into starting operations, and into updating every weight
+# however few images there were. None of this grows with the batch, so larger batches come closer to the bound. Then
+# the curve levels off: biases, relu and their gradients do about one FLOP for each number that they move, so memory
+# bandwidth sets their pace, and they grow with the batch as well.
+#
+# ## Task 8 · Activation checkpointing
 #
 # *About 45 minutes.*
 #
-# The backward pass needs what the forward pass computed, so the graph holds it all until the end. Below is a stack of
-# $n$ layers $h \leftarrow \tanh(hW + b)$. Each layer makes three results of $B \times D$ numbers (product, sum, tanh),
-# and in your engine each is held by the edges that lead to it.
+# **Goal.** The backward pass reads what the forward pass has computed, so the graph keeps all of it. Checkpointing
+# (Chen et al. 2016) trades time for memory: it forgets the inside of a segment of the network, and computes it again
+# when the gradient arrives. You write it, predict its memory, and choose the best number of segments.
 #
-# **8a. Predict the bytes.** `predict_graph_bytes`: what the graph of a float32 stack holds when the forward pass is
-# done (the results only, not the input and not the weights).
+# The network of this task is a stack of layers $h \leftarrow \tanh(hW + b)$ in float32, with $h$ of shape
+# (batch, width). In your engine every operation's result stays alive as long as an edge leads to it.
 #
-# **8b. Checkpoint.** Forget the inside of a segment in the forward pass, and run the segment once more when the
-# gradient arrives: `checkpoint(fn, x)` returns `fn(x)`, computed without a graph, with a single edge to `x`. Its vjp
-# runs `fn` again *with* a graph, on an input of its own, sends `g` backward through it, and hands on the gradient of
-# that input, or zeros where `fn` stops it (by `detach`). Weights that `fn` uses get their gradients on the way, as
-# always. Inside `no_grad()` it keeps no edge, as every other operation: a checkpoint within a checkpoint is to forget
-# too. `backward` may be called in there as well: the second run records all the same, with `enable_grad()`. And where
-# `fn` raises, in either run, the engine is to record afterwards if it did before. One trap, known from real frameworks:
-# if `x` is the data and wants no gradient, `node` would drop the only edge and the weights would learn nothing.
+# **Predict first.** A stack has 64 such layers. Into how many segments of equal length would you cut it, so that the
+# most memory held at any moment is as small as possible? Write your number; you will measure it at the end.
+
+# %%
+guess = None  # number of segments for 64 layers
+
+# %% [markdown]
+# **Interface**
 #
-# **8c. How many segments?** With $k$ segments of at most $\lceil n/k\rceil$ layers, the worst moment holds $k$ segment
-# outputs and the graph of one whole segment. Write `predict_checkpointed_bytes` (gradients in flight not counted), and
-# `choose_segments`, the $k$ that makes it least; the smaller $k$ if two are equal. For $k + 3n/k$ the minimum lies at
-# $k = \sqrt{3n}$: memory grows with the square root of the depth.
+# | | returns | does |
+# |---|---|---|
+# | `predict_graph_bytes(batch, width, layers)` | int | bytes that the graph of a stack holds after the forward pass |
+# | `checkpoint(function, x)` | `Tensor` | `function(x)` without its graph; the backward pass runs `function` again |
+# | `predict_checkpointed_bytes(batch, width, layers, segments)` | int | with checkpoints: bytes at the worst moment |
+# | `best_segments(layers)` | int | the number of segments for which that is smallest |
+# | `checkpoint_sequential(functions, x, segments)` | `Tensor` | the functions in turn, in checkpointed segments |
 #
-# **8d.** `checkpoint_sequential`: cut the layers into at most $k$ pieces of at most $\lceil n/k\rceil$ layers and
-# checkpoint each, the last one too (PyTorch's own runs that one plainly: whatever is computed afterwards finds its
-# graph still held). The list of layers is the caller's: leave it as it is, and do not count on it later, since the
-# caller may empty it before the backward pass.
+# Count results only: not the input `x`, not weights, not gradients on their way. At the worst moment of a
+# checkpointed stack of $n$ layers in $k$ segments, the output of every segment is held, and the graph of one whole
+# segment of $\lceil n/k\rceil$ layers.
 #
-# **Size:** about 1, 10, 2, 1 and 5 lines. **Cost:** one extra forward pass: 4 instead of 3 units of work, so about a
-# third more time.
+# **Example**
+#
+# ```python
+# predict_graph_bytes(batch=10, width=100, layers=12)  # → 144000
+# predict_checkpointed_bytes(batch=10, width=100, layers=12, segments=4)  # → 52000
+# best_segments(12)  # → 6
+# runs = []
+# square = lambda h: runs.append(Tensor.recording) or h * h
+# x = Tensor([3.0], requires_grad=True)
+# y = checkpoint(square, x)
+# runs, y.data.tolist(), len(y.edges)  # → ([False], [9.0], 1)
+# y.backward()
+# runs, x.grad.tolist()  # → ([False, True], [6.0])
+# stack = checkpoint_sequential([square] * 5, Tensor([1.0], requires_grad=True), segments=2)
+# stack.edges[0][0].op == stack.op  # → True
+# ```
+#
+# (The first run of `square` is not recorded, the second is. Five layers in two segments: 3 and 2.)
+#
+# **Requirements**
+#
+# - `checkpoint` runs `function` under `no_grad()` on the way forward. Its result is made by `record`, with one edge.
+# - The vjp of this edge runs `function` again, recorded, on a new input with the same data; it sends `g` backward
+#   through that graph, and returns the gradient of the new input. Weights that `function` uses get their gradients on
+#   the way. One run forward, one for each backward pass.
+# - The weights must get their gradients even if `x` requires none: then `record` would drop an edge to `x`.
+# - `checkpoint_sequential` makes at most `segments` segments, of at most $\lceil n/k\rceil$ layers each, and
+#   checkpoints every one, the last one too. It leaves the list `functions` as it is.
+# - Of two numbers of segments that are equally good, `best_segments` returns the smaller one.
+#
+# **Size:** about 1, 10, 2, 2 and 5 lines.
+#
+# <details><summary>Details</summary>
+#
+# - How large is each result of $\tanh(hW + b)$, and how many are there per layer? (Your engine's operations: `@`, `+`,
+#   `tanh`.)
+# - A checkpoint inside a checkpoint forgets its inside too: inside `no_grad()`, `record` keeps no edge. A backward
+#   pass may start inside `no_grad()`; the second run needs `enable_grad()` then.
+# - If `function` lets no gradient through to its input (it may call `detach`), the gradient of the input is zeros.
+# - A function made in a loop needs its own part of the list: `lambda h, part=part: …`.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-8-checkpoint"}
 #| export
 def predict_graph_bytes(batch: int, width: int, layers: int) -> int:
-    """Bytes of results that the float32 graph of a stack of tanh(h @ W + b) layers holds. About 1 line."""
+    """Bytes of results that the graph of a stack of layers holds. About 1 line."""
     ### BEGIN SOLUTION
     return 3 * layers * batch * width * 4
     ### END SOLUTION
 
 
-def run_layers(layers: Sequence[Callable[[Tensor], Tensor]], x: Tensor) -> Tensor:
-    """Apply the layers in turn."""
-    for layer in layers:
-        x = layer(x)
+def run_layers(functions: Sequence[Callable[[Tensor], Tensor]], x: Tensor) -> Tensor:
+    """Apply the functions in turn."""
+    for function in functions:
+        x = function(x)
     return x
 
 
-def checkpoint(fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """fn(x) that forgets its inside and computes it again in the backward pass. About 10 lines.
-
-    Gradients of x, and of every input that fn uses, are as without it. fn runs once forward and once per backward.
-    """
+def checkpoint(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """function(x), whose graph is recomputed in the backward pass. About 10 lines."""
     ### BEGIN SOLUTION
     with no_grad():
-        value = fn(x.detach()).data
+        result = function(x.detach()).data
     anchor = x if x.requires_grad else Tensor(x.data, requires_grad=True)
 
     def vjp(g: torch.Tensor) -> torch.Tensor:
         again = Tensor(x.data, requires_grad=True)
         with enable_grad():
-            result = fn(again)
-        backward(result, g)
+            recomputed = function(again)
+        backward(recomputed, g)
         return torch.zeros_like(x.data) if again.grad is None else again.grad
 
-    return node(value, "checkpoint", (anchor, vjp))
+    return record(result, (anchor, vjp), op="checkpoint")
     ### END SOLUTION
 
 
-def predict_checkpointed_bytes(batch: int, width: int, layers: int, segments: int) -> int:
-    """Bytes of results held at the worst moment, gradients in flight not counted. About 2 lines."""
+def predict_checkpointed_bytes(
+    batch: int, width: int, layers: int, segments: int
+) -> int:
+    """Bytes of results held at the worst moment. About 2 lines."""
     ### BEGIN SOLUTION
-    return (segments + 3 * math.ceil(layers / segments)) * batch * width * 4
+    results = segments + 3 * math.ceil(layers / segments)
+    return results * batch * width * 4
     ### END SOLUTION
 
 
-def choose_segments(layers: int) -> int:
-    """The number of segments that holds least; the smaller of two that are equal. About 1 line."""
+def best_segments(layers: int) -> int:
+    """Number of segments that holds least; the smaller of two equals. About 2 lines."""
     ### BEGIN SOLUTION
-    return min(range(1, layers + 1), key=lambda segments: predict_checkpointed_bytes(1, 1, layers, segments))
+    candidates = range(1, layers + 1)
+    return min(candidates, key=lambda k: predict_checkpointed_bytes(1, 1, layers, k))
     ### END SOLUTION
 
 
-def checkpoint_sequential(layers: Sequence[Callable[[Tensor], Tensor]], x: Tensor, segments: int) -> Tensor:
-    """run_layers in `segments` checkpointed pieces of at most ceil(len(layers) / segments) layers. About 5 lines."""
+def checkpoint_sequential(
+    functions: Sequence[Callable[[Tensor], Tensor]], x: Tensor, segments: int
+) -> Tensor:
+    """run_layers, in at most `segments` checkpointed segments. About 5 lines."""
     ### BEGIN SOLUTION
-    size = math.ceil(len(layers) / segments)
-    for start in range(0, len(layers), size):
-        part = layers[start : start + size]
+    length = math.ceil(len(functions) / segments)
+    for start in range(0, len(functions), length):
+        part = functions[start : start + length]
         x = checkpoint(lambda h, part=part: run_layers(part, h), x)
     return x
     ### END SOLUTION
@@ -1073,81 +1431,143 @@ check("checkpointed_bytes")
 check("checkpoint_memory")
 
 # %% [markdown]
-# **See it.** Bytes held at each layer, in the forward and in the backward pass, by your engine. `watch` hands a tensor
-# on and notes how much the graph holds at that moment.
+# **See it.** Bytes held at each layer of a stack, forward and back, by your engine. `watch` passes a tensor on and
+# notes how much the graph holds at that moment.
 
 # %%
+from functools import partial
+
 from mlsys_lab.benchmark.memory import track_memory
+
+LAYERS, BATCH, WIDTH = 64, 1024, 64
 
 
 def watch(h: Tensor, memory: track_memory, trace: list[int]) -> Tensor:
-    """The same numbers; notes the bytes held when they pass, and again when their gradient passes."""
+    """Pass h on; note the bytes held now, and when its gradient comes back."""
 
     def note(g: torch.Tensor) -> torch.Tensor:
         trace.append(memory.current_bytes)
         return g
 
-    return node(note(h.data), "watch", (h, note))
+    return record(note(h.data), (h, note), op="watch")
 
 
-def run_stack(segments: int | None, layers: int = 64, batch: int = 1024, width: int = 64) -> tuple[list[int], int]:
-    """Forward and back through a deep stack: the bytes held from layer to layer, and the most at any moment."""
-    weights = [Tensor(torch.randn(width, width) / math.sqrt(width), requires_grad=True) for _ in range(layers)]
-    biases = [Tensor(torch.zeros(width), requires_grad=True) for _ in range(layers)]
-    x, seed, trace = Tensor(torch.randn(batch, width)), torch.ones(batch, width), []
+def run_stack(segments: int | None) -> tuple[list[int], int]:
+    """Run a stack forward and back: bytes held from layer to layer, and the most."""
+    weights = torch.randn(LAYERS, WIDTH, WIDTH) / math.sqrt(WIDTH)
+    weights = [Tensor(weight, requires_grad=True) for weight in weights]
+    biases = [Tensor(torch.zeros(WIDTH), requires_grad=True) for _ in weights]
+    x, grad, trace = Tensor(torch.randn(BATCH, WIDTH)), torch.ones(BATCH, WIDTH), []
     with track_memory() as memory:
         stack = [
-            lambda h, w=w, b=b: watch((h @ w + b).tanh(), memory, trace) for w, b in zip(weights, biases, strict=True)
+            lambda h, w=w, b=b: watch((h @ w + b).tanh(), memory, trace)
+            for w, b in zip(weights, biases, strict=True)
         ]
-        result = run_layers(stack, x) if segments is None else checkpoint_sequential(stack, x, segments)
-        backward(result, seed)
+        plain = partial(run_layers, stack, x)
+        cut = partial(checkpoint_sequential, stack, x, segments)
+        backward(cut() if segments else plain(), grad)
     return trace, memory.peak_bytes
 
 
-best = choose_segments(64)
-traces = {"plain": run_stack(None)[0], f"{best} segments": run_stack(best)[0]}
+best = best_segments(LAYERS)
+traces = {"plain": run_stack(None)[0], "checkpointed": run_stack(best)[0]}
+bounds = {
+    "predicted: plain": predict_graph_bytes(BATCH, WIDTH, LAYERS),
+    "predicted: checkpointed": predict_checkpointed_bytes(BATCH, WIDTH, LAYERS, best),
+}
 figure = go.Figure([go.Scatter(y=trace, name=name) for name, trace in traces.items()])
-figure.add_hline(y=predict_graph_bytes(1024, 64, 64), line_dash="dot", annotation_text="predicted: plain")
-figure.add_hline(
-    y=predict_checkpointed_bytes(1024, 64, 64, best), line_dash="dot", annotation_text="predicted: checkpointed"
-)
-figure.update_layout(xaxis_title="layers passed, forward and back", yaxis_title="bytes held", yaxis_rangemode="tozero")
-show(figure, alt="Bytes held over a forward and backward pass, plain and checkpointed")
+for name, held in bounds.items():
+    figure.add_hline(y=held, line_dash="dot", annotation_text=name)
+figure.update_layout(xaxis_title="layers passed, forward and back", height=380)
+figure.update_layout(yaxis_title="bytes held", yaxis_rangemode="tozero")
+show(figure, alt="Bytes held forward and back, plain and checkpointed")
 
 # %% [markdown]
-# The plain curve climbs to your prediction and stays there until the end: your engine lets go of a graph as a whole.
-# The checkpointed one is a saw, one tooth a segment. Now the worst moment against the number of segments.
+# The plain curve climbs to your prediction and stays there: your engine frees a graph as a whole. The checkpointed
+# curve is a saw with one tooth per segment. Now the worst moment against the number of segments.
 
 # %%
-best = choose_segments(64)
-counts = sorted({1, 2, 4, 8, best, 16, 24, 32, 64})
+best = best_segments(LAYERS)
+counts = sorted({1, 2, 4, 8, best, 16, 24, 32, LAYERS})
 measured = [run_stack(segments)[1] for segments in counts]
-predicted = [predict_checkpointed_bytes(1024, 64, 64, segments) for segments in counts]
-figure = go.Figure(
-    [
-        go.Scatter(x=counts, y=predicted, name="predicted"),
-        go.Scatter(x=counts, y=measured, name="measured", mode="markers"),
-    ]
-)
-figure.update_layout(xaxis_title="segments", yaxis_title="most bytes held", xaxis_type="log", yaxis_rangemode="tozero")
-show(figure, alt="Most bytes held against the number of segments, predicted and measured")
-print(f"least predicted at {best} segments; √(3n) = {math.sqrt(3 * 64):.1f}")
+predicted = [
+    predict_checkpointed_bytes(BATCH, WIDTH, LAYERS, segments) for segments in counts
+]
+least = counts[measured.index(min(measured))]
+check.predict(guess, least, "segments", within=0.25)
+print(f"by your formula: {best} segments")
+print(f"memory of the plain graph: {run_stack(None)[1] / min(measured):.1f} times that")
+figure = go.Figure()
+figure.add_scatter(x=counts, y=predicted, name="predicted")
+figure.add_scatter(x=counts, y=measured, name="measured", mode="markers")
+figure.update_layout(xaxis_title="segments", xaxis_type="log", height=320)
+figure.update_layout(yaxis_title="most bytes held", yaxis_rangemode="tozero")
+show(figure, alt="Most bytes held against the number of segments")
 
 # %% [markdown]
-# What lies between the points and the line is what your formula left out: gradients in flight, a few arrays of
-# $B \times D$, and the gradients of the weights.
+# For real $k$ the minimum of $k + 3n/k$ lies at $k = \sqrt{3n}$: for 64 layers that is about 14. If you said 8, you
+# knew that memory grows with the square root of the depth, and forgot that a layer holds three results and a segment's
+# output is one. The distance between points and line is what your formula leaves out: gradients on their way, and the
+# gradients of the weights. The price is one more forward pass, 4 units of work in place of 3.
 #
-# ## Answer for yourself
+# ## Stretch: no points
 #
-# - Your engine holds the product and the sum of each layer as well as the tanh. Which of the three do the vjps really
-#   read? A graph node that held only those (torch's do) would keep a third. What would you change in `Tensor` to get
-#   there?
-# - A checkpoint inside of a checkpoint takes the exponent further down: what would the memory be with $\log n$ levels,
-#   and how often would a layer run?
-# - A dropout layer inside of a checkpointed segment must drop the same units in both runs. What would `checkpoint` have
-#   to remember?
-# - Your graph keeps one edge per operand. In forward mode there would be none at all: for which shapes of function is
-#   that better?
+# - **Save less.** Which of the three results of a layer do your vjps really read? Change `Tensor` so that an edge
+#   leads to a small node that holds edges only, as torch's `grad_fn` does, and measure the plain stack again.
+# - **Free as you go.** Let `backward` drop a node's edges once its gradient is passed on. What does the plain curve
+#   look like now, and what can you no longer do?
+# - **Gradients of gradients.** Write the vjps with `Tensor` operations in place of `torch.Tensor` ones, so that the
+#   backward pass is recorded too. Test it on the second derivative of tanh.
 #
-# When all checks pass, save the notebook and run `mlsys-lab check autograd` in a terminal: your engine is then what the
-# later labs run on.
+# ## What you can read now
+#
+# - micrograd, `micrograd/engine.py`: `Value`, with the backward pass as closures; about 100 lines.
+# - PyTorch, `tools/autograd/derivatives.yaml`: the vjp of every operation of torch in one file. Look up `tanh`, `mm`
+#   and `index.Tensor`.
+# - PyTorch, `torch/csrc/autograd/engine.cpp`: `Engine::execute` and `Engine::compute_dependencies`, which counts what
+#   still has to arrive at each node in place of sorting.
+# - PyTorch, `torch/utils/checkpoint.py`: `checkpoint`, and `CheckpointFunction.backward`, which is your vjp.
+# - The course's own `mlsys_lab/autograd/graph.py`: a tape with version counters, freed node by node.
+#
+# ## Test yourself
+#
+# <details><summary>Which of the three results of a layer do the vjps read? How little could a layer hold?</summary>
+#
+# `matmul` reads its operands, that is the layer's input and the weight; `+` reads nothing but shapes; `tanh` reads its
+# own result. So one array per layer is enough: the output of tanh, which is the next layer's input. Your engine holds
+# three because an edge leads to the whole operand, data included.
+#
+# </details>
+#
+# <details><summary>Why does forward mode need no graph, and for which functions is it the better choice?</summary>
+#
+# It carries derivatives along with the values, in the order in which they are computed, so nothing is stored. One pass
+# gives the derivatives of *all outputs by one input*. It is better for few inputs and many outputs; a loss has one
+# output and millions of inputs, which is the opposite.
+#
+# </details>
+#
+# <details><summary>A checkpointed segment contains dropout. What must `checkpoint` remember?</summary>
+#
+# The state of the random number generator before the first run. The second run must drop the same units, or the
+# gradients belong to another function than the one that was computed. PyTorch calls this `preserve_rng_state`.
+#
+# </details>
+#
+# <details><summary>What would memory and time be if checkpoints were nested, with segments of segments?</summary>
+#
+# With one level, memory grows as $\sqrt n$ and each layer runs twice. With $d$ levels it grows as $n^{1/(d+1)}$, and
+# each layer runs $d + 1$ times. At $d = \log_2 n$ memory grows only with $\log n$, and a layer runs about
+# $\log_2 n$ times.
+#
+# </details>
+#
+# <details><summary>Two losses share most of one network. Is it cheaper to add them and go backward once?</summary>
+#
+# Yes: gradients are linear, so the sum of both losses has the sum of both gradients, and the shared part is traversed
+# once. Two calls of `backward` traverse it twice and add up to the same result.
+#
+# </details>
+#
+# When all checks pass, save the notebook and run `mlsys-lab check autograd` in a terminal. Later labs then run on your
+# engine.

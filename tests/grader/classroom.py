@@ -163,7 +163,7 @@ def inflated_points(notebook: Notebook) -> None:
     for cell in notebook["cells"]:
         if is_check(cell):
             cell["metadata"]["nbgrader"]["points"] = 1000
-    notebook["cells"].append(code_cell("#| export\ndef predict_step_flops(batch, widths):\n    return 1"))
+    notebook["cells"].append(code_cell("#| export\ndef predict_step_flops(batch, sizes):\n    return 1"))
 
 
 def julia(notebook: Notebook) -> None:
@@ -181,7 +181,7 @@ def another_course(_: Notebook) -> bytes:
 
 
 def overriding_flops(body: str) -> Callable[[Notebook], bytes]:
-    return adding(f"def predict_step_flops(batch, widths):\n    {body}")
+    return adding(f"def predict_step_flops(batch, sizes):\n    {body}")
 
 
 def overriding_bytes(body: str) -> Callable[[Notebook], bytes]:
@@ -210,12 +210,12 @@ LATER = frozenset(
 OTHER_ALGORITHM = """
 def relu(x):
     value = torch.where(x.data > 0, x.data, torch.zeros_like(x.data))
-    return node(value, "relu", (x, lambda g: torch.where(value > 0, g, torch.zeros_like(g))))
+    return record(value, (x, lambda g: torch.where(value > 0, g, torch.zeros_like(g))), op="relu")
 
 
-def predict_step_flops(batch, widths):
+def predict_step_flops(batch, sizes):
     total = 0
-    for layer, (n, m) in enumerate(zip(widths, widths[1:])):
+    for layer, (n, m) in enumerate(zip(sizes, sizes[1:])):
         total += (2 if layer == 0 else 3) * 2 * batch * n * m
     return total
 """
@@ -230,12 +230,12 @@ def cross_entropy(logits, labels):
     def vjp(g):
         return (p - target) * (g / len(labels))
 
-    return node(-(target * p.log()).sum(dim=1).mean(), "cross_entropy", (logits, vjp))
+    return record(-(target * p.log()).sum(dim=1).mean(), (logits, vjp), op="cross_entropy")
 """
 WRONG_SHAPE = """
 def cross_entropy(logits, labels, mean=cross_entropy):
     loss = mean(logits, labels)
-    return node(loss.data.reshape(1), "reshape", (loss, lambda g: g.reshape(loss.shape)))
+    return record(loss.data.reshape(1), (loss, lambda g: g.reshape(loss.shape)), op="reshape")
 """
 NOISE = """
 import sys, warnings

@@ -99,7 +99,7 @@ def test_calls_import_nothing_that_decides_and_differentiate_nothing(lab: Graded
         "from mlsys_checks import trusted",
         "import mlsys_checks.trusted.autograd",
         "from mlsys_checks.sandboxed import cuda",
-        "from mlsys_checks.trusted.autograd.scalar import CHECKS",
+        "from mlsys_checks.trusted.autograd.engine import leaf",
         "from mlsys_checks.sandboxed.cuda import launch",
         "from mlsys_lab.autograd import Tensor",
         "from ..scalar import CHECKS",

@@ -1,4 +1,4 @@
-"""Counts the results that still wait for each node (Kahn 1962), instead of searching depth first."""
+"""Counts the results that still wait for each node (Kahn 1962), and lists gradients before it adds them."""
 
 from collections import Counter, deque
 
@@ -23,9 +23,8 @@ def topological_order(root):
     return order[::-1]
 
 
-def backward(root, seed):
-    arrived = {}
-    arrived.setdefault(root, []).append(seed)
+def backward(root, grad):
+    arrived = {root: [grad]}
     for node in topological_order(root)[::-1]:
         total = arrived[node][0]
         for more in arrived.pop(node)[1:]:
@@ -35,7 +34,39 @@ def backward(root, seed):
         node.accumulate(total)
 
 
-def unbroadcast(grad, shape):
-    padded = (1,) * (grad.ndim - len(shape)) + tuple(shape)
-    axes = [i for i, (have, want) in enumerate(zip(grad.shape, padded, strict=True)) if want == 1 and have != 1]
-    return (grad.sum(axes, keepdim=True) if axes else grad).reshape(shape)
+class Again:
+    def __init__(self, function, x):
+        self.function, self.x = function, x
+
+    def __call__(self, g):
+        copy = Tensor(self.x, requires_grad=True)
+        copy.grad = torch.zeros_like(self.x)
+        with set_grad_enabled(True):
+            again = self.function(copy)
+        again.backward(g)
+        return copy.grad
+
+
+def checkpoint(function, x):
+    before, Tensor.recording = Tensor.recording, False
+    try:
+        result = function(Tensor(x.data)).data
+    finally:
+        Tensor.recording = before
+    if not Tensor.recording:
+        return Tensor(result)
+    return Tensor(result, requires_grad=True, edges=((x, Again(function, x.data)),), op="checkpoint")
+
+
+def checkpoint_sequential(functions, x, segments):
+    length, longer = divmod(len(functions), segments)
+    start = 0
+    for i in range(segments):
+        stop = start + length + (i < longer)
+        x = checkpoint(make_runner(list(functions[start:stop])), x)
+        start = stop
+    return x
+
+
+def make_runner(part):
+    return lambda h: run_layers(part, h)

@@ -1,4 +1,4 @@
-"""Computes with numpy, and uses torch for nothing but the storage between operations."""
+"""Computes with NumPy, and uses torch for nothing but the storage between operations."""
 
 import numpy as np
 
@@ -7,13 +7,12 @@ def make(values, like):
     return torch.from_numpy(np.array(values, dtype=like.data.numpy().dtype))
 
 
-def mul(x, y):
-    a, b = x.data.numpy(), y.data.numpy()
-    return node(
-        make(a * b, x),
-        "mul",
-        (x, lambda g: unbroadcast(make(g.numpy() * b, x), x.shape)),
-        (y, lambda g: unbroadcast(make(g.numpy() * a, y), y.shape)),
+def mul(a, b):
+    x, y = a.data.numpy(), b.data.numpy()
+    return record(
+        make(x * y, a),
+        (a, lambda g: unbroadcast(make(g.numpy() * y, a), a.shape)),
+        (b, lambda g: unbroadcast(make(g.numpy() * x, b), b.shape)),
     )
 
 
@@ -24,44 +23,41 @@ def unbroadcast(grad, shape):
     return make(values.sum(axis=stretched, keepdims=True), Tensor(grad)).reshape(shape)
 
 
-def exp(x):
-    value = make(np.exp(x.data.numpy()), x)
-    return node(value, "exp", (x, lambda g: value * g))
-
-
-def log(x):
-    return node(make(np.log(x.data.numpy()), x), "log", (x, lambda g: make(g.numpy() / x.data.numpy(), x)))
-
-
-def matmul(x, y):
-    a, b = x.data.numpy(), y.data.numpy()
-    return node(
-        make(a @ b, x),
-        "matmul",
-        (x, lambda g: unbroadcast(make(g.numpy() @ np.swapaxes(b, -1, -2), x), x.shape)),
-        (y, lambda g: unbroadcast(make(np.swapaxes(a, -1, -2) @ g.numpy(), y), y.shape)),
+def matmul(a, b):
+    return record(
+        torch.einsum("...mk,...kn->...mn", a.data, b.data),
+        (a, lambda g: unbroadcast(torch.einsum("...mn,...kn->...mk", g, b.data), a.shape)),
+        (b, lambda g: unbroadcast(torch.einsum("...mk,...mn->...kn", a.data, g), b.shape)),
     )
 
 
-def reduce_sum(x, axis=None, keepdims=False):
-    values = x.data.numpy()
+def reduce_sum(a, axis=None, keepdims=False):
+    values = a.data.numpy()
     kept = values.sum(axis=axis, keepdims=True).shape
 
     def vjp(g):
-        return make(np.broadcast_to(g.numpy().reshape(kept), x.shape), x)
+        return make(np.broadcast_to(g.numpy().reshape(kept), a.shape), a)
 
-    return node(make(values.sum(axis=axis, keepdims=keepdims), x), "sum", (x, vjp))
+    return record(make(values.sum(axis=axis, keepdims=keepdims), a), (a, vjp))
 
 
-def index(x, key):
+def getitem(a, index):
     def plain(part):
         return part.numpy() if isinstance(part, torch.Tensor) else part
 
-    at = tuple(plain(part) for part in key) if isinstance(key, tuple) else plain(key)
+    at = tuple(plain(part) for part in index) if isinstance(index, tuple) else plain(index)
 
     def vjp(g):
-        grad = np.zeros(x.shape, dtype=g.numpy().dtype)
+        grad = np.zeros(a.shape, dtype=g.numpy().dtype)
         np.add.at(grad, at, g.numpy())
         return torch.from_numpy(grad)
 
-    return node(make(x.data.numpy()[at], x), "index", (x, vjp))
+    return record(make(a.data.numpy()[at], a), (a, vjp))
+
+
+def cross_entropy(logits, targets):
+    z = logits.data.double()
+    one_hot = torch.nn.functional.one_hot(targets, z.shape[1]).double()
+    p = torch.softmax(z, dim=1)
+    loss = (torch.logsumexp(z, dim=1) - z.gather(1, targets[:, None])[:, 0]).mean()
+    return record(loss.to(logits.dtype), (logits, lambda g: ((p - one_hot) / len(targets) * g).to(logits.dtype)))

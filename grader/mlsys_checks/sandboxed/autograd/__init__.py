@@ -1,1 +1,0 @@
-"""How lab 01's checks call the learner's code: all of them that goes into the sandbox."""
