@@ -7,6 +7,7 @@ E experts, A experts that a token uses (top-A routing), R rows that are dispatch
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,26 +90,36 @@ class ExpertParallelMoE(nn.Module):
         routing = route(best.indices, self.num_experts, self.capacity_factor)
         self.num_dropped = routing.num_dropped
 
-        send_counts = routing.tokens_per_expert.view(self._group.size, -1)  # (p, E/p): to each rank's experts
-        receive_counts = torch.stack(all_to_all(self._group, list(send_counts), COUNTS))  # (p, E/p): from each rank
-        sends, receives = send_counts.sum(1).tolist(), receive_counts.sum(1).tolist()
-        dispatched = all_to_all_tokens(tokens[routing.token_indices], sends, receives, self._group)
-        results = all_to_all_tokens(self._run_experts(dispatched, receive_counts), receives, sends, self._group)
-
-        weighted = results * weights[routing.token_indices, routing.topk_index, None]  # (R, D)
-        combined = torch.zeros_like(tokens).index_add(0, routing.token_indices, weighted)
+        combined = dispatch_and_combine(tokens, weights, routing, self.experts, self._group)
         combined = sum((expert(tokens) for expert in self.shared), start=combined)
         return combined.view_as(x)
 
-    def _run_experts(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Apply each local expert to its rows; rows are grouped by source rank, counts (p, E/p)."""
-        local_ids = torch.arange(counts.shape[1], device=counts.device).repeat(len(counts))
-        expert_of_row = local_ids.repeat_interleave(counts.reshape(-1))
-        out = torch.zeros_like(rows)
-        for local_id, expert in enumerate(self.experts):
-            (own,) = (expert_of_row == local_id).nonzero(as_tuple=True)
-            out = out.index_add(0, own, expert(rows[own]))
-        return out
+
+def dispatch_and_combine(
+    tokens: torch.Tensor, weights: torch.Tensor, routing: Routing, experts: Iterable[nn.Module], group: Rank
+) -> torch.Tensor:
+    """Weighted sums of the experts' results for this rank's tokens: (n, D) -> (n, D).
+
+    weights (n, A): of each token's choices. experts: this rank's E/p, in order.
+    """
+    send_counts = routing.tokens_per_expert.view(group.size, -1)  # (p, E/p): to each rank's experts
+    receive_counts = torch.stack(all_to_all(group, list(send_counts), COUNTS))  # (p, E/p): from each rank
+    sends, receives = send_counts.sum(1).tolist(), receive_counts.sum(1).tolist()
+    dispatched = all_to_all_tokens(tokens[routing.token_indices], sends, receives, group)
+    results = all_to_all_tokens(_run_experts(experts, dispatched, receive_counts), receives, sends, group)
+    weighted = results * weights[routing.token_indices, routing.topk_index, None]  # (R, D)
+    return torch.zeros_like(tokens).index_add(0, routing.token_indices, weighted)
+
+
+def _run_experts(experts: Iterable[nn.Module], rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Apply each local expert to its rows; rows are grouped by source rank, counts (p, E/p)."""
+    local_ids = torch.arange(counts.shape[1], device=counts.device).repeat(len(counts))
+    expert_of_row = local_ids.repeat_interleave(counts.reshape(-1))
+    out = torch.zeros_like(rows)
+    for local_id, expert in enumerate(experts):
+        (own,) = (expert_of_row == local_id).nonzero(as_tuple=True)
+        out = out.index_add(0, own, expert(rows[own]))
+    return out
 
 
 def all_to_all_tokens(

@@ -29,7 +29,17 @@ ALLOWED = (
     "mlsys_lab.errors",
     *(
         f"mlsys_checks.sandboxed.{name}"
-        for name in ("spec", "storage", "values", "trees", "repeated_calls", "findings", "inputs", "kernel_sources")
+        for name in (
+            "spec",
+            "storage",
+            "values",
+            "trees",
+            "repeated_calls",
+            "findings",
+            "inputs",
+            "kernel_sources",
+            "lending",
+        )
     ),
     "mlsys_lab.comm.rank",
     "mlsys_lab.models.aging",

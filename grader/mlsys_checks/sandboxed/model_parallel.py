@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import torch.fx.experimental.symbolic_shapes  # torch does this in the first backward pass, where a limit runs
-from torch import nn
 
 from mlsys_checks.sandboxed.lending import lend
 from mlsys_checks.sandboxed.repeated_calls import call_twice
@@ -41,11 +40,11 @@ def _tensors(arrays: Arrays, *names: str) -> list[torch.Tensor]:
     return [torch.from_numpy(arrays[name]).clone() for name in names]
 
 
-def _linear(arrays: Arrays, name: str = "") -> nn.Linear:
+def _linear(artifact: Any, arrays: Arrays, name: str = "") -> Any:
     """A full linear layer, made of the arrays `weight` and `bias`."""
     weight, bias = _tensors(arrays, f"{name}weight", f"{name}bias")
-    linear = nn.Linear(weight.shape[1], weight.shape[0], dtype=weight.dtype)
-    linear.weight, linear.bias = nn.Parameter(weight), nn.Parameter(bias)
+    linear = artifact.nn.Linear(weight.shape[1], weight.shape[0], dtype=weight.dtype)
+    linear.weight, linear.bias = artifact.nn.Parameter(weight), artifact.nn.Parameter(bias)
     return linear
 
 
@@ -140,48 +139,41 @@ def _sum(rank: Rank, x: torch.Tensor) -> torch.Tensor:
     return torch.stack(_exchange(rank, [x.detach()] * rank.size)).sum(0)
 
 
-class _Copy(torch.autograd.Function):
+class _Copy:
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Rank) -> torch.Tensor:
-        ctx.group = group
-        return x.view_as(x)
+    def apply(x: torch.Tensor, group: Rank) -> torch.Tensor:
+        copied = x.view_as(x)
+        if copied.requires_grad:
+            copied.register_hook(lambda gradient: _sum(group, gradient))  # type: ignore[no-untyped-call]
+        return copied
 
+
+class _Reduce:
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None]:
-        return _sum(ctx.group, gradients[0]), None
+    def apply(x: torch.Tensor, group: Rank) -> torch.Tensor:
+        return x + (_sum(group, x) - x.detach())
 
 
-class _Reduce(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Rank) -> torch.Tensor:
-        return _sum(group, x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None]:
-        return gradients[0], None
+def _shard(parameter: Any, dim: int, group: Rank) -> Any:
+    return type(parameter)(parameter.detach().chunk(group.size, dim)[group.rank])
 
 
-def _shard(parameter: torch.Tensor, dim: int, group: Rank) -> nn.Parameter:
-    return nn.Parameter(parameter.detach().chunk(group.size, dim)[group.rank])
-
-
-class _Column(nn.Module):
-    def __init__(self, linear: nn.Linear, group: Rank) -> None:
-        super().__init__()
+class _Column:
+    def __init__(self, linear: Any, group: Rank) -> None:
         self.weight, self.bias = _shard(linear.weight, 0, group), _shard(linear.bias, 0, group)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.linear(x, self.weight, self.bias)
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        product: torch.Tensor = x @ self.weight.T + self.bias
+        return product
 
 
-class _Row(nn.Module):
-    def __init__(self, linear: nn.Linear, group: Rank) -> None:
-        super().__init__()
+class _Row:
+    def __init__(self, linear: Any, group: Rank) -> None:
         self.weight, self.bias, self._group = _shard(linear.weight, 1, group), linear.bias, group
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        total: torch.Tensor = _Reduce.apply(x @ self.weight.T, self._group)  # type: ignore[no-untyped-call]
-        return total + self.bias
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        total: torch.Tensor = _Reduce.apply(x @ self.weight.T, self._group) + self.bias
+        return total
 
 
 LENT = {
@@ -198,9 +190,9 @@ LENT = {
 
 def take_part(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Call `shard_parameter`, then overwrite the full parameter."""
-    parameter = nn.Parameter(_tensors(arrays, "parameter")[0])
+    parameter = artifact.nn.Parameter(_tensors(arrays, "parameter")[0])
     shard = artifact.shard_parameter(parameter, int(arrays["dim"]), rank)
-    if not isinstance(shard, nn.Parameter):
+    if not isinstance(shard, artifact.nn.Parameter):
         got = describe_value(shard)
         raise InputError("shard_parameter did not return an nn.Parameter", got=got, expected="an nn.Parameter")
     _unchanged("parameter", parameter, arrays["parameter"], wants=True)
@@ -216,7 +208,7 @@ def _run_layer(
     wants = bool(arrays["x_wants"])
     x = _tensors(arrays, "x")[0].requires_grad_(wants)
     with lend(artifact, shard_parameter=_shard):
-        layer = getattr(artifact, name)(_linear(arrays), rank)
+        layer = getattr(artifact, name)(_linear(artifact, arrays), rank)
         y = apply(layer, x)
     answers = {f"result of {name}": _values(f"the result of {name}", y, arrays["gradient"].shape)}
     _backward(name, y, arrays["gradient"])
@@ -258,7 +250,7 @@ def parallel_mlp(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Run a `ParallelMLP` forward and backward twice, so that parameters' gradients add up."""
     answers: Arrays = {}
     with lend(artifact, **LENT):
-        mlp = artifact.ParallelMLP(_linear(arrays, "up."), _linear(arrays, "down."), rank)
+        mlp = artifact.ParallelMLP(_linear(artifact, arrays, "up."), _linear(artifact, arrays, "down."), rank)
         for step, data in enumerate(arrays["x"]):
             x = torch.from_numpy(data).clone().requires_grad_()
             y = mlp(x)
@@ -310,37 +302,42 @@ def _encode_actions(where: str, actions: Any) -> np.ndarray:
     return np.array(rows, dtype=np.int64).reshape(-1, 2)
 
 
-class _Chunk(nn.Module):
-    """Two linear maps of a rank. `held` counts earlier outputs that were still held when the next was computed.
+class _Chunk:
+    """Two linear maps of a rank. `held` counts earlier calls whose output or graph was still held at the next call.
 
     `back` are the micro-batches, by their number among `inputs`, in the order of their backward passes.
     """
 
     def __init__(self, arrays: Arrays, inputs: Sequence[np.ndarray], room: int) -> None:
-        super().__init__()
-        self.first, self.second = (nn.Parameter(one) for one in _tensors(arrays, "first", "second"))
+        self.first, self.second = (one.requires_grad_() for one in _tensors(arrays, "first", "second"))
         self._inputs, self._room = inputs, room
         self._outputs: list[weakref.ref[torch.Tensor]] = []
+        self._hiddens: list[weakref.ref[torch.Tensor]] = []  # alive as long as the graph that saves them
         self.held, self.back = 0, list[int]()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
         width = len(self.first)
         if not isinstance(x, torch.Tensor) or x.ndim != 2 or x.shape[1] != width:
             got = str(tuple(x.shape)) if isinstance(x, torch.Tensor) else describe_value(x)
             raise InputError(
                 "the chunk is called with something else than an activation", got=got, expected=f"(T, {width})"
             )
-        held = sum(one() is not None for one in self._outputs)
+        held = self._count_held()
         if held > self._room >= self.held:  # what only waits to be collected is not held
             gc.collect()
-            held = sum(one() is not None for one in self._outputs)
+            held = self._count_held()
         self.held = max(self.held, held)
-        output = (x @ self.first).tanh() @ self.second
+        hidden = (x @ self.first).tanh()
+        output = hidden @ self.second
+        self._hiddens.append(weakref.ref(hidden))
         self._outputs.append(weakref.ref(output))
         came = [i for i, one in enumerate(self._inputs) if np.array_equal(one, x.detach().numpy())]
         if came and output.requires_grad:
             output.register_hook(lambda _: self.back.extend(came))  # type: ignore[no-untyped-call]
         return output
+
+    def _count_held(self) -> int:
+        return max(sum(one() is not None for one in refs) for refs in (self._outputs, self._hiddens))
 
 
 class _Withheld(list[Any]):
@@ -384,9 +381,9 @@ def run_stage(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
         what = "step returned a value on a rank that is not the last"
         raise InputError(what, got=describe_value(mean), expected="None")
     if chunk.held > room:
-        what = "a rank holds outputs of micro-batches whose backward pass is over"
+        what = "a rank holds activations of more micro-batches than its schedule has in flight"
         expected = f"at most {room - 1} in flight, and one more: keep to the schedule, and release what has gone back"
-        raise InputError(what, got=f"{chunk.held} outputs held", expected=expected)
+        raise InputError(what, got=f"{chunk.held} micro-batches", expected=expected)
     answers: Arrays = {}
     if is_last:
         answers["mean loss"] = number("the mean loss", mean.detach() if isinstance(mean, torch.Tensor) else mean)
@@ -402,7 +399,7 @@ def zigzag(artifact: Any, arrays: Arrays) -> Arrays:
     ranks = int(arrays["ranks"])
     call = partial(artifact.zigzag_positions, int(arrays["tokens"]), ranks)
     listed = _listed("zigzag_positions", call_twice("zigzag_positions", call), ranks)
-    return {f"positions of rank {r}": _values(f"the positions of rank {r}", one) for r, one in enumerate(listed)}
+    return {f"positions[{r}]": _values(f"positions[{r}]", one) for r, one in enumerate(listed)}
 
 
 def ring_attention(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:

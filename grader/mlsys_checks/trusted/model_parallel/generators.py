@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mlsys_checks.sandboxed.model_parallel import DEGREES, PARTS
+from mlsys_checks.sandboxed.model_parallel import DEGREES, KINDS, PARTS
 from mlsys_checks.sandboxed.ranks import join_ranks, split_ranks
 from mlsys_checks.sandboxed.spec import Arrays, Case, Mismatch
 from mlsys_checks.trusted.compare import close
@@ -236,9 +236,10 @@ def compare_schedules(got: Arrays, expected: Arrays) -> Mismatch | None:
     p, m = (int(expected[name]) for name in ("ranks", "micro_batches"))
     orders: Orders = [[(kind, i) for kind, i in got[f"rank {r}"].tolist()] for r in range(p)]
     for r, order in enumerate(orders):
-        if sorted(order) != [(kind, i) for kind in (FORWARD, BACKWARD) for i in range(m)]:
-            wanted = f"{2 * m}: each of {m} micro-batches forward once and backward once"
-            return Mismatch(f"rank {r} has the wrong actions", f"{len(order)} actions", wanted)
+        for kind, i in sorted({*order, *((kind, i) for kind in (FORWARD, BACKWARD) for i in range(m))}):
+            if (count := order.count((kind, i))) != (wanted := int(0 <= i < m)):
+                what = f"rank {r} runs the {KINDS[kind]} pass of micro-batch {i} too {'often' if count else 'rarely'}"
+                return Mismatch(what, f"{count} times", f"{wanted} times, with micro-batches 0 to {m - 1}")
     for seconds in SECONDS:
         end_s, in_flight = play(orders, seconds)
         least_s = (m + p - 1) * sum(seconds)
@@ -349,7 +350,7 @@ def _zigzag(tokens: int, p: int) -> list[np.ndarray]:
 def expect_zigzag(arrays: Arrays) -> Arrays:
     """Positions of each rank."""
     positions = _zigzag(int(arrays["tokens"]), int(arrays["ranks"]))
-    return {f"positions of rank {r}": one for r, one in enumerate(positions)}
+    return {f"positions[{r}]": one for r, one in enumerate(positions)}
 
 
 DIVISIONS = ("zigzag", "contiguous", "strided", "reversed", "shuffled")
@@ -452,8 +453,8 @@ def expect_routing(arrays: Arrays) -> Arrays:
     pairs = np.array([pair for queue in kept for pair in queue], dtype=np.int64).reshape(-1, 2)
     counts = np.array([len(queue) for queue in kept])
     dropped = np.array(n * top_k - len(pairs))
-    indices = {"token_indices": pairs[:, 0].copy(), "topk_index": pairs[:, 1].copy()}
-    return indices | {"tokens_per_expert": counts, "num_dropped": dropped}
+    counted = {"num_dropped": dropped, "tokens_per_expert": counts}
+    return counted | {"token_indices": pairs[:, 0].copy(), "topk_index": pairs[:, 1].copy()}
 
 
 def draw_dispatch(rng: Rng, case: Case) -> Arrays:
