@@ -54,8 +54,8 @@
 # | `collectives.all_gather(group, x)` | a list of all ranks' `x`; every rank must call it |
 #
 # Every request needs its `wait()`. The collectives come from lab 07: yours if you have handed it in. Never write into a
-# tensor that you are given: someone else still needs it. All numbers are float64, so that every division of the work
-# gives the same result.
+# tensor that you are given: its owner still needs it. All numbers are float64, so that every division of the work gives
+# the same result.
 
 # %%
 from mlsys_lab.checks import lab
@@ -99,7 +99,7 @@ collectives = stack.load("collectives")
 # | region | forward | backward |
 # |---|---|---|
 # | copy, before the columns | identity | ? |
-# | reduce, behind the rows | all-reduce | ? |
+# | reduce, after the rows | all-reduce | ? |
 #
 # Fill in the two question marks before you write code. Every rank uses all of $x$, but only its own columns: what part
 # of the gradient of $x$ does it find? And if $y = y_A + y_B$, what is the gradient of $y_A$, given that of $y$?
@@ -129,8 +129,10 @@ collectives = stack.load("collectives")
 # x = torch.randn(5, 3).double()
 # results, ledger = run(lambda group, x: ParallelMLP(up, down, group)(x), [x] * 2)
 # torch.allclose(results[1], down(up(x).relu()))  # → True
-# sum(ledger.sent_bytes()) == 2 * 5 * 2 * 8  # one all-reduce of 5 × 2 numbers  # → True
+# sum(ledger.sent_bytes()) == 2 * (2 - 1) * 5 * 2 * 8  # → True
 # ```
+#
+# (The last line: one all-reduce of 5 × 2 numbers of 8 bytes, over 2 ranks.)
 #
 # **Requirements**
 #
@@ -183,7 +185,7 @@ class CopyToTensorParallelRegion(torch.autograd.Function):
 
 
 class ReduceFromTensorParallelRegion(torch.autograd.Function):
-    """What stands behind the rows."""
+    """What stands after the rows."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Rank) -> torch.Tensor:
@@ -286,7 +288,8 @@ check("parallel_mlp")
 # *About 40 minutes.*
 #
 # **Goal.** The widest matrix of all is the LM head. Sharded by columns, it leaves each rank with the logits of V/p
-# tokens of the vocabulary, and gathering them would cost more than the rest of the layer. Compute the loss without.
+# tokens of the vocabulary, and gathering them would cost more than the rest of the layer. Compute the loss without
+# gathering them.
 #
 # For a token with logits $z_v$ and target $y$, the loss is $\log \sum_v e^{z_v - M} - (z_y - M)$ with $M = \max_v z_v$.
 # Three numbers decide it: the largest logit, the sum of exponentials, the target's logit. Each rank knows its part of
@@ -443,7 +446,7 @@ guess = None  # fraction of the step that a stage is idle
 # | | returns | does |
 # |---|---|---|
 # | `one_forward_one_backward(ranks, micro_batches)` | list of lists of `Action` | the schedule of all ranks |
-# | `Pipeline(chunks, group)` | – | given: `chunks[0]` is this rank's module, from (T, D) to (T, D') |
+# | `Pipeline(chunks, group)` | – | given: `chunks[0](x)` runs this rank's layers, (T, D) → (T, D') |
 # | `pipeline.step(schedule, inputs, targets, loss)` | mean loss, or `None` | runs this rank's actions |
 #
 # `inputs` and `targets` are lists of m tensors. Only the first rank may read the inputs, only the last rank the
@@ -468,8 +471,8 @@ guess = None  # fraction of the step that a stage is idle
 #
 # **Requirements**
 #
-# - 1F1B: rank r has at most `ranks - r` micro-batches in flight, and the step takes `ranks - 1 + micro_batches` forward
-#   and as many backward times, whatever these times are.
+# - 1F1B: rank r has at most `ranks - r` micro-batches in flight, and the step takes no longer than under GPipe, however
+#   long forward and backward passes are.
 # - `step`, forward: take the input, or receive it from the rank before; run the chunk; keep what the backward pass
 #   needs; send the output on.
 # - `step`, backward: start from the loss **divided by m** on the last rank, elsewhere from the received gradient of the
@@ -483,8 +486,7 @@ guess = None  # fraction of the step that a stage is idle
 #
 # <details><summary>Details</summary>
 #
-# - Two neighbours that both `send` wait for each other for ever. Which call does not wait? And when may you wait for
-#   it?
+# - Two neighbours that both `send` wait for each other forever. Which call does not wait? And when may you wait for it?
 # - All ranks run the micro-batches in the same order forward, and in the same order backward; it need not be 1F1B's.
 # - A received tensor has no gradient yet: call `requires_grad_()` on it. The inputs are data; leave them as they are.
 # - Micro-batches may have different numbers of tokens. Running a chunk again in the backward pass is allowed.
@@ -650,8 +652,9 @@ show(draw(schedule), alt="Four stages under 1F1B: idle at both ends", height=300
 # the keys and values of all earlier ones. In **ring attention** (Liu et al. 2023) the queries stay, and keys and values
 # go round: a rank computes on the block that it has while the next block is on its way.
 #
-# Which tokens should a rank have? With one contiguous chunk each, a causal mask gives the last rank nearly all of the
-# work. Meta's Llama 3 used **zigzag** order: cut the sequence into 2p chunks; rank r takes chunks r and 2p - 1 - r.
+# Which tokens should a rank have? With one contiguous chunk each, a causal mask gives the last rank the most work, and
+# all ranks wait for it. Llama 3 was trained in **zigzag** order: cut the sequence into 2p chunks; rank r takes chunks r
+# and 2p - 1 - r.
 #
 # **Predict, then measure.** A sequence of 4,096 tokens is divided into contiguous chunks over 8 ranks, and a query
 # attends to itself and all earlier tokens. How many times the mean number of scores does the last rank compute?

@@ -30,6 +30,7 @@ GIVEN = (
     "by 0.4 standard deviations on average",
     "16 stages, and only 32 micro-batches for each replica",
     "4 replicas with 256 micro-batches",
+    "one all-reduce of 5 × 2 numbers of 8 bytes, over 2 ranks",
     "Four layouts of LLaMA 2 70B's size on 512 H100s",
 )
 OWN = {
