@@ -195,9 +195,10 @@ PIPELINE = (
             Case("two ranks, three micro-batches", {"ranks": 2, "micro_batches": 3}),
             Case("four ranks, eight micro-batches", {"ranks": 4, "micro_batches": 8}),
             Case("fewer micro-batches than ranks", {"ranks": 5, "micro_batches": 2}),
+            Case("as many micro-batches as ranks", {"ranks": 3, "micro_batches": 3}),
             Case("one rank", {"ranks": 1, "micro_batches": 4}),
             *draw_cases(
-                {"ranks": Range(1, 6), "micro_batches": Range(1, 12)}, public=4, hidden=2, micro_batches=Range(9, 25)
+                {"ranks": Range(1, 6), "micro_batches": Range(1, 12)}, public=12, hidden=6, micro_batches=Range(9, 25)
             ),
         ),
         inputs=draw.draw_schedule,
@@ -356,7 +357,7 @@ EXPERTS = (
             Case("four tokens, capacity 2", {"n": 4, "experts": 3, "k": 2, "quarters": 3}),
             Case("no limit", {"n": 5, "experts": 4, "k": 2, "quarters": 0}),
             Case("every first choice is the same", {"n": 7, "experts": 4, "k": 2, "quarters": 4, "liked": 1}),
-            *draw_cases(ROUTES, public=6, hidden=2, n=Range(20, 60)),
+            *draw_cases(ROUTES, public=10, hidden=4, n=Range(20, 60)),
             Case("more than 255 rows", {"n": 300, "experts": 3, "k": 2, "quarters": 4, "liked": 0}, hidden=True),
         ),
         inputs=draw.draw_expert_ids,
@@ -406,6 +407,8 @@ EXPERTS = (
 
 SMALL = {"layers": 24, "d_model": 2048, "d_ff": 5632, "node": 8, "batch": 64, "tokens": 2048}
 LARGE = {"layers": 80, "d_model": 8192, "d_ff": 28672, "node": 8, "batch": 256, "tokens": 4096}
+NODES_OF_SIX = {"layers": 36, "d_model": 3072, "d_ff": 8192, "node": 6, "batch": 4, "tokens": 2048}
+ONLY = {"layers": 7, "d_model": 1280, "d_ff": 3456, "node": 5, "batch": 15, "tokens": 1024, "devices": 175}
 FULL = {"layers": 8, "d_model": 1024, "d_ff": 4096, "node": 8, "batch": 2, "tokens": 1024, "devices": 1}
 FULL_BYTES = 16 * 2**27 + 34 * 2**20 * 8
 """Bytes of 2²⁷ parameters on one GPU, and of the activations of their eight layers."""
@@ -417,8 +420,8 @@ LAYOUTS = (
         cases=(
             Case("all three kinds", {"node": 8, "t": 4, "p": 4, "d": 8}),
             Case("data parallelism alone", {"node": 8, "t": 1, "p": 1, "d": 32}),
-            Case("a pipeline within one node", {"node": 8, "t": 2, "p": 4, "d": 1}),
-            *draw_cases({"node": Range(1, 8), "p": Range(1, 8)}, public=6, hidden=2, node=Range(8, 16), p=Range(2, 20)),
+            Case("a pipeline within one node", {"node": 8, "t": 4, "p": 2, "d": 1}),
+            *draw_cases({"node": Range(1, 8), "p": Range(1, 8)}, public=9, hidden=4, node=Range(8, 16), p=Range(2, 20)),
         ),
         inputs=draw.draw_layout,
         run=calls.step_parts,
@@ -442,9 +445,13 @@ LAYOUTS = (
             Case("nothing fits", {**LARGE, "devices": 8, "batch": 8}),
             Case("memory that is just enough", {**FULL, "memory_bytes": FULL_BYTES}),
             Case("fewer sequences than devices", {**LARGE, "layers": 8, "devices": 8, "batch": 1}),
+            Case("nodes of six", {**NODES_OF_SIX, "devices": 12}),
+            Case("no layout divides evenly", {**NODES_OF_SIX, "node": 8, "batch": 8, "devices": 12, "layers": 8}),
+            Case("memory for the only layout that divides evenly", {**ONLY, "spare": draw.SLACK}),
+            Case("a little less than the only layout needs", {**ONLY, "spare": -draw.SLACK}),
             Case("a large node", {**FULL, "layers": 4, "devices": 64, "node": 16, "batch": 1}),
             Case("a stage for each of many layers", {**FULL, "layers": 96, "devices": 96, "node": 1, "batch": 1}),
-            *draw_cases({}, public=8, hidden=4),
+            *draw_cases({}, public=12, hidden=12),
         ),
         inputs=draw.draw_any_cluster,
         run=calls.choose_layout,

@@ -585,18 +585,20 @@ def draw_cluster(rng: Rng, case: Case) -> Arrays:
 
 
 def draw_any_cluster(rng: Rng, case: Case) -> Arrays:
-    """Draw sizes of a cluster that can be divided in several ways, then the cluster."""
+    """Draw sizes of a cluster that can be divided in several ways, or take the case's; then draw the cluster."""
     node, layers = int(rng.choice([4, 6, 8, 16])), int(rng.choice([24, 29, 36, 40, 80, 96]))
     devices = node * int(rng.choice([1, 2, 4, 6, 10, layers // 2, layers]))
-    sizes = {"d_model": int(rng.choice([1024, 2304, 5115, 5120, 8192])), "tokens": int(rng.choice([1024, 2048, 4096]))}
+    sizes: dict[str, Any] = {
+        "d_model": int(rng.choice([1024, 2304, 5115, 5120, 8192])),
+        "tokens": int(rng.choice([1024, 2048, 4096])),
+    }
     sizes |= {
         "d_ff": 128 * int(rng.integers(16, 224)),
         "batch": int(rng.choice([1, 2, 4, 12, 36])) * max(1, devices // 8),
     }
-    spare = float(rng.choice([SLACK, -SLACK, 0.3]))
-    return draw_cluster(
-        rng, Case("", {"node": node, "layers": layers, "devices": devices, "spare": spare, **sizes, **case.params})
-    )
+    sizes |= {} if "devices" in case.params else {"spare": float(rng.choice([SLACK, -SLACK, 0.3]))}
+    drawn = {"node": node, "layers": layers, "devices": devices, **sizes}
+    return draw_cluster(rng, Case("", {**drawn, **case.params}))
 
 
 def expect_layouts(arrays: Arrays) -> Arrays:
