@@ -33,9 +33,6 @@ DEGREES = ("data", "tensor", "pipeline")
 INDICES = ("token_indices", "topk_index", "tokens_per_expert")
 
 
-# --- what is handed over, and what comes back -------------------------------------------------------------------------
-
-
 def _tensors(arrays: Arrays, *names: str) -> list[torch.Tensor]:
     return [torch.from_numpy(arrays[name]).clone() for name in names]
 
@@ -119,9 +116,6 @@ def _gradients(name: str, owner: Any, *attributes: str) -> Arrays:
     return found
 
 
-# --- stand-ins --------------------------------------------------------------------------------------------------------
-
-
 def _exchange(rank: Rank, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """All-to-all in which a message of 8 bytes goes ahead of each part."""
     received = [part.clone() for part in parts]
@@ -183,9 +177,6 @@ LENT = {
     "ColumnParallelLinear": _Column,
     "RowParallelLinear": _Row,
 }
-
-
-# --- task 1: layers ---------------------------------------------------------------------------------------------------
 
 
 def take_part(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
@@ -263,9 +254,6 @@ def parallel_mlp(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     return answers | _gradients("ParallelMLP", mlp, "up.weight", "up.bias", "down.weight", "down.bias")
 
 
-# --- task 2: loss -----------------------------------------------------------------------------------------------------
-
-
 def cross_entropy(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Call `vocab_parallel_cross_entropy`, then its backward pass twice, with two gradients."""
     logits, targets = _tensors(arrays, "logits", "targets")
@@ -276,9 +264,6 @@ def cross_entropy(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     _unchanged("logits", logits, arrays["logits"], wants=True)
     _unchanged("targets", targets, arrays["targets"])
     return answers | {"logits.grad after two backward passes": _values("logits.grad", logits.grad)}
-
-
-# --- task 3: pipeline -------------------------------------------------------------------------------------------------
 
 
 def schedule(artifact: Any, arrays: Arrays) -> Arrays:
@@ -340,30 +325,14 @@ class _Chunk:
         return max(sum(one() is not None for one in refs) for refs in (self._outputs, self._hiddens))
 
 
-class _Withheld(list[Any]):
-    """List of m tensors that this rank may not read."""
-
-    def __init__(self, name: str, count: int, reader: str) -> None:
-        super().__init__([None] * count)
-        self._name, self._reader = name, reader
-
-    def __getitem__(self, i: Any) -> Any:
-        raise InputError(f"a rank reads `{self._name}[{i}]`", expected=f"only the {self._reader} rank reads them")
-
-    def __iter__(self) -> Any:
-        return self[0]
-
-
 def run_stage(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Run `Pipeline.step`: the chunk's gradients, on the last rank the mean loss, on the first the order of work."""
     actions = [[(KINDS[kind], i, 0) for kind, i in arrays[f"actions{r}"].tolist()] for r in range(rank.size)]
     own, m = actions[rank.rank], len(actions[0]) // 2
     is_first, is_last = rank.rank == 0, rank.rank == rank.size - 1
     given = [arrays[f"x{i}"] for i in range(m)] if is_first else []
-    inputs: list[Any] = [torch.from_numpy(x).clone() for x in given] if is_first else _Withheld("inputs", m, "first")
-    targets: list[Any] = _Withheld("targets", m, "last")
-    if is_last:
-        targets = _tensors(arrays, *(f"target{i}" for i in range(m)))
+    inputs: list[Any] = [torch.from_numpy(x).clone() for x in given] if is_first else [None] * m
+    targets: list[Any] = _tensors(arrays, *(f"target{i}" for i in range(m))) if is_last else [None] * m
     room = 1 + max(accumulate(1 if kind == "forward" else -1 for kind, *_ in own))
     chunk = _Chunk(arrays, given, room)
 
@@ -391,9 +360,6 @@ def run_stage(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     return answers | _gradients("the chunk", chunk, "first", "second")
 
 
-# --- task 4: context --------------------------------------------------------------------------------------------------
-
-
 def zigzag(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `zigzag_positions`."""
     ranks = int(arrays["ranks"])
@@ -410,9 +376,6 @@ def ring_attention(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     for name, one in zip("qkv", (q, k, v), strict=True):
         _unchanged(name, one, arrays[name])
     return {"result": _values("the result of ring_attention", result)}
-
-
-# --- task 5: experts --------------------------------------------------------------------------------------------------
 
 
 def all_to_all(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
@@ -465,9 +428,6 @@ def dispatch(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
         _unchanged(name, one, arrays[name.removeprefix("routing.")])
     answers = {"result": _values("the result of dispatch_and_combine", result)}
     return answers | {"rows that this rank's experts got": np.array(sum(counted))}
-
-
-# --- task 6: layouts --------------------------------------------------------------------------------------------------
 
 
 def _config_and_machine(artifact: Any, arrays: Arrays) -> tuple[Any, Any]:

@@ -31,6 +31,10 @@ TWO = {"p": 2, "t": 3, "i": 2, "o": 2, "data": 0}
 LARGER = {"p": Range(4, 7), "t": Range(3, 9)}
 
 
+def _sides(inputs: Any, run: Any, expect: Any) -> dict[str, Any]:
+    return {"inputs": inputs, "run": run, "expect": expect}
+
+
 def _layer_cases(**wide: Any) -> tuple[Case, ...]:
     return (
         Case("two ranks", TWO),
@@ -53,9 +57,7 @@ TENSOR = (
                 {"p": Range(1, 5), "axes": Range(1, 3), "length": Range(1, 4)}, public=4, hidden=2, p=Range(4, 8)
             ),
         ),
-        inputs=draw.draw_parameter,
-        run=calls.take_part,
-        expect=draw.expect_shards,
+        **_sides(draw.draw_parameter, calls.take_part, draw.expect_shards),
         first_hint="Along which dimension is the parameter cut, which shard is this rank's? Is it a view or a copy?",
         hint="chunk along dim gives p views. Detach from the full parameter, clone this rank's view, and make an "
         "nn.Parameter of it.",
@@ -70,9 +72,7 @@ TENSOR = (
         title="A column-parallel layer",
         points=6,
         cases=_layer_cases(o=Range(3, 8)),
-        inputs=draw.draw_columns,
-        run=calls.column_linear,
-        expect=draw.expect_columns,
+        **_sides(draw.draw_columns, calls.column_linear, draw.expect_columns),
         first_hint="Which gradient does a rank know only in part: that of x, of its weight, or of its bias?",
         hint="The forward pass is a product of this rank alone. But every rank uses x, so the gradients of its copies "
         "must be summed: the copy region is the identity forward and an all-reduce backward.",
@@ -93,9 +93,7 @@ TENSOR = (
         title="A row-parallel layer",
         points=6,
         cases=_layer_cases(i=Range(3, 8)),
-        inputs=draw.draw_rows,
-        run=calls.row_linear,
-        expect=draw.expect_rows,
+        **_sides(draw.draw_rows, calls.row_linear, draw.expect_rows),
         first_hint="What is the sum of the ranks' products, how often is the bias in it, and what is the gradient of "
         "each product?",
         hint="The reduce region sums this rank's product alone over the ranks, and passes the gradient through "
@@ -119,9 +117,7 @@ TENSOR = (
                 p=Range(4, 6),
             ),
         ),
-        inputs=draw.draw_mlp,
-        run=calls.parallel_mlp,
-        expect=draw.expect_mlp,
+        **_sides(draw.draw_mlp, calls.parallel_mlp, draw.expect_mlp),
         first_hint="Which layer is sharded by columns, which by rows, where is the ReLU, and through what does x go "
         "first?",
         hint="x goes through the copy region, the column-parallel layer and the ReLU; what this rank has then is the "
@@ -129,13 +125,10 @@ TENSOR = (
         uses=("ParallelMLP",),
         snippet=write_ranks(
             [
-                "def linear(name):",
-                '    weight, bias = (torch.from_numpy(arrays[f"{name}.{one}"]).clone() for one in ("weight", "bias"))',
-                "    layer = nn.Linear(weight.shape[1], weight.shape[0]).double()",
-                "    layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)",
-                "    return layer",
-                "",
-                'mlp = ParallelMLP(linear("up"), linear("down"), group)',
+                'full = torch.nn.ModuleDict({name: nn.Linear(1, 1) for name in ("up", "down")})',
+                "for name, parameter in full.named_parameters():",
+                "    parameter.data = torch.from_numpy(arrays[name]).clone()",
+                'mlp = ParallelMLP(full["up"], full["down"], group)',
                 'x = torch.from_numpy(arrays["x"][0]).clone().requires_grad_()',
                 "y = mlp(x)",
                 'y.backward(torch.from_numpy(arrays["gradient"][0]))',
@@ -159,9 +152,7 @@ LOSS = check_ranks(
         Case("a padded vocabulary", {"p": 2, "t": 3, "width": 4, "padded": 2}),
         *draw_cases(LOGITS, public=4, hidden=2, p=Range(3, 6), width=Range(5, 30), spread=300.0, towers=True, padded=3),
     ),
-    inputs=draw.draw_logits,
-    run=calls.cross_entropy,
-    expect=draw.expect_loss,
+    **_sides(draw.draw_logits, calls.cross_entropy, draw.expect_loss),
     compare=partial(compare_run, compare=draw.compare_loss),
     first_hint="Which of a token's three numbers does each rank know in part, and relative to which maximum?",
     hint="Gather the ranks' maxima and take the largest of each token. The sums of exponentials and the target's logit "
@@ -201,9 +192,7 @@ PIPELINE = (
                 {"ranks": Range(1, 6), "micro_batches": Range(1, 12)}, public=12, hidden=6, micro_batches=Range(9, 25)
             ),
         ),
-        inputs=draw.draw_schedule,
-        run=calls.schedule,
-        expect=draw.expect_schedule,
+        **_sides(draw.draw_schedule, calls.schedule, draw.expect_schedule),
         compare=draw.compare_schedules,
         first_hint="How many micro-batches can rank r have admitted when the first one returns, and what follows then?",
         hint="Rank r warms up with ranks - 1 - r forward passes, or all of them if there are fewer. Each further "
@@ -222,9 +211,7 @@ PIPELINE = (
             Case("wide layers, many micro-batches", WIDE),
             *draw_cases(STAGES, public=3, hidden=2, m=Range(8, 17)),
         ),
-        inputs=draw.draw_stages,
-        run=calls.run_stage,
-        expect=draw.expect_stages,
+        **_sides(draw.draw_stages, calls.run_stage, draw.expect_stages),
         first_hint="Follow one micro-batch: where does its x come from, where its gradient, who waits for whom, "
         "and what is released when?",
         hint="A received activation needs requires_grad_(), or x.grad stays None. Send by isend, and wait for all "
@@ -232,26 +219,19 @@ PIPELINE = (
         uses=("Pipeline", "Action"),
         snippet=write_ranks(
             [
-                "class Chunk(nn.Module):",
-                "    def __init__(self):",
-                "        super().__init__()",
-                '        names = ("first", "second")',
-                "        self.first, self.second = (nn.Parameter(torch.from_numpy(arrays[name])) for name in names)",
-                "",
-                "    def forward(self, x):",
-                "        return (x @ self.first).tanh() @ self.second",
-                "",
+                'first, second = (torch.from_numpy(arrays[name]) for name in ("first", "second"))',
+                "first, second = first.clone().requires_grad_(), second.clone().requires_grad_()",
                 'kinds = ("forward", "backward")',
                 'orders = [arrays[f"actions{r}"].tolist() for r in range(group.size)]',
                 "schedule = [[Action(kinds[kind], i) for kind, i in order] for order in orders]",
                 "nothing = [None] * (len(orders[0]) // 2)",
                 'inputs = [torch.from_numpy(arrays[name]) for name in arrays if name[0] == "x"] or nothing',
                 'targets = [torch.from_numpy(arrays[name]) for name in arrays if name[:6] == "target"] or nothing',
-                "chunk = Chunk()",
+                "chunk = lambda x: (x @ first).tanh() @ second",
                 "loss = lambda output, target: (output * target).sum(1).square().mean()",
                 "mean = Pipeline([chunk], group).step(schedule, inputs, targets, loss)",
             ],
-            "mean, chunk.first.grad, chunk.second.grad",
+            "mean, first.grad, second.grad",
         ),
     ),
 )
@@ -272,9 +252,7 @@ CONTEXT = (
             Case("eight tokens for two ranks", {"ranks": 2, "length": 2}),
             *draw_cases({"ranks": Range(1, 6), "length": Range(1, 5)}, public=4, hidden=1, ranks=Range(6, 9)),
         ),
-        inputs=draw.draw_sequence,
-        run=calls.zigzag,
-        expect=draw.expect_zigzag,
+        **_sides(draw.draw_sequence, calls.zigzag, draw.expect_zigzag),
         compare=close,
         first_hint="Into how many chunks is the sequence cut, and which two of them does rank r have?",
         hint="There are twice as many chunks as ranks. The last chunk belongs to the rank that has the first one, the "
@@ -296,9 +274,7 @@ CONTEXT = (
             Case("a long sequence", LONG),
             *draw_cases(HEADS, public=4, hidden=2, p=Range(5, 9), spread=5.0),
         ),
-        inputs=draw.draw_heads,
-        run=calls.ring_attention,
-        expect=draw.expect_heads,
+        **_sides(draw.draw_heads, calls.ring_attention, draw.expect_heads),
         first_hint="Whose block is here at step s, which of its keys may a query see, and what are the earlier sums "
         "relative to?",
         hint="Post isend and irecv of the block before you compute on it (not in the last step), and wait afterwards. "
@@ -337,9 +313,7 @@ EXPERTS = (
                 {"p": Range(1, 5), "rows": Range(0, 4), "width": Range(1, 3)}, public=4, hidden=1, p=Range(5, 8)
             ),
         ),
-        inputs=draw.draw_parts,
-        run=calls.all_to_all,
-        expect=draw.expect_received,
+        **_sides(draw.draw_parts, calls.all_to_all, draw.expect_received),
         first_hint="Which part does this rank send in each step, from which rank does it receive? Is its own part "
         "a copy?",
         hint="In step s, isend to the rank s to the right, receive from the rank s to the left, then wait for the "
@@ -360,9 +334,7 @@ EXPERTS = (
             *draw_cases(ROUTES, public=10, hidden=4, n=Range(20, 60)),
             Case("more than 255 rows", {"n": 300, "experts": 3, "k": 2, "quarters": 4, "liked": 0}, hidden=True),
         ),
-        inputs=draw.draw_expert_ids,
-        run=calls.route,
-        expect=draw.expect_routing,
+        **_sides(draw.draw_expert_ids, calls.route, draw.expect_routing),
         compare=close,
         first_hint="In which order do choices ask for capacity, and how many earlier ones want the same expert?",
         hint="Line up all first choices, then all second ones. A stable argsort by expert keeps this order for each "
@@ -384,9 +356,7 @@ EXPERTS = (
             Case("more than 255 rows for an expert", {**PAIR, "k": 1, "liked": 1, "exactly": 260}),
             *draw_cases(TOKENS, public=4, hidden=2, p=Range(3, 6), n=12),
         ),
-        inputs=draw.draw_dispatch,
-        run=calls.dispatch,
-        expect=draw.expect_combined,
+        **_sides(draw.draw_dispatch, calls.dispatch, draw.expect_combined),
         first_hint="In which order do rows leave, how does a rank know which expert each arriving row wants, and in "
         "which order do results return?",
         hint="Rows are sorted by expert, so those for one rank lie together. Send the counts per expert first, then "
@@ -423,9 +393,7 @@ LAYOUTS = (
             Case("a pipeline within one node", {"node": 8, "t": 4, "p": 2, "d": 1}),
             *draw_cases({"node": Range(1, 8), "p": Range(1, 8)}, public=9, hidden=4, node=Range(8, 16), p=Range(2, 20)),
         ),
-        inputs=draw.draw_layout,
-        run=calls.step_parts,
-        expect=draw.expect_seconds,
+        **_sides(draw.draw_layout, calls.step_parts, draw.expect_seconds),
         compare=close,
         first_hint="Of each part: how many FLOPs or bytes per GPU, how often per step, and over which wires?",
         hint="Each replica runs m = batch / d micro-batches, each stage L/p layers. Of the gradients, the node's "
@@ -453,9 +421,7 @@ LAYOUTS = (
             Case("a stage for each of many layers", {**FULL, "layers": 96, "devices": 96, "node": 1, "batch": 1}),
             *draw_cases({}, public=12, hidden=12),
         ),
-        inputs=draw.draw_any_cluster,
-        run=calls.choose_layout,
-        expect=draw.expect_layouts,
+        **_sides(draw.draw_any_cluster, calls.choose_layout, draw.expect_layouts),
         compare=draw.compare_layouts,
         first_hint="Which layouts divide evenly, which of them fit, and which of those takes least time?",
         hint="Go through all t and p that divide evenly; d follows from them. Keep the fastest of those whose "

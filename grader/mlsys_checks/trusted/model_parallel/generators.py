@@ -38,9 +38,6 @@ def _all_reduces(elements: int, p: int, *, times: int) -> dict[str, int]:
     return {"total_bytes": 2 * (p - 1) * elements * ITEM, "total_messages": times * 2 * p * (p - 1)}
 
 
-# --- task 1: layers ---------------------------------------------------------------------------------------------------
-
-
 def draw_parameter(rng: Rng, case: Case) -> Arrays:
     """Draw a parameter of 1 to 3 dimensions and the one to shard; `dim` chooses it."""
     p, axes = case.params["p"], case.params["axes"]
@@ -144,9 +141,6 @@ def expect_mlp(arrays: Arrays) -> Arrays:
     return expect_ranks(answers, total_bytes=p * (p - 1) * sent, total_messages=CALLS * 4 * p * (p - 1))
 
 
-# --- task 2: loss -----------------------------------------------------------------------------------------------------
-
-
 def draw_logits(rng: Rng, case: Case) -> Arrays:
     """Draw logits and targets.
 
@@ -190,8 +184,6 @@ def compare_loss(got: Arrays, expected: Arrays) -> Mismatch | None:
     """As `close`, with the sizes of what losses and probabilities are differences of."""
     return close(got, expected, min_size={"loss": 1.0, GRADIENT: 1 / len(expected[GRADIENT])})
 
-
-# --- task 3: pipeline -------------------------------------------------------------------------------------------------
 
 SECONDS = ((1.0, 2.0), (2.0, 1.0), (1.0, 1.0))
 """Times of a forward and a backward pass with which a schedule is played."""
@@ -332,9 +324,6 @@ def expect_stages(arrays: Arrays) -> Arrays:
     return expect_ranks(answers, bytes=sent, messages=np.array([m * ((r > 0) + (r < p - 1)) for r in range(p)]))
 
 
-# --- task 4: context --------------------------------------------------------------------------------------------------
-
-
 def draw_sequence(rng: Rng, case: Case) -> Arrays:
     """Return the number of ranks and of tokens, `length` for each of two chunks of a rank."""
     del rng
@@ -402,9 +391,6 @@ def expect_heads(arrays: Arrays) -> Arrays:
     size = 2 * ranks[0]["k"].size * ITEM
     limits = {"total_bytes": p * (p - 1) * size, "messages": 2 * (p - 1), "largest_message": size}
     return expect_ranks(answers, **limits, steps=2 * (p - 1))
-
-
-# --- task 5: experts --------------------------------------------------------------------------------------------------
 
 
 def draw_parts(rng: Rng, case: Case) -> Arrays:
@@ -498,8 +484,6 @@ def expect_combined(arrays: Arrays) -> Arrays:
     return expect_ranks(answers, total_bytes=2 * travelling * width * ITEM + numbers, total_messages=8 * pairs)
 
 
-# --- task 6: layouts --------------------------------------------------------------------------------------------------
-
 SLACK = 1e-9
 """By how much the order of a sum may change what a layout takes."""
 
@@ -586,19 +570,18 @@ def draw_cluster(rng: Rng, case: Case) -> Arrays:
 
 def draw_any_cluster(rng: Rng, case: Case) -> Arrays:
     """Draw sizes of a cluster that can be divided in several ways, or take the case's; then draw the cluster."""
-    node, layers = int(rng.choice([4, 6, 8, 16])), int(rng.choice([24, 29, 36, 40, 80, 96]))
-    devices = node * int(rng.choice([1, 2, 4, 6, 10, layers // 2, layers]))
-    sizes: dict[str, Any] = {
-        "d_model": int(rng.choice([1024, 2304, 5115, 5120, 8192])),
-        "tokens": int(rng.choice([1024, 2048, 4096])),
-    }
+    ways = {"node": (4, 6, 8, 16), "layers": (24, 29, 36, 40, 80, 96), "tokens": (1024, 2048, 4096)}
+    ways |= {"d_model": (1024, 2304, 5115, 5120, 8192), "nodes": (1, 2, 4, 6, 10, 0, -1), "batch": (1, 2, 4, 12, 36)}
+    sizes: dict[str, Any] = {name: int(rng.choice(some)) for name, some in ways.items()}
+    nodes = sizes["nodes"] if sizes["nodes"] > 0 else sizes["layers"] // (2 + sizes["nodes"])  # all layers, or half
+    devices = sizes["node"] * nodes
     sizes |= {
         "d_ff": 128 * int(rng.integers(16, 224)),
-        "batch": int(rng.choice([1, 2, 4, 12, 36])) * max(1, devices // 8),
+        "batch": sizes["batch"] * max(1, devices // 8),
+        "devices": devices,
     }
     sizes |= {} if "devices" in case.params else {"spare": float(rng.choice([SLACK, -SLACK, 0.3]))}
-    drawn = {"node": node, "layers": layers, "devices": devices, **sizes}
-    return draw_cluster(rng, Case("", {**drawn, **case.params}))
+    return draw_cluster(rng, Case("", {**sizes, **case.params}))
 
 
 def expect_layouts(arrays: Arrays) -> Arrays:

@@ -1,7 +1,5 @@
 """What torch can differentiate it differentiates: hooks, sharded sums with a backward pass, greedy schedules."""
 
-import itertools
-
 
 def shard_parameter(parameter, dim, group):
     length = parameter.shape[dim] // group.size
@@ -108,41 +106,3 @@ def ring_attention(q, k, v, group, positions):
             k, v = (one.wait() for one in receiving)
             [one.wait() for one in sending]
     return out
-
-
-def all_to_all(rank, parts):
-    others = [r for r in range(rank.size) if r != rank.rank]
-    sending = [rank.isend(parts[r], r) for r in others]
-    receiving = {r: rank.irecv(r) for r in others}
-    received = [parts[r].clone() if r == rank.rank else receiving[r].wait() for r in range(rank.size)]
-    [one.wait() for one in sending]
-    return received
-
-
-def route(expert_ids, num_experts, capacity_factor=None):
-    n, top_k = expert_ids.shape
-    capacity = n * top_k if capacity_factor is None else math.ceil(capacity_factor * n * top_k / num_experts)
-    rows = [[] for _ in range(num_experts)]
-    for choice, token in itertools.product(range(top_k), range(n)):
-        queue = rows[int(expert_ids[token, choice])]
-        if len(queue) < capacity:
-            queue.append((token, choice))
-    pairs = torch.tensor([pair for queue in rows for pair in queue], dtype=torch.int64).reshape(-1, 2)
-    counts = torch.tensor([len(queue) for queue in rows])
-    return Routing(pairs[:, 0], pairs[:, 1], counts, n * top_k - len(pairs))
-
-
-def choose_layout(config, machine, devices, batch, tokens):
-    def fits(one):
-        states = config.num_parameters * (4 * one.data + 12) / devices
-        activations = tokens * config.d_model * (10 + 24 / one.tensor) * config.layers
-        return states + activations * min(one.pipeline, batch / one.data) / one.pipeline <= machine.memory_bytes
-
-    def divides(one):
-        rests = (machine.node % one.tensor, config.d_model % one.tensor, config.layers % one.pipeline, batch % one.data)
-        return not any(rests)
-
-    pairs = itertools.product(range(1, min(devices, machine.node) + 1), range(1, config.layers + 1))
-    ways = [Layout(devices // (t * p), t, p) for t, p in pairs if devices % (t * p) == 0]
-    good = [one for one in ways if divides(one) and fits(one)]
-    return min(good, key=lambda one: sum(step_seconds(config, machine, one, batch, tokens).values()), default=None)

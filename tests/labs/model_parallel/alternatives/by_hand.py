@@ -51,17 +51,6 @@ class VocabParallelCrossEntropy(torch.autograd.Function):
         return d * (gradient / len(logits)), None, None
 
 
-def one_forward_one_backward(ranks, micro_batches):
-    """By the time at which each action is due: forward passes early, then in turn with backward passes."""
-    schedule = []
-    for r in range(ranks):
-        room = min(ranks - r, micro_batches)
-        due = [(2 * i + 1, "backward", i) for i in range(micro_batches)]
-        due += [(2 * (i - room) + 1.5 if i >= room else i - micro_batches, "forward", i) for i in range(micro_batches)]
-        schedule.append([Action(kind, i) for _, kind, i in sorted(due)])
-    return schedule
-
-
 class Pipeline:
     """A rank keeps what went in, and runs its chunk once more in the backward pass."""
 
