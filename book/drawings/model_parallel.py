@@ -20,7 +20,7 @@ from mlsys_lab.flops.estimate import training_memory
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.flops.memory import RECIPES
 from mlsys_lab.parallel.context import contiguous_positions, count_scores, zigzag_positions
-from mlsys_lab.parallel.expert import sort_by_expert
+from mlsys_lab.parallel.expert import route
 from mlsys_lab.parallel.mesh import mesh_coordinates
 from mlsys_lab.parallel.pipeline import gpipe, issue_schedule, one_forward_one_backward, zb_h1
 from mlsys_lab.parallel.pipeline.schedules import Schedule, has_weight_passes, max_in_flight
@@ -219,7 +219,7 @@ def schedules() -> Markup:
 def experts() -> Markup:
     """Tokens of one rank dispatched to four experts, each with a capacity of two per rank, and combined again."""
     chosen = torch.tensor([[0], [1], [2], [2], [2], [3]])
-    plan = sort_by_expert(chosen, num_experts=4, capacity_factor=1.25)
+    plan = route(chosen, num_experts=4, capacity_factor=1.25)
     assert plan.num_dropped == 1
     kept = set(plan.token_indices.tolist())
     pieces = [

@@ -7,6 +7,7 @@ E experts, k experts that a token uses (top-k routing), R rows that are dispatch
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,21 +24,21 @@ from mlsys_lab.parallel.tags import Tag
 
 
 @dataclass(frozen=True)
-class DispatchPlan:
+class Routing:
     """Rows to dispatch, sorted by expert: R of at most n·k.
 
-    `token_indices` (R,) is each row's token, `choice_indices` (R,) the position of its expert among the token's choices
+    `token_indices` (R,) is each row's token, `topk_index` (R,) the position of its expert among the token's choices
     (0 for the first choice), `tokens_per_expert` (E,) the number of rows for each expert, and `num_dropped` the number
     of choices dropped because their expert was full.
     """
 
     token_indices: torch.Tensor
-    choice_indices: torch.Tensor
+    topk_index: torch.Tensor
     tokens_per_expert: torch.Tensor
     num_dropped: int
 
 
-def sort_by_expert(expert_ids: torch.Tensor, num_experts: int, capacity_factor: float | None = None) -> DispatchPlan:
+def route(expert_ids: torch.Tensor, num_experts: int, capacity_factor: float | None = None) -> Routing:
     """Sort choices by expert: expert_ids (n, k), the experts that each token chose, best first.
 
     capacity_factor: each expert takes at most ⌈factor·n·k/E⌉ rows from this rank, first choices before second ones and
@@ -55,7 +56,7 @@ def sort_by_expert(expert_ids: torch.Tensor, num_experts: int, capacity_factor: 
         first_row = (counts.cumsum(0) - counts)[choices[order]]  # of the row's expert
         position = torch.arange(len(choices), device=choices.device) - first_row
         order, counts = order[position < capacity], counts.clamp(max=capacity)
-    return DispatchPlan(order % num_tokens, order // num_tokens, counts, len(choices) - len(order))
+    return Routing(order % num_tokens, order // num_tokens, counts, len(choices) - len(order))
 
 
 class ExpertParallelMoE(nn.Module):
@@ -65,7 +66,7 @@ class ExpertParallelMoE(nn.Module):
     experts, a third returns the results to be combined. Router and shared experts are replicated: average their
     gradients as in data parallelism. An expert's gradients are already sums over all ranks' tokens: divide them by p.
 
-    capacity_factor: as in `sort_by_expert`; a dropped choice contributes nothing to its token. `num_dropped` counts the
+    capacity_factor: as in `route`; a dropped choice contributes nothing to its token. `num_dropped` counts the
     choices that the last call dropped on this rank. Raises InputError unless p divides E.
     """
 
@@ -84,31 +85,39 @@ class ExpertParallelMoE(nn.Module):
         tokens = x.flatten(0, 1)  # (n, D)
         best = self.router(tokens).topk(self.top_k)  # values and indices (n, k)
         weights = best.values.softmax(-1, dtype=torch.promote_types(x.dtype, torch.float32)).to(x.dtype)
-        plan = sort_by_expert(best.indices, self.num_experts, self.capacity_factor)
-        self.num_dropped = plan.num_dropped
+        routing = route(best.indices, self.num_experts, self.capacity_factor)
+        self.num_dropped = routing.num_dropped
 
-        send_counts = plan.tokens_per_expert.view(self._group.size, -1)  # (p, E/p): to each rank's experts
-        receive_counts = torch.stack(
-            all_to_all(self._group, list(send_counts), Tag.EXPERT_COUNTS)
-        )  # (p, E/p): from each rank
-        sends, receives = send_counts.sum(1).tolist(), receive_counts.sum(1).tolist()
-        dispatched = all_to_all_tokens(tokens[plan.token_indices], sends, receives, self._group)
-        results = all_to_all_tokens(self._run_experts(dispatched, receive_counts), receives, sends, self._group)
-
-        weighted = results * weights[plan.token_indices, plan.choice_indices, None]  # (R, D)
-        combined = torch.zeros_like(tokens).index_add(0, plan.token_indices, weighted)
+        combined = dispatch_and_combine(tokens, weights, routing, self.experts, self._group)
         combined = sum((expert(tokens) for expert in self.shared), start=combined)
         return combined.view_as(x)
 
-    def _run_experts(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Apply each local expert to its rows; rows are grouped by source rank, counts (p, E/p)."""
-        local_ids = torch.arange(counts.shape[1], device=counts.device).repeat(len(counts))
-        expert_of_row = local_ids.repeat_interleave(counts.reshape(-1))
-        out = torch.zeros_like(rows)
-        for local_id, expert in enumerate(self.experts):
-            (own,) = (expert_of_row == local_id).nonzero(as_tuple=True)
-            out = out.index_add(0, own, expert(rows[own]))
-        return out
+
+def dispatch_and_combine(
+    tokens: torch.Tensor, weights: torch.Tensor, routing: Routing, experts: Iterable[nn.Module], group: Rank
+) -> torch.Tensor:
+    """Weighted sums of the experts' results for this rank's tokens: (n, D) -> (n, D).
+
+    weights (n, k): of each token's choices. experts: this rank's E/p, in order.
+    """
+    send_counts = routing.tokens_per_expert.view(group.size, -1)  # (p, E/p): to each rank's experts
+    receive_counts = torch.stack(all_to_all(group, list(send_counts), Tag.EXPERT_COUNTS))  # (p, E/p): from each rank
+    sends, receives = send_counts.sum(1).tolist(), receive_counts.sum(1).tolist()
+    dispatched = all_to_all_tokens(tokens[routing.token_indices], sends, receives, group)
+    results = all_to_all_tokens(_run_experts(experts, dispatched, receive_counts), receives, sends, group)
+    weighted = results * weights[routing.token_indices, routing.topk_index, None]  # (R, D)
+    return torch.zeros_like(tokens).index_add(0, routing.token_indices, weighted)
+
+
+def _run_experts(experts: Iterable[nn.Module], rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Apply each local expert to its rows; rows are grouped by source rank, counts (p, E/p)."""
+    local_ids = torch.arange(counts.shape[1], device=counts.device).repeat(len(counts))
+    expert_of_row = local_ids.repeat_interleave(counts.reshape(-1))
+    out = torch.zeros_like(rows)
+    for local_id, expert in enumerate(experts):
+        (own,) = (expert_of_row == local_id).nonzero(as_tuple=True)
+        out = out.index_add(0, own, expert(rows[own]))
+    return out
 
 
 def all_to_all_tokens(

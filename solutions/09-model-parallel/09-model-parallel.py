@@ -1,54 +1,61 @@
 # %% [markdown]
-# # Lab 09 · Splitting a model: matrices, layers, texts, experts
+# # Lab 09 · Splitting a model: tensor, pipeline, context and expert parallelism
 #
-# Data parallelism copies the model, and a model of 70 billion parameters leaves no card room for a copy. So the model
-# itself must be cut: through its matrices, between its layers, along the text, or between experts. Each cut sends
-# something else at another moment, and each has a mistake that still trains, only worse. Here you cut a model in each
-# of these ways, watch every byte, and in the end decide how a cluster should be divided.
+# Training takes about 16 bytes per parameter (weights, gradients and Adam's states). For 70 billion parameters that is
+# 1,120 GB, and an H100 has 80 GB: the model itself must be divided among at least 14 GPUs. There are four places to
+# cut: through the matrices, between the layers, along the sequence, and between experts. Each cut sends different
+# tensors at different moments. Here you write all four, count every byte, and choose the layout of a cluster.
+#
+# ```text
+#   tensor parallel          pipeline parallel       context parallel        expert parallel
+#   W1 = [ A | B ]           layers 1-2   rank 0     tokens 0-3   rank 0     experts 0-1  rank 0
+#   W2 = [ A ]  rank 0             │ activations        K, V ↓ ↑             ↕ all-to-all of tokens
+#        [ B ]  rank 1       layers 3-4   rank 1     tokens 4-7   rank 1     experts 2-3  rank 1
+#   all-reduce per layer     send per micro-batch    K, V go round a ring    twice per layer
+# ```
 #
 # **You will build**
 #
-# 1. an MLP whose matrices are cut into columns and rows, with one sum forward and one backward;
-# 2. a cross-entropy of logits that are never put together;
-# 3. the 1F1B schedule of a pipeline, and a rank that carries it out;
-# 4. attention over a text that is divided among ranks: a ring, an online softmax, and a fair division;
-# 5. experts that live on other ranks: routing with a capacity, and tokens that travel there and back;
-# 6. a prediction of a step's time by layout, and the best layout for a cluster.
+# - *Part 1, dividing the weights:* column- and row-parallel layers (`50 min`), a cross-entropy loss whose logits are
+#   never gathered (`40 min`), a 1F1B pipeline (`70 min`).
+# - *Part 2, dividing the tokens:* ring attention in zigzag order (`60 min`), a mixture of experts with token dispatch
+#   (`60 min`), a predictor of step times that chooses a layout (`40 min`).
+#
+# The parts do not depend on each other: stop after part 1, and come back another day.
 #
 # **At the end you can answer**
 #
-# - Which product of two can be cut into columns so that nothing is sent between them, and what is sent backward?
-# - How much of a pipeline's time is idle, and what does a schedule change about memory but not about time?
-# - Why does a causal mask make a ring of attention lopsided, and how is it made even?
-# - What does a layout of a cluster lose its time by?
+# - Why are the first matrix of an MLP cut by columns and the second by rows, and what does each pass send?
+# - What fraction of a pipeline's time is idle, and what does 1F1B improve if not that?
+# - Why does a causal mask unbalance ring attention, and what fixes it?
+# - Where does a layout lose its time?
 #
-# **Time:** about 255 minutes (each task says its share). **Points:** 100. **You need:** collectives (lab 07), and
-# `torch.autograd.Function`, which lab 08 introduces too. Chapter 11, *Model parallelism*, gives the background.
+# **Time:** about 320 minutes, 160 for each part. **Points:** 100. **You need:** [lab 07](07-collectives.ipynb) (ranks,
+# all-reduce, all-gather) and `torch.autograd.Function` ([lab 08](08-data-parallel.ipynb) introduces it too).
+# Background: [chapter 11](../chapters/11-model-parallel.md).
 #
-# **Readings it leans on:** *How to Scale Your Model* (`scaling-book`), *The Technology Behind BLOOM Training*
-# (`bekman-bloom`), *DeepSpeed: Advancing MoE inference and training to power next-generation AI scale*
-# (`deepspeed-moe`).
+# **Readings:** *How to Scale Your Model* (`scaling-book`), *The Technology Behind BLOOM Training* (`bekman-bloom`),
+# *DeepSpeed: Advancing MoE inference and training to power next-generation AI scale* (`deepspeed-moe`).
 #
-# **How it works.** Put your code in place of each line that raises `NotImplementedError`, run the cell, then run the
-# `check` cell below it. Cells that begin with `#| export` make up the module that is graded. Grading runs the same
-# checks with other numbers and a few more cases, each rank in a process of its own; whoever carries the messages counts
-# them. Results must be those of one process, to rounding in float64. Marked are also bytes, messages, idle time and
-# memory.
+# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example, then run the
+# `check` below it. Cells that start with `#| export` are graded. Names and signatures are those of the course's
+# package, `mlsys_lab.parallel`, and mostly Megatron's.
 #
-# **Ranks** are those of lab 07: a program is a function `(rank, …)` that all ranks run at once; `rank.rank` is this
-# one's number, `rank.size` how many there are. `rank.send`, `rank.recv`, `rank.isend` and `rank.irecv` are as there: a
-# `send` returns only when the other side has received, an `isend` at once, and its request wants a `wait()` in the end.
-# Where all ranks talk, use lab 07's collectives: yours, if you have handed it in.
+# **Ranks** are those of lab 07. A program is a function that all p ranks run at the same time; `group.rank` is this
+# rank's number and `group.size` is p. `run(program, inputs)` runs it with `inputs[r]` on rank r, and returns the
+# results and a ledger of all messages.
 #
-# | call | gives |
+# | call | what it does |
 # |---|---|
-# | `collectives.all_reduce(rank, x)` | the sum of all ranks' x, in the shape of x |
-# | `collectives.all_gather(rank, x)` | a list of all ranks' x, whose shapes may differ |
+# | `group.send(x, r)`, `group.recv(r)` | wait until rank r has received, or until its tensor is here |
+# | `group.isend(x, r)` | starts to send and returns a request; `x` must not change until its `wait()` returns |
+# | `group.irecv(r)` | starts to receive and returns a request, whose `wait()` returns the tensor |
+# | `collectives.all_reduce(group, x)` | the sum of all ranks' `x`; every rank must call it |
+# | `collectives.all_gather(group, x)` | a list of all ranks' `x`; every rank must call it |
 #
-# None of them changes x, and *every rank must make the same calls in the same order*. Nothing that you are given may be
-# changed, and each call gives a list or dictionary of its own, which the caller may change. **Letters:** p ranks, T
-# tokens, D width of the model, F of the MLP between its products, V tokens of the vocabulary, m micro-batches, E
-# experts.
+# Every request needs its `wait()`. The collectives come from lab 07: yours if you have handed it in. Never write into a
+# tensor that you are given: its owner still needs it. All numbers are float64, so that every division of the work gives
+# the same result.
 
 # %%
 from mlsys_lab.checks import lab
@@ -58,11 +65,14 @@ check = lab("model-parallel")
 
 # %%
 #| export
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
+from torch.nn import functional as F
 
 from mlsys_lab import stack
 from mlsys_lab.comm import Rank
@@ -70,55 +80,88 @@ from mlsys_lab.comm import Rank
 collectives = stack.load("collectives")
 
 # %% [markdown]
-# ## Task 1 · Columns, then rows
+# ## Part 1 · Dividing the weights
 #
-# *About 45 minutes.*
+# ## Task 1 · Column- and row-parallel layers
 #
-# An MLP is $Y = \phi(X W_1 + b_1)\,W_2 + b_2$. Cut $W_1$ into **columns**: each rank then has some columns of the
-# hidden layer, and applies $\phi$ to them by itself. Cut $W_2$ into the same **rows**: each rank's product is one of p
-# parts of the result, which have to be added up. That is Megatron's tensor parallelism (Shoeybi et al. 2019).
+# *About 50 minutes.*
 #
-# Backward the arrows turn round. All ranks used the whole $X$, each with its own columns, so each finds only a part of
-# the gradient of $X$. And every rank had the sum as its result, so that the gradient of the sum is, as it is, the
-# gradient of every part.
+# **Goal.** An MLP computes `down(relu(up(x)))`. Give each rank some columns of the first matrix and the same rows of
+# the second, so that both products and the ReLU run without communication and only the result has to be summed: this is
+# Megatron's tensor parallelism (Shoeybi et al. 2019).
 #
-# | | forward | backward |
+# ```text
+#              ┌─ copy ─► x @ A ─► relu ─► h_A @ A' ─┐
+#   x (T, D) ──┤          columns          rows      ├─ reduce ─► + bias ─► y (T, O), on every rank
+#              └─ copy ─► x @ B ─► relu ─► h_B @ B' ─┘
+# ```
+#
+# | region | forward | backward |
 # |---|---|---|
-# | before the columns | nothing | add up over the ranks |
-# | behind the rows | add up over the ranks | nothing |
+# | copy, before the columns | identity | ? |
+# | reduce, after the rows | all-reduce | ? |
 #
-# **1a.** `take_part(rank, x, dim)`: this rank's part of x along `dim`, in memory of its own. Parts differ in length by
-# one at most, the longer ones first, as `torch.tensor_split` cuts. `dim` is any of x's dimensions, counted from 0.
-# There may be more ranks than columns, or no columns at all. The part wants no gradient, even where x does.
+# Fill in the two question marks before you write code. Every rank uses all of $x$, but only its own columns: what part
+# of the gradient of $x$ does it find? And if $y = y_A + y_B$, what is the gradient of $y_A$, given that of $y$?
 #
-# **1b.** `CopyToTensorParallelRegion` and `ReduceFromTensorParallelRegion` are the two rows of the table, each a
-# `torch.autograd.Function`: `forward(ctx, x, rank)` gives the result, and may put away what `backward(ctx, grad)`
-# needs as an attribute of `ctx`; `backward` returns a gradient for each argument of `forward`, and `None` for the
-# rank. `CopyToTensorParallelRegion.apply(x, rank)` uses it. (A `forward` that has nothing to do returns
-# `x.view_as(x)`: autograd wants a tensor of its own.) Like all else that you are given, neither x nor the gradient may
-# be changed.
+# **Interface**
 #
-# With these, `column_parallel_linear(rank, x, weight, bias)` takes the whole x (T, D), this rank's columns (D, F/p)
-# and its entries of the bias, and gives this rank's columns of the result. `row_parallel_linear(rank, x, weight,
-# bias)` takes this rank's columns of x (T, F/p), its rows (F/p, D) and the whole bias (D,), and gives the whole result
-# on every rank. The bias is added **once**. The x may be data, which want no gradient, or may be used elsewhere too,
-# as beside a residual connection: what comes back from there is whole already.
+# | | returns | does |
+# |---|---|---|
+# | `shard_parameter(parameter, dim, group)` | `nn.Parameter` | this rank's shard along `dim`, in its own storage |
+# | `CopyToTensorParallelRegion` | – | the first row of the table, as a `torch.autograd.Function` |
+# | `ReduceFromTensorParallelRegion` | – | the second row |
+# | `ColumnParallelLinear(linear, group)` | module | (T, I) → (T, O/p), without communication |
+# | `RowParallelLinear(linear, group)` | module | (T, I/p) → (T, O): products are summed over the ranks |
+# | `ParallelMLP(up, down, group)` | module | (T, D) → (T, O), from two full `nn.Linear` layers |
 #
-# **1c.** `ParallelMLP(rank, up, up_bias, down, down_bias)` is made of whole parameters, alike on all ranks, with shapes
-# (D, F), (F,), (F, O), (O,), which may want gradients. Its attributes of the same names are this rank's parts of them,
-# each in memory of its own (`down_bias` is copied whole), which want gradients of their own whatever the whole ones
-# want. Called with x (T, D) it gives $Y$ (T, O), with a ReLU as $\phi$, whose derivative at 0 is 0.
+# `linear` is a full `nn.Linear(I, O)`, equal on all ranks: its `weight` has shape (O, I), its `bias` (O,).
 #
-# **Size:** about 1, 2 and 1 for `CopyToTensorParallelRegion`, 1 and 1 for `ReduceFromTensorParallelRegion`, 1, 1, 5
-# and 2 lines. **Cost:** one all-reduce of T·O numbers forward, one of T·D backward.
+# **Example**
+#
+# ```python
+# from mlsys_lab.comm import run
+# full = nn.Parameter(torch.arange(8.0).view(2, 4))
+# shards = run(lambda group, x: shard_parameter(x, 1, group).tolist(), [full] * 2).results
+# shards  # → [[[0.0, 1.0], [4.0, 5.0]], [[2.0, 3.0], [6.0, 7.0]]]
+# torch.manual_seed(0)
+# up, down = nn.Linear(3, 4).double(), nn.Linear(4, 2).double()
+# x = torch.randn(5, 3).double()
+# results, ledger = run(lambda group, x: ParallelMLP(up, down, group)(x), [x] * 2)
+# torch.allclose(results[1], down(up(x).relu()))  # → True
+# sum(ledger.sent_bytes()) == 2 * (2 - 1) * 5 * 2 * 8  # → True
+# ```
+#
+# (The last line: one all-reduce of 5 × 2 numbers of 8 bytes, over 2 ranks.)
+#
+# **Requirements**
+#
+# - The layers keep their shards as parameters `weight` and `bias`, the MLP its layers as `up` and `down`.
+# - The bias of the row-parallel layer is replicated, and added **once**, after the sum.
+# - The MLP sends one all-reduce of T·O numbers forward and one of T·D numbers backward.
+# - `x` may be used elsewhere too, as by a residual connection. Gradients from there are complete already, so only the
+#   gradient that comes through the layer may be summed. It may also be data, which needs no gradient.
+#
+# **Size:** about 2, 2, 1, 1, 1, 2, 1, 3, 1, 2 and 2 lines.
+#
+# <details><summary>Details</summary>
+#
+# - p divides the sharded dimension. `torch.Tensor.chunk` returns views; a shard must not change with the full
+#   parameter.
+# - An autograd function's `forward(ctx, x, group)` may store what `backward(ctx, gradient)` needs as an attribute of
+#   `ctx`. `backward` returns one gradient for each argument of `forward`: `None` for the group.
+# - A `forward` without work returns `x.view_as(x)`, because autograd needs a tensor of its own.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-1-columns-rows"}
 #| export
-def take_part(rank: Rank, x: torch.Tensor, dim: int) -> torch.Tensor:
-    """This rank's part of x along a dimension, in memory of its own. About 1 line."""
+def shard_parameter(parameter: torch.Tensor, dim: int, group: Rank) -> nn.Parameter:
+    """This rank's shard of a parameter, in its own storage. About 2 lines."""
     ### BEGIN SOLUTION
-    return torch.tensor_split(x.detach(), rank.size, dim)[rank.rank].clone()
+    shard = parameter.detach().chunk(group.size, dim)[group.rank]
+    return nn.Parameter(shard.clone())
     ### END SOLUTION
 
 
@@ -126,73 +169,104 @@ class CopyToTensorParallelRegion(torch.autograd.Function):
     """What stands before the columns."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, rank: Rank) -> torch.Tensor:
-        """What the columns are multiplied by. About 2 lines."""
+    def forward(ctx: Any, x: torch.Tensor, group: Rank) -> torch.Tensor:
+        """Return x unchanged. About 2 lines."""
         ### BEGIN SOLUTION
-        ctx.rank = rank
+        ctx.group = group
         return x.view_as(x)
         ### END SOLUTION
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """The gradient of x, from what this rank's columns found. About 1 line."""
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Return the gradient of x, given that of this rank's copy. About 1 line."""
         ### BEGIN SOLUTION
-        return collectives.all_reduce(ctx.rank, grad), None
+        return collectives.all_reduce(ctx.group, gradient), None
         ### END SOLUTION
 
 
 class ReduceFromTensorParallelRegion(torch.autograd.Function):
-    """What stands behind the rows."""
+    """What stands after the rows."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, rank: Rank) -> torch.Tensor:
-        """The result, from this rank's part of it. About 1 line."""
+    def forward(ctx: Any, x: torch.Tensor, group: Rank) -> torch.Tensor:
+        """Return the sum of all ranks' x. About 1 line."""
         ### BEGIN SOLUTION
-        return collectives.all_reduce(rank, x)
+        return collectives.all_reduce(group, x)
         ### END SOLUTION
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """The gradient of this rank's part. About 1 line."""
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Return the gradient of this rank's x, given that of the sum. About 1 line."""
         ### BEGIN SOLUTION
-        return grad, None
+        return gradient, None
         ### END SOLUTION
 
 
-def column_parallel_linear(rank: Rank, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Whole x (T, D), columns (D, F/p) and their bias (F/p,) -> columns of the result (T, F/p). About 1 line."""
-    ### BEGIN SOLUTION
-    return CopyToTensorParallelRegion.apply(x, rank) @ weight + bias
-    ### END SOLUTION
+def copy_to_tensor_parallel_region(x: torch.Tensor, group: Rank) -> torch.Tensor:
+    """Apply the autograd function."""
+    return CopyToTensorParallelRegion.apply(x, group)
 
 
-def row_parallel_linear(rank: Rank, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Columns of x (T, F/p), rows (F/p, O) and the whole bias (O,) -> the whole result (T, O). About 1 line."""
-    ### BEGIN SOLUTION
-    return ReduceFromTensorParallelRegion.apply(x @ weight, rank) + bias
-    ### END SOLUTION
+def reduce_from_tensor_parallel_region(x: torch.Tensor, group: Rank) -> torch.Tensor:
+    """Apply the autograd function."""
+    return ReduceFromTensorParallelRegion.apply(x, group)
 
 
-class ParallelMLP:
-    """An MLP of which each rank has some columns of the first matrix, and the same rows of the second."""
+class ColumnParallelLinear(nn.Module):
+    """Linear layer sharded by output features: (T, I) -> (T, O/p)."""
 
-    def __init__(
-        self, rank: Rank, up: torch.Tensor, up_bias: torch.Tensor, down: torch.Tensor, down_bias: torch.Tensor
-    ) -> None:
-        """Keep this rank's parts of (D, F), (F,), (F, O) and (O,). About 5 lines."""
+    def __init__(self, linear: nn.Linear, group: Rank) -> None:
+        """Keep this rank's shards of the weight and the bias. About 2 lines."""
+        super().__init__()
         ### BEGIN SOLUTION
-        self.rank = rank
-        self.up = take_part(rank, up, 1).requires_grad_()
-        self.up_bias = take_part(rank, up_bias, 0).requires_grad_()
-        self.down = take_part(rank, down, 0).requires_grad_()
-        self.down_bias = down_bias.detach().clone().requires_grad_()
+        self.weight = shard_parameter(linear.weight, 0, group)
+        self.bias = shard_parameter(linear.bias, 0, group)
         ### END SOLUTION
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """The MLP's whole result (T, O) for the whole x (T, D). About 2 lines."""
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute this rank's output features. About 1 line."""
         ### BEGIN SOLUTION
-        hidden = torch.relu(column_parallel_linear(self.rank, x, self.up, self.up_bias))
-        return row_parallel_linear(self.rank, hidden, self.down, self.down_bias)
+        return F.linear(x, self.weight, self.bias)
+        ### END SOLUTION
+
+
+class RowParallelLinear(nn.Module):
+    """Linear layer sharded by input features: (T, I/p) -> (T, O)."""
+
+    def __init__(self, linear: nn.Linear, group: Rank) -> None:
+        """Keep this rank's shard of the weight, and all of the bias. About 3 lines."""
+        super().__init__()
+        ### BEGIN SOLUTION
+        self.group = group
+        self.weight = shard_parameter(linear.weight, 1, group)
+        self.bias = nn.Parameter(linear.bias.detach().clone())
+        ### END SOLUTION
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Sum the ranks' products, then add the bias. About 2 lines."""
+        ### BEGIN SOLUTION
+        product = F.linear(x, self.weight)
+        return reduce_from_tensor_parallel_region(product, self.group) + self.bias
+        ### END SOLUTION
+
+
+class ParallelMLP(nn.Module):
+    """MLP down(relu(up(x))), sharded by hidden features: (T, D) -> (T, O)."""
+
+    def __init__(self, up: nn.Linear, down: nn.Linear, group: Rank) -> None:
+        """Shard both layers. About 3 lines."""
+        super().__init__()
+        ### BEGIN SOLUTION
+        self.group = group
+        self.up = ColumnParallelLinear(up, group)
+        self.down = RowParallelLinear(down, group)
+        ### END SOLUTION
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply the MLP to all of x. About 2 lines."""
+        ### BEGIN SOLUTION
+        hidden = self.up(copy_to_tensor_parallel_region(x, self.group)).relu()
+        return self.down(hidden)
         ### END SOLUTION
 
 
@@ -209,84 +283,105 @@ check("row_linear")
 check("parallel_mlp")
 
 # %% [markdown]
-# ## Task 2 · A loss whose logits never meet
+# ## Task 2 · Vocabulary-parallel cross-entropy
 #
-# *About 35 minutes.*
+# *About 40 minutes.*
 #
-# At the end of the model stands the widest matrix of all. Cut into columns it leaves each rank with logits of V/p
-# tokens of the vocabulary, and the loss needs
+# **Goal.** The widest matrix of all is the LM head. Sharded by columns, it leaves each rank with the logits of V/p
+# tokens of the vocabulary, and gathering them would cost more than the rest of the layer. Compute the loss without
+# gathering them.
 #
-# $$\frac1T \sum_t \Bigl(\log \sum_v e^{z_{tv} - M_t} - (z_{t y_t} - M_t)\Bigr), \qquad M_t = \max_v z_{tv}.$$
+# For a token with logits $z_v$ and target $y$, the loss is $\log \sum_v e^{z_v - M} - (z_y - M)$ with $M = \max_v z_v$.
+# Three numbers decide it: the largest logit, the sum of exponentials, the target's logit. Each rank knows its part of
+# all three. How do the parts combine, and which of them cannot be summed?
 #
-# Three numbers a token decide it: the largest logit, the sum of exponentials, and the target's logit. Each rank can
-# work out its part of all three, so the logits need never be put together.
-#
-# **Predict first.** 4 ranks, 256 tokens, a vocabulary of 8,192, 8 bytes a number. How many bytes does each rank send
-# round the ring to gather all logits, and how many if it gathers the three numbers?
+# **Predict, then measure.** There are 4 ranks, 256 tokens and a vocabulary of 8,192, and a logit has 8 bytes. If all
+# logits are gathered round a ring, how many megabytes does each rank send? The cells after the task measure it.
 
 # %%
-gathered_bytes = None  # your number
-three_bytes = None  # your number
-
-if None in (gathered_bytes, three_bytes):
-    print("Write both numbers first, then go on.")
-else:
-    print("right" if (gathered_bytes, three_bytes) == (3 * 256 * 2048 * 8, 3 * 256 * 3 * 8) else "no: (p - 1) parts")
+guess = None  # MB that each rank sends to gather all logits
 
 # %% [markdown]
-# **Write** `vocab_parallel_cross_entropy(rank, logits, start, targets)`: the mean loss over all T tokens, the same
-# number on every rank, a tensor without axes. `logits` (T, V/p) are this rank's, of the tokens from `start` on; ranks
-# may have unequally many, each has one at least. `targets` (T,) are numbers in the whole vocabulary, alike on all
-# ranks: most lie on other ranks. `backward()` gives each rank the gradient of its own logits, $(\text{softmax} -
-# \text{one-hot})/T$ times the gradient that comes, and sends nothing. Asked again (`retain_graph=True`), maybe with
-# another gradient, it does so once more.
+# **Interface.** `vocab_parallel_cross_entropy(logits, targets, group)` returns the mean loss over T tokens, a tensor
+# without dimensions, equal on every rank.
 #
-# Logits may be large: $e^{1000}$ is no number, and a rank's own largest is not the largest of all. Some may be
-# $-\infty$, as the padding of a vocabulary is, on one rank perhaps all, but never all of a token on all ranks; and a
-# target is no padding.
+# | | shape | |
+# |---|---|---|
+# | `logits` | (T, V/p) | rank r has tokens r·V/p to (r + 1)·V/p - 1 of the vocabulary |
+# | `targets` | (T,) | token ids in the whole vocabulary, equal on all ranks: most are on other ranks |
 #
-# The collectives add, and a maximum is no sum: gather the T numbers, and take the largest yourself. Whatever you send,
-# it may be three numbers a token from each rank to each other, no more.
+# **Example**
 #
-# **Size:** about 10, 4 and 1 lines. **Cost:** forward 3·T·(p - 1) numbers from each rank at most; backward none.
+# ```python
+# from mlsys_lab.comm import run
+# logits = torch.tensor([[1.0, 2.0, 0.0, 1000.0], [3.0, 0.0, 1.0, 2.0]]).double()
+# targets = torch.tensor([3, 0])
+# program = lambda group, own: vocab_parallel_cross_entropy(own, targets, group).item()
+# losses = run(program, list(logits.chunk(2, 1))).results
+# expected = F.cross_entropy(logits, targets).item()
+# [abs(loss - expected) < 1e-9 for loss in losses]  # → [True, True]
+# ```
+#
+# **Requirements**
+#
+# - `backward()` gives each rank the gradient of its own logits, (softmax - one-hot)/T times the incoming gradient, and
+#   sends nothing. Derive it for one token first, if you have not seen it before.
+# - Each rank sends at most three numbers per token to each other rank.
+# - Logits may be large: $e^{1000}$ overflows, and a rank's own maximum is not the maximum of all.
+# - The collectives add. A maximum is no sum: gather the ranks' maxima, and take the largest yourself.
+#
+# **Size:** about 11 and 4 lines.
+#
+# <details><summary>Details</summary>
+#
+# - Some logits may be $-\infty$, as those of a padded vocabulary are; each rank has a finite one, and so has each
+#   target.
+# - The backward pass may run twice (`retain_graph=True`), so it must not write into what `forward` saved.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-2-loss"}
 #| export
-class CrossEntropy(torch.autograd.Function):
-    """The mean cross-entropy of divided logits, forward and backward."""
+class VocabParallelCrossEntropy(torch.autograd.Function):
+    """Mean cross-entropy of sharded logits, forward and backward."""
 
     @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, rank: Rank, start: int, targets: torch.Tensor) -> torch.Tensor:
-        """The mean loss, from this rank's logits (T, V/p). About 10 lines."""
+    def forward(
+        ctx: Any, logits: torch.Tensor, targets: torch.Tensor, group: Rank
+    ) -> torch.Tensor:
+        """Return the mean loss. About 11 lines."""
         ### BEGIN SOLUTION
-        largest = torch.stack(collectives.all_gather(rank, logits.max(1).values)).max(0).values  # (T,)
+        maxima = collectives.all_gather(group, logits.max(1).values)
+        largest = torch.stack(maxima).max(0).values  # (T,)
         exponentials = (logits - largest[:, None]).exp()
-        here = (targets >= start) & (targets < start + logits.shape[1])
-        tokens, columns = here.nonzero()[:, 0], targets[here] - start
-        of_target = torch.zeros_like(largest)
-        of_target[tokens] = logits[tokens, columns] - largest[tokens]
-        total, of_target = collectives.all_reduce(rank, torch.stack([exponentials.sum(1), of_target]))
+        local_ids = targets - group.rank * logits.shape[1]
+        is_local = (local_ids >= 0) & (local_ids < logits.shape[1])
+        tokens, columns = is_local.nonzero()[:, 0], local_ids[is_local]
+        target_logit = torch.zeros_like(largest)
+        target_logit[tokens] = logits[tokens, columns] - largest[tokens]
+        parts = torch.stack([exponentials.sum(1), target_logit])
+        total, target_logit = collectives.all_reduce(group, parts)
         ctx.save_for_backward(exponentials / total[:, None], tokens, columns)
-        return (total.log() - of_target).mean()
+        return (total.log() - target_logit).mean()
         ### END SOLUTION
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        """The gradient of this rank's logits; None for the others. About 4 lines."""
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        """Return the gradient of this rank's logits. About 4 lines."""
         ### BEGIN SOLUTION
         probabilities, tokens, columns = ctx.saved_tensors
         difference = probabilities.clone()
         difference[tokens, columns] -= 1
-        return difference * grad / len(difference), None, None, None
+        return difference * gradient / len(difference), None, None
         ### END SOLUTION
 
 
-def vocab_parallel_cross_entropy(rank: Rank, logits: torch.Tensor, start: int, targets: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy of logits (T, V/p), whose first column is token `start`. About 1 line."""
-    ### BEGIN SOLUTION
-    return CrossEntropy.apply(logits, rank, start, targets)
-    ### END SOLUTION
+def vocab_parallel_cross_entropy(
+    logits: torch.Tensor, targets: torch.Tensor, group: Rank
+) -> torch.Tensor:
+    """Mean cross-entropy of logits (T, V/p) and targets (T,)."""
+    return VocabParallelCrossEntropy.apply(logits, targets, group)
 
 
 # %% nbgrader={"grade": true, "grade_id": "cross_entropy"}
@@ -296,133 +391,173 @@ check("cross_entropy")
 # **Measure** what you predicted.
 
 # %%
-P, TOKENS, VOCABULARY = 4, 256, 8192
+RANKS, TOKENS, VOCABULARY = 4, 256, 8192
+torch.manual_seed(0)
+all_logits = torch.randn(TOKENS, VOCABULARY).double()
+targets = torch.randint(VOCABULARY, (TOKENS,))
 
 
-def divided_loss(rank, gather):
-    """The loss of logits that each rank has a part of: gathered, or by your vocab_parallel_cross_entropy."""
-    torch.manual_seed(0)
-    logits, targets = torch.randn(TOKENS, VOCABULARY).double(), torch.randint(VOCABULARY, (TOKENS,))
-    own = take_part(rank, logits, 1)
-    if gather:
-        logits = torch.cat(collectives.all_gather(rank, own), 1)
-        return torch.nn.functional.cross_entropy(logits, targets).item()
-    return vocab_parallel_cross_entropy(rank, own, rank.rank * own.shape[1], targets).item()
+def gathered_loss(group, own):
+    """The loss of all logits, gathered on every rank."""
+    logits = torch.cat(collectives.all_gather(group, own), 1)
+    return F.cross_entropy(logits, targets).item()
 
 
-for name, gather in (("gathered", True), ("three numbers", False)):
-    losses, ledger = run(divided_loss, [gather] * P)
-    print(f"{name:13}: loss {losses[0]:.12f}, rank 0 sends {ledger.sent_bytes()[0]:>10,} bytes")
+def sharded_loss(group, own):
+    """The loss without a gather."""
+    return vocab_parallel_cross_entropy(own, targets, group).item()
+
+
+sent = {}
+for program in (gathered_loss, sharded_loss):
+    losses, ledger = run(program, list(all_logits.chunk(RANKS, 1)))
+    sent[program] = ledger.sent_bytes()[0]
+    print(f"{program.__name__}: {losses[0]:.12f}, {sent[program]:>10,} bytes per rank")
+print(f"{sent[gathered_loss] / sent[sharded_loss]:,.0f} times fewer bytes")
+check.predict(guess, sent[gathered_loss] / 1e6, "MB", within=0.05)
 
 # %% [markdown]
-# (You may send less than was predicted: a gather of the maxima and an all-reduce of the other two is less than a gather
-# of all three.)
+# A ring all-gather passes the p - 1 other shards through every rank, so the gather grows with V while three numbers per
+# token do not. With the 128,256 tokens of LLaMA 3's vocabulary the difference is 16 times larger still.
 #
 # ## Task 3 · A pipeline
 #
-# *About 55 minutes.*
+# *About 70 minutes.*
 #
-# Between two layers there is only one activation to hand on, so cutting there sends least. Rank r becomes **stage** r
-# of p, and the batch goes through in m micro-batches, each forward through stages 0 to p - 1 and backward again. While
-# the first micro-batch has not reached it, a stage has nothing to do, and at the end once more: the **bubble**.
+# **Goal.** Between two layers there is one activation to send, so cutting there sends least. Rank r becomes **stage**
+# r, and the batch passes through in m micro-batches: write the 1F1B schedule, and the loop in which a rank carries out
+# any schedule.
 #
-# What a stage does is a list of *actions* in order, `("forward", i)` or `("backward", i)` for micro-batch i. A stage
-# must keep the activations of micro-batch i from its forward pass to its backward pass: those are *in flight*. GPipe
-# does all forward passes first, and keeps m. **1F1B** (one forward, one backward) first lets in just as many
-# micro-batches as it takes until the first one is back, then takes a backward pass after each forward pass, and in the
-# end drains.
+# A schedule lists the actions of each rank in order: `Action("forward", i)` or `Action("backward", i)` for micro-batch
+# i. From its forward to its backward pass the activations of micro-batch i are kept: the micro-batch is *in flight*.
+# GPipe runs all forward passes first, and keeps m micro-batches in flight. **1F1B** alternates: rank r admits just as
+# many micro-batches as it needs to stay busy until the first one returns, then runs one forward and one backward pass
+# in turn, and finally the remaining backward passes.
 #
-# **Predict first.** Let a micro-batch's forward and backward pass take a stage $f$ and $b$ seconds, and nothing else
-# take time. Which share of the time is a stage idle, for p = 4 and m = 8? Does 1F1B have less of it than GPipe?
+# **Predict, then measure.** Let a forward pass take 1 s and a backward pass 2 s on each of 4 stages, with 8
+# micro-batches, and let messages take no time. What fraction of the step is a stage idle under 1F1B? Draw it first.
 
 # %%
-idle_share = None  # your number
-less_than_gpipe = None  # True or False
-
-if None in (idle_share, less_than_gpipe):
-    print("Write both first, then go on.")
-else:
-    right = abs(idle_share - 3 / 11) < 0.005 and less_than_gpipe is False
-    print("right" if right else "no: both end after (m + p - 1)(f + b), of which m (f + b) are work")
+guess = None  # fraction of the step that a stage is idle
 
 # %% [markdown]
-# **3a.** `one_forward_one_backward(p, m)`: a list of p lists, the actions of each stage, each micro-batch forward once
-# and backward once. Whatever f and b are, the step must end after $(m + p - 1)(f + b)$, and stage r may keep at most
-# $\min(p - r, m)$ micro-batches in flight. So how many does stage r let in before its first backward pass?
+# **Interface**
 #
-# **3b.** `run_stage(rank, actions, stage, inputs, loss)` carries out one stage's actions on a real rank. `stage(x)`
-# computes this rank's layers; `inputs` is a list of micro-batches that only rank 0 may use; `loss(y, i)` is the loss of
-# micro-batch i, which only the last rank may ask for, going forward or back. (To ask for either once more, so as to
-# keep less, is allowed.) Between them:
+# | | returns | does |
+# |---|---|---|
+# | `one_forward_one_backward(ranks, micro_batches)` | list of lists of `Action` | the schedule of all ranks |
+# | `Pipeline(chunks, group)` | – | given: `chunks[0](x)` runs this rank's layers, (T, D) → (T, D') |
+# | `pipeline.step(schedule, inputs, targets, loss)` | mean loss, or `None` | runs this rank's actions |
 #
-# - forward: take x from `inputs`, which are data and stay so, or from the rank before, compute, keep what the backward
-#   pass needs, send y on;
-# - backward: the last rank goes back from its loss divided by m; others receive the gradient of their y and go back
-#   from there by `y.backward(gradient)`. Then send the gradient of x to the rank before.
+# `inputs` and `targets` are lists of m tensors. Only the first rank may read the inputs, only the last rank the
+# targets. `loss(output, target)` returns a tensor without dimensions.
 #
-# Parameters of the stage gather their gradients in `grad`, where torch adds them up. Result: the mean loss over the
-# micro-batches on the last rank, as a float, and `None` on the others. Micro-batches may have different numbers of
-# tokens. The actions need not be 1F1B, but all stages take micro-batches in the same order forward, and in the same
-# order backward. Two neighbours that *send* to each other at the same time would wait for ever: which call does not?
+# **Example** (two ranks, three micro-batches; F is a forward and B a backward pass)
 #
-# Take the actions in their order: a schedule that saves memory saves nothing where all forward passes come first all
-# the same. What a rank holds is counted.
+# ```python
+# from mlsys_lab.comm import run
+# schedule = one_forward_one_backward(ranks=2, micro_batches=3)
+# show_actions = lambda actions: " ".join(f"{a.kind[0].upper()}{a.micro_batch}" for a in actions)
+# show_actions(schedule[0])  # → "F0 F1 B0 F2 B1 B2"
+# show_actions(schedule[1])  # → "F0 B0 F1 B1 F2 B2"
+# x = [torch.ones(1, 1).double() * i for i in (1, 2, 3)]
+# layers = [nn.Linear(1, 1).double() for _ in range(2)]
+# loss = lambda output, target: (output - target).square().mean()
+# program = lambda group, layer: Pipeline([layer], group).step(schedule, x, x, loss)
+# means = run(program, layers).results
+# expected = sum(loss(layers[1](layers[0](one)), one).item() for one in x) / 3
+# means[0], abs(means[1] - expected) < 1e-12  # → (None, True)
+# ```
 #
-# **Size:** about 9 and 20 lines. **Cost:** m messages to each neighbour; activations of at most as many micro-batches
-# as the actions have in flight, and one more while it works.
+# **Requirements**
+#
+# - 1F1B: rank r has at most `ranks - r` micro-batches in flight, and the step takes no longer than under GPipe, however
+#   long forward and backward passes are.
+# - `step`, forward: take the input, or receive it from the rank before; run the chunk; keep what the backward pass
+#   needs; send the output on.
+# - `step`, backward: start from the loss **divided by m** on the last rank, elsewhere from the received gradient of the
+#   output. Then send the gradient of the chunk's input to the rank before. Parameters collect their gradients in
+#   `grad`.
+# - Run the actions in the given order, whichever it is, and release what a finished micro-batch has kept: what a rank
+#   holds is counted.
+# - `step` returns the mean loss on the last rank (a tensor or a float) and `None` elsewhere.
+#
+# **Size:** about 9 and 20 lines.
+#
+# <details><summary>Details</summary>
+#
+# - Two neighbours that both `send` wait for each other forever. Which call does not wait? And when may you wait for it?
+# - All ranks run the micro-batches in the same order forward, and in the same order backward; it need not be 1F1B's.
+# - A received tensor has no gradient yet: call `requires_grad_()` on it. The inputs are data; leave them as they are.
+# - Micro-batches may have different numbers of tokens. Running a chunk again in the backward pass is allowed.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-3-pipeline"}
 #| export
-Action = tuple[str, int]
+class Action(NamedTuple):
+    """A pass of one micro-batch through a rank's chunk."""
+
+    kind: str  # "forward" or "backward"
+    micro_batch: int
+    chunk: int = 0  # always 0 in this lab
 
 
-def one_forward_one_backward(p: int, m: int) -> list[list[Action]]:
-    """The actions of each of p stages for m micro-batches: ("forward", i) and ("backward", i). About 9 lines."""
+def one_forward_one_backward(ranks: int, micro_batches: int) -> list[list[Action]]:
+    """1F1B: warm up, alternate, then cool down. About 9 lines."""
     ### BEGIN SOLUTION
     schedule = []
-    for r in range(p):
-        ahead = min(p - 1 - r, m)
-        actions = [("forward", i) for i in range(ahead)]
-        for i in range(m - ahead):
-            actions += [("forward", ahead + i), ("backward", i)]
-        actions += [("backward", i) for i in range(m - ahead, m)]
-        schedule.append(actions)
+    for rank in range(ranks):
+        warm_up = min(ranks - 1 - rank, micro_batches)
+        actions = [Action("forward", i) for i in range(warm_up)]
+        for i in range(warm_up, micro_batches):
+            actions += [Action("forward", i), Action("backward", i - warm_up)]
+        cool_down = range(micro_batches - warm_up, micro_batches)
+        schedule.append(actions + [Action("backward", i) for i in cool_down])
     return schedule
     ### END SOLUTION
 
 
-def run_stage(
-    rank: Rank,
-    actions: Sequence[Action],
-    stage: Callable[[torch.Tensor], torch.Tensor],
-    inputs: Sequence[torch.Tensor],
-    loss: Callable[[torch.Tensor, int], torch.Tensor],
-) -> float | None:
-    """Carry out this rank's actions: the mean loss on the last rank, None on others. About 20 lines."""
-    ### BEGIN SOLUTION
-    r, last, m = rank.rank, rank.size - 1, len(actions) // 2
-    kept, sent, total = {}, [], 0.0
-    for kind, i in actions:
-        if kind == "forward":
-            x = inputs[i] if r == 0 else rank.recv(r - 1).requires_grad_()
-            y = stage(x)
-            if r == last:
-                y = loss(y, i) / m
-                total += y.item()
+class Pipeline:
+    """This rank's stage of a model that is split by layers over the ranks of `group`."""
+
+    def __init__(self, chunks: Sequence[nn.Module], group: Rank) -> None:
+        self.chunks, self.group = list(chunks), group
+
+    def step(
+        self,
+        schedule: Sequence[Sequence[Action]],
+        inputs: Sequence[torch.Tensor],
+        targets: Sequence[torch.Tensor],
+        loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor | float | None:
+        """Run this rank's actions; the mean loss on the last rank. About 20 lines."""
+        ### BEGIN SOLUTION
+        group, last = self.group, self.group.size - 1
+        kept, sends, total = {}, [], 0.0
+        for kind, i, *_ in schedule[group.rank]:
+            if kind == "forward":
+                is_first = group.rank == 0
+                x = inputs[i] if is_first else group.recv(group.rank - 1)
+                x = x if is_first else x.requires_grad_()
+                output = self.chunks[0](x)
+                if group.rank == last:
+                    output = loss(output, targets[i]) / len(inputs)
+                    total += output.item()
+                else:
+                    sends.append(group.isend(output, group.rank + 1))
+                kept[i] = x, output
             else:
-                sent.append(rank.isend(y, r + 1))
-            kept[i] = x, y
-        else:
-            gradient = None if r == last else rank.recv(r + 1)
-            x, y = kept.pop(i)
-            y.backward(gradient)
-            if r > 0:
-                sent.append(rank.isend(x.grad, r - 1))
-    for request in sent:
-        request.wait()
-    return total if r == last else None
-    ### END SOLUTION
+                gradient = None if group.rank == last else group.recv(group.rank + 1)
+                x, output = kept.pop(i)
+                output.backward(gradient)
+                if group.rank > 0:
+                    sends.append(group.isend(x.grad, group.rank - 1))
+        for request in sends:
+            request.wait()
+        return total if group.rank == last else None
+        ### END SOLUTION
 
 
 # %% nbgrader={"grade": true, "grade_id": "schedule"}
@@ -432,54 +567,52 @@ check("schedule")
 check("run_stage")
 
 # %% [markdown]
-# **See it.** Your schedule, carried out by the simulator: one row for each stage, forward light, backward dark, and
-# twice as long. Give GPipe's to `draw`, and look for what differs.
+# **Measure** what you predicted. `simulate` plays your schedule; each row is a stage, light is forward, dark backward.
 
 # %%
 import plotly.graph_objects as go
 
-from mlsys_lab.comm.simulate import Cluster
 from mlsys_lab.widgets import show
 
-COLOURS = {"forward": "#a9bce8", "backward": "#4269d0"}
+FORWARD_S, BACKWARD_S = 1.0, 2.0
 
 
-def play(schedule, forward_s=1.0, backward_s=2.0):
-    """Simulated times of a schedule: (stage, kind, micro-batch, start, seconds) of each action."""
-    cluster, tasks, names = Cluster(len(schedule)), {}, []
-    at = [0] * len(schedule)
-    while any(place < len(actions) for place, actions in zip(at, schedule, strict=True)):
-        before = list(at)
-        for r, actions in enumerate(schedule):
-            if at[r] == len(actions):
-                continue
-            kind, i = actions[at[r]]
-            source = r - 1 if kind == "forward" else r + 1
-            needs = [] if kind == "forward" else [("forward", i, r)]
-            needs += [(kind, i, source)] if 0 <= source < len(schedule) else []
-            if all(need in tasks for need in needs):
-                seconds = forward_s if kind == "forward" else backward_s
-                tasks[kind, i, r] = cluster.compute(r, seconds, kind, [tasks[need] for need in needs])
-                names.append((r, kind, i, tasks[kind, i, r], seconds))
-                at[r] += 1
-        if at == before:
-            raise ValueError(f"stages wait for each other: {at} actions done")
-    starts = cluster.timeline().start
-    return [(r, kind, i, starts[task], seconds) for r, kind, i, task, seconds in names]
+def simulate(schedule):
+    """When each action starts: a dictionary by (kind, micro-batch, rank)."""
+    starts, ends, free = {}, {}, [0.0] * len(schedule)
+    queues = [list(actions) for actions in schedule]
+    while any(queues):
+        ready = []
+        for rank, queue in enumerate(queues):
+            kind, i = queue[0][:2] if queue else ("", 0)
+            other = rank - 1 if kind == "forward" else rank + 1
+            needs = [("forward", i, rank)] if kind == "backward" else []
+            needs += [(kind, i, other)] if 0 <= other < len(queues) else []
+            if queue and all(need in ends for need in needs):
+                ready.append((rank, (kind, i, rank), needs))
+        if not ready:
+            raise ValueError("the ranks wait for each other")
+        for rank, key, needs in ready:
+            starts[key] = max([free[rank], *(ends[need] for need in needs)])
+            seconds = FORWARD_S if key[0] == "forward" else BACKWARD_S
+            free[rank] = ends[key] = starts[key] + seconds
+            queues[rank].pop(0)
+    return starts, max(free)
 
 
 def draw(schedule):
-    """Bars of a schedule, one row for each stage."""
+    """Bars of a schedule, a row for each stage."""
     figure = go.Figure()
-    for r, kind, i, start, seconds in play(schedule):
+    for (kind, i, rank), start in simulate(schedule)[0].items():
+        colour = "#a9bce8" if kind == "forward" else "#4269d0"
         figure.add_bar(
-            y=[f"stage {r}"],
-            x=[seconds],
+            y=[f"stage {rank}"],
+            x=[FORWARD_S if kind == "forward" else BACKWARD_S],
             base=[start],
             orientation="h",
-            marker={"color": COLOURS[kind], "line": {"color": "white", "width": 1}},
+            marker={"color": colour, "line": {"color": "white", "width": 1}},
             text=[str(i)],
-            hovertext=[f"{kind} {i}: {start:g} to {start + seconds:g}"],
+            hovertext=[f"{kind} {i} at {start:g} s"],
             hoverinfo="text",
             showlegend=False,
         )
@@ -489,79 +622,133 @@ def draw(schedule):
 
 
 STAGES, MICRO_BATCHES = 4, 8
-schedule = one_forward_one_backward(STAGES, MICRO_BATCHES)
-end = max(start + seconds for *_, start, seconds in play(schedule))
-print(f"ends after {end:g} s, of which {3 * MICRO_BATCHES} s are work: idle {1 - 3 * MICRO_BATCHES / end:.0%}")
-show(draw(schedule), alt="Timeline of four stages under 1F1B: a bubble at both ends, and turns between", height=300)
+gpipe = [
+    [Action(kind, i) for kind in ("forward", "backward") for i in range(MICRO_BATCHES)]
+] * STAGES
+for name, schedule in (
+    ("GPipe", gpipe),
+    ("1F1B", one_forward_one_backward(STAGES, MICRO_BATCHES)),
+):
+    _, end_s = simulate(schedule)
+    idle = 1 - MICRO_BATCHES * (FORWARD_S + BACKWARD_S) / end_s
+    print(f"{name}: the step takes {end_s:g} s, {idle:.1%} of it idle")
+check.predict(guess, idle, "of the step idle", within=0.05)
+show(draw(schedule), alt="Four stages under 1F1B: idle at both ends", height=300)
 
 # %% [markdown]
-# ## Task 4 · A ring of keys and values
+# Both schedules lose the same p - 1 forward and backward times: $(p-1)/(m+p-1)$ of the step. What 1F1B saves is memory,
+# p micro-batches in flight in place of m; so m may grow, and that makes the bubble small.
 #
-# *About 50 minutes.*
+# **End of part 1.** You can now divide the weights of a model in both directions. This is a good place to stop; part 2
+# uses nothing of part 1.
+# %% [markdown]
+# ## Part 2 · Dividing the tokens
 #
-# A text that is too long for one card is divided by its tokens. Everything in a transformer works token by token but
-# attention, in which a query looks at the keys of all tokens up to its own. In **ring attention** (Liu et al. 2023)
-# queries stay, and keys and values go round: a rank works on the block that it has while the next one is on its way.
+# ## Task 4 · Ring attention
 #
-# **4a.** Which tokens should a rank have? With one stretch each, the causal mask leaves the first rank nearly idle, and
-# all wait for the last. `zigzag_positions(tokens, p)` cuts the text, of p tokens at least, into 2p stretches (by
-# `torch.tensor_split`, so that lengths may differ by one) and gives rank r the r-th from the front and, behind it, the
-# r-th from the back, each in ascending order. Result: a list of p tensors of positions, int64.
+# *About 60 minutes.*
 #
-# **4b.** `ring_attention(rank, q, k, v, positions)`: causal attention of this rank's queries with all ranks' keys. q
-# and k are (N, T_r, H), v is (N, T_r, G), the result is (N, T_r, G), for N heads; scores are divided by $\sqrt H$.
-# `positions` are those of *all* ranks, rank by rank, as `zigzag_positions` or any other division gives them, a rank's
-# own in any order: a query sees a key if the key's position is not larger than its own. Ranks may have unequally many
-# tokens, each has one at least.
+# **Goal.** A sequence that is too long for one GPU is divided by its tokens. Only attention mixes tokens: a query needs
+# the keys and values of all earlier ones. In **ring attention** (Liu et al. 2023) the queries stay, and keys and values
+# go round: a rank computes on the block that it has while the next block is on its way.
 #
-# What a query has seen so far is three things: the largest score $M$, the sum of $e^{s - M}$, and that sum with each
-# term times its value. A new block may bring a larger $M'$: both sums are then multiplied by $e^{M - M'}$, and the
-# block's terms added. In the end divide. A query may see nothing of a block, and if $M$ and $M'$ are both $-\infty$
-# their difference is NaN: with which block should a rank begin?
+# Which tokens should a rank have? With one contiguous chunk each, a causal mask gives the last rank the most work, and
+# all ranks wait for it. Llama 3 was trained in **zigzag** order: cut the sequence into 2p chunks; rank r takes chunks r
+# and 2p - 1 - r.
 #
-# A block goes p - 1 steps, no further. What a rank holds is counted: there is room for the block that it works on and
-# for one that is on its way, not for all.
+# **Predict, then measure.** A sequence of 4,096 tokens is divided into contiguous chunks over 8 ranks, and a query
+# attends to itself and all earlier tokens. How many times the mean number of scores does the last rank compute?
+
+# %%
+guess = None  # scores of the last rank, divided by the mean
+
+# %% [markdown]
+# **Interface**
 #
-# **Size:** about 2 and 24 lines. **Cost:** every block visits every other rank once, in p - 1 steps that all ranks take
-# at the same time.
+# | | returns | does |
+# |---|---|---|
+# | `zigzag_positions(tokens, ranks)` | list of p int64 tensors (T/p,) | the token positions of each rank, ascending |
+# | `ring_attention(q, k, v, group, positions)` | (B, N, T/p, H) | causal attention of this rank's queries |
+#
+# `q`, `k` and `v` are (B, N, T/p, H): B sequences, N heads, this rank's T/p tokens, head dimension H. `positions[r]`
+# are the positions of rank r's tokens, in any order and any division: a query sees a key if the key's position is not
+# larger than its own. Scores are divided by $\sqrt H$.
+#
+# **Example**
+#
+# ```python
+# from mlsys_lab.comm import run
+# [one.tolist() for one in zigzag_positions(8, 2)]  # → [[0, 1, 6, 7], [2, 3, 4, 5]]
+# torch.manual_seed(0)
+# q, k, v = torch.randn(3, 1, 2, 8, 4).double()  # one sequence of 8 tokens, 2 heads
+# positions = zigzag_positions(8, 2)
+# program = lambda group, own: ring_attention(*own, group, positions)
+# shards = [[x[:, :, own] for x in (q, k, v)] for own in positions]
+# result = torch.cat(run(program, shards).results, 2)
+# expected = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+# torch.allclose(result, expected[:, :, torch.cat(positions)])  # → True
+# ```
+#
+# **Requirements**
+#
+# - For each query keep three things: the largest score so far, $M$; the sum of $e^{s - M}$; the same sum with each term
+#   times its value. A block may bring a larger maximum $M'$: by which factor must both sums be multiplied? Derive it.
+# - Every block visits each other rank once, in p - 1 steps that all ranks take at the same time. The last step sends
+#   nothing.
+# - A rank has memory for its own block, the block that it works on and one in flight: gathering all p is too much.
+# - Only the forward pass is asked for; no gradient is taken.
+#
+# **Size:** about 2 and 22 lines.
+#
+# <details><summary>Details</summary>
+#
+# - 2p divides the tokens in `zigzag_positions`; p divides them in `ring_attention`.
+# - A query may see nothing of a block. If $M$ and $M'$ are both $-\infty$, their difference is NaN: with which block
+#   should a rank start, so that this never happens?
+# - One message may hold keys and values together, or there may be two.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-4-ring"}
 #| export
-def zigzag_positions(tokens: int, p: int) -> list[torch.Tensor]:
-    """Positions of each of p ranks: a stretch from the front, and its mirror image from the back. About 2 lines."""
+def zigzag_positions(tokens: int, ranks: int) -> list[torch.Tensor]:
+    """Positions of each rank: a chunk from the front and its mirror. About 2 lines."""
     ### BEGIN SOLUTION
-    stretches = torch.arange(tokens).tensor_split(2 * p)
-    return [torch.cat([stretches[r], stretches[2 * p - 1 - r]]) for r in range(p)]
+    chunks = torch.arange(tokens).chunk(2 * ranks)
+    return [torch.cat([chunks[r], chunks[2 * ranks - 1 - r]]) for r in range(ranks)]
     ### END SOLUTION
 
 
 def ring_attention(
-    rank: Rank, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: Sequence[torch.Tensor]
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    group: Rank,
+    positions: Sequence[torch.Tensor],
 ) -> torch.Tensor:
-    """Causal attention: q, k (N, T_r, H), v (N, T_r, G) of this rank -> (N, T_r, G). About 24 lines."""
+    """Causal attention of this rank's queries to all ranks' keys. About 22 lines."""
     ### BEGIN SOLUTION
-    p, own = rank.size, positions[rank.rank]
-    right, left = (rank.rank + 1) % p, (rank.rank - 1) % p
-    largest = q.new_full(q.shape[:2], -torch.inf)  # (N, T_r)
-    total = torch.zeros_like(largest)
-    weighted = q.new_zeros(*q.shape[:2], v.shape[2])
-    block = torch.cat([k, v], 2)
+    p, own = group.size, positions[group.rank]
+    right, left = (group.rank + 1) % p, (group.rank - 1) % p
+    largest = q.new_full(q.shape[:-1], -torch.inf)  # (B, N, T/p)
+    total, weighted = torch.zeros_like(largest), torch.zeros_like(q)
+    block = torch.stack([k, v])
     for step in range(p):
         if step < p - 1:
-            sent, coming = rank.isend(block, right), rank.irecv(left)
-        seen = positions[(rank.rank - step) % p]
-        keys, values = block.split([k.shape[2], v.shape[2]], 2)
-        scores = q @ keys.mT / k.shape[2] ** 0.5  # (N, T_r, T_s)
-        scores.masked_fill_(seen > own[:, None], -torch.inf)
-        before, largest = largest, torch.maximum(largest, scores.max(2).values)
-        exponentials = scores.sub_(largest[..., None]).exp_()
-        shrink = (before - largest).exp()
-        total = total * shrink + exponentials.sum(2)
-        weighted = weighted * shrink[..., None] + exponentials @ values
+            send, receive = group.isend(block, right), group.irecv(left)
+        keys, values = block
+        scores = q @ keys.mT / q.shape[-1] ** 0.5  # (B, N, T/p, T/p)
+        key_positions = positions[(group.rank - step) % p]
+        scores.masked_fill_(key_positions > own[:, None], -torch.inf)
+        before, largest = largest, torch.maximum(largest, scores.max(-1).values)
+        exponentials = (scores - largest[..., None]).exp()
+        rescale = (before - largest).exp()
+        total = total * rescale + exponentials.sum(-1)
+        weighted = weighted * rescale[..., None] + exponentials @ values
         if step < p - 1:
-            sent.wait()
-            block = coming.wait()
+            send.wait()
+            block = receive.wait()
     return weighted / total[..., None]
     ### END SOLUTION
 
@@ -573,102 +760,179 @@ check("zigzag")
 check("ring_attention")
 
 # %% [markdown]
-# **See it.** How many pairs of query and key each of eight ranks works out for 4,096 tokens. Everybody waits for the
-# tallest bar.
+# **Measure** what you predicted. All ranks wait for the tallest bar.
 
 # %%
+import plotly.graph_objects as go
+
+from mlsys_lab.widgets import show
+
 LENGTH, RING = 4096, 8
-divisions = {"one stretch each": torch.arange(LENGTH).tensor_split(RING), "zigzag": zigzag_positions(LENGTH, RING)}
+orders = {
+    "zigzag": zigzag_positions(LENGTH, RING),
+    "contiguous": torch.arange(LENGTH).chunk(RING),
+}
 figure = go.Figure()
-for name, positions in divisions.items():
-    pairs = [int((own + 1).sum()) for own in positions]
-    figure.add_bar(x=[f"rank {r}" for r in range(RING)], y=pairs, name=name)
-    print(f"{name:16}: the slowest rank has {max(pairs) / (sum(pairs) / RING):.2f} times the mean")
-figure.update_layout(yaxis_title="pairs of query and key", margin_t=30)
-show(figure, alt="Bars of work by rank: rising with one stretch each, all alike with zigzag", height=320)
+for name, positions in orders.items():
+    scores = [int((own + 1).sum()) for own in positions]
+    figure.add_bar(x=[f"rank {r}" for r in range(RING)], y=scores, name=name)
+    slowest = max(scores) / (sum(scores) / RING)
+    print(f"{name:10}: the slowest rank computes {slowest:.3f} times the mean")
+check.predict(guess, slowest, "times the mean", within=0.05)
+figure.update_layout(yaxis_title="scores", margin_t=30)
+show(
+    figure,
+    alt="Scores by rank: rising if contiguous, equal in zigzag order",
+    height=320,
+)
 
 # %% [markdown]
-# ## Task 5 · Experts elsewhere
+# With contiguous chunks the last rank takes nearly twice the mean, so nearly half of the GPUs' time is idle. In zigzag
+# order each rank has an early chunk with little work and a late one with much, and the sum is the same for all.
 #
-# *About 40 minutes.*
+# ## Task 5 · Expert parallelism
 #
-# A mixture of experts has E MLPs in place of one, of which a token uses k. Copying all of them to each rank would be
-# absurd, so each expert lives on one rank, and tokens travel: to their experts and back, in two **all-to-alls**.
+# *About 60 minutes.*
 #
-# **5a.** `all_to_all(rank, parts)`: `parts[i]` goes to rank i; result: a list of what all ranks sent here, in order of
-# rank, a copy of this rank's own part among them, which is not sent. Shapes differ, and some parts are empty: these may
-# be sent like all others.
+# **Goal.** A mixture of experts has E MLPs in place of one, and a token uses A of them. Rank r holds experts r·E/p to
+# (r + 1)·E/p - 1, so the tokens travel: an **all-to-all** dispatches them to their experts, another returns the
+# results, which are then combined. An expert has a limited capacity, and what exceeds it is dropped (GShard, Lepikhin
+# et al. 2020).
 #
-# **5b.** `route(logits, k, capacity)` for this rank's logits (n, E), finite numbers, result `experts, weights, kept`,
-# each (n, k). A token's k experts are those of its largest logits, the largest first, of equal ones the lower number
-# first. Weights are the softmax over these k. An expert takes at most `capacity` choices from this rank: all tokens'
-# first choices come before all second ones, and so on, earlier tokens before later ones. `kept` (bool) tells which
-# found room. A dropped choice keeps its place in `weights` and will add nothing to its token; all weights stay as they
-# are.
+# **Predict, then measure.** A router without preferences sends 512 tokens to 2 of 16 experts each. Every expert has
+# capacity for exactly the mean number of tokens (capacity factor 1). What fraction of the choices is dropped?
+
+# %%
+guess = None  # fraction of choices dropped at capacity factor 1
+
+# %% [markdown]
+# **Interface**
 #
-# **5c.** `dispatch(rank, x, experts, weights, kept, owners, work)`: for this rank's tokens x (n, D) the sums of their
-# kept experts' weighted results (n, D). Expert e lives on rank `owners[e]`, an int64 tensor (E,): a rank may have many
-# or none. `work(e, rows)` is what expert e makes of rows (any, D), even of none: only its own rank may ask for it, and
-# only once for each row that is meant for it. A rank cannot know which rows will come, nor for which of its experts:
-# let the experts' numbers, or how many rows there are for each, travel first.
+# | | returns | does |
+# |---|---|---|
+# | `all_to_all(rank, parts)` | list of p tensors | sends `parts[i]` to rank i; what came from each rank, in order |
+# | `route(expert_ids, num_experts, capacity_factor=None)` | `Routing` | the choices to dispatch, sorted by expert |
+# | `dispatch_and_combine(tokens, weights, routing, experts, group)` | (n, D) | weighted sums of the experts' results |
 #
-# **Size:** about 7, 8 and 13 lines. **Cost:** each kept choice for an expert elsewhere sends D numbers there and D
-# back, and 8 bytes to say which expert, or 8 for each expert of the rank that they go to. Dropped choices send
-# nothing.
+# `expert_ids` (n, A) are the experts that each of this rank's n tokens chose, best first. A **row** is a choice that is
+# dispatched. `tokens` are (n, D), `weights` (n, A). `experts` are this rank's own E/p experts: functions from (any, D)
+# to (any, D).
+
+
+# %%
+#| export
+@dataclass(frozen=True)
+class Routing:
+    """R rows to dispatch, sorted by expert."""
+
+    token_indices: torch.Tensor  # (R,) the token of each row
+    topk_index: torch.Tensor  # (R,) 0 if the row is the token's first choice, …
+    tokens_per_expert: torch.Tensor  # (E,) number of rows for each expert
+    num_dropped: int
+
+
+# %% [markdown]
+# **Example** (three tokens want expert 0 first, and there is capacity for ⌈0.75 · 4 · 2 / 3⌉ = 2)
+#
+# ```python
+# from mlsys_lab.comm import run
+# expert_ids = torch.tensor([[0, 2], [0, 1], [1, 2], [0, 2]])
+# routing = route(expert_ids, num_experts=3, capacity_factor=0.75)
+# routing.token_indices.tolist()  # → [0, 1, 2, 1, 0, 2]
+# routing.topk_index.tolist()  # → [0, 0, 0, 1, 1, 1]
+# routing.tokens_per_expert.tolist(), routing.num_dropped  # → ([2, 2, 2], 2)
+# parts = [[torch.tensor([r, i]) for i in range(2)] for r in range(2)]
+# received = run(all_to_all, parts).results
+# [one.tolist() for one in received[1]]  # → [[0, 1], [1, 1]]
+# experts = [lambda rows: 2 * rows, lambda rows: 3 * rows, lambda rows: 5 * rows]
+# tokens, weights = torch.ones(4, 1), torch.tensor([[0.5, 0.5]] * 4)
+# program = lambda group, own: dispatch_and_combine(tokens, weights, routing, own, group)
+# run(program, [experts]).results[0].flatten().tolist()  # → [3.5, 2.5, 4.0, 0.0]
+# ```
+#
+# **Requirements**
+#
+# - `all_to_all`: shapes may differ, and parts may be empty. This rank's own part is returned as a copy, without a
+#   message.
+# - `route`: each expert takes at most ⌈`capacity_factor` · n · A / E⌉ rows from this rank; `None` means no limit. All
+#   tokens' first choices come before all second choices, earlier tokens before later ones. Rows are sorted by expert,
+#   and in this order for each expert.
+# - `dispatch_and_combine`: a row's result is multiplied by its weight on the token's own rank, and a token's results
+#   are added up. Weights are not renormalized; a token without rows gets zeros.
+# - Each row sends D numbers there and D back. A rank cannot know which rows will arrive, nor for which of its experts:
+#   tell it first, in at most one 8-byte number per expert of the receiving rank, or per row.
+# - Each expert sees each of its rows once.
+#
+# **Size:** about 8, 10 and 12 lines.
+#
+# <details><summary>Details</summary>
+#
+# - p divides E. `dispatch_and_combine` is collective: a rank without tokens, or whose experts nobody chose, calls it
+#   too.
+# - Calling an expert with no rows at all is allowed.
+# - `bincount(minlength=…)`, a stable `argsort`, `split` and `index_add` do most of the work without loops over tokens.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-5-experts"}
 #| export
 def all_to_all(rank: Rank, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Send parts[i] to each rank i: what all ranks sent here, in order of rank. About 7 lines."""
+    """Send parts[i] to each rank i; what came from each rank. About 8 lines."""
     ### BEGIN SOLUTION
-    received = [part.clone() for part in parts]
+    received = [parts[rank.rank].clone()] * rank.size
     for step in range(1, rank.size):
-        to, source = (rank.rank + step) % rank.size, (rank.rank - step) % rank.size
-        request = rank.isend(parts[to], to)
+        destination = (rank.rank + step) % rank.size
+        source = (rank.rank - step) % rank.size
+        request = rank.isend(parts[destination], destination)
         received[source] = rank.recv(source)
         request.wait()
     return received
     ### END SOLUTION
 
 
-def route(logits: torch.Tensor, k: int, capacity: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Logits (n, E) -> experts, weights and which found room, each (n, k). About 8 lines."""
+def route(
+    expert_ids: torch.Tensor, num_experts: int, capacity_factor: float | None = None
+) -> Routing:
+    """Sort choices by expert, and drop what exceeds the capacity. About 10 lines."""
     ### BEGIN SOLUTION
-    experts = logits.argsort(dim=1, descending=True, stable=True)[:, :k]
-    weights = logits.gather(1, experts).softmax(1)
-    wanted = experts.T.reshape(-1)  # all first choices, then all second ones
-    chosen = torch.zeros(len(wanted), logits.shape[1], dtype=torch.int64)
-    chosen[torch.arange(len(wanted)), wanted] = 1
-    before = (chosen.cumsum(0) - chosen)[torch.arange(len(wanted)), wanted]
-    return experts, weights, (before < capacity).reshape(k, -1).T
+    num_tokens, top_k = expert_ids.shape
+    choices = expert_ids.T.reshape(-1)  # all first choices, then all second ones
+    capacity = len(choices)
+    if capacity_factor is not None:
+        capacity = math.ceil(capacity_factor * num_tokens * top_k / num_experts)
+    order = choices.argsort(stable=True)
+    counts = choices.bincount(minlength=num_experts)
+    first_row = (counts.cumsum(0) - counts)[choices[order]]  # of the row's expert
+    rows = order[torch.arange(len(order)) - first_row < capacity]
+    num_dropped = len(choices) - len(rows)
+    counts = counts.clamp(max=capacity)
+    return Routing(rows % num_tokens, rows // num_tokens, counts, num_dropped)
     ### END SOLUTION
 
 
-def dispatch(
-    rank: Rank,
-    x: torch.Tensor,
-    experts: torch.Tensor,
+def dispatch_and_combine(
+    tokens: torch.Tensor,
     weights: torch.Tensor,
-    kept: torch.Tensor,
-    owners: torch.Tensor,
-    work: Callable[[int, torch.Tensor], torch.Tensor],
+    routing: Routing,
+    experts: Sequence[Callable[[torch.Tensor], torch.Tensor]],
+    group: Rank,
 ) -> torch.Tensor:
-    """Weighted sums of what the experts, wherever they live, make of this rank's tokens (n, D). About 13 lines."""
+    """Weighted sums of the experts' results for this rank's tokens. About 12 lines."""
     ### BEGIN SOLUTION
-    tokens, choices = kept.nonzero(as_tuple=True)
-    homes = owners[experts[tokens, choices]]
-    order = homes.argsort(stable=True)  # all that go to rank 0, then all to rank 1, …
-    tokens, choices = tokens[order], choices[order]
-    going = torch.bincount(homes, minlength=rank.size).tolist()
-    numbers = torch.cat(all_to_all(rank, experts[tokens, choices].split(going)))
-    arrived = all_to_all(rank, x[tokens].split(going))
-    rows = torch.cat(arrived)
-    results = torch.zeros_like(rows)
-    for e in (owners == rank.rank).nonzero()[:, 0].tolist():
-        results[numbers == e] = work(e, rows[numbers == e])
-    back = torch.cat(all_to_all(rank, results.split([len(part) for part in arrived])))
-    return torch.zeros_like(x).index_add(0, tokens, back * weights[tokens, choices, None])
+    send_counts = routing.tokens_per_expert.view(group.size, -1)  # (p, E/p)
+    receive_counts = torch.stack(all_to_all(group, list(send_counts)))  # (p, E/p)
+    sends, receives = send_counts.sum(1).tolist(), receive_counts.sum(1).tolist()
+    rows = tokens[routing.token_indices].split(sends)
+    dispatched = torch.cat(all_to_all(group, rows))
+    local_ids = torch.arange(len(experts)).repeat(group.size)
+    expert_of_row = local_ids.repeat_interleave(receive_counts.flatten())
+    results = torch.empty_like(dispatched)
+    for i, expert in enumerate(experts):
+        results[expert_of_row == i] = expert(dispatched[expert_of_row == i])
+    returned = torch.cat(all_to_all(group, results.split(receives)))
+    weighted = returned * weights[routing.token_indices, routing.topk_index, None]
+    return torch.zeros_like(tokens).index_add(0, routing.token_indices, weighted)
     ### END SOLUTION
 
 
@@ -682,85 +946,101 @@ check("route")
 check("dispatch")
 
 # %% [markdown]
-# **See it.** A router that likes some experts more than others. Room for more choices drops fewer of them, and makes
-# everybody wait longer for the fullest expert. What would an even router need?
+# **Measure** what you predicted. The second router prefers some experts to others.
 
 # %%
 torch.manual_seed(5)
-TOKENS, EXPERTS, CHOICES = 512, 16, 2
-liking = torch.linspace(-1, 1, EXPERTS)
+TOKENS, EXPERTS, TOP_K = 512, 16, 2
+logits = torch.randn(TOKENS, EXPERTS)
+routers = {
+    "router with preferences": logits + torch.linspace(-1, 1, EXPERTS),
+    "even router": logits,
+}
 factors = [0.5 + 0.25 * step for step in range(13)]
 figure = go.Figure()
-for name, logits in (
-    ("even router", torch.randn(TOKENS, EXPERTS)),
-    ("router with likings", torch.randn(TOKENS, EXPERTS) + liking),
-):
-    rooms = [int(factor * TOKENS * CHOICES / EXPERTS) for factor in factors]
-    dropped = [1 - route(logits, CHOICES, room)[2].double().mean().item() for room in rooms]
-    figure.add_scatter(x=factors, y=dropped, mode="lines+markers", name=name)
-figure.update_layout(xaxis_title="capacity, of an even share", yaxis_title="choices dropped", yaxis_tickformat=".0%")
-show(figure, alt="Share of dropped choices, falling with capacity, more slowly for a router with likings", height=320)
+for name, scores in routers.items():
+    expert_ids = scores.topk(TOP_K).indices
+    dropped = {
+        factor: route(expert_ids, EXPERTS, factor).num_dropped / (TOKENS * TOP_K)
+        for factor in factors
+    }
+    figure.add_scatter(
+        x=factors, y=list(dropped.values()), mode="lines+markers", name=name
+    )
+    loads = route(expert_ids, EXPERTS).tokens_per_expert
+    print(f"{name}: fullest expert {loads.max()} rows, {dropped[1.0]:.1%} dropped at 1")
+check.predict(guess, dropped[1.0], "of the choices dropped", within=0.5)
+figure.update_layout(
+    xaxis_title="capacity factor",
+    yaxis_title="choices dropped",
+    yaxis_tickformat=".0%",
+    margin_t=30,
+)
+show(figure, alt="Dropped choices fall with capacity, later if experts are preferred")
 
 # %% [markdown]
+# Even without preferences, chance alone spreads the loads: with a mean of 64 rows their standard deviation is about 8,
+# and an expert exceeds its mean by 0.4 standard deviations on average. A larger factor drops fewer choices and makes
+# all ranks wait longer for the fullest expert; balancing the router itself is the better remedy.
+#
 # ## Task 6 · Which layout?
 #
-# *About 30 minutes.*
+# *About 40 minutes.*
 #
-# A cluster has nodes of a few devices that fast links connect, and a slower network between them. A model of L layers
-# has $N = L(4D^2 + 3DF)$ parameters (attention, and a gated MLP; embeddings are left out). A **layout** divides
-# devices into data · tensor · pipeline = d · t · p. A step works on a batch of B sequences of T tokens, so each
-# pipeline has m = B/d micro-batches of one sequence. Nothing overlaps, numbers that are sent have 2 bytes, and these
-# are the seconds of a step:
+# **Goal.** A cluster has nodes whose GPUs are joined by fast links, and a slower network between them. A **layout**
+# uses d·t·p GPUs: d data-parallel replicas, each of t tensor-parallel ranks in p pipeline stages. Predict the time of a
+# step from the bytes that each GPU sends, and choose the fastest layout that fits.
 #
-# - `"compute"`: 6 FLOPs for each parameter and token of the batch, shared evenly by all devices.
-# - `"bubble"`: (p - 1)/m of these.
-# - `"link"`: a device's share of tensor parallelism: 4 all-reduces of T·D numbers for each layer of its stage and each
-#   micro-batch, each of which sends 2(t - 1)/t of its bytes from each device. Also what of the gradients stays in the
-#   node.
-# - `"network"`: a pipeline's T·D/t numbers forward and as many backward for each micro-batch, if p > 1. Also what of
-#   the gradients leaves the node.
+# A step processes `batch` sequences of T tokens; each replica runs m = `batch`/d micro-batches of one sequence. Nothing
+# overlaps, and numbers that are sent have 2 bytes. The seconds of a step have four parts:
 #
-# Gradients of a device's N/(t·p) parameters, S bytes of them, are all-reduced by all d ranks of a data-parallel group,
-# of which g = min(d, node/t) lie in a node. That happens in levels, as lab 07's `hierarchical` does it: each device
-# sends 2(g - 1)/g · S in its node, and 2(d - g)/(d·g) · S beyond it.
+# | part | what it is |
+# |---|---|
+# | `"compute"` | 6 FLOPs per parameter and token of the batch, divided evenly among all GPUs |
+# | `"bubble"` | what the pipeline of Task 3 is idle, given `"compute"` |
+# | `"link"` | bytes sent within the node: tensor parallelism's all-reduces, and gradients |
+# | `"network"` | bytes sent between nodes: the pipeline's activations, and gradients |
 #
-# **6a. Predict.** `step_parts(model, machine, layout, batch)`: a dictionary of these four, in seconds.
+# Per GPU, and with the ring algorithms of lab 07:
 #
-# **6b.** `choose_layout(model, machine, devices, batch)`: the layout that takes least in all, any of them if several
-# do, of those that
+# - *Tensor:* per layer and micro-batch, 4 all-reduces (2 forward, 2 backward) of T·D numbers over the t ranks.
+# - *Pipeline:* if p > 1, each micro-batch sends T·D/t numbers forward and as many backward.
+# - *Gradients* of the GPU's own parameters, 1/(t·p) of the model, are summed over the d replicas, of which g = min(d,
+#   node/t) are in one node. They are reduce-scattered over the g ranks of the node; each GPU then all-reduces its g-th
+#   part with the d/g nodes, over the network; and an all-gather in the node completes it.
 #
-# - divide the devices exactly, t dividing `machine.node` and D, p dividing L, d dividing the batch;
-# - fit into `memory_bytes` (exactly full fits): a device keeps 4 bytes for each of its N/(t·p) parameters (weights and
-#   gradients) and 12/d more (states, by ZeRO 1), and activations of T·D·(10 + 24/t) bytes (Korthikanti et al. 2022) for
-#   each layer of its stage and each of min(p, m) micro-batches in flight.
+# So first derive the bytes: a ring all-reduce of S bytes over n ranks sends 2(n - 1)/n · S per rank, and a
+# reduce-scatter or an all-gather half of it. What does this make of the three steps of the gradients?
 #
-# `None` where none fits.
+# **Interface**
 #
-# **Size:** about 14 and 16 lines. **Cost:** none.
+# | | returns |
+# |---|---|
+# | `step_seconds(config, machine, layout, batch, tokens)` | dictionary with the four parts, in seconds |
+# | `choose_layout(config, machine, devices, batch, tokens)` | the fastest `Layout` that fits, or `None` |
 
 
 # %%
 #| export
 @dataclass(frozen=True)
-class Model:
-    """Sizes of a transformer: L layers, D wide, F in the MLP, on sequences of T tokens."""
+class TransformerConfig:
+    """Sizes of a transformer with a gated MLP."""
 
     layers: int
-    width: int
-    hidden: int
-    tokens: int
+    d_model: int
+    d_ff: int
 
     @property
-    def parameters(self) -> int:
-        """N, without embeddings."""
-        return self.layers * (4 * self.width**2 + 3 * self.width * self.hidden)
+    def num_parameters(self) -> int:
+        """Parameters of attention and the MLP; embeddings are left out."""
+        return self.layers * (4 * self.d_model**2 + 3 * self.d_model * self.d_ff)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a device computes, keeps and sends in a second, and how many devices a node has."""
+    """Limits of a GPU: FLOP/s, bytes, bytes/s; `node` GPUs in a node."""
 
-    flops_per_s: float
+    peak_flops_per_s: float
     memory_bytes: float
     link_bytes_per_s: float
     network_bytes_per_s: float
@@ -769,25 +1049,65 @@ class Machine:
 
 @dataclass(frozen=True)
 class Layout:
-    """d, t and p, whose product is the number of devices."""
+    """Degrees of parallelism; data · tensor · pipeline GPUs in all."""
 
     data: int
     tensor: int
     pipeline: int
 
 
+# %% [markdown]
+# **Example** (a small model; all rates are 1, so the values are FLOPs and bytes)
+#
+# ```python
+# config = TransformerConfig(layers=4, d_model=8, d_ff=16)
+# config.num_parameters  # → 2560
+# unit = Machine(1, math.inf, 1, 1, node=4)
+# step_seconds(config, unit, Layout(1, 2, 2), batch=3, tokens=10)["compute"]  # → 115200
+# step_seconds(config, unit, Layout(1, 2, 2), batch=3, tokens=10)["bubble"]  # → 38400
+# step_seconds(config, unit, Layout(1, 2, 2), batch=3, tokens=10)["link"]  # → 3840
+# step_seconds(config, unit, Layout(1, 2, 2), batch=3, tokens=10)["network"]  # → 480
+# gradients = step_seconds(config, unit, Layout(8, 1, 1), batch=8, tokens=10)
+# gradients["link"], gradients["network"]  # → (7680, 1280)
+# machine = Machine(1e15, 24e9, 4.5e11, 5e10, node=8)
+# large = TransformerConfig(layers=32, d_model=4096, d_ff=14336)
+# choose_layout(large, machine, devices=16, batch=64, tokens=4096)  # → Layout(2, 2, 4)
+# ```
+#
+# **Requirements** for `choose_layout`
+#
+# - The layout uses all devices; t divides the node and D, p divides the layers, d divides the batch.
+# - It fits: at most `memory_bytes` per GPU, and exactly full fits. A GPU holds 4 bytes per parameter of its 1/(t·p)
+#   (weights and gradients), 12/d bytes more (optimizer states, ZeRO-1), and activations.
+# - Activations take T·D·(10 + 24/t) bytes (Korthikanti et al. 2022) per layer of the stage, for each of the min(p, m)
+#   micro-batches in flight.
+#
+# **Size:** about 16 and 17 lines.
+#
+# <details><summary>Details</summary>
+#
+# - `step_seconds` is only called with layouts that divide evenly, whether they fit or not.
+# - If several layouts take the same time, return any of them.
+#
+# </details>
+
+
 # %% nbgrader={"solution": true, "grade_id": "task-6-layout"}
 #| export
-def step_parts(model: Model, machine: Machine, layout: Layout, batch: int) -> dict[str, float]:
-    """Seconds of a step by "compute", "bubble", "link" and "network". About 14 lines."""
+def step_seconds(
+    config: TransformerConfig, machine: Machine, layout: Layout, batch: int, tokens: int
+) -> dict[str, float]:
+    """Seconds of a step by "compute", "bubble", "link", "network". About 16 lines."""
     ### BEGIN SOLUTION
     d, t, p = layout.data, layout.tensor, layout.pipeline
     m, g = batch // d, min(d, machine.node // t)
-    activation = 2 * model.tokens * model.width  # bytes
-    gradients = 2 * model.parameters / (t * p)
-    compute = 6 * model.parameters * batch * model.tokens / (d * t * p) / machine.flops_per_s
-    link = 4 * m * model.layers / p * 2 * (t - 1) / t * activation + 2 * (g - 1) / g * gradients
-    network = 2 * (d - g) / (d * g) * gradients
+    flops = 6 * config.num_parameters * batch * tokens
+    compute = flops / (d * t * p) / machine.peak_flops_per_s
+    activation = 2 * tokens * config.d_model  # bytes
+    gradients = 2 * config.num_parameters / (t * p)  # bytes
+    link = 4 * m * config.layers / p * 2 * (t - 1) / t * activation
+    link += 2 * (g - 1) / g * gradients
+    network = 2 * (d / g - 1) / (d / g) * gradients / g
     if p > 1:
         network += 2 * m * activation / t
     return {
@@ -799,23 +1119,26 @@ def step_parts(model: Model, machine: Machine, layout: Layout, batch: int) -> di
     ### END SOLUTION
 
 
-def choose_layout(model: Model, machine: Machine, devices: int, batch: int) -> Layout | None:
-    """The fastest layout of those that divide evenly and fit; None where none does. About 16 lines."""
+def choose_layout(
+    config: TransformerConfig, machine: Machine, devices: int, batch: int, tokens: int
+) -> Layout | None:
+    """Fastest layout that divides evenly and fits, or None. About 17 lines."""
     ### BEGIN SOLUTION
-    best, least = None, float("inf")
+    best, least_s = None, math.inf
     for t in range(1, min(machine.node, devices) + 1):
-        if machine.node % t or model.width % t or devices % t:
+        if machine.node % t or config.d_model % t or devices % t:
             continue
-        for p in range(1, min(model.layers, devices // t) + 1):
+        for p in range(1, min(config.layers, devices // t) + 1):
             d = devices // t // p
-            if devices // t % p or model.layers % p or batch % d:
+            if devices // t % p or config.layers % p or batch % d:
                 continue
-            kept = model.parameters / (t * p) * (4 + 12 / d)
-            in_flight = min(p, batch // d) * model.layers / p
-            kept += in_flight * model.tokens * model.width * (10 + 24 / t)
-            seconds = sum(step_parts(model, machine, Layout(d, t, p), batch).values())
-            if kept <= machine.memory_bytes and seconds < least:
-                best, least = Layout(d, t, p), seconds
+            held = config.num_parameters / (t * p) * (4 + 12 / d)
+            in_flight = min(p, batch // d) * config.layers / p
+            held += in_flight * tokens * config.d_model * (10 + 24 / t)
+            layout = Layout(d, t, p)
+            parts = step_seconds(config, machine, layout, batch, tokens)
+            if held <= machine.memory_bytes and sum(parts.values()) < least_s:
+                best, least_s = layout, sum(parts.values())
     return best
     ### END SOLUTION
 
@@ -827,50 +1150,117 @@ check("step_parts")
 check("choose_layout")
 
 # %% [markdown]
-# **Measure** your prediction against the course's own estimator, which counts more: attention's scores, embeddings, the
-# head, and the time that memory takes. The model is LLaMA 2 70B's size with as many heads of keys as of queries, on
-# 512 H100s. Your layout comes first; what do the others lose their time by?
+# **See it.** Four layouts of LLaMA 2 70B's size on 512 H100s, and next to your seconds those of the course's own
+# estimator, which counts more: attention's scores, embeddings, the LM head, and memory traffic. Before you run the
+# cell: which part will be the largest in each of the last three?
 
 # %%
-from mlsys_lab import hardware
-from mlsys_lab.configs import TransformerConfig
+from mlsys_lab import configs, hardware
 from mlsys_lab.flops.bounds import machine as machine_of
 from mlsys_lab.flops.estimate import estimate_training
-from mlsys_lab.flops.layout import Layout as TheirLayout
+from mlsys_lab.flops.layout import Layout as PackageLayout
 from mlsys_lab.flops.memory import RECIPES
 
 h100 = machine_of(hardware.device("H100"), "bf16")
-mine = Machine(h100.peak_flops_per_s, h100.memory_bytes, h100.link_bytes_per_s, h100.network_bytes_per_s, h100.node)
-llama = Model(layers=80, width=8192, hidden=28672, tokens=4096)
-config = TransformerConfig("70B", 80, 8192, 64, 28672, 32000, 4096)
-DEVICES, BATCH = 512, 1024
+rates = (h100.link_bytes_per_s, h100.network_bytes_per_s)
+limits = Machine(h100.peak_flops_per_s, h100.memory_bytes, *rates, h100.node)
+llama = TransformerConfig(layers=80, d_model=8192, d_ff=28672)
+full = configs.TransformerConfig("70B", 80, 8192, 64, 28672, 32000, 4096)
+DEVICES, BATCH, TOKENS = 512, 1024, 4096
 
-found = choose_layout(llama, mine, DEVICES, BATCH)
-rows = {"yours": found, "no pipeline": Layout(64, 8, 1), "pipeline of 16": Layout(32, 1, 16), "deep": Layout(4, 8, 16)}
-bars = {name: step_parts(llama, mine, layout, BATCH) for name, layout in rows.items()}
+layouts = {
+    "yours": choose_layout(llama, limits, DEVICES, BATCH, TOKENS),
+    "no pipeline": Layout(64, 8, 1),
+    "no tensor parallelism": Layout(32, 1, 16),
+    "deep": Layout(4, 8, 16),
+}
+parts = {
+    name: step_seconds(llama, limits, layout, BATCH, TOKENS)
+    for name, layout in layouts.items()
+}
 figure = go.Figure()
 for part in ("compute", "bubble", "link", "network"):
-    figure.add_bar(y=list(rows), x=[bar[part] for bar in bars.values()], name=part, orientation="h")
-for name, layout in rows.items():
-    theirs = TheirLayout(data=layout.data, tensor=layout.tensor, pipeline=layout.pipeline, zero_stage=1)
-    estimate = estimate_training(config, h100, theirs, RECIPES["mixed16"], batch=BATCH, tokens=4096)
-    dtp = f"{layout.data} × {layout.tensor} × {layout.pipeline}"
-    told = f"predicted {sum(bars[name].values()):5.1f} s, estimated {estimate.bounds['step'].in_turn_s:5.1f} s"
-    print(f"{name:15} {dtp:11}: {told}")
-figure.update_layout(barmode="stack", xaxis_title="seconds of a step", yaxis_autorange="reversed", margin_t=30)
-show(figure, alt="Seconds of a step by layout, stacked: compute, bubble, link and network", height=320)
+    seconds = [one[part] for one in parts.values()]
+    figure.add_bar(y=list(layouts), x=seconds, name=part, orientation="h")
+for name, layout in layouts.items():
+    d, t, p = layout.data, layout.tensor, layout.pipeline
+    theirs = PackageLayout(data=d, tensor=t, pipeline=p, zero_stage=1)
+    estimate = estimate_training(
+        full, h100, theirs, RECIPES["mixed16"], batch=BATCH, tokens=TOKENS
+    )
+    in_turn_s = estimate.bounds["step"].in_turn_s
+    yours_s = sum(parts[name].values())
+    print(
+        f"{name:21} {d:2} × {t} × {p:2}: {yours_s:5.1f} s, estimator {in_turn_s:5.1f} s"
+    )
+figure.update_layout(
+    barmode="stack",
+    xaxis_title="seconds of a step",
+    yaxis_autorange="reversed",
+    margin_t=30,
+)
+show(figure, alt="Seconds of a step by layout: compute, bubble, link, network")
 
 # %% [markdown]
-# ## Answer for yourself
+# Compute is the same everywhere. Tensor parallelism over 8 GPUs pays on the links. The layout without it pays in the
+# bubble: 16 stages, and only 32 micro-batches for each replica. The deep layout has 4 replicas with 256 micro-batches
+# each, so its bubble is small in spite of as many stages. Sequence parallelism, interleaved stages and overlap, which
+# the package can estimate too, lower the bars; [chapter 11](../chapters/11-model-parallel.md) goes through them.
 #
-# - An MLP cut into rows first and columns then is right, too. What would it send between the two products?
-# - Sequence parallelism replaces each all-reduce of Task 1 by a reduce-scatter and an all-gather. Same bytes: what is
-#   gained?
-# - Why does 1F1B not have a smaller bubble than GPipe, and how does interleaving get one?
-# - Your ring passes keys and values of positions that nobody behind may see. Could it stop earlier with one stretch
-#   each? And with zigzag?
-# - `dispatch` is forward only. What do its two all-to-alls become in the backward pass?
-# - At work: which of your functions are `ColwiseParallel`, `RowwiseParallel`, `loss_parallel`, `Schedule1F1B` and
-#   `context_parallel` of torch?
+# ## Stretch: no points
+#
+# - **Interleaved 1F1B.** Give each rank two chunks (`chunks[0]` and `chunks[1]`, `Action.chunk`) and let a micro-batch
+#   go round the ranks twice (Narayanan et al. 2021). What is the bubble now, and how many messages does it cost?
+# - **Ring attention backward.** Gradients of keys and values travel with their block and return home in the last step.
+#   Write `torch.autograd.Function` for it and compare with `mlsys_lab/parallel/context.py`.
+# - **Sequence parallelism.** Replace each all-reduce of Task 1 by a reduce-scatter and an all-gather over tokens.
+#
+# ## What you can read now
+#
+# - Megatron-LM, `megatron/core/tensor_parallel/mappings.py`: `_CopyToModelParallelRegion` and
+#   `_ReduceFromModelParallelRegion`; `layers.py`: `ColumnParallelLinear`, `RowParallelLinear`; `cross_entropy.py`.
+# - Megatron-LM, `megatron/core/pipeline_parallel/schedules.py`: `forward_backward_pipelining_without_interleaving` is
+#   your `step` with 1F1B built in.
+# - PyTorch, `torch/distributed/pipelining/schedules.py`: `ScheduleGPipe`, `Schedule1F1B`, `ScheduleInterleaved1F1B`;
+#   and `torch/distributed/tensor/parallel/style.py`: `ColwiseParallel`, `RowwiseParallel`.
+# - Megatron-LM, `megatron/core/transformer/moe/token_dispatcher.py`: `MoEAlltoAllTokenDispatcher`.
+# - The course's own `mlsys_lab/parallel`: `tensor`, `pipeline`, `context.py`, `expert.py`, the same names as here.
+#
+# ## Test yourself
+#
+# <details><summary>What would the MLP send if the first matrix were cut by rows and the second by columns?</summary>
+#
+# The first product is a sum over ranks, and ReLU of a sum is no sum of ReLUs: it must be all-reduced before the ReLU,
+# T·F numbers. The second product then leaves each rank some columns of the result, which must be gathered.
+#
+# </details>
+#
+# <details><summary>Sequence parallelism sends as many bytes as the all-reduces of Task 1. What is gained?</summary>
+#
+# Memory: between the two regions (norms, dropout, residual stream) each rank holds T/p tokens in place of all T.
+#
+# </details>
+#
+# <details><summary>Why has 1F1B the same bubble as GPipe, and how does interleaving shrink it?</summary>
+#
+# The last stage cannot start before p - 1 forward passes, and the first cannot end before p - 1 backward passes have
+# come back, in any order of work. With v chunks per rank these passes are v times shorter, for v times as many
+# messages.
+#
+# </details>
+#
+# <details><summary>Ring attention sends every block to every rank. Which messages does a causal mask save?</summary>
+#
+# With contiguous chunks, no rank before r needs the block of rank r: about half of all visits are useless. In zigzag
+# order every rank has a late chunk, whose queries see nearly everything: nothing can be left out.
+#
+# </details>
+#
+# <details><summary>What do the two all-to-alls of an expert layer become in the backward pass?</summary>
+#
+# Two all-to-alls in the other direction: gradients of the results go to the experts, gradients of the rows return. So
+# an expert layer sends four times per training step.
+#
+# </details>
 #
 # When all checks pass, save the notebook and run `mlsys-lab check model-parallel` in a terminal.

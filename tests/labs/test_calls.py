@@ -31,7 +31,7 @@ ALLOWED = (
         f"mlsys_checks.sandboxed.{name}"
         for name in (
             *("spec", "storage", "values", "trees", "repeated_calls", "findings", "inputs", "kernel_sources"),
-            "exceptions",
+            *("exceptions", "lending"),
         )
     ),
     "mlsys_lab.comm.rank",

@@ -13,7 +13,7 @@ from mlsys_lab.configs import Experts, TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.communication import expert_parallel_bytes
 from mlsys_lab.models.experts import MixtureOfExperts
-from mlsys_lab.parallel.expert import ExpertParallelMoE, load_balancing_loss, sort_by_expert
+from mlsys_lab.parallel.expert import ExpertParallelMoE, load_balancing_loss, route
 
 EXPERTS = Experts(count=8, active=2, d_ff=6, shared=1)
 CONFIG = TransformerConfig("mixture", 1, d_model=6, n_heads=1, d_ff=6, vocab_size=9, context=16, experts=EXPERTS)
@@ -78,11 +78,11 @@ def test_dispatched_bytes_are_those_of_the_closed_form_for_equal_loads(p: int) -
 
 
 def test_rows_are_sorted_by_expert_and_first_choices_have_priority() -> None:
-    plan = sort_by_expert(torch.tensor([[2, 0], [2, 1], [0, 2]]), num_experts=4)
+    plan = route(torch.tensor([[2, 0], [2, 1], [0, 2]]), num_experts=4)
     assert plan.tokens_per_expert.tolist() == [2, 1, 3, 0] and plan.num_dropped == 0
     assert plan.token_indices.tolist() == [2, 0, 1, 0, 1, 2]
-    assert plan.choice_indices.tolist() == [0, 1, 1, 0, 0, 1]
-    tight = sort_by_expert(torch.tensor([[2, 0], [2, 1], [0, 2]]), num_experts=4, capacity_factor=1.0)  # ⌈6/4⌉ = 2 each
+    assert plan.topk_index.tolist() == [0, 1, 1, 0, 0, 1]
+    tight = route(torch.tensor([[2, 0], [2, 1], [0, 2]]), num_experts=4, capacity_factor=1.0)  # ⌈6/4⌉ = 2 each
     assert tight.tokens_per_expert.tolist() == [2, 1, 2, 0] and tight.num_dropped == 1
     assert tight.token_indices.tolist() == [2, 0, 1, 0, 1]
 
@@ -143,7 +143,7 @@ def test_equal_loads_minimise_the_load_balancing_loss() -> None:
     [
         (lambda rank: ExpertParallelMoE(mixture(), rank), "experts cannot be divided evenly: got 8 over 3 ranks"),
         (
-            lambda rank: sort_by_expert(torch.zeros(2, 1, dtype=torch.int64), 4, 0.0),
+            lambda rank: route(torch.zeros(2, 1, dtype=torch.int64), 4, 0.0),
             "a capacity factor must be positive: got 0.0",
         ),
     ],

@@ -23,13 +23,13 @@ from mlsys_lab.parallel.tags import Tag
 
 def copy_to_tensor_parallel_region(x: torch.Tensor, group: Rank) -> torch.Tensor:
     """Return `x` unchanged; backward, all-reduce its gradient, since each rank used `x` with its own weights only."""
-    copied: torch.Tensor = _CopyToRegion.apply(x, group)  # type: ignore[no-untyped-call]
+    copied: torch.Tensor = _CopyToTensorParallelRegion.apply(x, group)  # type: ignore[no-untyped-call]
     return copied
 
 
 def reduce_from_tensor_parallel_region(x: torch.Tensor, group: Rank) -> torch.Tensor:
     """All-reduce the ranks' partial results `x`; backward, pass the gradient of the sum through unchanged."""
-    total: torch.Tensor = _ReduceFromRegion.apply(x, group)  # type: ignore[no-untyped-call]
+    total: torch.Tensor = _ReduceFromTensorParallelRegion.apply(x, group)  # type: ignore[no-untyped-call]
     return total
 
 
@@ -70,7 +70,7 @@ def sequence_parallel_linears(x: torch.Tensor, linears: Sequence[nn.Linear], gro
     ]
 
 
-class _CopyToRegion(torch.autograd.Function):
+class _CopyToTensorParallelRegion(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Rank) -> torch.Tensor:
         ctx.group = group
@@ -81,7 +81,7 @@ class _CopyToRegion(torch.autograd.Function):
         return all_reduce(ctx.group, gradients[0], Tag.ACTIVATIONS), None
 
 
-class _ReduceFromRegion(torch.autograd.Function):
+class _ReduceFromTensorParallelRegion(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Rank) -> torch.Tensor:
         return all_reduce(group, x, Tag.ACTIVATIONS)

@@ -1,43 +1,56 @@
-"""What torch can differentiate it differentiates: hooks, divided sums that lead back, greedy schedules, all at once."""
-
-import itertools
-import math
+"""What torch can differentiate it differentiates: hooks, sharded sums with a backward pass, greedy schedules."""
 
 
-def take_part(rank, x, dim):
-    length, rest = divmod(x.shape[dim], rank.size)
-    first = rank.rank * length + min(rank.rank, rest)
-    own = x.data.narrow(dim, first, length + (rank.rank < rest))
-    return torch.empty_like(own).copy_(own)
+def shard_parameter(parameter, dim, group):
+    length = parameter.shape[dim] // group.size
+    own = parameter.data.narrow(dim, group.rank * length, length)
+    return nn.Parameter(torch.empty_like(own).copy_(own))
 
 
-def column_parallel_linear(rank, x, weight, bias):
-    entered = x.view_as(x)
-    if entered.requires_grad:
-        entered.register_hook(lambda grad: collectives.all_reduce(rank, grad))
-    return torch.addmm(bias, entered, weight)
+class ColumnParallelLinear(nn.Linear):
+    def __init__(self, linear, group):
+        super().__init__(linear.in_features, linear.out_features // group.size)
+        self.weight, self.bias = shard_parameter(linear.weight, 0, group), shard_parameter(linear.bias, 0, group)
 
 
-def row_parallel_linear(rank, x, weight, bias):
-    product = x @ weight
-    return product + (collectives.all_reduce(rank, product.detach()) - product.detach()) + bias
+class RowParallelLinear(nn.Linear):
+    def __init__(self, linear, group):
+        super().__init__(linear.in_features // group.size, linear.out_features)
+        self.weight, self.bias, self.group = shard_parameter(linear.weight, -1, group), linear.bias, group
+
+    def forward(self, x):
+        product = x @ self.weight.T
+        return product + (collectives.all_reduce(self.group, product.detach()) - product.detach()) + self.bias
 
 
-def vocab_parallel_cross_entropy(rank, logits, start, targets):
-    largest = torch.cat([one[None] for one in collectives.all_gather(rank, logits.detach().amax(1))]).amax(0)
+class ParallelMLP(nn.Module):
+    def __init__(self, up, down, group):
+        super().__init__()
+        self.up, self.down, self.group = ColumnParallelLinear(up, group), RowParallelLinear(down, group), group
+
+    def forward(self, x):
+        entered = x.view_as(x)
+        if entered.requires_grad:
+            entered.register_hook(lambda gradient: collectives.all_reduce(self.group, gradient))
+        return self.down(F.relu(self.up(entered)))
+
+
+def vocab_parallel_cross_entropy(logits, targets, group):
+    largest = torch.cat([one[None] for one in collectives.all_gather(group, logits.detach().amax(1))]).amax(0)
     shifted = logits - largest[:, None]
+    start = group.rank * logits.shape[1]
     inside = torch.arange(start, start + logits.shape[1]) == targets[:, None]
-    total = ReduceFromTensorParallelRegion.apply(shifted.exp().sum(1), rank)
-    of_target = ReduceFromTensorParallelRegion.apply(shifted.masked_fill(~inside, 0).sum(1), rank)
+    total = ReduceFromTensorParallelRegion.apply(shifted.exp().sum(1), group)
+    of_target = ReduceFromTensorParallelRegion.apply(shifted.masked_fill(~inside, 0).sum(1), group)
     return (total.log() - of_target).sum() / len(targets)
 
 
-def one_forward_one_backward(p, m):
+def one_forward_one_backward(ranks, micro_batches):
     schedule = []
-    for r in range(p):
+    for r in range(ranks):
         forward, backward, actions = 0, 0, []
-        while backward < m:
-            if forward < m and forward - backward < p - r:
+        while backward < micro_batches:
+            if forward < micro_batches and forward - backward < ranks - r:
                 actions.append(("forward", forward))
                 forward += 1
             else:
@@ -47,97 +60,49 @@ def one_forward_one_backward(p, m):
     return tuple(schedule)
 
 
-def run_stage(rank, actions, stage, inputs, loss):
-    """Forward sends wait for the other side; the stages' stored outputs are what the last rank's losses are made of."""
-    graphs, starts, going, losses = {}, {}, [], []
-    for kind, i in actions:
-        if kind == "forward":
-            starts[i] = inputs[i].clone() if rank.rank == 0 else rank.recv(rank.rank - 1)
-            graphs[i] = stage(starts[i].requires_grad_())
-            if rank.rank + 1 < rank.size:
-                rank.send(graphs[i], rank.rank + 1)
-        elif rank.rank + 1 < rank.size:
-            graphs.pop(i).backward(rank.recv(rank.rank + 1))
-        else:
-            losses.append(loss(graphs.pop(i), i))
-            (losses[-1] * 2 / len(actions)).backward()
-        if kind == "backward" and rank.rank:
-            going.append(rank.isend(starts.pop(i).grad, rank.rank - 1))
-    [one.wait() for one in going]
-    return torch.stack(losses).mean() if losses else None
+class Pipeline:
+    """Forward sends wait for the other side; the mean is a tensor."""
+
+    def __init__(self, chunks, group):
+        self.chunk, self.group = chunks[0], group
+
+    def step(self, schedule, inputs, targets, loss):
+        rank, size = self.group.rank, self.group.size
+        graphs, starts, requests, losses = {}, {}, [], []
+        for action in schedule[rank]:
+            i = action.micro_batch
+            if action.kind == "forward":
+                starts[i] = inputs[i].clone() if rank == 0 else self.group.recv(rank - 1)
+                graphs[i] = self.chunk(starts[i].requires_grad_())
+                if rank + 1 < size:
+                    self.group.send(graphs[i], rank + 1)
+            elif rank + 1 < size:
+                graphs.pop(i).backward(self.group.recv(rank + 1))
+            else:
+                losses.append(loss(graphs.pop(i), targets[i]))
+                (losses[-1] / len(targets)).backward()
+            if action.kind == "backward" and rank:
+                requests.append(self.group.isend(starts.pop(i).grad, rank - 1))
+        [one.wait() for one in requests]
+        return torch.stack(losses).mean() if losses else None
 
 
-def ring_attention(rank, q, k, v, positions):
-    """As flash attention is put together: results and their log-sum-exp; blocks that nobody here sees are passed on."""
-    p, own = rank.size, positions[rank.rank]
-    out, log_sum = q.new_zeros(*q.shape[:2], v.shape[2]), q.new_full(q.shape[:2], -math.inf)
+def ring_attention(q, k, v, group, positions):
+    """Results merged by their log-sum-exp; blocks that no query here sees are only passed on; two messages a block."""
+    p, own = group.size, positions[group.rank]
+    out, log_sum = torch.zeros_like(q), q.new_full(q.shape[:3], -torch.inf)
     for step in range(p):
         if step + 1 < p:
-            going = [rank.isend(one, (rank.rank - 1) % p) for one in (k, v)]
-            coming = [rank.irecv((rank.rank + 1) % p) for _ in range(2)]
-        seen = positions[(rank.rank + step) % p]
+            sending = [group.isend(one, (group.rank - 1) % p) for one in (k, v)]
+            receiving = [group.irecv((group.rank + 1) % p) for _ in range(2)]
+        seen = positions[(group.rank + step) % p]
         if seen.min() <= own.max():
-            scores = torch.einsum("nth,nsh->nts", q, k) * k.shape[2] ** -0.5
-            scores = torch.where(seen <= own[:, None], scores, -math.inf)
-            both = torch.logaddexp(log_sum, scores.logsumexp(2))
+            scores = torch.einsum("bnth,bnsh->bnts", q, k) * k.shape[3] ** -0.5
+            scores = torch.where(seen <= own[:, None], scores, -torch.inf)
+            both = torch.logaddexp(log_sum, scores.logsumexp(3))
             out = out * (log_sum - both).exp()[..., None] + (scores - both[..., None]).exp() @ v
             log_sum = both
         if step + 1 < p:
-            k, v = (one.wait() for one in coming)
-            [one.wait() for one in going]
+            k, v = (one.wait() for one in receiving)
+            [one.wait() for one in sending]
     return out
-
-
-def all_to_all(rank, parts):
-    others = [r for r in range(rank.size) if r != rank.rank]
-    going = [rank.isend(parts[r], r) for r in others]
-    coming = {r: rank.irecv(r) for r in others}
-    received = [parts[r].clone() if r == rank.rank else coming[r].wait() for r in range(rank.size)]
-    for one in going:
-        one.wait()
-    return received
-
-
-def route(logits, k, capacity):
-    best = logits.sort(dim=1, descending=True, stable=True)
-    experts, weights = best.indices[:, :k], torch.softmax(best.values[:, :k], 1)
-    kept, room = torch.zeros_like(experts, dtype=torch.bool), [capacity] * logits.shape[1]
-    for choice, token in itertools.product(range(k), range(len(logits))):
-        e = int(experts[token, choice])
-        kept[token, choice] = room[e] > 0
-        room[e] -= 1
-    return [experts, weights, kept]
-
-
-def dispatch(rank, x, experts, weights, kept, owners, work):
-    """Rows leave expert by expert, and how many of each travel first."""
-    slots = [(experts == e).logical_and(kept).nonzero() for e in range(len(owners))]
-    mine = [[e for e in range(len(owners)) if owners[e] == r] for r in range(rank.size)]
-    counts = all_to_all(rank, [torch.tensor([len(slots[e]) for e in ones], dtype=torch.int64) for ones in mine])
-    nothing = x[:0]
-    rows = all_to_all(rank, [torch.cat([nothing, *(x[slots[e][:, 0]] for e in ones)]) for ones in mine])
-    results = []
-    for block, of_expert in zip(rows, counts, strict=True):
-        pieces = zip(mine[rank.rank], block.split(of_expert.tolist()), strict=True) if len(block) else ()
-        results.append(torch.cat([nothing, *(work(e, piece) for e, piece in pieces)]))
-    out = torch.zeros_like(x)
-    for ones, block in zip(mine, all_to_all(rank, results), strict=True):
-        places = torch.cat([torch.empty(0, 2, dtype=torch.int64), *(slots[e] for e in ones)])
-        out.index_put_((places[:, 0],), block * weights[places[:, 0], places[:, 1]][:, None], accumulate=True)
-    return out
-
-
-def choose_layout(model, machine, devices, batch):
-    def fits(one):
-        states = model.parameters * (4 * one.data + 12) / devices
-        text = model.tokens * model.width * (10 + 24 / one.tensor) * model.layers
-        return states + text * min(one.pipeline, batch / one.data) / one.pipeline <= machine.memory_bytes
-
-    def divides(one):
-        rests = (machine.node % one.tensor, model.width % one.tensor, model.layers % one.pipeline, batch % one.data)
-        return not any(rests)
-
-    ways = [Layout(d, t, devices // (d * t)) for d in range(1, devices + 1) for t in range(1, devices + 1)
-            if devices % (d * t) == 0]  # fmt: skip
-    good = [one for one in ways if divides(one) and fits(one)]
-    return min(good, key=lambda one: sum(step_parts(model, machine, one, batch).values()), default=None)

@@ -1,130 +1,115 @@
-"""Derivatives by hand, in one function for the whole MLP; each rank's own maximum; stages that compute again."""
-
-from itertools import pairwise
+"""Derivatives by hand, in one function for the whole MLP; each rank's own maximum; chunks that run again."""
 
 
 class WholeMLP(torch.autograd.Function):
-    """Forward and backward of an MLP's part, with the two sums where they belong."""
+    """Forward and backward of an MLP's shard, with the two sums where they belong."""
 
     @staticmethod
-    def forward(ctx, x, up, up_bias, down, down_bias, rank):
-        hidden = (x @ up + up_bias).clamp(min=0)
+    def forward(ctx, x, up, up_bias, down, down_bias, group):
+        hidden = (x @ up.T + up_bias).clamp(min=0)
         ctx.save_for_backward(x, up, down, hidden)
-        ctx.rank = rank
-        return collectives.all_reduce(rank, hidden @ down) + down_bias
+        ctx.group = group
+        return collectives.all_reduce(group, hidden @ down.T) + down_bias
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx, gradient):
         x, up, down, hidden = ctx.saved_tensors
-        back = (grad @ down.T) * (hidden > 0)
-        x_grad = collectives.all_reduce(ctx.rank, back @ up.T)
-        return x_grad, x.T @ back, back.sum(0), hidden.T @ grad, grad.sum(0), None
+        back = (gradient @ down) * (hidden > 0)
+        x_grad = collectives.all_reduce(ctx.group, back @ up)
+        return x_grad, back.T @ x, back.sum(0), gradient.T @ hidden, gradient.sum(0), None
 
 
-class ParallelMLP:
-    def __init__(self, rank, up, up_bias, down, down_bias):
-        self.rank = rank
-        parts = {"up": (up, 1), "up_bias": (up_bias, 0), "down": (down, 0)}
-        for name, (one, dim) in parts.items():
-            setattr(self, name, torch.nn.Parameter(take_part(rank, one, dim)))
-        self.down_bias = torch.nn.Parameter(down_bias.clone())
+class ParallelMLP(nn.Module):
+    def __init__(self, up, down, group):
+        super().__init__()
+        self.up, self.down, self.group = ColumnParallelLinear(up, group), RowParallelLinear(down, group), group
 
-    def __call__(self, x):
-        return WholeMLP.apply(x, self.up, self.up_bias, self.down, self.down_bias, self.rank)
+    def forward(self, x):
+        return WholeMLP.apply(x, self.up.weight, self.up.bias, self.down.weight, self.down.bias, self.group)
 
 
-class CrossEntropy(torch.autograd.Function):
-    """One gather of three numbers a token, relative to each rank's own maximum."""
+class VocabParallelCrossEntropy(torch.autograd.Function):
+    """One gather of two numbers a token, relative to each rank's own maximum."""
 
     @staticmethod
-    def forward(ctx, logits, rank, start, targets):
+    def forward(ctx, logits, targets, group):
         log_sum = torch.logsumexp(logits, 1)
-        columns = targets - start
+        columns = targets - group.rank * logits.shape[1]
         inside = (columns >= 0) & (columns < logits.shape[1])
         columns = columns.clamp(0, logits.shape[1] - 1)
         of_target = torch.where(inside, logits[torch.arange(len(targets)), columns], 0.0)
-        everybody = torch.stack(collectives.all_gather(rank, torch.stack([log_sum, of_target])))
-        log_total = torch.logsumexp(everybody[:, 0], 0)
+        gathered = torch.stack(collectives.all_gather(group, torch.stack([log_sum, of_target])))
+        log_total = torch.logsumexp(gathered[:, 0], 0)
         ctx.save_for_backward(logits, log_total, columns, inside)
-        return (log_total - everybody[:, 1].sum(0)).mean()
+        return (log_total - gathered[:, 1].sum(0)).mean()
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx, gradient):
         logits, log_total, columns, inside = ctx.saved_tensors
         d = torch.exp(logits - log_total.unsqueeze(1))
         d.scatter_add_(1, columns.unsqueeze(1), -inside.double().unsqueeze(1))
-        return d * (grad / len(logits)), None, None, None
+        return d * (gradient / len(logits)), None, None
 
 
-def one_forward_one_backward(p, m):
-    """From the tick at which each action is due: forward i at r + i or, once full, in turn with backward passes."""
-    schedule = []
-    for r in range(p):
-        room = min(p - r, m)
-        due = [(2 * i + 1, "backward", i) for i in range(m)]
-        due += [(2 * (i - room), "forward", i) if i >= room else (i - m, "forward", i) for i in range(m)]
-        due = [(at if kind == "backward" or i < room else at + 1.5, kind, i) for at, kind, i in due]
-        schedule.append([(kind, i) for _, kind, i in sorted(due)])
-    return schedule
+class Pipeline:
+    """A rank keeps what went in, and runs its chunk once more in the backward pass."""
 
+    def __init__(self, chunks, group):
+        self.chunks, self.group = chunks, group
 
-def run_stage(rank, actions, stage, inputs, loss):
-    """A stage keeps what went in, and computes once more in the backward pass."""
-    r, p, m = rank.rank, rank.size, len(actions) // 2
-    xs, requests, mean = {}, [], 0.0
-    for kind, i in actions:
-        if kind == "forward":
-            xs[i] = inputs[i].detach().clone() if r == 0 else rank.recv(r - 1)
-            with torch.no_grad():
-                y = stage(xs[i])
-            if r < p - 1:
-                requests += [rank.isend(y, r + 1)]
-        else:
-            x = xs.pop(i).requires_grad_()
-            y = stage(x)
-            if r == p - 1:
-                one = loss(y, i)
-                mean += one.item() / m
-                torch.autograd.backward(one / m)
+    def step(self, schedule, inputs, targets, loss):
+        r, p, m = self.group.rank, self.group.size, len(inputs)
+        xs, requests, mean = {}, [], 0.0
+        for kind, i, chunk in schedule[r]:
+            if kind == "forward":
+                xs[i] = inputs[i].detach().clone() if r == 0 else self.group.recv(r - 1)
+                with torch.no_grad():
+                    output = self.chunks[chunk](xs[i])
+                if r < p - 1:
+                    requests += [self.group.isend(output, r + 1)]
             else:
-                torch.autograd.backward([y], [rank.recv(r + 1)])
-            if r > 0:
-                requests += [rank.isend(x.grad.clone(), r - 1)]
-    while requests:
-        requests.pop().wait()
-    return mean if r == p - 1 else None
+                x = xs.pop(i).requires_grad_()
+                output = self.chunks[chunk](x)
+                if r == p - 1:
+                    one = loss(output, targets[i])
+                    mean += one.item() / m
+                    torch.autograd.backward(one / m)
+                else:
+                    torch.autograd.backward([output], [self.group.recv(r + 1)])
+                if r > 0:
+                    requests += [self.group.isend(x.grad.clone(), r - 1)]
+        while requests:
+            requests.pop().wait()
+        return mean if r == p - 1 else None
 
 
-def zigzag_positions(tokens, p):
-    length, rest = divmod(tokens, 2 * p)
-    starts = [i * length + min(i, rest) for i in range(2 * p + 1)]
-    stretches = [list(range(first, end)) for first, end in pairwise(starts)]
-    return [torch.tensor(stretches[r] + stretches[-1 - r]) for r in range(p)]
+def zigzag_positions(tokens, ranks):
+    length = tokens // (2 * ranks)
+    chunks = [list(range(i * length, (i + 1) * length)) for i in range(2 * ranks)]
+    return [torch.tensor(chunks[r] + chunks[-1 - r]) for r in range(ranks)]
 
 
-def ring_attention(rank, q, k, v, positions):
-    """Even ranks send first and odd ones receive first; keys and values as one flat message."""
-    p, r = rank.size, rank.rank
+def ring_attention(q, k, v, group, positions):
+    """Receives are posted before each blocking send; keys and values as one flat message."""
+    p, r = group.size, group.rank
     own, state = positions[r][:, None], None
     flat = torch.cat([k.reshape(-1), v.reshape(-1)])
     for step in range(p):
-        seen = positions[(r - step) % p]
-        n = len(seen)
-        keys = flat[: q.shape[0] * n * k.shape[2]].view(q.shape[0], n, k.shape[2])
-        values = flat[q.shape[0] * n * k.shape[2] :].view(q.shape[0], n, v.shape[2])
-        scores = (q @ keys.transpose(1, 2)) / k.shape[2] ** 0.5 + torch.zeros(()).where(seen <= own, -torch.inf)
-        top = scores.amax(2, keepdim=True).clamp(min=-1e300)
+        keys, values = flat.view(2, *k.shape)
+        hidden = torch.zeros(()).where(positions[(r - step) % p] <= own, -torch.inf)
+        scores = (q @ keys.transpose(2, 3)) / math.sqrt(k.shape[3]) + hidden
+        top = scores.amax(3, keepdim=True).clamp(min=-1e300)
         weights = (scores - top).exp()
-        sums, parts = weights.sum(2, keepdim=True), weights @ values
+        sums, parts = weights.sum(3, keepdim=True), weights @ values
         if state is None:
             state = top, sums, parts
         else:
-            most = torch.maximum(state[0], top)
-            a, b = (state[0] - most).exp(), (top - most).exp()
-            state = most, state[1] * a + sums * b, state[2] * a + parts * b
+            largest = torch.maximum(state[0], top)
+            a, b = (state[0] - largest).exp(), (top - largest).exp()
+            state = largest, state[1] * a + sums * b, state[2] * a + parts * b
         if step < p - 1:
-            request = rank.irecv((r - 1) % p)
-            rank.send(flat, (r + 1) % p)
+            request = group.irecv((r - 1) % p)
+            group.send(flat, (r + 1) % p)
             flat = request.wait()
     return state[2] / state[1]
 
@@ -145,13 +130,13 @@ def all_to_all(rank, parts):
     return received
 
 
-def step_parts(model, machine, layout, batch):
+def step_seconds(config, machine, layout, batch, tokens):
     d, t, p = layout.data, layout.tensor, layout.pipeline
     m, in_node = batch / d, min(d, machine.node / t)
-    work = 6.0 * model.parameters * (m * model.tokens) / (t * p) / machine.flops_per_s
-    row = model.tokens * model.width * 2.0
-    tensor = m * (model.layers / p) * 8 * row * (1 - 1 / t)
-    held = 2.0 * model.parameters / t / p
+    work = 6.0 * config.num_parameters * (m * tokens) / (t * p) / machine.peak_flops_per_s
+    row = tokens * config.d_model * 2.0
+    tensor = m * (config.layers / p) * 8 * row * (1 - 1 / t)
+    held = 2.0 * config.num_parameters / t / p
     network = 2 * held * (1 - in_node / d) / in_node + (2 * m * row / t if p > 1 else 0)
     return {
         "network": network / machine.network_bytes_per_s,
