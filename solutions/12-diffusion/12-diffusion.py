@@ -640,6 +640,7 @@ class SmallNetwork(nn.Module):
 torch.manual_seed(0)
 denoiser = Preconditioned(SmallNetwork(), "v")
 average = EMA(denoiser, decay=0.998)
+model = average.model  # what samplers call from Task 4 on
 optimizer = torch.optim.AdamW(denoiser.parameters(), lr=1e-3)
 history = []
 for _ in track(range(3000)):
@@ -649,7 +650,6 @@ for _ in track(range(3000)):
     noise = torch.randn(128, 1, 8, 8)
     losses = p_losses(denoiser, images[chosen], sigma, noise, label)
     history.append(train_step(denoiser, losses, optimizer, average))
-model = average.model
 first, last = (sum(some) / len(some) for some in (history[:100], history[-100:]))
 print(f"loss {first:.2f} in the first hundred steps, {last:.2f} in the last")
 
