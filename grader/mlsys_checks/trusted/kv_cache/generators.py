@@ -42,12 +42,12 @@ def _draw_script(rng: Rng, p: Mapping[str, Any], capacity: int, chunk: int | Non
     """Draw calls on a cache with rows of `capacity` tokens, or on a ring for passes of up to `chunk` tokens.
 
     A pass is ["feed", [[sequence, number of tokens], …]]; "fail" is one that is not counted, "feed_other" one on
-    another cache. `fill`: nothing but passes of `longest` tokens, if it is 2 each of them on a new sequence.
+    another cache. `full`: all rows are taken at first. `fill`: passes of `longest` tokens only, if 2 on new sequences.
     """
-    lengths: dict[int, int] = {}
+    num_started, num_recorded = p["rows"] if p.get("full") else 0, 0
+    lengths = dict.fromkeys(range(num_started), 0)
     removable: dict[int, int] = {}  # tokens that may be truncated from a ring
-    script: list[Any] = []
-    num_started = num_recorded = 0
+    script: list[Any] = [["start"] for _ in lengths]
     while len(script) < p["calls"] and num_recorded < MAX_RECORDED:
         room = {s: min(capacity - length, p["longest"]) for s, length in lengths.items() if length < capacity}
         call = "feed" if p.get("fill") else rng.choice([*["feed"] * 6, "start", "start", "drop", "truncate", "fail"])
