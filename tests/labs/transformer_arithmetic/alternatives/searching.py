@@ -56,13 +56,6 @@ def fewest_devices(config, tokens, memory_bytes, *, tensor=1, zero_stage=3, reco
     return groups[at] * tensor if at < len(groups) else None
 
 
-def largest_batch(config, tokens, memory_bytes):
-    weights, count = 2 * count_parameters(config), 0
-    while weights + kv_cache_bytes(config, tokens, count + 1) <= memory_bytes:
-        count += 1
-    return count
-
-
 def choose_machine(config, tokens, machines):
     def served(machine):
         batch = largest_batch(config, tokens, machine.memory_bytes)
@@ -77,10 +70,3 @@ def choose_machine(config, tokens, machines):
     fitting = [machine for machine in machines if largest_batch(config, tokens, machine.memory_bytes) > 0]
     choices = sorted(map(served, fitting), key=lambda choice: choice.cost_per_million_tokens)
     return choices[0] if choices else None
-
-
-def predict_training_step_s(config, tokens, batch, rates, unit_s):
-    seconds = [elementwise_units(config, tokens, batch) * unit_s]
-    for _, times, m, k, n in step_products(config, tokens, batch):
-        seconds += [2.0 * m * k * n / rates[(m, k, n)]] * times
-    return math.fsum(seconds)
