@@ -277,18 +277,18 @@ def _build(artifact: Any, value: Any) -> Any:
 
 
 def costs(artifact: Any, arrays: Arrays) -> Arrays:
-    """Make the case's calls: seconds and bytes as numbers, None and names of algorithms as text."""
+    """Make the case's calls, by their number: seconds and bytes as numbers, None and names of algorithms as text."""
     answers: Arrays = {}
-    for code, name, arguments in cost_calls(arrays):
+    for i, (code, name, arguments) in enumerate(cost_calls(arrays)):
         try:
             got = getattr(artifact, name)(*(_build(artifact, value) for value in arguments))
         except Exception as error:
             error.add_note(f"an answer to `{code}`")
             raise
         if name == "select_algorithm":
-            answers[code] = word(name, got, ALGORITHMS)
+            answers[f"call {i}"] = word(name, got, ALGORITHMS)
         elif name == "crossover_bytes" and got is None:
-            answers[code] = encode_text("None")
+            answers[f"call {i}"] = encode_text("None")
         else:
-            answers[code] = number(name, got)
+            answers[f"call {i}"] = number(name, got)
     return answers
