@@ -77,7 +77,7 @@ from mlsys_lab.comm import Rank
 # | call | what it does |
 # |---|---|
 # | `rank.send(x, destination)` | sends a torch tensor, and waits until it has been received |
-# | `rank.recv(source, like=None)` | returns the next tensor from `source`, which must be `like` this one |
+# | `rank.recv(source, like=None)` | returns the next tensor from `source`, which must have `like`'s shape and dtype |
 # | `rank.isend(x, destination)` | starts to send, and returns a request at once |
 # | `rank.irecv(source)` | starts to receive, and returns a request at once |
 #
@@ -96,8 +96,8 @@ from mlsys_lab.comm import Rank
 # ledger.steps, ledger.total_bytes, ledger.sent_bytes()  # → (1, 8, [8, 0])
 # ```
 #
-# **Steps** are what latency is paid for: the number of messages on the longest chain in which each must wait for the
-# one before. A rank sends one message at a time and receives one at a time. Each task limits steps, messages and
+# **Steps** measure latency: the number of messages on the longest chain in which each message must wait for the one
+# before. A rank sends one message at a time and receives one at a time. Each task limits steps, messages and
 # bytes; sending less is fine. In grading, every rank is a process, and the judge carries and counts the messages.
 #
 # Three rules hold in **every** task:
@@ -433,7 +433,7 @@ check("all_gather")
 # **Requirements**
 #
 # - `ring_elements` gives whole numbers that are exact for every `n` and `p`, also if `p` does not divide `n`.
-# - `all_reduce` takes $2(p - 1)$ steps, and each rank sends $2(p - 1)$ messages.
+# - `all_reduce` takes $2(p - 1)$ steps, and each rank sends $2(p - 1)$ messages, none longer than a chunk.
 #
 # **Size:** about 3 lines and 1 line.
 
