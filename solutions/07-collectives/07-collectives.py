@@ -812,6 +812,7 @@ class Islands:
 #   and `island` are powers of two, and there may be one island or islands of one rank.
 # - A single rank needs 0 s. Latencies and sizes may be 0, and `bytes_per_s` may be `math.inf`.
 # - Either kind of link may be the slower one.
+# - `crossover_bytes` may be off by a byte, so a search by bisection is fine too.
 #
 # </details>
 
