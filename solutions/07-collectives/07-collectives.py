@@ -1,55 +1,54 @@
 # %% [markdown]
 # # Lab 07 · Collectives from send and receive
 #
-# Eight GPUs have a gradient each, and all of them need the sum. In a training script that is one line, an
-# **all-reduce**, and it is often the line that decides how fast the script is. What does it send, to whom, in what
-# order? Could it send less? Here you write it, from nothing but messages between two ranks.
+# Eight GPUs train one model. After the backward pass each GPU holds gradients of its own, 16 GB of them for a model of
+# 8 billion weights in bf16, and all eight need the sum: an **all-reduce**. If every GPU sends its gradients to GPU 0,
+# which adds them and sends the sum back, that takes 498 ms at 450 GB/s per GPU. A ring of the same GPUs takes 62 ms.
+# Here you build the ring, and what surrounds it, from nothing but messages between two ranks.
+#
+# ```text
+#  send  recv  isend  irecv                       what a rank can do
+#        │
+#  exchange   send_recv                           Task 1   two ranks, no deadlock
+#        │
+#  broadcast   reduce                             Task 2   trees: few steps, whole arrays
+#  split_chunks   reduce_scatter   all_gather     Task 3   rings: many steps, small chunks
+#        │
+#  all_reduce = reduce_scatter, then all_gather   Task 4   no algorithm sends less
+#  halving_doubling   hierarchical                Tasks 5, 6   fewer steps; fewer bytes between nodes
+#        │
+#  predict, measure, choose                       Task 7   which one is fastest, and from which size on
+#  average_gradients                              Task 8   data parallelism on your own engine
+# ```
 #
 # **You will build**
 #
-# 1. exchanges between ranks that do not deadlock;
-# 2. broadcast and reduce along a binomial tree;
-# 3. reduce-scatter and all-gather round a ring, and all-reduce from the two;
-# 4. recursive halving and doubling, and a hierarchical all-reduce for islands of fast links;
-# 5. a cost model that chooses between them, tried on the messages that your own programs send;
-# 6. data parallelism on your own engine: gradients of lab 01's `Tensor`, averaged over ranks.
+# 1. exchanges between ranks that cannot deadlock (`25 min`);
+# 2. broadcast and reduce along a binomial tree (`35 min`);
+# 3. reduce-scatter and all-gather around a ring (`45 min`);
+# 4. the ring all-reduce (`25 min`);
+# 5. recursive halving and doubling (`35 min`);
+# 6. a hierarchical all-reduce for nodes with fast links inside and slow ones between them (`25 min`);
+# 7. a cost model that chooses between them, compared with the messages that your programs send (`30 min`);
+# 8. data parallelism: gradients of lab 01's `Tensor`, averaged over ranks in buckets (`20 min`).
 #
 # **At the end you can answer**
 #
-# - Why can a program of two lines hang for ever, and why does it hang only with large arrays?
-# - How many bytes must each GPU send in an all-reduce at least, and which algorithms come down to that?
-# - Why does no single algorithm win, and where does the best one change?
-# - What does a slow network between fast nodes change, and why are gradients put into buckets?
+# - Why can a program of two lines hang, and why only with large arrays?
+# - How many bytes must each GPU send in an all-reduce at least, and which algorithms achieve that?
+# - Why is no algorithm best at every size, and where does the best one change?
+# - What changes when nodes are connected by slow links, and why are gradients put into buckets?
 #
-# **Time:** about 240 minutes (each task says its share). **Points:** 100. **You need:** recursion, logarithms, slices
-# of torch tensors; gradients (lab 01) for the last task. Chapter 09, *Collectives*, gives the background.
+# **Time:** about 240 minutes. **Points:** 100. **You need:** [lab 01](01-autograd.ipynb) for the last task; slices of
+# torch tensors, and logarithms. Background: chapter 09, *Collectives*.
 #
-# **Readings it leans on:** *Demystifying NCCL: An In-depth Analysis of GPU Communication Protocols and Algorithms*
-# (`hu2025nccl`), *The Ultra-Scale Playbook: Training LLMs on GPU Clusters* (`ultrascale-playbook`).
+# **Readings:** *Demystifying NCCL: An In-depth Analysis of GPU Communication Protocols and Algorithms* (`hu2025nccl`),
+# *The Ultra-Scale Playbook: Training LLMs on GPU Clusters* (`ultrascale-playbook`).
 #
-# **How it works.** Put your code in place of each line that raises `NotImplementedError`, run the cell, then run the
-# `check` cell below it. Cells that begin with `#| export` make up the module that is graded. Grading runs the same
-# checks with other numbers and a few more cases, each rank in a process of its own; whoever carries the messages counts
-# them. Marked are the results, and what they cost: bytes, messages, and **steps**, the messages on the longest chain in
-# which each waits for the one before: a rank sends one at a time, and receives one at a time. A task names the most
-# that is allowed. Less is fine: an empty array need not be sent to a rank that knows its shape.
-#
-# **Ranks.** A program is a function `(rank, x)` that all ranks run at once, each with an `x` of its own. `rank.rank` is
-# this one's number, `rank.size` how many there are (p in formulas), and there are four ways to talk:
-#
-# | call | what it does |
-# |---|---|
-# | `rank.send(x, destination)` | sends a torch tensor, and waits until it has been received |
-# | `rank.recv(source)` | waits for the next tensor from `source`, and returns it |
-# | `rank.isend(x, destination)` | starts to send, and returns a request |
-# | `rank.irecv(source)` | starts to receive, and returns a request; its `wait()` returns the tensor |
-#
-# A request's `wait()` returns when the message is through. Until then the tensor that is sent must not change. So every
-# request wants its `wait()`; where one is missing, the check fails.
-#
-# `run(program, inputs)` runs a program on as many ranks as there are inputs. Here these are threads that take turns, so
-# that every run is the same; the same programs run on processes and GPUs. It gives back the results and a **ledger** of
-# all messages.
+# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example to see whether
+# it does what the text says, then run the `check` below. Cells that start with `#| export` are what is graded. Names
+# and signatures are those of the course's package, `mlsys_lab.comm`. Each function is judged with correct versions of
+# the functions from earlier tasks, so a mistake costs the points of its own check only.
 
 # %%
 from mlsys_lab.checks import lab
@@ -69,11 +68,49 @@ from mlsys_lab import stack
 from mlsys_lab.comm import Rank
 
 # %% [markdown]
+# ## Ranks, messages, steps
+#
+# A program is a function `(rank, x)` that all ranks run at the same time, each with an `x` of its own. `rank.rank` is
+# this rank's number, counted from 0, and `rank.size` is the number of ranks, which formulas call $p$. There are four
+# ways to communicate:
+#
+# | call | what it does |
+# |---|---|
+# | `rank.send(x, destination)` | sends a torch tensor, and waits until it has been received |
+# | `rank.recv(source, like=None)` | returns the next tensor from `source`, which must have `like`'s shape and dtype |
+# | `rank.isend(x, destination)` | starts to send, and returns a request at once |
+# | `rank.irecv(source)` | starts to receive, and returns a request at once |
+#
+# `request.wait()` returns when the message is through; for a receive it returns the tensor. Every request needs its
+# `wait()`, and a tensor must not change while it is being sent.
+#
+# `run(program, inputs)` starts one rank for each of `inputs`. It returns the results in order of rank, and a **ledger**
+# of all messages:
+#
+# ```python
+# from mlsys_lab.comm import run
+# xs = [torch.tensor([1.0, 2.0]), torch.tensor([5.0])]
+# program = lambda rank, x: rank.send(x, 1) if rank.rank == 0 else rank.recv(0)
+# results, ledger = run(program, xs)
+# results[0], results[1].tolist()  # → (None, [1.0, 2.0])
+# ledger.steps, ledger.total_bytes, ledger.sent_bytes()  # → (1, 8, [8, 0])
+# ```
+#
+# **Steps** measure latency: the number of messages on the longest chain in which each message must wait for the one
+# before. A rank sends one message at a time and receives one at a time. Each task limits steps, messages and
+# bytes; sending less is fine. In grading, every rank is a process, and the judge carries and counts the messages.
+#
+# Three rules hold in **every** task:
+#
+# - `x` may have any shape, including `()` and shapes without elements, such as `(0, 2)`. Your code must not change it.
+# - Results have the dtype of `x`.
+# - Results have memory of their own: changing a result changes neither `x` nor an earlier result.
+#
 # ## Task 1 · Two ranks, two messages
 #
 # *About 25 minutes.*
 #
-# Each rank wants its neighbour's array. What could be simpler than to send, and then to receive?
+# Each rank needs its neighbour's array. What could be simpler than to send, and then to receive?
 
 
 # %%
@@ -88,28 +125,53 @@ except DeadlockError as error:
     print(error)
 
 # %% [markdown]
-# `send` returns when the other side has received. That is a **rendezvous** send, and all transports do it with large
-# arrays: nobody has room to put them. (With small ones many use a buffer. The program above then works, until the
-# arrays grow.) So the order of calls matters on *both* sides.
+# Every rank waits in its `send` for a `recv` that no rank has reached. A send that waits for its receiver is called a
+# **rendezvous**, and every transport does this with large arrays, because the receiver has nowhere else to put them.
+# Many transports copy small arrays into a buffer instead, so the program above passes its test and hangs in
+# production.
 #
-# **Write**
+# **Goal.** Write the two exchanges on which everything else in this lab is built, without a deadlock: between two
+# partners, and along a ring, where no rank is the first.
 #
-# - `exchange(rank, x, partner)`: two ranks call it with each other's number; each gets the other's array. Only `send`
-#   and `recv` are needed: let one of the two go first. At most 2 steps.
-# - `send_recv(rank, x, destination, source)`, MPI's *Sendrecv*: send to one rank and receive from another, **at the
-#   same time**, in 1 step. Nobody knows who goes first now: on a ring of ranks there is no first. Start the send,
-#   receive, then wait for the send.
+# **Interface**
 #
-# The two arrays have one dtype, and need not have the same shape. Here and in all tasks, `x` may have any shape, also
-# `()` and shapes without an element, and stays as it is.
+# | | returns | does |
+# |---|---|---|
+# | `exchange(rank, x, partner)` | the partner's array | two ranks call it with each other's number |
+# | `send_recv(rank, x, destination, source)` | `source`'s array | sends to one rank, receives from another |
 #
-# **Size:** about 6 and 4 lines. **Cost:** each rank sends one message.
+# **Example**
+#
+# ```python
+# from mlsys_lab.comm import run
+# xs = [torch.tensor([1, 2]), torch.tensor([7])]
+# results, ledger = run(lambda rank, x: exchange(rank, x, 1 - rank.rank), xs)
+# results[0].tolist(), results[1].tolist(), ledger.steps  # → ([7], [1, 2], 2)
+# xs = [torch.tensor([r]) for r in range(3)]
+# results, ledger = run(lambda rank, x: send_recv(rank, x, (rank.rank + 1) % 3, (rank.rank - 1) % 3), xs)
+# [x.item() for x in results], ledger.steps  # → ([2, 0, 1], 1)
+# ```
+#
+# **Requirements**
+#
+# - Each rank sends one message.
+# - `exchange` takes at most 2 steps. `send` and `recv` are enough.
+# - `send_recv` takes 1 step: sending and receiving overlap.
+#
+# **Size:** about 6 and 4 lines.
+#
+# <details><summary>Details</summary>
+#
+# - The two arrays have one dtype. Their shapes may differ.
+# - `destination` and `source` may be the same rank, and any two ranks: rings of several sizes may run at once.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-1-exchange"}
 #| export
 def exchange(rank: Rank, x: torch.Tensor, partner: int) -> torch.Tensor:
-    """The array with which rank `partner` calls this; it gets x. At most 2 steps. About 6 lines."""
+    """Send x to rank `partner`, and return the array it sends. About 6 lines."""
     ### BEGIN SOLUTION
     if rank.rank < partner:
         rank.send(x, partner)
@@ -120,8 +182,10 @@ def exchange(rank: Rank, x: torch.Tensor, partner: int) -> torch.Tensor:
     ### END SOLUTION
 
 
-def send_recv(rank: Rank, x: torch.Tensor, destination: int, source: int) -> torch.Tensor:
-    """The array that rank `source` sends, while x goes to rank `destination`: 1 step. About 4 lines."""
+def send_recv(
+    rank: Rank, x: torch.Tensor, destination: int, source: int
+) -> torch.Tensor:
+    """Send x to one rank while receiving from another. About 4 lines."""
     ### BEGIN SOLUTION
     request = rank.isend(x, destination)
     received = rank.recv(source)
@@ -141,44 +205,61 @@ check("send_recv")
 #
 # *About 35 minutes.*
 #
-# **Broadcast**: one rank, the root, has an array that all shall have. It could send it p − 1 times, one after the
-# other. But whoever has received it can help: in each step the number of ranks that have it can **double**.
+# **Goal.** In a **broadcast** one rank, the root, has an array that all ranks need. It could send the array $p - 1$
+# times; but every rank that has received it can help, so in each step the number of ranks that have it can double.
+# Write that binomial tree, and **reduce**, which runs the same tree backwards and adds.
 #
-# Number the ranks from the root: $v = (\text{rank} - \text{root}) \bmod p$. Before step $k = 0, 1, \dots$ the array is
-# on $v = 0, \dots, 2^k - 1$, and in step $k$ each of those sends it to $v + 2^k$, if there is such a rank. That is a
-# **binomial tree**.
+# Number the ranks from the root: $v = (\text{rank} - \text{root}) \bmod p$. With six ranks:
 #
-# **Predict first.** How many steps does it take with 6 ranks? With 1000?
-
-# %%
-steps_6 = None  # your number
-steps_1000 = None  # your number
-
-for ranks, mine in ((6, steps_6), (1000, steps_1000)):
-    if mine is None:
-        print(f"{ranks} ranks: write a number first, then go on.")
-    else:
-        print(f"{ranks} ranks:", "right" if mine == (ranks - 1).bit_length() else "no: how often must 1 double?")
-
-# %% [markdown]
-# **Reduce** goes the other way: all ranks have an array, and the root shall have the sum. A binomial tree again, walked
-# from its leaves.
-# In step $k$ a rank whose $v$ has bit $k$ set, and has not sent yet, sends what it has added up to $v - 2^k$, and is
-# done; one without that bit receives from $v + 2^k$, if there is such a rank, and adds.
+# ```text
+#  step    messages                      then these v have the array
+#    0     0→1                           0 1
+#    1     0→2  1→3                      0 1 2 3
+#    2     0→4  1→5                      0 1 2 3 4 5
+# ```
 #
-# **Write** `broadcast(rank, x, root)`, in which ranks other than the root bring an array of the right shape and dtype
-# with any numbers in it, NaN too, and `reduce(rank, x, root)`, which returns `None` on all ranks but the root. Nobody
-# may be asked to send to a rank that is not there: p need not be a power of two. Here and in all tasks, what comes back
-# has the dtype of `x`, and memory of its own, so that nobody who changes it changes `x`.
+# For reduce, read the table from the bottom to the top and turn the arrows round: a rank sends once, when it has
+# received everything that it will ever receive.
 #
-# **Size:** about 9 and 10 lines. **Cost:** p − 1 messages of n elements in $\lceil \log_2 p \rceil$ steps, along this
-# tree or any other.
+# **Interface**
+#
+# | | returns | does |
+# |---|---|---|
+# | `broadcast(rank, x, root=0)` | the root's array | the other ranks' `x` says shape and dtype, nothing else |
+# | `reduce(rank, x, root=0)` | the sum of all `x` on the root, `None` on the other ranks | |
+#
+# **Example**
+#
+# ```python
+# from mlsys_lab.comm import run
+# xs = [torch.tensor([r]) for r in range(6)]
+# results, ledger = run(lambda rank, x: broadcast(rank, x, root=2), xs)
+# [x.item() for x in results], ledger.steps  # → ([2, 2, 2, 2, 2, 2], 3)
+# results, ledger = run(reduce, xs)
+# results[0].item(), results[1:]  # → (15, [None, None, None, None, None])
+# ledger.steps, ledger.total_bytes  # → (3, 40)
+# ```
+#
+# **Requirements**
+#
+# - All ranks together send at most $p - 1$ arrays, in at most $\lceil \log_2 p \rceil$ steps, for every $p$.
+# - Any tree within these limits will do. Adding in another order changes floats only by rounding.
+#
+# **Size:** about 9 and 10 lines.
+#
+# <details><summary>Details</summary>
+#
+# - $p$ need not be a power of two, and may be 1.
+# - In a broadcast the other ranks' `x` may hold anything, NaN included.
+# - `recv(source, like=x)` refuses an array of another shape or dtype, in one clear line.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-2-trees"}
 #| export
 def broadcast(rank: Rank, x: torch.Tensor, root: int = 0) -> torch.Tensor:
-    """The root's x on every rank, in ceil(log2 p) steps. About 9 lines."""
+    """Return the root's x on every rank, along a binomial tree. About 9 lines."""
     ### BEGIN SOLUTION
     number, distance, have = (rank.rank - root) % rank.size, 1, x
     while distance < rank.size:
@@ -192,7 +273,7 @@ def broadcast(rank: Rank, x: torch.Tensor, root: int = 0) -> torch.Tensor:
 
 
 def reduce(rank: Rank, x: torch.Tensor, root: int = 0) -> torch.Tensor | None:
-    """The sum of all ranks' x on the root, None elsewhere, in ceil(log2 p) steps. About 10 lines."""
+    """Return the sum of all ranks' x on the root, None elsewhere. About 10 lines."""
     ### BEGIN SOLUTION
     number, distance, total = (rank.rank - root) % rank.size, 1, x.clone()
     while distance < rank.size:
@@ -213,64 +294,100 @@ check("broadcast")
 check("reduce")
 
 # %% [markdown]
-# `recv(source, like=x)` is worth its few letters: it refuses an array of another shape or dtype in one clear line.
+# Reduce followed by broadcast is an all-reduce already. For large arrays it is a slow one: every message carries the
+# whole array, and at any time most ranks are idle.
 #
-# Reduce and then broadcast is an all-reduce already. For large arrays it is a bad one: every message carries the whole
-# array, and at any time most ranks wait.
-
-# %% [markdown]
-# ## Task 3 · Round the ring
+# ## Task 3 · Rings
 #
 # *About 45 minutes.*
 #
-# To keep all ranks at work, cut the array into p **chunks** and put the ranks on a ring, each sending to its right. The
-# chunks: consecutive flat pieces whose lengths differ by at most one, the longer ones first. Ten elements on four ranks
-# are 3, 3, 2, 2; two elements on three ranks are 1, 1, 0.
+# **Goal.** To keep every rank busy, cut the array into $p$ chunks and connect the ranks in a ring, in which each rank
+# sends to its right neighbour. Write the two halves of the ring all-reduce: **reduce-scatter**, after which rank $r$
+# has chunk $r$ of the sum, and **all-gather**, after which every rank has the arrays of all ranks.
 #
-# **Reduce-scatter**: in the end rank r has chunk r of the sum. Follow one chunk, c, backwards: its owner, rank c, must
-# be the last to add. So it starts on rank c + 1 and goes to the right, and each rank on its way adds its own numbers.
-# All chunks travel at once: in every step each rank sends one partial sum and receives another.
+# Follow one chunk through the reduce-scatter of three ranks. Chunk 0 must end on rank 0, which is therefore the last
+# to add:
 #
-# **All-gather**: rank r has one array; in the end all have all of them, in order of rank. Each passes on to the right
-# what has just come from the left, beginning with its own. The arrays may differ in shape, as chunks do in length.
+# ```text
+#  chunk 0:   rank 1 ───────► rank 2 ───────► rank 0
+#             sends its own   adds its own    adds its own: complete
+# ```
 #
-# **Write** `split_chunks(x, parts)`, whose chunks, and no other results, may be views of `x`, `reduce_scatter(rank, x)`
-# and `all_gather(rank, x)`. `send_recv` does the talking. Rings that turn left are as good; all that is said of right
-# and left then changes sides.
+# Chunks 1 and 2 travel in the same way, one and two ranks further round, at the same time. In every step each rank
+# sends one partial sum and receives another. All-gather is simpler: in every step a rank passes on what it received in
+# the step before, starting with its own array.
 #
-# **Size:** about 3, 6 and 5 lines. **Cost:** p − 1 steps each. In reduce-scatter a rank sends every chunk but its own:
-# $n - c_r$ elements, $c_i$ being the length of chunk i. In all-gather every chunk but its right neighbour's.
+# **Interface**
+#
+# | | returns |
+# |---|---|
+# | `split_chunks(x, parts)` | list of `parts` flat pieces, lengths as equal as possible, longer ones first |
+# | `reduce_scatter(rank, x)` | chunk number `rank.rank` of the sum of all `x`, flat |
+# | `all_gather(rank, x)` | list of all ranks' `x`, in order of rank |
+#
+# **Example**
+#
+# ```python
+# from mlsys_lab.comm import run
+# [chunk.tolist() for chunk in split_chunks(torch.arange(10), 4)]  # → [[0, 1, 2], [3, 4, 5], [6, 7], [8, 9]]
+# xs = [torch.arange(5) * 10**r for r in range(3)]
+# results, ledger = run(reduce_scatter, xs)
+# [chunk.tolist() for chunk in results]  # → [[0, 111], [222, 333], [444]]
+# [size // 8 for size in ledger.sent_bytes()]  # → [3, 3, 4]
+# results, ledger = run(all_gather, results)
+# [part.tolist() for part in results[2]], ledger.steps  # → ([[0, 111], [222, 333], [444]], 2)
+# ```
+#
+# **Requirements**
+#
+# - `reduce_scatter` and `all_gather` take $p - 1$ steps, and each rank sends $p - 1$ messages.
+# - In `reduce_scatter` each rank sends every chunk except its own, and no message is longer than a chunk.
+# - In `all_gather` each rank sends every array except its right neighbour's. Shapes may differ from rank to rank.
+# - Chunks of `split_chunks` may be views of `x`.
+#
+# **Size:** about 3, 6 and 5 lines.
+#
+# <details><summary>Details</summary>
+#
+# - With more parts than elements, the last chunks are empty: two elements in three parts are 1, 1 and 0.
+# - "Flat" is the order of `x.reshape(-1)`, also if `x` is a transposed view.
+# - A ring that turns left is as good.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-3-ring"}
 #| export
 def split_chunks(x: torch.Tensor, parts: int) -> list[torch.Tensor]:
-    """Consecutive flat pieces of x, whose lengths differ by at most one, longer ones first. About 3 lines."""
+    """Cut the flat elements of x into chunks, longer ones first. About 3 lines."""
     ### BEGIN SOLUTION
-    share, longer = divmod(x.numel(), parts)
-    return list(torch.split(x.reshape(-1), [share + (i < longer) for i in range(parts)]))
+    length, longer = divmod(x.numel(), parts)
+    lengths = [length + (i < longer) for i in range(parts)]
+    return list(torch.split(x.reshape(-1), lengths))
     ### END SOLUTION
 
 
 def reduce_scatter(rank: Rank, x: torch.Tensor) -> torch.Tensor:
-    """Chunk number `rank.rank`, flat, of the sum of all ranks' x: p - 1 steps round the ring. About 6 lines."""
+    """Return this rank's chunk of the sum of all ranks' x. About 6 lines."""
     ### BEGIN SOLUTION
     p, right, left = rank.size, (rank.rank + 1) % rank.size, (rank.rank - 1) % rank.size
     chunks = split_chunks(x, p)
     partial = chunks[left]
     for step in range(2, p + 1):
-        partial = chunks[(rank.rank - step) % p] + send_recv(rank, partial, right, left)
+        received = send_recv(rank, partial, right, left)
+        partial = chunks[(rank.rank - step) % p] + received
     return partial.clone()
     ### END SOLUTION
 
 
 def all_gather(rank: Rank, x: torch.Tensor) -> list[torch.Tensor]:
-    """All ranks' x, whose shapes may differ, in order of rank: p - 1 steps round the ring. About 5 lines."""
+    """Return all ranks' x, in order of rank. About 5 lines."""
     ### BEGIN SOLUTION
     p, right, left = rank.size, (rank.rank + 1) % rank.size, (rank.rank - 1) % rank.size
     parts = {rank.rank: x.clone()}
     for step in range(p - 1):
-        parts[(rank.rank - step - 1) % p] = send_recv(rank, parts[(rank.rank - step) % p], right, left)
+        latest = parts[(rank.rank - step) % p]
+        parts[(rank.rank - step - 1) % p] = send_recv(rank, latest, right, left)
     return [parts[i] for i in range(p)]
     ### END SOLUTION
 
@@ -289,22 +406,42 @@ check("all_gather")
 #
 # *About 25 minutes.*
 #
-# Reduce-scatter, then all-gather of the chunks: every rank has the sum. Patarasuk and Yuan (2009) showed that no
-# algorithm sends less. How much is that?
+# **Goal.** Reduce-scatter followed by all-gather is the ring all-reduce, and Patarasuk and Yuan (2009) showed that no
+# algorithm sends less. Derive how many elements each rank sends, then build it and count.
 #
-# **4a. Predict.** `ring_elements(n, p)`: how many elements each rank sends in an all-reduce of n elements by a ring
-# that turns right, as a list of whole numbers, exact for any n. Add up what Task 3 says of each half. The famous
-# $2\frac{p-1}{p}n$ is right on average only, and exact for each rank where p divides n.
+# **Interface**
 #
-# **4b. Build.** `all_reduce(rank, x)`, whose result has the shape of `x`.
+# | | returns |
+# |---|---|
+# | `ring_elements(n, p)` | list: elements that rank 0, 1, … $p - 1$ sends in an all-reduce of `n` elements |
+# | `all_reduce(rank, x)` | the sum of all `x`, in the shape of `x`, on every rank |
 #
-# **Size:** about 3 lines and 1 line. **Cost:** 2(p − 1) steps, and 2(p − 1) messages from each rank.
+# For `ring_elements`, add up what Task 3 says about each half, for a ring that turns right. Which two chunks does a
+# rank *not* send?
+#
+# **Example**
+#
+# ```python
+# from mlsys_lab.comm import run
+# ring_elements(10, 4)  # → [14, 15, 16, 15]
+# xs = [torch.arange(6).reshape(2, 3) * 10**r for r in range(4)]
+# results, ledger = run(all_reduce, xs)
+# results[3].tolist()  # → [[0, 1111, 2222], [3333, 4444, 5555]]
+# ledger.steps, [size // 8 for size in ledger.sent_bytes()] == ring_elements(6, 4)  # → (6, True)
+# ```
+#
+# **Requirements**
+#
+# - `ring_elements` gives whole numbers that are exact for every `n` and `p`, also if `p` does not divide `n`.
+# - `all_reduce` takes $2(p - 1)$ steps, and each rank sends $2(p - 1)$ messages, none longer than a chunk.
+#
+# **Size:** about 3 lines and 1 line.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-4-all-reduce"}
 #| export
 def ring_elements(n: int, p: int) -> list[int]:
-    """Elements that rank 0, 1, … p - 1 sends in a ring all-reduce of n elements. About 3 lines."""
+    """Elements that each rank sends in a ring all-reduce. About 3 lines."""
     ### BEGIN SOLUTION
     lengths = [n // p + (i < n % p) for i in range(p)]
     return [2 * n - lengths[r] - lengths[(r + 1) % p] for r in range(p)]
@@ -312,7 +449,7 @@ def ring_elements(n: int, p: int) -> list[int]:
 
 
 def all_reduce(rank: Rank, x: torch.Tensor) -> torch.Tensor:
-    """The sum of all ranks' x on every rank, in the shape of x, by reduce-scatter and all-gather. About 1 line."""
+    """Return the sum of all ranks' x on every rank, by a ring. About 1 line."""
     ### BEGIN SOLUTION
     return torch.cat(all_gather(rank, reduce_scatter(rank, x))).reshape(x.shape)
     ### END SOLUTION
@@ -325,15 +462,15 @@ check("ring_elements")
 check("all_reduce")
 
 # %% [markdown]
-# **See it.** Predicted and measured, and your messages in time. Each bar is a message that its rank sends; a step is
-# one message long. Below the ring is the all-reduce by Task 2's trees. Who waits?
+# **See it.** Your messages in time. Each bar is a message, in the row of the rank that sends it; a step is one message
+# long. Below the ring is the all-reduce by Task 2's trees. Which ranks are idle?
 
 # %%
 import plotly.graph_objects as go
 
 from mlsys_lab.widgets import show
 
-COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#97bbf5", "#9c6b4e")
+COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#97bbf5")
 
 
 def tree_all_reduce(rank, x):
@@ -343,63 +480,101 @@ def tree_all_reduce(rank, x):
 
 
 def draw_timeline(ledger, title):
-    """The messages of a run as bars: who sends, to whom, in which step, how many bytes."""
+    """Draw the messages of a run: sender, receiver, step, bytes."""
     figure = go.Figure()
     for one in ledger.messages:
-        label = f"→{one.destination}"
         figure.add_bar(
             y=[f"rank {one.source}"],
             x=[one.end - one.start],
             base=[one.start],
             orientation="h",
-            text=[label],
+            text=[f"→{one.destination}"],
             marker_color=COLOURS[one.destination % len(COLOURS)],
             hovertext=[f"{one.source} → {one.destination}, {one.size_bytes} bytes"],
             hoverinfo="text",
             showlegend=False,
         )
     figure.update_yaxes(categoryorder="category descending")  # rank 0 on top
-    figure.update_layout(title=title, barmode="overlay", xaxis_title="step", margin_t=60)
-    show(figure, alt=f"{title}: a row for each rank, a bar for each message that it sends", height=320)
+    figure.update_layout(title=title, barmode="overlay", xaxis_title="step")
+    figure.update_layout(margin_t=60, height=320)
+    show(figure, alt=f"{title}: a row for each rank, a bar for each message it sends")
 
 
 inputs = [torch.arange(10) * 10**r for r in range(4)]
-results, ledger = run(all_reduce, inputs)
-print("predicted", ring_elements(10, 4), "elements")
-print("measured ", [sent // 8 for sent in ledger.sent_bytes()], "elements,", ledger)
-draw_timeline(ledger, "All-reduce of four ranks round a ring")
+draw_timeline(run(all_reduce, inputs).ledger, "All-reduce of four ranks by a ring")
 draw_timeline(run(tree_all_reduce, inputs).ledger, "The same sum by trees")
 
 # %% [markdown]
-# ## Task 5 · Few steps and few bytes
+# **Predict, then measure.** Eight ranks and a large array. By trees, how many times as many bytes does the busiest
+# rank send as by the ring? (The table of Task 2 shows what rank 0 sends.)
+
+# %%
+guess = None  # bytes of the busiest rank: trees / ring
+
+# %%
+busiest = {}
+for name, program in (("ring", all_reduce), ("trees", tree_all_reduce)):
+    ledger = run(program, [torch.ones(1024)] * 8).ledger
+    busiest[name] = max(ledger.sent_bytes())
+    print(f"{name:6} {ledger.steps:2} steps, {busiest[name]:6,} bytes from the busiest")
+    print(f"       {ledger.total_bytes:,} bytes from all ranks together")
+check.predict(
+    guess, busiest["trees"] / busiest["ring"], "times the bytes of the ring", within=0.1
+)
+
+# %% [markdown]
+# Both algorithms send the same number of bytes in total: $2(p - 1)$ arrays. The ring spreads them evenly over the
+# ranks, so that no port carries more than $2\frac{p-1}{p}$ arrays; in the tree the root sends one whole array in each
+# step of the broadcast. The ring pays with steps: 14 against 6.
+#
+# ## Task 5 · Recursive halving and doubling
 #
 # *About 35 minutes.*
 #
-# The ring's bytes are the least there are, but its 2(p − 1) steps grow with every rank that joins. Trees have few steps
-# and too many bytes. **Recursive halving and doubling** (Rabenseifner 2004) has both, for p a power of two:
+# **Goal.** The ring sends the least, but its $2(p - 1)$ steps grow with every rank that joins. Recursive halving and
+# doubling (Rabenseifner 2004) sends as little in $2 \log_2 p$ steps, if $p$ is a power of two: write it as the
+# recursion that its name promises.
 #
-# - *halving*: exchange half of the array with the rank at distance p/2, so that you keep the first half if your
-#   number's bit p/2 is 0, else the second half, and add what comes to it. Then a half of that half with the rank at
-#   distance p/4, and so on, down to distance 1;
-# - *doubling*: the same exchanges backwards, from distance 1 up: give your finished piece, get the other, join them.
+# ```text
+#  all-reduce of a piece over ranks at distance d:
+#      exchange halves with the rank at distance d, and add: each of the two keeps one half
+#      all-reduce that half over ranks at distance d / 2
+#      exchange the finished halves, and join them
+# ```
 #
-# It is a recursion: *exchange halves; all-reduce the half that is left, at half the distance; exchange the results.*
-# The rank at distance d is `rank.rank ^ d`.
+# It starts with the whole array and $d = p/2$, and ends at $d = 0$. The rank at distance $d$ is `rank.rank ^ d`; the
+# one of the two whose number does not have the bit $d$ keeps the first half.
 #
-# For other p, take $P = 2^k$, the largest power of two in it. Rank P + i **folds**: it sends its whole array to rank i,
-# waits while the first P ranks do the above, and gets the sum back.
+# For other $p$, let $P = 2^k$ be the largest power of two in $p$. Rank $P + i$ **folds**: it sends its whole array to
+# rank $i$, waits while the first $P$ ranks do the above, and gets the sum back.
 #
-# **Write** `halving_doubling(rank, x)`, for every p and every shape. Halves may differ by one element. Either may be
-# the longer one, as long as partners agree on it.
+# **Interface:** `halving_doubling(rank, x)` returns the sum of all `x`, in the shape of `x`, on every rank.
 #
-# **Size:** about 19 lines, a helper among them. **Cost:** $2 \log_2 P$ steps, and 2 more with folding. At distance d a
-# rank sends about $n \cdot d/P$ elements each way.
+# **Example**
+#
+# ```python
+# from mlsys_lab.comm import run
+# xs = [torch.arange(8) * 10**r for r in range(4)]
+# results, ledger = run(halving_doubling, xs)
+# results[3].tolist()  # → [0, 1111, 2222, 3333, 4444, 5555, 6666, 7777]
+# ledger.steps, [size // 8 for size in ledger.sent_bytes()]  # → (4, [12, 12, 12, 12])
+# ```
+#
+# (At distance 2 a rank sends 4 of the 8 elements and at distance 1 it sends 2: 6 on the way there, 6 on the way back.)
+#
+# **Requirements**
+#
+# - It works for every $p$, in $2 \log_2 P$ steps, and 2 more if ranks fold.
+# - At distance $d$ a rank sends $d/P$ of the array in each direction, up to rounding.
+# - If a piece has an odd length, either half may be the longer one.
+#
+# **Size:** about 19 lines, including a helper.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-5-halving-doubling"}
 #| export
 def halving_doubling(rank: Rank, x: torch.Tensor) -> torch.Tensor:
-    """The sum of all ranks' x on every rank, by recursive halving and doubling. About 19 lines."""
+    """Return the sum of all ranks' x on every rank, by halves. About 19 lines."""
     ### BEGIN SOLUTION
     power = 1 << (rank.size.bit_length() - 1)
     if rank.rank >= power:
@@ -429,30 +604,59 @@ def halving_doubling(rank: Rank, x: torch.Tensor) -> torch.Tensor:
 check("halving_doubling")
 
 # %% [markdown]
-# ## Task 6 · Islands
+# ## Task 6 · Hierarchical all-reduce
 #
 # *About 25 minutes.*
 #
-# Inside a node GPUs talk over fast links; between nodes each has a port to a network, ten times slower or more. Say
-# islands of m ranks, q of them, ranks numbered island by island. What counts now is how little crosses.
+# **Goal.** Inside a node GPUs communicate over NVLink; between nodes each GPU has a network port that is about ten
+# times slower. Call a node an *island* of $m$ ranks. Write an all-reduce that sends little between islands, and sends
+# it through all ports at once.
 #
-# A **hierarchical** all-reduce: reduce-scatter *inside* each island, so that each rank has an m-th of the island's sum;
-# all-reduce that chunk *across*, with the ranks that stand in the same place in the other islands; all-gather inside.
-# Everybody's port is in use, and each carries $2\frac{q-1}{q} \cdot \frac{n}{m}$ elements only.
+# ```text
+#  island 0:  0 1 2 3      1. inside:  reduce-scatter. Rank i of an island has chunk i of the island's sum.
+#             │ │ │ │      2. across:  all-reduce of that chunk with rank i of every other island.
+#  island 1:  4 5 6 7      3. inside:  all-gather.
+# ```
 #
-# `rank.group(ranks)` gives this rank as a member of a smaller group, numbered anew from 0 in the order of `ranks`. All
-# members must call it with the same ranks, and nobody else. What you have written works in groups as it is.
+# **Interface**
 #
-# **Write** `hierarchical(rank, x, island)`, whose result has the shape of `x`; p is a multiple of `island`, the number
-# of ranks in one.
+# | | returns |
+# |---|---|
+# | `hierarchical(rank, x, island)` | the sum of all `x`, in the shape of `x`; islands are `island` consecutive ranks |
+# | `rank.group(ranks)` (given) | this rank as a member of a smaller group, numbered from 0 in the order of `ranks` |
 #
-# **Size:** about 6 lines. **Cost:** 2(m − 1) + 2(q − 1) steps.
+# **Example**
+#
+# ```python
+# from mlsys_lab.comm import run
+# xs = [torch.full((8,), 10**r) for r in range(4)]
+# results, ledger = run(lambda rank, x: hierarchical(rank, x, island=2), xs)
+# results[0].tolist() == [1111] * 8, ledger.steps  # → (True, 4)
+# ledger.link_bytes()[0, 2], ledger.link_bytes().get((0, 3), 0)  # → (32, 0)
+# ```
+#
+# (Rank 0 sends 4 of its 8 elements to rank 2, at the same place in the other island, and none to rank 3.)
+#
+# **Requirements**
+#
+# - At most $2(m - 1) + 2(q - 1)$ steps, where $q$ is the number of islands.
+# - No rank sends more to other islands than a ring all-reduce of one chunk over $q$ ranks would.
+# - Every member of a group calls `rank.group` with the same ranks, and no other rank calls it.
+#
+# **Size:** about 6 lines.
+#
+# <details><summary>Details</summary>
+#
+# - `rank.size` is a multiple of `island`. There may be a single island, or islands of one rank.
+# - Your functions of earlier tasks work in a group as they are: `rank.rank` and `rank.size` are then the group's.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-6-hierarchical"}
 #| export
 def hierarchical(rank: Rank, x: torch.Tensor, island: int) -> torch.Tensor:
-    """The sum of all ranks' x on every rank; islands are `island` consecutive ranks each. About 6 lines."""
+    """Return the sum of all ranks' x on every rank, island by island. About 6 lines."""
     ### BEGIN SOLUTION
     place = rank.rank % island
     base = rank.rank - place
@@ -467,14 +671,18 @@ def hierarchical(rank: Rank, x: torch.Tensor, island: int) -> torch.Tensor:
 check("hierarchical")
 
 # %% [markdown]
-# **See it.** Bytes from each rank to each other, for 8 ranks in two islands of 4. What lies outside the two squares on
-# the diagonal crosses the network. Halving and doubling sends its *largest* messages there.
+# **Predict, then measure.** Eight ranks in two islands of four. In a ring all-reduce, a single pair of ranks carries
+# everything that goes from island 0 to island 1. How many times as many bytes is that as the busiest pair carries
+# between islands in your hierarchical all-reduce?
+
+# %%
+guess = None  # bytes of the busiest pair between islands: ring / hierarchical
 
 # %%
 from plotly.subplots import make_subplots
 
 ISLAND, P = 4, 8
-FORMS = {
+PROGRAMS = {
     "tree": tree_all_reduce,
     "ring": all_reduce,
     "halving_doubling": halving_doubling,
@@ -482,101 +690,191 @@ FORMS = {
 }
 
 
-def run_all() -> dict:
-    """The ledger of each form on 1024 float32 a rank."""
-    return {name: run(form, [torch.ones(1024)] * P).ledger for name, form in FORMS.items()}
+def run_all():
+    """Ledgers of the four programs, on 4096 bytes per rank."""
+    xs = [torch.ones(1024)] * P
+    return {name: run(program, xs).ledger for name, program in PROGRAMS.items()}
 
 
 ledgers = run_all()
-figure = make_subplots(2, 2, subplot_titles=list(FORMS), vertical_spacing=0.14)
-for place, (name, one) in enumerate(ledgers.items()):
-    sent = [[one.link_bytes().get((a, b)) for b in range(P)] for a in range(P)]
-    style = {"coloraxis": "coloraxis", "hovertemplate": "%{y} → %{x}: %{z} bytes<extra></extra>"}
-    figure.add_heatmap(z=sent, **style, row=place // 2 + 1, col=place % 2 + 1)
-    crossing = [size for (a, b), size in one.link_bytes().items() if a // ISLAND != b // ISLAND]
-    print(f"{name:17} {one.steps:3} steps, {sum(crossing):6,} bytes cross, at most {max(crossing):5,} on one pair")
+figure = make_subplots(2, 2, subplot_titles=list(PROGRAMS), vertical_spacing=0.14)
+crossing = {}
+for i, (name, ledger) in enumerate(ledgers.items()):
+    links = ledger.link_bytes()
+    crossing[name] = [n for (a, b), n in links.items() if a // ISLAND != b // ISLAND]
+    print(
+        f"{name:17} {ledger.steps:2} steps, {sum(crossing[name]):6,} bytes cross,",
+        end="",
+    )
+    print(f" at most {max(crossing[name]):5,} over one pair")
+    figure.add_heatmap(
+        z=[[links.get((a, b)) for b in range(P)] for a in range(P)],
+        coloraxis="coloraxis",
+        hovertemplate="%{y} → %{x}: %{z} bytes<extra></extra>",
+        row=i // 2 + 1,
+        col=i % 2 + 1,
+    )
 for row in (1, 2):
     figure.update_yaxes(autorange="reversed", dtick=1, row=row)
-figure.update_layout(margin_t=60, coloraxis={"colorscale": "Viridis", "colorbar_title": "bytes"})
-show(figure, alt="Four tables of bytes by sender and receiver, one for each form of all-reduce", height=560)
+colours = {"colorscale": "Viridis", "colorbar_title": "bytes"}
+figure.update_layout(margin_t=60, coloraxis=colours, height=560)
+show(figure, alt="Bytes by sender and receiver, a table for each form of all-reduce")
+ratio = max(crossing["ring"]) / max(crossing["hierarchical"])
+check.predict(guess, ratio, "times the bytes", within=0.1)
 
 # %% [markdown]
+# What lies outside the two squares on the diagonals crosses the network. The hierarchical all-reduce crosses with a
+# quarter of the array per rank, on four ports in each direction; the ring sends seven times as much through one port.
+# Halving and doubling sends its *largest* messages across.
+#
 # ## Task 7 · Predict, then choose
 #
 # *About 30 minutes.*
 #
-# A message of m bytes takes about $\alpha + m\beta$ seconds (Hockney 1994): α however short it is, β for each byte. Let
-# n now be **bytes**, and all chunks of one length, n/p, whole or not. An algorithm that takes S steps, one after the
-# other, then takes the sum of its steps' times, if no two messages of a step share a wire.
+# **Goal.** A message of $m$ bytes takes about $\alpha + m\beta$ seconds (Hockney 1994): a latency $\alpha$, however
+# short the message is, and $\beta$ for each byte, which is 1 / bandwidth. Predict the time of your algorithms from it,
+# and choose the fastest, as NCCL's tuner does.
+
+
+# %%
+#| export
+@dataclass(frozen=True)
+class LinkCost:
+    """Cost of a message: a latency, and 1 / `bytes_per_s` for each byte."""
+
+    latency_s: float
+    bytes_per_s: float
+
+    def time_s(self, messages: float, sent_bytes: float) -> float:
+        """Seconds of messages that follow one another, with this total of bytes."""
+        return messages * self.latency_s + sent_bytes / self.bytes_per_s
+
+
+@dataclass(frozen=True)
+class Islands:
+    """`size` ranks in islands of `island` each; links `inside` and `across` them."""
+
+    size: int
+    island: int
+    inside: LinkCost
+    across: LinkCost
+
+    def message_s(self, source: int, destination: int, size_bytes: float) -> float:
+        """Seconds of a message between two ranks."""
+        same = source // self.island == destination // self.island
+        return (self.inside if same else self.across).time_s(1, size_bytes)
+
+
+# %% [markdown]
+# **Interface**
 #
-# **7a. One switch**, all pairs alike. Tree (reduce, then broadcast): $2 \lceil \log_2 p \rceil$ steps of n bytes. Ring:
-# 2(p − 1) steps of n/p bytes. **Write** `crossover_bytes(p, wire)` for p ≥ 2, α ≥ 0 and β > 0: the size above which the
-# ring is the faster one. It is 0 where the ring is never slower.
-#
-# **7b. Islands** of m ranks, with one kind of wire inside and another across, mostly the slower one. **Write**
-# `predict(p, size_bytes, island, inside, across)`: a dictionary of seconds for
-#
-# | name | steps |
+# | | returns |
 # |---|---|
-# | `"tree"` | Task 2's, from root 0: at distance d across if $d \ge m$, else inside; n bytes; twice |
-# | `"ring"` | each as slow as the slowest wire in the ring, which has both kinds unless m = 1 or m = p |
-# | `"halving_doubling"` | at distance d across if $d \ge m$, else inside; $n \cdot d/p$ bytes; twice |
-# | `"hierarchical"` | 2(m − 1) steps of n/m bytes inside, 2(q − 1) steps of n/p bytes across |
+# | `all_reduce_s(algorithm, ranks, size_bytes, link)` | seconds of a `"tree"`, `"ring"`, `"halving_doubling"` |
+# | `crossover_bytes(first, second, ranks, link)` | size above which `second` is faster than `first`, or `None` |
+# | `predict_s(algorithm, size_bytes, topology)` | seconds on `Islands`: these three, and `"hierarchical"` |
+# | `select_algorithm(size_bytes, topology)` | name of the fastest of the four on `Islands` |
 #
-# Here p and m are powers of two, and m = p is one island. p = 1 is a power of two: all four take 0 s then. α, β and n
-# may be 0.
+# Steps follow one another, so their times add up; the messages of one step run at the same time, so its slowest
+# message counts. The tree on one switch, for example, has $2\lceil\log_2 p\rceil$ steps of the whole array, so it
+# takes
+# `link.time_s(steps, steps * size_bytes)`. The other algorithms are yours to derive, from the limits in Tasks 4, 5 and
+# 6. All chunks have the same length here, a whole number or not.
 #
-# **7c.** `choose(p, size_bytes, island, inside, across)`: the name of the fastest, or of any of several that are
-# equally fast. Libraries do just this; NCCL prints its choice when `NCCL_DEBUG=INFO` asks for it.
+# **Example** (1 µs and 450 GB/s inside an island, 5 µs and 50 GB/s across)
 #
-# **Size:** about 4, 14 and 2 lines. **Cost:** none; that is the point of a model.
+# ```python
+# nvlink, network = LinkCost(1e-6, 450e9), LinkCost(5e-6, 50e9)
+# round(1e6 * all_reduce_s("tree", 8, 1e6, nvlink), 2)  # → 19.33
+# round(1e6 * all_reduce_s("ring", 8, 1e6, nvlink), 2)  # → 17.89
+# round(crossover_bytes("tree", "ring", 8, nvlink))  # → 847059
+# crossover_bytes("halving_doubling", "ring", 8, nvlink)  # → None
+# two_nodes = Islands(size=8, island=4, inside=nvlink, across=network)
+# round(1e6 * predict_s("tree", 1e6, two_nodes), 2)  # → 62.89
+# round(1e6 * predict_s("hierarchical", 1e6, two_nodes), 2)  # → 24.33
+# select_algorithm(1e6, two_nodes)  # → 'hierarchical'
+# ```
+#
+# **Requirements**
+#
+# - On islands, the trees of Task 2 have rank 0 as their root, and the message at distance $d$ goes across if $d \ge
+#   m$.
+# - A ring step is as slow as its slowest link: with several islands of several ranks it uses both kinds.
+# - `crossover_bytes` returns `None` unless `second` becomes the faster one at a size from 0 to `largest`. The time of
+#   an algorithm is a straight line in the size.
+# - If several algorithms are equally fast, `select_algorithm` may return any of them.
+#
+# **Size:** about 7, 6, 12 and 2 lines.
+#
+# <details><summary>Details</summary>
+#
+# - `ranks` may be any number for the tree and the ring, a power of two for halving and doubling. On `Islands`, `size`
+#   and `island` are powers of two, and there may be one island or islands of one rank.
+# - A single rank needs 0 s. Latencies and sizes may be 0, and `bytes_per_s` may be `math.inf`.
+# - Either kind of link may be the slower one.
+# - `crossover_bytes` may be off by a byte, so a search by bisection is fine too.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-7-cost"}
 #| export
-@dataclass(frozen=True)
-class Wire:
-    """What a message costs: alpha seconds, and beta seconds for each byte."""
-
-    alpha: float
-    beta: float
-
-    def time_s(self, size_bytes: float) -> float:
-        """Seconds for a message of so many bytes."""
-        return self.alpha + size_bytes * self.beta
-
-
-def crossover_bytes(p: int, wire: Wire) -> float:
-    """Bytes above which a ring of p >= 2 ranks is faster than trees; 0 where it is never slower. About 4 lines."""
+def all_reduce_s(
+    algorithm: str, ranks: int, size_bytes: float, link: LinkCost
+) -> float:
+    """Seconds of an all-reduce of `size_bytes` on one switch. About 7 lines."""
     ### BEGIN SOLUTION
-    levels = math.ceil(math.log2(p))
-    fewer_steps = p - 1 - levels
-    fewer_bytes = levels - (p - 1) / p
-    return fewer_steps * wire.alpha / (fewer_bytes * wire.beta)
+    levels = math.ceil(math.log2(ranks))
+    steps, arrays = {
+        "tree": (2 * levels, 2 * levels),
+        "ring": (2 * (ranks - 1), 2 * (ranks - 1) / ranks),
+        "halving_doubling": (2 * levels, 2 * (ranks - 1) / ranks),
+    }[algorithm]
+    return link.time_s(steps, arrays * size_bytes)
     ### END SOLUTION
 
 
-def predict(p: int, size_bytes: float, island: int, inside: Wire, across: Wire) -> dict[str, float]:
-    """Seconds of "tree", "ring", "halving_doubling" and "hierarchical"; p, island powers of two. About 14 lines."""
+def crossover_bytes(
+    first: str, second: str, ranks: int, link: LinkCost, *, largest: float = 2**40
+) -> float | None:
+    """Size above which `second` is the faster one. About 6 lines."""
     ### BEGIN SOLUTION
+    first_s, second_s = (
+        [all_reduce_s(algorithm, ranks, size, link) for size in (0, largest)]
+        for algorithm in (first, second)
+    )
+    behind_s, ahead_s = second_s[0] - first_s[0], first_s[1] - second_s[1]
+    if behind_s < 0 or ahead_s <= 0:
+        return None
+    return largest * behind_s / (behind_s + ahead_s)
+    ### END SOLUTION
+
+
+def predict_s(algorithm: str, size_bytes: float, topology: Islands) -> float:
+    """Seconds of an all-reduce of `size_bytes` on islands. About 12 lines."""
+    ### BEGIN SOLUTION
+    p, m = topology.size, topology.island
+    message_s = topology.message_s
     distances = [1 << k for k in range(p.bit_length() - 1)]
-    wires = [inside if d < island else across for d in distances]
-    used = {inside} if island == p else {across} if island == 1 else {inside, across}
-    within = 2 * (island - 1) * inside.time_s(size_bytes / island)
-    between = 2 * (p // island - 1) * across.time_s(size_bytes / p)
-    return {
-        "tree": 2 * sum(wire.time_s(size_bytes) for wire in wires),
-        "ring": 2 * (p - 1) * max(wire.time_s(size_bytes / p) for wire in used),
-        "halving_doubling": 2 * sum(w.time_s(size_bytes * d / p) for d, w in zip(distances, wires, strict=True)),
-        "hierarchical": within + between,
-    }
+    if algorithm == "tree":
+        return 2 * sum(message_s(0, d, size_bytes) for d in distances)
+    if algorithm == "halving_doubling":
+        return 2 * sum(message_s(0, d, size_bytes * d / p) for d in distances)
+    if algorithm == "ring":
+        step_s = max(message_s(r, (r + 1) % p, size_bytes / p) for r in range(p))
+        return 2 * (p - 1) * step_s
+    inside_s = 2 * (m - 1) * message_s(0, 1, size_bytes / m)
+    return inside_s + 2 * (p // m - 1) * message_s(0, m, size_bytes / p)
     ### END SOLUTION
 
 
-def choose(p: int, size_bytes: float, island: int, inside: Wire, across: Wire) -> str:
-    """The name of the fastest form of all-reduce, by `predict`. About 2 lines."""
+ALGORITHMS = ("tree", "ring", "halving_doubling", "hierarchical")
+
+
+def select_algorithm(size_bytes: float, topology: Islands) -> str:
+    """Name of the fastest of ALGORITHMS. About 2 lines."""
     ### BEGIN SOLUTION
-    times_s = predict(p, size_bytes, island, inside, across)
+    times_s = {name: predict_s(name, size_bytes, topology) for name in ALGORITHMS}
     return min(times_s, key=times_s.__getitem__)
     ### END SOLUTION
 
@@ -588,78 +886,116 @@ check("crossover")
 check("choose")
 
 # %% [markdown]
-# **Predict.** 8 ranks, islands of 4, 1 µs and 450 GB/s inside, 5 µs and 50 GB/s across. Which form would you take for
-# 1 KB, and for 1 GB? From about which size on does the best one change?
+# **Predict, then measure.** Eight ranks in two islands of four, with the links of the example. For short arrays
+# halving and doubling is the fastest, for long ones the hierarchical all-reduce. From about how many bytes on?
 
 # %%
-guess_small = None  # "tree", "ring", "halving_doubling" or "hierarchical"
-guess_large = None  # likewise
-guess_bytes = None  # bytes
-
-INSIDE, ACROSS = Wire(1e-6, 1 / 450e9), Wire(5e-6, 1 / 50e9)
-sizes = [2.0**k for k in range(8, 31)]
-chosen = [choose(P, size, ISLAND, INSIDE, ACROSS) for size in sizes]
-if None in (guess_small, guess_large, guess_bytes):
-    print("Write down your three answers first, then go on.")
-else:
-    change = next(size for size, name in zip(sizes, chosen, strict=True) if name == chosen[-1])
-    print(f"yours: {guess_small}, {guess_large}, {guess_bytes:.3g} bytes")
-    print(f"your model's: {chosen[0]}, {chosen[-1]}, between {change / 2:.3g} and {change:.3g} bytes")
+guess = None  # bytes
 
 # %% [markdown]
-# **Measure.** Now your programs themselves, not their formulas: `schedule` replays the ledger of a run on wires that
-# take as long as we say. A message starts when both sides are there and both ports are free. So the lines below are
-# what you *predicted*, and the points are what your *messages* take. If a point is off its line, which of the two is
-# wrong?
+# Now your *programs* are measured, not your formulas. `schedule` replays the messages of a run on links of your
+# choice: a message starts when both sides are there and both ports are free. Lines are what you predicted, points are
+# what your messages take. If a point is off its line, which of the two is wrong?
 
 # %%
-figure = go.Figure()
-off = 0.0
-for (name, one), colour in zip(run_all().items(), COLOURS, strict=False):
-    measured = []
-    for size in sizes:
+topology = Islands(P, ISLAND, LinkCost(1e-6, 450e9), LinkCost(5e-6, 50e9))
 
-        def wire_s(source, destination, message_bytes, share=size / 4096):
-            wire = INSIDE if source // ISLAND == destination // ISLAND else ACROSS
-            return wire.time_s(message_bytes * share)
 
-        measured.append(max(message.end for message in schedule(one.logs, wire_s)))
-    predicted = [predict(P, size, ISLAND, INSIDE, ACROSS)[name] for size in sizes]
-    off = max(off, *(abs(a / b - 1) for a, b in zip(measured, predicted, strict=True)))
-    figure.add_scatter(x=sizes, y=predicted, mode="lines", name=name, line_color=colour)
-    figure.add_scatter(x=sizes, y=measured, mode="markers", marker_color=colour, showlegend=False)
+def replay_s(name, size_bytes):
+    """Seconds that the messages of a program take, stretched to an array of this size."""
+    stretch = size_bytes / 4096  # `run_all` runs on 4096 bytes
+
+    def message_s(source, destination, message_bytes):
+        return topology.message_s(source, destination, message_bytes * stretch)
+
+    return max(message.end for message in schedule(ledgers[name].logs, message_s))
+
+
+ledgers = run_all()
+sizes = [2.0**k for k in range(8, 31)]
+figure, off = go.Figure(), 0.0
+for name, colour in zip(ALGORITHMS, COLOURS, strict=False):
+    measured = [replay_s(name, size) for size in sizes]
+    predicted = [predict_s(name, size, topology) for size in sizes]
+    pairs = zip(measured, predicted, strict=True)
+    off = max(off, *(abs(a / b - 1) for a, b in pairs))
+    figure.add_scatter(x=sizes, y=predicted, name=name, line_color=colour, mode="lines")
+    style = {"mode": "markers", "marker_color": colour, "showlegend": False}
+    figure.add_scatter(x=sizes, y=measured, **style)
 figure.update_xaxes(title="bytes", type="log")
 figure.update_yaxes(title="seconds", type="log")
 figure.update_layout(title="Predicted (lines) and measured (points)", margin_t=60)
-show(figure, alt="Seconds against bytes for four forms of all-reduce: predicted lines, measured points")
+show(
+    figure, alt="Seconds by bytes for four algorithms: predicted lines, measured points"
+)
 print(f"largest difference: {off:.2%}")
-cross = crossover_bytes(64, ACROSS)
-print(f"64 ranks on one switch of 50 GB/s: trees up to {cross / 1e6:.1f} MB, a ring above")
+for name in ALGORITHMS:
+    algbw = 2**30 / replay_s(name, 2**30) / 1e9
+    busbw = algbw * 2 * (P - 1) / P
+    print(f"1 GiB by {name:17} algbw {algbw:5.1f} GB/s, busbw {busbw:5.1f} GB/s")
+low, high = 1.0, 2.0**30
+while high - low > 1:
+    middle = (low + high) / 2
+    slower = replay_s("hierarchical", middle) > replay_s("halving_doubling", middle)
+    low, high = (middle, high) if slower else (low, middle)
+check.predict(guess, high, "bytes", within=0.5)
 
 # %% [markdown]
+# The hierarchical all-reduce has two more steps inside an island, which cost 2 µs whatever the size. In exchange it
+# sends a quarter of the array across per rank, where halving and doubling sends a whole one. At the crossover, that
+# difference in bytes takes 2 µs.
+#
+# The printed bandwidths are those of nccl-tests: **algbw** is size / time, and **busbw** multiplies it by
+# $2\frac{p-1}{p}$, so that an ideal ring shows the rate of its slowest link, whatever $p$ is. Here the ring comes
+# close to the 50 GB/s of the network. The hierarchical all-reduce reports a multiple of that, which no wire carries:
+# it is the rate that a single ring would need to be as fast.
+#
 # ## Task 8 · Data parallelism on your own engine
 #
 # *About 20 minutes.*
 #
-# Every rank has the same model and its own part of the batch. After the backward pass each has gradients of its own,
-# and all need the **mean**; with the same step from the same weights they then stay alike for ever. That is data
-# parallelism.
+# **Goal.** In data parallelism every rank has the same model and a part of the batch of its own, and after each
+# backward pass the ranks average their gradients. One all-reduce for each small parameter would pay $\alpha$ many
+# times, so, like PyTorch's DDP, put gradients into **buckets** and all-reduce a bucket at a time.
 #
-# A model has many small parameters, and an all-reduce for each pays α many times over. PyTorch's DDP fills **buckets**:
-# it goes through the parameters from the *last* to the first, since the backward pass finishes them in that order, and
-# puts neighbours together as long as a bucket's gradients have at most `bucket_bytes`. A parameter that is larger alone
-# is a bucket of its own; with a `bucket_bytes` of 0 each is. What counts is a parameter's size, with or without a
-# gradient.
+# **Interface:** `average_gradients(parameters, group, bucket_bytes)` sets the `grad` of every parameter to the mean
+# over the ranks of `group`. Parameters are lab 01's `Tensor`s: yours, if you have handed that lab in.
 #
-# **Write** `average_gradients(rank, parameters, bucket_bytes)`: afterwards the `grad` of every parameter is the mean
-# over all ranks, in the parameter's shape. The mean lies in new memory. The array that was `grad` before stays as it
-# is, since other parameters may share it (in `x + y` both may get the same one), and no later call changes what this
-# one has given. A rank on which a parameter got no gradient (`grad` is `None`: its part of the batch did not need it)
-# counts as zeros, and gets the mean too, zeros if no rank has one; if it stayed away, the others would wait. Each
-# bucket is one `all_reduce` of yours. `parameters` are lab 01's `Tensor`s: yours, if you have handed it in. All have
-# one dtype and at least one number each, and none comes twice.
+# **Example**
 #
-# **Size:** about 12 lines. **Cost:** 2(p − 1) messages from each rank and bucket.
+# ```python
+# from mlsys_lab.comm import run
+# leaf = lambda n: Tensor(torch.zeros(n), requires_grad=True)
+# parameters = [[leaf(2), leaf(1), leaf(3)] for rank in range(2)]
+# for rank in range(2): parameters[rank][0].grad = torch.tensor([2.0, 4.0]) * rank
+# _, ledger = run(lambda rank, mine: average_gradients(mine, rank, bucket_bytes=16), parameters)
+# parameters[0][0].grad.tolist(), parameters[1][2].grad.tolist()  # → ([1.0, 2.0], [0.0, 0.0, 0.0])
+# ledger.sent_messages(), ledger.sent_bytes()  # → ([4, 4], [24, 24])
+# ```
+#
+# (4 bytes for each element: the last parameter, 12 bytes, and the one before it, 4 bytes, share a bucket of 16 bytes.
+# The first one has a bucket of its own. Two buckets are two all-reduces, of 2 messages from each rank.)
+#
+# **Requirements**
+#
+# - Go through the parameters from the **last to the first**, the order in which the backward pass completes them.
+#   Neighbours share a bucket as long as it has at most `bucket_bytes`.
+# - Each bucket is one `all_reduce`: $2(p - 1)$ messages from each rank.
+# - A parameter larger than `bucket_bytes` has a bucket of its own.
+# - Where `grad` is `None`, the rank contributes zeros, and gets the mean like the others: if it stayed away, the other
+#   ranks would wait.
+# - `grad` becomes a new array in the parameter's shape. The old one must not change: another parameter may share it
+#   (in `x + y` both may get the same one).
+#
+# **Size:** about 12 lines.
+#
+# <details><summary>Details</summary>
+#
+# - A parameter's own size counts, with or without a gradient. All parameters have one dtype and at least one element.
+# - If `bucket_bytes` is 0, every parameter has a bucket of its own.
+# - `parameters` is a list that must not change.
+#
+# </details>
 
 
 # %%
@@ -670,8 +1006,10 @@ Tensor = engine.Tensor
 
 # %% nbgrader={"solution": true, "grade_id": "task-8-data-parallel"}
 #| export
-def average_gradients(rank: Rank, parameters: Sequence[Tensor], bucket_bytes: int = 25 << 20) -> None:
-    """Replace the gradient of each parameter by its mean over all ranks, bucket by bucket. About 12 lines."""
+def average_gradients(
+    parameters: Sequence[Tensor], group: Rank, bucket_bytes: int = 25 << 20
+) -> None:
+    """Set each gradient to its mean over all ranks, by buckets. About 12 lines."""
     ### BEGIN SOLUTION
     buckets, filled = [], 0
     for parameter in reversed(parameters):
@@ -681,9 +1019,13 @@ def average_gradients(rank: Rank, parameters: Sequence[Tensor], bucket_bytes: in
         buckets[-1].append(parameter)
         filled += parameter.data.nbytes
     for bucket in buckets:
-        grads = [torch.zeros_like(one.data) if one.grad is None else one.grad for one in bucket]
-        mean = all_reduce(rank, torch.cat([grad.reshape(-1) for grad in grads])) / rank.size
-        for one, part in zip(bucket, torch.split(mean, [grad.numel() for grad in grads]), strict=True):
+        zeros = [torch.zeros_like(one.data) for one in bucket]
+        pairs = zip(bucket, zeros, strict=True)
+        grads = [zero if one.grad is None else one.grad for one, zero in pairs]
+        flat = torch.cat([grad.reshape(-1) for grad in grads])
+        mean = all_reduce(group, flat) / group.size
+        parts = torch.split(mean, [one.data.numel() for one in bucket])
+        for one, part in zip(bucket, parts, strict=True):
             one.grad = part.reshape(one.data.shape)
     ### END SOLUTION
 
@@ -692,19 +1034,20 @@ def average_gradients(rank: Rank, parameters: Sequence[Tensor], bucket_bytes: in
 check("average_gradients")
 
 # %% [markdown]
-# **See it.** A small network learns a curve, once on one rank, and once on four with a quarter of the batch each. If
-# your average is right, these are the same run.
+# **See it.** A small network learns a curve, once on one rank, and once on four ranks with a quarter of the batch
+# each. If your average is right, these are the same run. And what do buckets save? The last lines replay the messages
+# of one step on a network of 5 µs and 50 GB/s.
 
 # %%
 torch.manual_seed(7)
 X = torch.linspace(-3, 3, 64, dtype=torch.float64).reshape(-1, 1)
 Y = torch.sin(X)
 SHAPES = ((1, 16), (16,), (16, 16), (16,), (16, 1), (1,))
-START = [torch.randn(shape, dtype=torch.float64) / max(1, shape[0]) ** 0.5 for shape in SHAPES]
+START = [torch.randn(s, dtype=torch.float64) / max(1, s[0]) ** 0.5 for s in SHAPES]
 
 
 def train(rank, rows, bucket_bytes=1024, steps=200, rate=0.1):
-    """Losses of every step on this rank's rows, and the weights in the end."""
+    """Losses of every step on this rank's rows, and the weights at the end."""
     parameters = [Tensor(start.clone(), requires_grad=True) for start in START]
     w1, b1, w2, b2, w3, b3 = parameters
     x, y, losses = Tensor(X[rows]), Tensor(Y[rows]), []
@@ -714,7 +1057,7 @@ def train(rank, rows, bucket_bytes=1024, steps=200, rate=0.1):
         for parameter in parameters:
             parameter.grad = None
         loss.backward()
-        average_gradients(rank, parameters, bucket_bytes)
+        average_gradients(parameters, rank, bucket_bytes)
         for parameter in parameters:
             parameter.data = parameter.data - rate * parameter.grad
         losses.append(loss.item())
@@ -722,30 +1065,104 @@ def train(rank, rows, bucket_bytes=1024, steps=200, rate=0.1):
 
 
 ((alone, weights_alone),), _ = run(train, [slice(None)])
-together, ledger = run(train, [slice(16 * r, 16 * r + 16) for r in range(4)])
-parts = [losses for losses, _ in together]
-mean = [sum(one) / 4 for one in zip(*parts, strict=True)]
+quarters = [slice(16 * r, 16 * r + 16) for r in range(4)]
+together, ledger = run(train, quarters)
+mean = [sum(one) / 4 for one in zip(*(losses for losses, _ in together), strict=True)]
 apart = max((weights - weights_alone).abs().max().item() for _, weights in together)
-print(f"loss {alone[0]:.3f} → {alone[-1]:.4f} on one rank, {mean[0]:.3f} → {mean[-1]:.4f} on four")
-print(f"weights differ by at most {apart:.1e}; {len(ledger.messages):,} messages, {ledger.total_bytes:,} bytes")
+print(f"one rank:   loss {alone[0]:.3f} → {alone[-1]:.4f}")
+print(f"four ranks: loss {mean[0]:.3f} → {mean[-1]:.4f}")
+print(f"weights differ by at most {apart:.1e}; {ledger.total_bytes:,} bytes")
+network = Islands(4, 1, LinkCost(5e-6, 50e9), LinkCost(5e-6, 50e9))
+for bucket_bytes in (0, 1024, 1 << 20):
+
+    def one_step(rank, rows, bucket_bytes=bucket_bytes):
+        return train(rank, rows, bucket_bytes, steps=1)
+
+    ledger = run(one_step, quarters, topology=network).ledger
+    count = ledger.sent_messages()[0]
+    print(
+        f"bucket_bytes {bucket_bytes:9,}: {count:2} messages from each rank,", end=" "
+    )
+    print(f"{1e6 * ledger.end:.0f} µs")
 figure = go.Figure()
 figure.add_scatter(y=alone, mode="lines", name="one rank, all rows", line_width=5)
-figure.add_scatter(y=mean, mode="lines", name="four ranks, mean of their losses", line_dash="dot")
-figure.update_layout(xaxis_title="step", yaxis_title="loss", yaxis_type="log", margin_t=30)
-show(figure, alt="Loss against step: the curve of one rank and the mean of four lie on each other")
+figure.add_scatter(y=mean, mode="lines", name="four ranks, mean", line_dash="dot")
+figure.update_layout(xaxis_title="step", yaxis_title="loss", yaxis_type="log")
+figure.update_layout(margin_t=30)
+show(figure, alt="Loss by step: one rank and the mean of four ranks, on the same curve")
 
 # %% [markdown]
-# ## Answer for yourself
+# A network this small sends a few KB, so its all-reduces are pure latency, and fewer buckets mean proportionally less
+# time. Large models fill buckets of 25 MB, PyTorch's default, and then a bucket has a second use: it can be
+# all-reduced while the backward pass still computes the next one. That is [lab 08](08-data-parallel.ipynb), which runs
+# on the collectives that you wrote here.
 #
-# - One of eight ranks has fewer rows in its last batch. Is the mean of the eight gradients still the gradient of the
-#   mean loss? What would have to be all-reduced besides?
-# - Your sums are added in another order by each algorithm. Do the four forms give the same bits? On every rank the same
-#   bits? Does it matter to data parallelism?
-# - On one switch halving and doubling is never slower than trees or rings in this model, if p is a power of two. Why
-#   does NCCL use rings and trees all the same? (Look at who talks to whom, and what their messages share.)
-# - In the table of Task 6 your broadcast crosses between the islands four times, your reduce once. Why? In which order
-#   must a broadcast take its distances to cross once?
-# - Which of your all-reduces could start before the backward pass has ended? What decides how large a bucket should be
-#   then?
+# ## Stretch: no points
+#
+# - **One-shot.** On NVLink a kernel reads the arrays of all its peers at once. Write `one_shot(rank, x)`: every rank
+#   sends its whole array to all others with `isend`. At which size does it lose to two steps
+#   (reduce-scatter, all-gather) with all peers at once? Chapter 09 derives the answer for eight GPUs.
+# - **Double tree.** Half of the ranks in a tree are leaves, which never send on. Let a second tree over the same ranks
+#   turn leaves into inner ranks, give each tree half of the array in segments, and compare bytes and steps with your
+#   ring (Sanders, Speck and Träff 2009; `mlsys_lab/comm/collectives/all_reduce.py` has one).
+#
+# ## What you can read now
+#
+# - NCCL, `src/device/all_reduce.h`: `runRing` is your Tasks 3 and 4 on the GPU, `runTreeUpDown` your Task 2,
+#   pipelined.
+# - NCCL, `src/graph/tuning.cc`: `ncclTopoTuneModel` fills a table of latencies and bandwidths, from which the fastest
+#   algorithm and protocol is chosen for each size: your Task 7. `NCCL_DEBUG=INFO` with `NCCL_DEBUG_SUBSYS=TUNING`
+#   prints the choice.
+# - Open MPI, `ompi/mca/coll/base/coll_base_allreduce.c`: `ompi_coll_base_allreduce_intra_ring`, and
+#   `…_redscat_allgather`, which is halving and doubling.
+# - vLLM, `csrc/custom_all_reduce.cuh`: `cross_device_reduce_1stage` and `cross_device_reduce_2stage`, for small
+#   arrays.
+# - PyTorch, `torch/csrc/distributed/c10d/reducer.cpp`: `compute_bucket_assignment_by_size` makes DDP's buckets.
+#
+# ## Test yourself
+#
+# <details><summary>One of eight ranks has fewer rows in its last batch. Is the mean of the eight gradients still the
+# gradient of the mean loss?</summary>
+#
+# No: each rank's gradient is that of the mean over *its* rows, so rows on the short rank count more. Weight each
+# rank's loss by its number of rows, and divide by the sum of these numbers, which is one more all-reduce, of a single
+# number.
+#
+# </details>
+#
+# <details><summary>Each algorithm adds in another order. Do all of them give the same bits? Do all ranks get the same
+# bits? Which of the two matters for data parallelism?</summary>
+#
+# Different algorithms round differently. But in each of yours an element is summed up on one rank and then copied, so
+# all ranks get the same bits, and that is what matters: ranks with different bits would drift apart, step by step.
+#
+# </details>
+#
+# <details><summary>In this model halving and doubling is never slower than the tree or the ring, if the number of ranks
+# is a power of two. Why does NCCL use rings and trees all the same?</summary>
+#
+# The model assumes that the messages of a step share no link. At its largest distance halving and doubling sends half
+# of the array between far-away ranks, all at the same time, through links that ranks share; a ring's neighbours can be
+# next to each other on the same NVLink or rail. Rings and trees are also easy to pipeline, and they need no power of
+# two.
+#
+# </details>
+#
+# <details><summary>Broadcast over eight ranks in two islands: your tree crosses between the islands four times, your
+# reduce once. Why, and how would a broadcast cross once?</summary>
+#
+# The broadcast uses distance 4 last, when four ranks have the array and all of them send it across. Reduce uses the
+# same distances, but at distance 4 only one rank per island still has something to send. A broadcast that takes its
+# distances from the largest to the smallest crosses once, in its first step.
+#
+# </details>
+#
+# <details><summary>What decides how large a bucket should be?</summary>
+#
+# Below about $p\,\alpha/\beta$ bytes an all-reduce by a ring is mostly latency: 2 MB for 8 ranks at 5 µs and 50 GB/s.
+# Larger buckets approach full bandwidth, but a bucket starts only when its last gradient is there, so larger buckets
+# overlap less of the backward pass.
+#
+# </details>
 #
 # When all checks pass, save the notebook and run `mlsys-lab check collectives` in a terminal.

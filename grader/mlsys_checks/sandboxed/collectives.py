@@ -1,53 +1,125 @@
-"""How lab 07's checks call the learner's code: on each rank with that rank's arrays, and costs as numbers."""
+"""Call the learner's code for lab 07's checks: on each rank with that rank's arrays; costs as numbers and names."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from itertools import takewhile
+from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from mlsys_checks.sandboxed.spec import Arrays
-from mlsys_checks.sandboxed.values import array, describe_value, number, whole, word
+from mlsys_checks.sandboxed.values import (
+    array,
+    decode_value,
+    describe_value,
+    encode_text,
+    number,
+    whole,
+    word,
+    write_number,
+)
 from mlsys_lab.errors import InputError
 
 if TYPE_CHECKING:
     from mlsys_lab.comm.rank import Rank
 
-FORMS = ("tree", "ring", "halving_doubling", "hierarchical")
-"""Names of the forms of all-reduce whose times are predicted."""
+ALGORITHMS = ("tree", "ring", "halving_doubling", "hierarchical")
 
 
-def _tensor(arrays: Arrays, name: str = "x") -> torch.Tensor:
-    """A rank's array as a tensor on the array's own memory, so that changes show; transposed where the case says so."""
-    x = torch.from_numpy(arrays[name])
+# --- functions of earlier tasks, right ones ---------------------------------------------------------------------------
+
+
+def _send_recv(rank: Rank, x: torch.Tensor, destination: int, source: int, *_: Any) -> torch.Tensor:
+    sending = rank.isend(x, destination)
+    received = rank.recv(source)
+    sending.wait()
+    return received
+
+
+def _split_chunks(x: torch.Tensor, parts: int, *_: Any) -> list[torch.Tensor]:
+    return list(x.reshape(-1).tensor_split(parts))
+
+
+def _reduce_scatter(rank: Rank, x: torch.Tensor, *_: Any) -> torch.Tensor:
+    chunks, p = _split_chunks(x.clone(memory_format=torch.contiguous_format), rank.size), rank.size
+    for step in range(1, p):
+        chunks[rank.rank - step - 1] += _send_recv(
+            rank, chunks[rank.rank - step], (rank.rank + 1) % p, (rank.rank - 1) % p
+        )
+    return chunks[rank.rank].clone()
+
+
+def _all_gather(rank: Rank, x: torch.Tensor, *_: Any) -> list[torch.Tensor]:
+    parts, p = [x.clone()], rank.size
+    for _step in range(1, p):
+        parts.append(_send_recv(rank, parts[-1], (rank.rank + 1) % p, (rank.rank - 1) % p))
+    return [parts[(rank.rank - i) % p] for i in range(p)]
+
+
+def _all_reduce(rank: Rank, x: torch.Tensor, *_: Any) -> torch.Tensor:
+    return torch.cat(_all_gather(rank, _reduce_scatter(rank, x))).reshape(x.shape)
+
+
+RIGHT: dict[str, Callable[..., Any]] = {
+    "send_recv": _send_recv,
+    "split_chunks": _split_chunks,
+    "reduce_scatter": _reduce_scatter,
+    "all_gather": _all_gather,
+    "all_reduce": _all_reduce,
+}
+"""In the order of the tasks."""
+
+
+def with_right_functions(artifact: Any, name: str) -> SimpleNamespace:
+    """Return a namespace with a copy of one function, which calls right functions of earlier tasks.
+
+    The learner's own definitions stay as they are: the ranks of a notebook share them.
+    """
+    own = getattr(artifact, name)
+    if type(own) is not FunctionType:
+        return SimpleNamespace(**{name: own})
+    names = dict(vars(artifact))
+    names |= {one: RIGHT[one] for one in takewhile(lambda one: one != name, RIGHT) if one in names}
+    copy = FunctionType(own.__code__, names, own.__name__, own.__defaults__, own.__closure__)
+    copy.__kwdefaults__, copy.__dict__ = own.__kwdefaults__, own.__dict__
+    names[name] = copy
+    return SimpleNamespace(**{name: copy})
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+_earlier_results: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=64)
+"""Results of the last calls, with copies: a result that changes lies in memory that calls share."""
+_earlier_lists: deque[list[Any]] = deque(maxlen=64)
+
+
+def _tensor(arrays: Arrays) -> torch.Tensor:
+    """Return a rank's array as a tensor on the same memory, so that changes show; transposed if the case says so."""
+    x = torch.from_numpy(arrays["x"])
     return x.T if "transposed" in arrays else x
 
 
-_given_back: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=64)
-"""Results of the last calls, with copies: one that changes lies in a buffer that calls share."""
-
-
-_lists_given_back: deque[list[Any]] = deque(maxlen=64)
-
-
 def _own(name: str, got: Any, x: torch.Tensor) -> np.ndarray:
-    """The numbers of a result, which must have memory of its own, also from earlier results."""
+    """Return the numbers of a result, which must have memory of its own."""
     found = _lasting(name, got)
     if isinstance(got, torch.Tensor) and found.size and _memory(got) == _memory(x):
-        raise InputError(f"{name} shares its memory with x", got="x or a view of it", expected="memory of its own")
+        what = f"{name} shares its memory with x: who changes one changes both"
+        raise InputError(what, got="x or a view of it", expected="a copy, as clone() makes one")
     return found
 
 
 def _lasting(name: str, got: Any) -> np.ndarray:
-    """The numbers of a result, which must leave the results of earlier calls as they are."""
+    """Return the numbers of a result; earlier results must not have changed."""
     found = array(name, got)
-    if any(not torch.allclose(earlier, copy, rtol=0, atol=0, equal_nan=True) for earlier, copy in _given_back):
-        _given_back.clear()
-        raise InputError("what an earlier call gave back has changed since", expected="an array of its own each time")
+    if any(not torch.allclose(earlier, copy, rtol=0, atol=0, equal_nan=True) for earlier, copy in _earlier_results):
+        _earlier_results.clear()
+        raise InputError("this call changed the result of an earlier call", expected="a new array for each call")
     if isinstance(got, torch.Tensor):
-        _given_back.append((got, got.clone()))
+        _earlier_results.append((got, got.clone()))
     return found
 
 
@@ -56,9 +128,9 @@ def _memory(x: torch.Tensor) -> int:
 
 
 def _listed(name: str, got: Any) -> list[tuple[str, Any]]:
-    """The entries of a list or tuple with their names, name[0] and so on."""
+    """Return the entries of a list or tuple with their names, name[0] and so on."""
     if not isinstance(got, list | tuple):
-        raise InputError(f"{name} is no list", got=describe_value(got), expected="a list")
+        raise InputError(f"{name} did not return a list", got=describe_value(got), expected="a list")
     return [(f"{name}[{i}]", one) for i, one in enumerate(got)]
 
 
@@ -68,72 +140,72 @@ def _listed(name: str, got: Any) -> list[tuple[str, Any]]:
 def exchange(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Call `exchange` with the partner that the case names."""
     x, partner = _tensor(arrays), int(arrays["partner"])
-    return {"received": array("received", artifact.exchange(rank, x, partner))}
+    return {"exchange": array("exchange", artifact.exchange(rank, x, partner))}
 
 
 def send_recv(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Call `send_recv` towards the ranks that the case names."""
+    """Call `send_recv` with the ranks that the case names."""
     x, destination, source = _tensor(arrays), int(arrays["destination"]), int(arrays["source"])
-    return {"received": array("received", artifact.send_recv(rank, x, destination, source))}
+    return {"send_recv": array("send_recv", artifact.send_recv(rank, x, destination, source))}
 
 
 def broadcast(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Call `broadcast` from the case's root."""
     x, root = _tensor(arrays), int(arrays["root"])
-    return {"received": _own("received", artifact.broadcast(rank, x, root), x)}
+    return {"broadcast": _own("broadcast", artifact.broadcast(rank, x, root), x)}
 
 
 def reduce(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Call `reduce` to the case's root; elsewhere nothing may come back."""
+    """Call `reduce` to the case's root; the other ranks must return None."""
     x, root = _tensor(arrays), int(arrays["root"])
     got = artifact.reduce(rank, x, root)
     if rank.rank == root:
-        return {"sum": _own("sum", got, x)}
+        return {"reduce": _own("reduce", got, x)}
     if got is not None:
-        raise InputError(
-            "reduce gives something back on a rank that is not the root", got=describe_value(got), expected="None"
-        )
+        what = f"reduce returns something on rank {rank.rank}, which is not the root"
+        raise InputError(what, got=describe_value(got), expected="None")
     return {"nothing": np.array(True)}
 
 
 def reduce_scatter(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Call `reduce_scatter`: this rank's chunk."""
-    x = _tensor(arrays)
-    return {"chunk": _own("chunk", artifact.reduce_scatter(rank, x), x)}
+    x, artifact = _tensor(arrays), with_right_functions(artifact, "reduce_scatter")
+    return {"reduce_scatter": _own("reduce_scatter", artifact.reduce_scatter(rank, x), x)}
 
 
 def all_gather(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Call `all_gather`: the arrays of all ranks."""
-    x = _tensor(arrays)
+    x, artifact = _tensor(arrays), with_right_functions(artifact, "all_gather")
     got = artifact.all_gather(rank, x)
-    if any(got is earlier for earlier in _lists_given_back):
-        raise InputError("all_gather gives back the list of an earlier call", expected="a list of its own each time")
+    if any(got is earlier for earlier in _earlier_lists):
+        raise InputError("all_gather returned the list of an earlier call", expected="a new list for each call")
     if isinstance(got, list):
-        _lists_given_back.append(got)
-    gathered = _listed("gathered", got)
-    return {"count": np.array(len(gathered))} | {name: _own(name, part, x) for name, part in gathered}
+        _earlier_lists.append(got)
+    gathered = _listed("all_gather", got)
+    return {"length": np.array(len(gathered))} | {name: _own(name, part, x) for name, part in gathered}
 
 
 def all_reduce(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Call `all_reduce`: the sum."""
-    x = _tensor(arrays)
-    return {"sum": _own("sum", artifact.all_reduce(rank, x), x)}
+    x, artifact = _tensor(arrays), with_right_functions(artifact, "all_reduce")
+    return {"all_reduce": _own("all_reduce", artifact.all_reduce(rank, x), x)}
 
 
 def halving_doubling(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Call `halving_doubling`: the sum."""
-    x = _tensor(arrays)
-    return {"sum": _own("sum", artifact.halving_doubling(rank, x), x)}
+    x, artifact = _tensor(arrays), with_right_functions(artifact, "halving_doubling")
+    return {"halving_doubling": _own("halving_doubling", artifact.halving_doubling(rank, x), x)}
 
 
 def hierarchical(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Call `hierarchical` with the case's size of an island: the sum."""
     x, island = _tensor(arrays), int(arrays["island"])
-    return {"sum": _own("sum", artifact.hierarchical(rank, x, island), x)}
+    artifact = with_right_functions(artifact, "hierarchical")
+    return {"hierarchical": _own("hierarchical", artifact.hierarchical(rank, x, island), x)}
 
 
 def average_gradients(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Go back through a sum of products on the learner's engine, then call `average_gradients`: every gradient."""
+    """Run the backward pass of a sum of products on the engine, then `average_gradients`: every gradient."""
     names = [name for name in arrays if name.startswith("w")]
     weights = [artifact.Tensor(torch.from_numpy(arrays[name]), requires_grad=True) for name in names]
     used = [(w, name) for w, name in zip(weights, names, strict=True) if f"x of {name}" in arrays]
@@ -144,66 +216,79 @@ def average_gradients(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
             weight.grad = weight.grad.T.contiguous().T  # as it comes back through a transpose
     before = [(name, weight.grad, weight.grad.clone()) for weight, name in used]
     parameters, bucket_bytes = list(weights), int(arrays["bucket_bytes"])
-    artifact.average_gradients(rank, parameters, bucket_bytes)
+    artifact = with_right_functions(artifact, "average_gradients")
+    artifact.average_gradients(parameters, rank, bucket_bytes)
     if written := [name for name, grad, copy in before if not torch.equal(grad, copy)]:
-        raise InputError(
-            f"the mean is written into the array that {written[0]}.grad was, which other parameters may share",
-            expected="a new array as grad",
-        )
+        what = f"average_gradients changed the array that {written[0]}.grad was, which other parameters may share"
+        raise InputError(what, expected="a new array as grad")
     if list(map(id, parameters)) != list(map(id, weights)):
-        raise InputError("the list of parameters is another after the call", expected="the same, in the same order")
-    if changed := [
-        name for name, w in zip(names, weights, strict=True) if w.data.numpy().tolist() != arrays[name].tolist()
-    ]:
-        raise InputError(f"{changed[0]}.data is another after the call", expected="another grad, and nothing else")
+        raise InputError("average_gradients changed the list `parameters`", expected="the same list, in the same order")
+    data = zip(names, weights, strict=True)
+    if changed := [name for name, w in data if w.data.numpy().tolist() != arrays[name].tolist()]:
+        raise InputError(f"average_gradients changed {changed[0]}.data", expected="a new grad, and nothing else")
     return {f"{name}.grad": _lasting(f"{name}.grad", w.grad) for name, w in zip(names, weights, strict=True)}
 
 
-# --- what needs no ranks ----------------------------------------------------------------------------------------------
+# --- functions that need no ranks -------------------------------------------------------------------------------------
 
 
 def split_chunks(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `split_chunks` for an array whose first axis is turned to the end: the chunks."""
+    """Call `split_chunks` for an array whose first axis was moved to the end: the chunks."""
     x = torch.from_numpy(arrays["x"]).movedim(0, -1)
-    chunks = _listed("chunks", artifact.split_chunks(x, int(arrays["parts"])))
-    return {"count": np.array(len(chunks))} | {name: array(name, got) for name, got in chunks}
+    chunks = _listed("split_chunks", artifact.split_chunks(x, int(arrays["parts"])))
+    return {"length": np.array(len(chunks))} | {name: array(name, got) for name, got in chunks}
 
 
 def ring_elements(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `ring_elements`: a whole number for each rank."""
-    elements = _listed("elements", artifact.ring_elements(int(arrays["n"]), int(arrays["p"])))
-    return {"elements": np.array([whole(name, got) for name, got in elements], dtype=np.int64)}
-
-
-def split_calls(arrays: Arrays) -> list[tuple[str, Arrays]]:
-    """The numbers of each call that a case asks for, one or many, and what follows the names of its answers."""
-    if not arrays["p"].ndim:
-        return [("", arrays)]
-    return [(f" in call {i}", {name: array[i] for name, array in arrays.items()}) for i in range(len(arrays["p"]))]
-
-
-def _wire(artifact: Any, arrays: Arrays, where: str = "") -> Any:
-    return artifact.Wire(float(arrays[f"{where}alpha"]), float(arrays[f"{where}beta"]))
-
-
-def crossover(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `crossover_bytes`: one number a call."""
-    return {
-        f"bytes{which}": number("bytes", artifact.crossover_bytes(int(given["p"]), _wire(artifact, given)))
-        for which, given in split_calls(arrays)
-    }
-
-
-def choose(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `predict` for the seconds of each form, and `choose` for the name of the fastest."""
+    """Call `ring_elements` for each row of n and p: a whole number for each rank."""
     answers: Arrays = {}
-    for which, given in split_calls(arrays):
-        wires = (_wire(artifact, given, name) for name in ("inside_", "across_"))
-        call = (int(given["p"]), float(given["size_bytes"]), int(given["island"]), *wires)
-        times_s = artifact.predict(*call)
-        if not isinstance(times_s, dict) or set(times_s) != set(FORMS):
-            found = ", ".join(map(str, times_s)) if isinstance(times_s, dict) else type(times_s).__name__
-            raise InputError("predict gives no dictionary of the four forms", got=found, expected=", ".join(FORMS))
-        answers |= {f"{name}{which}": number(f"predict[{name!r}]", times_s[name]) for name in FORMS}
-        answers[f"choose{which}"] = word("choose", artifact.choose(*call), FORMS)
+    for n, p in arrays["rows"].tolist():
+        name = f"ring_elements({n}, {p})"
+        counts = [whole(one, got) for one, got in _listed(name, artifact.ring_elements(n, p))]
+        answers[name] = np.array(counts, dtype=np.int64)
+    return answers
+
+
+def cost_calls(arrays: Arrays) -> list[tuple[str, str, list[Any]]]:
+    """Return each call of a case on costs: its code, the function, and the arguments, in which a list is a link.
+
+    A list of two numbers is a `LinkCost`, of four entries `Islands`.
+    """
+    return [(_write_call(name, arguments), name, arguments) for name, *arguments in decode_value(arrays["case"])]
+
+
+def _write_call(name: str, arguments: list[Any]) -> str:
+    return f"{name}({', '.join(map(_write_argument, arguments))})"
+
+
+def _write_argument(value: Any) -> str:
+    if isinstance(value, list):
+        return _write_call("LinkCost" if len(value) == 2 else "Islands", value)
+    if isinstance(value, str):
+        return f'"{value}"'
+    return "math.inf" if value == float("inf") else write_number(value)
+
+
+def _build(artifact: Any, value: Any) -> Any:
+    if isinstance(value, list):
+        kind = artifact.LinkCost if len(value) == 2 else artifact.Islands
+        return kind(*(_build(artifact, part) for part in value))
+    return value
+
+
+def costs(artifact: Any, arrays: Arrays) -> Arrays:
+    """Make the case's calls, by their number: seconds and bytes as numbers, None and names of algorithms as text."""
+    answers: Arrays = {}
+    for i, (code, name, arguments) in enumerate(cost_calls(arrays)):
+        try:
+            got = getattr(artifact, name)(*(_build(artifact, value) for value in arguments))
+        except Exception as error:
+            error.add_note(f"an answer to `{code}`")
+            raise
+        if name == "select_algorithm":
+            answers[f"call {i}"] = word(name, got, ALGORITHMS)
+        elif name == "crossover_bytes" and got is None:
+            answers[f"call {i}"] = encode_text("None")
+        else:
+            answers[f"call {i}"] = number(name, got)
     return answers

@@ -82,11 +82,31 @@ def all_reduce(rank, x):
     return out
 
 
-def crossover_bytes(p, wire):
-    tree_steps, ring_steps = 2 * (p - 1).bit_length(), 2 * (p - 1)
-    return (ring_steps - tree_steps) * wire.alpha / wire.beta / (tree_steps - ring_steps / p)
+def all_reduce_s(algorithm, ranks, size_bytes, link):
+    """One message after the other."""
+    levels = (ranks - 1).bit_length()
+    if algorithm == "tree":
+        sizes = [size_bytes] * levels
+    elif algorithm == "ring":
+        sizes = [size_bytes / ranks] * (ranks - 1)
+    else:
+        sizes = [size_bytes / 2**k for k in range(1, levels + 1)]
+    return 2 * sum(link.time_s(1, size) for size in sizes)
 
 
-def choose(p, size_bytes, island, inside, across):
-    ranked = sorted(predict(p, size_bytes, island, inside, across).items(), key=lambda pair: pair[1])
-    return ranked[0][0]
+def crossover_bytes(first, second, ranks, link, *, largest=2**40):
+    def gain(size):
+        return all_reduce_s(first, ranks, size, link) - all_reduce_s(second, ranks, size, link)
+
+    low, high = 0.0, largest
+    if gain(low) > 0 or gain(high) <= 0:
+        return None
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (low, middle) if gain(middle) > 0 else (middle, high)
+    return high
+
+
+def select_algorithm(size_bytes, topology):
+    ranked = sorted((predict_s(name, size_bytes, topology), name) for name in ALGORITHMS)
+    return ranked[0][1]

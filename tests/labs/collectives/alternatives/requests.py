@@ -1,4 +1,4 @@
-"""All receives are posted before anything is sent; whoever comes later is waited for at the end."""
+"""All receives are posted before anything is sent; sends are waited for at the end."""
 
 
 def exchange(rank, x, partner):

@@ -20,7 +20,7 @@ def broadcast(rank, x, root=0):
 
 
 def _pass(rank, outgoing, incoming_elements, right, left):
-    """As send_recv, but nobody sends nothing."""
+    """Do as send_recv does, but leave empty messages out."""
     request = rank.isend(outgoing, right) if outgoing.numel() else None
     received = rank.recv(left) if incoming_elements else outgoing.new_empty(0)
     if request is not None:
@@ -78,24 +78,24 @@ def hierarchical(rank, x, island):
     return torch.cat(pieces).view(x.shape)
 
 
-def predict(p, size_bytes, island, inside, across):
-    q, levels, low_levels = p // island, int(math.log2(p)), int(math.log2(island))
+def predict_s(algorithm, size_bytes, topology):
+    p, m, inside, across = topology.size, topology.island, topology.inside, topology.across
+    q, levels, low_levels, chunk = p // m, int(math.log2(p)), int(math.log2(m)), size_bytes / p
     slow_levels = levels - low_levels
-    tree = low_levels * inside.time_s(size_bytes) + slow_levels * across.time_s(size_bytes)
-    chunk = size_bytes / p
-    ring = max(inside.time_s(chunk) if island > 1 else 0, across.time_s(chunk) if q > 1 else 0)
-    halves = low_levels * inside.alpha + slow_levels * across.alpha
-    halves += (island - 1) * chunk * inside.beta + (p - island) * chunk * across.beta
-    return {
-        "ring": 2 * (p - 1) * ring,
-        "hierarchical": 2 * (island - 1) * inside.time_s(size_bytes / island) + 2 * (q - 1) * across.time_s(chunk),
-        "tree": 2 * tree,
-        "halving_doubling": 2 * halves,
-    }
+    if algorithm == "tree":
+        return 2 * (
+            inside.time_s(low_levels, low_levels * size_bytes) + across.time_s(slow_levels, slow_levels * size_bytes)
+        )
+    if algorithm == "ring":
+        step_s = max(inside.time_s(1, chunk) if m > 1 else 0, across.time_s(1, chunk) if q > 1 else 0)
+        return 2 * (p - 1) * step_s
+    if algorithm == "halving_doubling":
+        return 2 * (inside.time_s(low_levels, (m - 1) * chunk) + across.time_s(slow_levels, (p - m) * chunk))
+    return 2 * (inside.time_s(m - 1, (m - 1) * size_bytes / m) + across.time_s(q - 1, (q - 1) * chunk))
 
 
-def average_gradients(rank, parameters, bucket_bytes=1 << 20):
-    """Each bucket is a flat buffer, filled slice by slice; `starts` are the places where one begins."""
+def average_gradients(parameters, group, bucket_bytes=1 << 20):
+    """Each bucket is a flat buffer, filled slice by slice; `starts` says where each begins."""
     parameters = list(parameters)[::-1]
     sizes = [parameter.data.nbytes for parameter in parameters]
     starts = [0]
@@ -110,6 +110,6 @@ def average_gradients(rank, parameters, bucket_bytes=1 << 20):
             if one.grad is not None:
                 buffer[at : at + one.data.numel()] = one.grad.flatten()
             at += one.data.numel()
-        buffer = all_reduce(rank, buffer / rank.size)
+        buffer = all_reduce(group, buffer / group.size)
         for one in bucket:
             one.grad, buffer = buffer[: one.data.numel()].view(one.data.shape), buffer[one.data.numel() :]
