@@ -104,7 +104,7 @@ class _RingAttention(torch.autograd.Function):
                 d_scores = weights * (d_weights - delta[:, :, queries]) * q.shape[-1] ** -0.5
                 dq[:, :, queries] += d_scores @ _repeat_kv(k_half, q)
                 d_heads = torch.stack([d_scores.mT @ q_half, weights.mT @ d_half])  # (2, B, N, T/2p, H)
-                d_kv[:, :, :, keys] += d_heads.unflatten(2, (k.shape[1], -1)).sum(3)
+                d_kv[:, :, :, keys] += d_heads.reshape(2, len(k), k.shape[1], -1, *d_half.shape[2:]).sum(3)
             return d_kv
 
         # Gradients of a rank's keys start at its right neighbour and follow the keys, so the last shift returns them.
