@@ -41,9 +41,9 @@ def answer(tensor: torch.Tensor, dtype: np.dtype | type) -> np.ndarray:
 
 
 def _evaluate(code: str, operands: dict[str, torch.Tensor], arrays: Arrays) -> torch.Tensor:
-    names = {name: torch.from_numpy(arrays[name]) for name in ("rows", "targets") if name in arrays}
-    names |= {"torch": torch, "cross_entropy": torch.nn.functional.cross_entropy}
-    result: torch.Tensor = eval(code, {**names, **operands})
+    names: dict[str, Any] = {"torch": torch, "cross_entropy": torch.nn.functional.cross_entropy}
+    names |= {name: torch.from_numpy(arrays[name]) for name in ("rows", "targets") if name in arrays}
+    result: torch.Tensor = eval(code, names | operands)
     return result
 
 
@@ -155,8 +155,8 @@ def draw_sum(rng: Rng, case: Case) -> Arrays:
     """Draw a sum over an axis, over several or over all, or a reshape."""
     p = case.params
     shape: Shape = p.get("shape") or tuple(max(size, 1) for size in draw_shape(rng, p["axes"], 4))
-    axes = rng.permutation(len(shape))[: rng.integers(1, len(shape) + 1)] if shape else []
-    axes = tuple(int(i) - len(shape) * int(rng.integers(0, 2)) for i in axes)
+    chosen = rng.permutation(len(shape))[: rng.integers(1, len(shape) + 1)] if shape else ()
+    axes = tuple(int(i) - len(shape) * int(rng.integers(0, 2)) for i in chosen)
     some = [None, *([axes, axes, axes[0], axes[0]] if shape else [])]
     sums = [f"a.sum(axis={some[rng.integers(len(some))]}, keepdims={bool(rng.integers(0, 2))})"]
     shapes = [(-1,), (*shape[::-1],) or (1,), (*shape[-1:], -1), (1, *shape)]
