@@ -72,11 +72,9 @@ def _on_right_functions(own: Any) -> Any:
     return copy
 
 
-def _create(kind: Any, *args: Any, **options: Any) -> Any:
-    """Create an object of a learner's class, whose `__init__` calls right functions of earlier tasks."""
-    one = kind.__new__(kind)
-    _on_right_functions(kind.__init__)(one, *args, **options)
-    return one
+def _on_right_class(kind: Any) -> Any:
+    """Return a learner's class, whose `__init__` calls right functions of earlier tasks."""
+    return type(kind.__name__, (kind,), {"__init__": _on_right_functions(kind.__init__)})
 
 
 # --- parameters and gradients -----------------------------------------------------------------------------------------
@@ -170,7 +168,8 @@ def backward_and_average(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     for weight, x, used in zip(weights, named(arrays, "x"), arrays["used"].tolist(), strict=True):
         if used:
             loss = loss + (weight * weight * artifact.Tensor(x)).sum()
-    _on_right_functions(artifact.backward_and_average)(loss, int(arrays["tokens"]), weights, rank)
+    backward_and_average = _on_right_functions(artifact.backward_and_average)
+    backward_and_average(loss, int(arrays["tokens"]), weights, rank)
     return gradients("", weights)
 
 
@@ -229,7 +228,8 @@ def _chain(weights: list[torch.Tensor], arrays: Arrays, step: int, reveal: Revea
 def ddp(artifact: Any, rank: Rank, reveal: Reveal, arrays: Arrays) -> Arrays:
     """Step after step of `DDP` on a chain of layers: all gradients."""
     weights = leaves(arrays)
-    ddp = _create(artifact.DDP, weights, rank, int(arrays["bucket_bytes"]))
+    DDP = _on_right_class(artifact.DDP)
+    ddp = DDP(weights, rank, int(arrays["bucket_bytes"]))
     answers: Arrays = {}
     for step in range(len(arrays["x0"])):
         for weight in weights:
@@ -244,7 +244,9 @@ def ddp(artifact: Any, rank: Rank, reveal: Reveal, arrays: Arrays) -> Arrays:
 def accumulate_gradients(artifact: Any, rank: Rank, reveal: Reveal, arrays: Arrays) -> Arrays:
     """Call `accumulate_gradients` on a `DDP`, step after step: all gradients."""
     weights = leaves(arrays)
-    ddp = _create(artifact.DDP, weights, rank, int(arrays["bucket_bytes"]))
+    DDP = _on_right_class(artifact.DDP)
+    ddp = DDP(weights, rank, int(arrays["bucket_bytes"]))
+    accumulate_gradients = _on_right_functions(artifact.accumulate_gradients)
     counts = arrays["tokens"] // arrays["tokens a row"]
     memory = torch.empty(int(counts.max(initial=0)), len(weights[0]), dtype=weights[0].dtype)
     rows = iter(torch.split(torch.from_numpy(arrays["rows"]), counts.ravel().tolist()))
@@ -261,7 +263,7 @@ def accumulate_gradients(artifact: Any, rank: Rank, reveal: Reveal, arrays: Arra
         for weight in weights:
             weight.grad = None
         tokens, functions = list(given), list(losses)
-        _on_right_functions(artifact.accumulate_gradients)(ddp, functions, tokens, rank)
+        accumulate_gradients(ddp, functions, tokens, rank)
         hold("tokens", tokens, given)
         hold("losses", len(functions), len(losses))
         answers |= gradients(f" of step {step}", weights) | {
@@ -332,7 +334,8 @@ class Momentum:
         self.params, self.lr, self.momenta = list(params), lr, name_momenta(momenta)
         self.state: defaultdict[torch.Tensor, dict[str, torch.Tensor]] = defaultdict(dict)  # as torch's
         if (held := sum(one.untyped_storage().nbytes() // one.element_size() for one in self.params)) > most:
-            raise InputError("the optimizer holds more than this rank's shard", got=f"{held} elements", expected=most)
+            what, got = "the optimizer holds more than this rank's shard", f"{held} elements"
+            raise InputError(what, got=got, expected=f"at most {most}")
         if not all(one.is_leaf for one in self.params):
             raise InputError("the optimizer got a tensor that is no leaf of the graph", help="detach() the parameters")
         for one in self.params if eager else ():
@@ -366,7 +369,8 @@ def make_optimizer(artifact: Any, rank: Rank, arrays: Arrays, weights: list[torc
     """Create the learner's `ShardedOptimizer` of a momentum that has room for this rank's shard."""
     most = -(-sum(weight.numel() for weight in weights) // rank.size)
     given = {name: arrays[name].item() for name in ("lr", "eager", "momenta") if name in arrays}
-    return _create(artifact.ShardedOptimizer, weights, Momentum, rank, most=most, **given)
+    ShardedOptimizer = _on_right_class(artifact.ShardedOptimizer)
+    return ShardedOptimizer(weights, Momentum, rank, most=most, **given)
 
 
 def sharded_optimizer(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
@@ -537,7 +541,7 @@ def _require_own_memory(given: Sequence[dict[str, torch.Tensor]], new: Sequence[
             _require_tensor(name, one)
             if (held := one.untyped_storage().nbytes()) > one.nbytes:
                 what = f"{name} is a view: torch.save would write all the memory that it is a view of"
-                raise InputError(what, got=f"{held} bytes", expected=one.nbytes, help="clone() it")
+                raise InputError(what, got=f"{held} bytes", expected=f"{one.nbytes} bytes", help="clone() it")
             if held and (owner := owners.setdefault(one.untyped_storage().data_ptr(), name)) != name:
                 raise InputError(f"{name} shares memory with {owner}", help="clone() it")
 
@@ -598,7 +602,7 @@ def _describe(part: Any, most: int, where: str) -> Arrays:
         _require_tensor(f"save_state's {name!r}", one)
         if name != "random" and one.numel() > most:
             what = f"save_state's {name!r} is more than this rank's shard"
-            raise InputError(what, got=f"{one.numel()} elements", expected=most)
+            raise InputError(what, got=f"{one.numel()} elements", expected=f"at most {most}")
     axes = {f"axes of {name!r}": np.array(one.ndim) for name, one in part.items()}
     return axes | {
         f"{where}saved {name}": array(f"save_state's {name!r}", part[name]) for name in DTYPES if name in part

@@ -26,6 +26,12 @@ SPLIT = "from mlsys_checks.sandboxed.ranks import split_ranks\n\n\n"
 WEIGHTS = "from mlsys_checks.sandboxed.data_parallel import leaves\n" + SPLIT
 """How code begins that runs a case on its ranks, and makes a rank's weights by `leaves`."""
 MOMENTUM = WEIGHTS.replace("leaves", "Momentum, leaves")
+CALLS = (
+    "from types import SimpleNamespace\n\nfrom mlsys_checks.sandboxed import data_parallel as calls\n"
+    "from mlsys_checks.sandboxed.ranks import split_ranks\n\n"
+    "mine = SimpleNamespace(**globals())  # your functions and classes, which the check's own program calls\n"
+)
+"""How code begins that runs the program of a check, where this is long."""
 RUN = "\n\nrun(program, split_ranks(given))"
 
 ODD_SHAPES = {"shapes": [(2, 3), (0,), ()], "transposed": 1}
@@ -91,10 +97,10 @@ CHECKS = (
             Case("six tokens and two", {"tokens": [6, 2], "shapes": [(2, 2), (3,), (1,)]}),
             Case(
                 "parameters that no rank uses, two of a shape",
-                {"tokens": [3, 1], "shapes": [(2,), (2,), (3,)], "lacks": [(0, 0), (1, 0), (0, 1), (1, 1)]},
+                {"tokens": [3, 1], "shapes": [(2,), (2,), (3,)], "not_used": [(0, 0), (1, 0), (0, 1), (1, 1)]},
             ),
-            Case("a rank uses no parameter", {"tokens": [2, 3], "shapes": [(2,), (1,)], "lacks": [(1, 0), (1, 1)]}),
-            Case("a transposed matrix, no elements, no axes", {"tokens": [1, 3], **ODD_SHAPES, "lacks": [(0, 1)]}),
+            Case("a rank uses no parameter", {"tokens": [2, 3], "shapes": [(2,), (1,)], "not_used": [(1, 0), (1, 1)]}),
+            Case("a transposed matrix, no elements, no axes", {"tokens": [1, 3], **ODD_SHAPES, "not_used": [(0, 1)]}),
             *draw_cases(
                 {"p": Range(1, 4), "count": Range(2, 4), "float32": Range(0, 1), "unused": Range(0, 4)},
                 public=3,
@@ -153,7 +159,11 @@ CHECKS = (
             Case("buckets of two layers", {"p": 2, "shapes": [(2,), (1,), (3,), (2,), (1,)], "bucket_bytes": 40}),
             Case(
                 "a rank uses none of a bucket",
-                {"p": 3, "shapes": [(2,), (2,), (1,)], "bucket_bytes": 16, "lacks": [(0, 2), (2, 1)]},
+                {"p": 3, "shapes": [(2,), (2,), (1,)], "bucket_bytes": 16, "not_used": [(0, 2), (2, 1)]},
+            ),
+            Case(
+                "one rank's last layer is the other's first",
+                {"p": 2, "shapes": [(2,), (3,), (2,), (1,), (2,)], "bucket_bytes": 8, "reversed": True},
             ),
             Case(
                 "layers that no rank uses, other ones in each step",
@@ -162,7 +172,7 @@ CHECKS = (
                     "steps": 4,
                     "shapes": [(2,), (2,), (1,), (3,)],
                     "bucket_bytes": 40,
-                    "lacks": [(0, 0, 0), (1, 0, 0), (1, 2, 1), (1, 1, 2), (1, 0, 2)],
+                    "not_used": [(0, 0, 0), (1, 0, 0), (1, 2, 1), (1, 1, 2), (1, 0, 2)],
                 },
             ),
             Case(
@@ -255,23 +265,9 @@ CHECKS = (
         "each loss by its weight before backward(), and finish. If torch says that something was modified in place, a "
         "loss was computed before the backward pass of the one before.",
         uses=("DDP", "accumulate_gradients"),
-        snippet=WEIGHTS + "def program(rank, arrays):\n"
-        "    weights = leaves(arrays)\n"
-        '    counts = (arrays["tokens"] // arrays["tokens a row"]).ravel().tolist()\n'
-        '    batches = torch.split(torch.from_numpy(arrays["rows"]), counts)\n'
-        '    signs = torch.from_numpy(arrays["deferred"]).split(len(weights) + 1)\n\n'
-        "    def mean_loss(rows, used, turns):\n"
-        "        parts = [rows @ weight for weight, uses in zip(weights, used) if uses]\n"
-        "        for part, sign in zip(parts, next(turns)[:-1][used]):  # the check multiplies gradients by these\n"
-        "            part.register_hook(lambda gradient, sign=sign: gradient * sign)\n"
-        "        loss = sum(parts).square().mean()\n"
-        '        return loss - loss.detach() + float(arrays["value"]) if "value" in arrays else loss\n\n'
-        "    turns = [iter(signs[i:]) for i in range(len(signs))]\n"
-        '    losses = [lambda one=one: mean_loss(*one) for one in zip(batches, arrays["uses"], turns)]\n'
-        '    losses = losses[:1] * len(losses) if arrays["alike"] else losses\n'
-        '    ddp = DDP(weights, rank, int(arrays["bucket_bytes"]))\n'
-        '    accumulate_gradients(ddp, losses, arrays["tokens"][0].tolist(), rank)\n'
-        "    return [weight.grad for weight in weights]\n" + RUN,
+        snippet=CALLS
+        + "program = lambda rank, given: calls.accumulate_gradients(mine, rank, given['deferred'].item, given)\n"
+        "run(program, split_ranks(given))",
     ),
     check_ranks(
         name="sharded_optimizer",
@@ -282,9 +278,9 @@ CHECKS = (
             Case("more ranks than elements", {"p": 4, "shapes": [(2,), (1,)]}),
             Case(
                 "in each step another gradient is None",
-                {"p": 2, "shapes": [(3,), (2,)], "lacks": [(1, 0, 1), (0, 1, 2)]},
+                {"p": 2, "shapes": [(3,), (2,)], "not_used": [(1, 0, 1), (0, 1, 2)]},
             ),
-            Case("a transposed matrix, no elements, no axes", {"p": 2, **ODD_SHAPES, "lacks": [(0, 0)]}),
+            Case("a transposed matrix, no elements, no axes", {"p": 2, **ODD_SHAPES, "not_used": [(0, 0)]}),
             *draw_cases(
                 {"p": Range(1, 4), "count": Range(2, 4), "float32": Range(0, 1), "unused": Range(0, 3)},
                 public=4,
@@ -388,16 +384,7 @@ CHECKS = (
         uses=("FSDPUnit",),
         time_limit_s=10.0,
         memory_bytes=BUDGET_BYTES,
-        snippet="from mlsys_checks.sandboxed.data_parallel import cut_layer\n" + SPLIT + "def program(rank, arrays):\n"
-        '    x, units = torch.from_numpy(arrays["x"][0]), []\n'
-        "    width = x.shape[-1]\n"
-        '    for name in (name for name in arrays if name[0] == "w"):\n'
-        "        both = torch.from_numpy(arrays[name]).clone().view(width + 1, -1)\n"
-        '        units.append(FSDPUnit(*cut_layer(both, int(arrays["form"]), len(units)), rank))\n'
-        "        width = both.shape[1]\n"
-        '    for unit in units * int(arrays["passes"]):\n'
-        '        x = (x + unit(x) if arrays["residual"] else unit(x)).tanh()\n'
-        "    return x.detach()\n" + RUN,
+        snippet=CALLS + "run(lambda rank, given: calls.fsdp_unit(mine, rank, given), split_ranks(given))",
     ),
     Check(
         name="step_cost",
@@ -442,23 +429,7 @@ CHECKS = (
         hint="Save a copy of each tensor, or later steps change it. To load: copy into the shard, put copies of the "
         "states under the new shard, set the random state, and gather the weights.",
         uses=("ShardedOptimizer", "save_state", "load_state"),
-        snippet=MOMENTUM + "def program(rank, arrays):\n"
-        '    torch.manual_seed(int(arrays["seed"]))\n'
-        "    weights = leaves(arrays)\n"
-        '    options = {"lr": float(arrays["lr"]), "most": 10**6, "eager": "eager" in arrays}\n'
-        "    optimizer = ShardedOptimizer(weights, Momentum, rank, **options)\n"
-        '    for step in range(int(arrays["stop"])):\n'
-        "        for weight in weights:\n"
-        "            noise = torch.randn(weight.shape, dtype=weight.dtype)\n"
-        '            grad = weight.detach() * arrays["data"][step] + noise\n'
-        "            weight.grad = grad if weight.requires_grad else None\n"
-        "        optimizer.reduce_gradients()\n"
-        "        optimizer.step()\n"
-        '    state = save_state(optimizer, int(arrays["position"]))\n'
-        "    lost = [torch.zeros_like(weight).requires_grad_() for weight in weights]\n"
-        "    again = ShardedOptimizer(lost, Momentum, rank, **options)\n"
-        "    load_state(again, state)\n"
-        "    return [weight.detach() for weight in lost]\n" + RUN,
+        snippet=CALLS + "run(lambda rank, given: calls.resume(mine, rank, given), split_ranks(given))",
     ),
     Check(
         name="reshard",

@@ -68,9 +68,9 @@ def forms_of(case: Case) -> Arrays:
 
 
 def draw_used(rng: np.random.Generator, case: Case, p: int, steps: int, count: int) -> np.ndarray:
-    """Draw which parameters each rank's loss uses in each step; `lacks` names some that are not used."""
-    used = rng.random((p, steps, count)) > case.params.get("unused", 0) / 10
-    for rank, i, *step in case.params.get("lacks", ()):
+    """Draw which parameters each rank's loss uses in each step; `not_used` names some that are not used."""
+    used: np.ndarray = rng.random((p, steps, count)) > case.params.get("unused", 0) / 10
+    for rank, i, *step in case.params.get("not_used", ()):
         used[(rank, *step, i) if step else (rank, slice(None), i)] = False
     return used
 
@@ -122,9 +122,9 @@ def expect_start(arrays: Arrays) -> Arrays:
     """Rank 0's parameters on all ranks, of both kinds."""
     parts = split_ranks(arrays)
     p, first = len(parts), weights_of(parts[0])
-    told = {f"{kind}w{i}": w for kind in ("", "torch's ") for i, w in enumerate(first)}
+    answers = {f"{kind}w{i}": w for kind in ("", "torch's ") for i, w in enumerate(first)}
     sent = 2 * (p - 1)  # of both kinds
-    return expect_ranks([told] * p, total_bytes=sent * count_bytes(first), total_messages=sent * len(first))
+    return expect_ranks([answers] * p, total_bytes=sent * count_bytes(first), total_messages=sent * len(first))
 
 
 def draw_counts(rng: np.random.Generator, case: Case) -> Arrays:
@@ -135,13 +135,13 @@ def draw_counts(rng: np.random.Generator, case: Case) -> Arrays:
 def expect_weights(arrays: Arrays) -> Arrays:
     """The weight of each micro-batch."""
     tokens = [part["tokens"] for part in split_ranks(arrays)]
-    p, told = len(tokens), list[Arrays]({} for _ in tokens)
+    p, answers = len(tokens), list[Arrays]({} for _ in tokens)
     for step in range(STEPS):
         total = sum(int(one[step].sum()) for one in tokens)
-        for one, counts in zip(told, (one[step] for one in tokens), strict=True):
+        for one, counts in zip(answers, (one[step] for one in tokens), strict=True):
             one[f"count of step {step}"] = np.array(len(counts))
             one |= {f"weights[{i}] of step {step}": np.array(p * count / total) for i, count in enumerate(counts)}
-    return expect_ranks(told, messages=2 * STEPS * (p - 1), largest_message=64)
+    return expect_ranks(answers, messages=2 * STEPS * (p - 1), largest_message=64)
 
 
 def draw_losses(rng: np.random.Generator, case: Case) -> Arrays:
@@ -165,13 +165,13 @@ def expect_gradients(arrays: Arrays) -> Arrays:
     parts = split_ranks(arrays)
     p, weights = len(parts), weights_of(parts[0])
     total = sum(int(part["tokens"]) for part in parts)
-    told = {}
+    answers = {}
     for i, w in enumerate(weights):
         xs = [int(part["tokens"]) * part[f"x{i}"] * part["used"][i] for part in parts]
-        told[f"w{i}.grad"] = (2 * w * np.sum(xs, axis=0) / total).astype(w.dtype)
+        answers[f"w{i}.grad"] = (2 * w * np.sum(xs, axis=0) / total).astype(w.dtype)
     size = count_bytes(weights)
     return expect_ranks(
-        [told] * p,
+        [answers] * p,
         messages=4 * (p - 1),
         total_bytes=2 * (p - 1) * size + p * (p - 1) * 64,
         largest_message=max(size, 64),
@@ -226,6 +226,7 @@ def draw_chain(rng: np.random.Generator, case: Case) -> Arrays:
     parts = []
     for rank in range(p):
         order = rng.permutation(len(shapes)) if rank and case.params.get("shuffled") else np.arange(len(shapes))
+        order = order[::-1] if rank % 2 and case.params.get("reversed") else order
         parts.append(
             draw_weights(rng, shapes, spread, dtype)  # other ones on each rank: rank 0's count
             | {f"x{i}": draw(rng, steps, *shape, spread=0.5 * (i not in zeros)) for i, shape in enumerate(shapes)}
@@ -241,7 +242,7 @@ def expect_chain(arrays: Arrays) -> Arrays:
     parts = split_ranks(arrays)
     p, weights = len(parts), weights_of(parts[0])
     buckets = fill_buckets([w.nbytes for w in weights], int(parts[0]["bucket_bytes"]))
-    told: Arrays = {}
+    answers: Arrays = {}
     steps = len(parts[0]["x0"])
     for step in range(steps):
         sums = [np.zeros_like(w) for w in weights]
@@ -252,11 +253,11 @@ def expect_chain(arrays: Arrays) -> Arrays:
             for i in part["order"][::-1].tolist():
                 sums[i] += xs[i] * np.prod(factors[:i] + factors[i + 1 :]) * sign
                 sign *= signs[i]
-        told |= {f"w{i}.grad of step {step}": total / p for i, total in enumerate(sums)}
+        answers |= {f"w{i}.grad of step {step}": total / p for i, total in enumerate(sums)}
         weights = [w - RATE * total / p for w, total in zip(weights, sums, strict=True)]
     size = count_bytes(weights)
     return expect_ranks(
-        [told] * p,
+        [answers] * p,
         total_bytes=(p - 1) * size * (1 + 2 * steps),
         total_messages=(p - 1) * (len(weights) + 2 * steps * p * len(buckets)),
         **expect_sending(
@@ -307,7 +308,7 @@ def expect_batches(arrays: Arrays) -> Arrays:
     parts = split_ranks(arrays)
     p, weights = len(parts), weights_of(parts[0])
     buckets = fill_buckets([w.nbytes for w in weights], int(parts[0]["bucket_bytes"]))
-    told: Arrays = {}
+    answers: Arrays = {}
     for step in range(STEPS):
         total = sum(int(part["tokens"][step].sum()) for part in parts)
         sums = [np.zeros_like(w) for w in weights]
@@ -319,12 +320,12 @@ def expect_batches(arrays: Arrays) -> Arrays:
                 outcome = rows @ sum(w * use for w, use in zip(weights, used, strict=True))
                 for i in np.flatnonzero(used):
                     sums[i] += 2 * a_row * rows.T @ outcome * sign[i]  # of the sum over tokens
-        told |= {f"w{i}.grad of step {step}": one / total for i, one in enumerate(sums)}
-        told |= {f"{calls.SYNC} after step {step}": np.array(True)}
+        answers |= {f"w{i}.grad of step {step}": one / total for i, one in enumerate(sums)}
+        answers |= {f"{calls.SYNC} after step {step}": np.array(True)}
         weights = [w - RATE * one / total for w, one in zip(weights, sums, strict=True)]
     size = count_bytes(weights)
     return expect_ranks(
-        [told] * p,
+        [answers] * p,
         total_bytes=(p - 1) * size * (1 + 2 * STEPS) + STEPS * p * (p - 1) * 64,
         total_messages=(p - 1) * (len(weights) + STEPS * 2 * p * (len(buckets) + 1)),
         **expect_sending(
@@ -389,17 +390,17 @@ def expect_steps(arrays: Arrays) -> Arrays:
     p, steps = len(parts), int(parts[0]["steps"])
     optimizer = Momentum(weights_of(parts[0]), float(parts[0]["lr"]))
     dtype = optimizer.weights[0].dtype
-    told = {f"at the start: w{i}": w for i, w in enumerate(optimizer.weights)}
+    answers = {f"at the start: w{i}": w for i, w in enumerate(optimizer.weights)}
     for step in range(steps):
         sums = [
             np.sum([part[f"g{i}"][step] * part["used"][step, i] for part in parts], axis=0)
             for i in range(len(optimizer.weights))
         ]
         moved = optimizer.step([total / p for total in sums])
-        told |= {f"step {step}: w{i}": w.astype(dtype) for i, w in enumerate(moved)}
+        answers |= {f"step {step}: w{i}": w.astype(dtype) for i, w in enumerate(moved)}
     count, padded = len(optimizer.weights), count_padded_bytes(optimizer.weights, p)
     return expect_ranks(
-        [told] * p,
+        [answers] * p,
         total_bytes=(p - 1) * (count_bytes(optimizer.weights) + 2 * steps * padded) * dtype.itemsize // 8,
         total_messages=(p - 1) * (count + 2 * p * steps),
     )
@@ -421,8 +422,8 @@ def expect_clipped(arrays: Arrays) -> Arrays:
     p, most = len(parts), float(parts[0]["max_norm"])
     norm = float(np.linalg.norm(np.concatenate([part["part"] for part in parts])))
     factor = most / norm if norm > most else 1.0
-    told = [{"norm": np.array(norm), "gradients": part["part"] * factor} for part in parts]
-    return expect_ranks(told, messages=2 * (p - 1), largest_message=64)
+    answers = [{"norm": np.array(norm), "gradients": part["part"] * factor} for part in parts]
+    return expect_ranks(answers, messages=2 * (p - 1), largest_message=64)
 
 
 def draw_layers(rng: np.random.Generator, case: Case) -> Arrays:
@@ -458,11 +459,11 @@ def expect_layers(arrays: Arrays) -> Arrays:
         width = both.shape[1]
     growth, steps = float(parts[0]["growth"]), len(parts[0]["x"])
     passes, backward, residual = (int(parts[0][name]) for name in ("passes", "backward", "residual"))
-    told: list[Arrays] = [{} for _ in range(p)]
+    answers: list[Arrays] = [{} for _ in range(p)]
     for step in range(steps):
         grown = [(w * growth, b * growth) for w, b in weights]
         sums = [(np.zeros_like(w), np.zeros_like(b)) for w, b in weights]
-        for part, one in zip(parts, told, strict=True):
+        for part, one in zip(parts, answers, strict=True):
             hs = [part["x"][step].reshape(-1, part["x"].shape[-1])]
             for w, b in weights * passes:
                 hs.append(np.tanh(hs[-1] @ w + b + (hs[-1] if residual else 0)))
@@ -476,7 +477,7 @@ def expect_layers(arrays: Arrays) -> Arrays:
                 one[f"step {step}: x.grad"] = g.reshape(part["x"][step].shape)
         weights = [(w - RATE * dw / p, b - RATE * db / p) for (w, b), (dw, db) in zip(grown, sums, strict=True)]
     form = int(parts[0]["form"])
-    for one in told:
+    for one in answers:
         for i, (w, b) in enumerate(weights):
             bias = b[0] if b.size == 1 else b
             forms = ((w, bias), (w.T, w[:0], bias), (np.vstack([w, b]),), (*b, w))
@@ -486,7 +487,7 @@ def expect_layers(arrays: Arrays) -> Arrays:
     # One forward, one and a reduce-scatter each time that it goes back, and one when all is over.
     gathers = (1 + 2 * backward) * steps * passes + 1
     return expect_ranks(
-        told,
+        answers,
         total_bytes=(p - 1) * (count_bytes(flat) + gathers * padded),
         total_messages=(p - 1) * (count + len(weights) * p * gathers),  # at the start one for each weight
     )
@@ -499,15 +500,15 @@ def draw_cost(rng: np.random.Generator, case: Case) -> Arrays:
 
 
 def expect_cost(arrays: Arrays) -> Arrays:
-    """Count who keeps each of a parameter's 16 bytes, and what a ring carries past each rank, chunk by chunk."""
+    """Count the bytes of a parameter that every rank keeps, and the chunks that each rank of a ring sends."""
     n, p = int(arrays["num_params"]), int(arrays["world_size"])
     chunk = n // p
-    told: Arrays = {}
+    answers: Arrays = {}
     for stage, whole_bytes in enumerate((16, 4, 2, 0)):  # bytes of a parameter that every rank has
-        told[f"stage {stage}: bytes kept"] = encode_text(whole_bytes * n + (16 - whole_bytes) * chunk)
+        answers[f"stage {stage}: bytes kept"] = encode_text(whole_bytes * n + (16 - whole_bytes) * chunk)
         rounds = [chunk] * (p - 1) * (3 if stage == 3 else 2)
-        told[f"stage {stage}: elements sent"] = encode_text(sum(rounds))
-    return told
+        answers[f"stage {stage}: elements sent"] = encode_text(sum(rounds))
+    return answers
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
@@ -550,11 +551,11 @@ def expect_run(arrays: Arrays) -> Arrays:
     noises = [torch.Generator().manual_seed(int(part["seed"])) for part in parts]
     stop = int(first["stop"])
     axes_of = AXES | dict.fromkeys(calls.name_momenta(momenta), 1)
-    told = {f"axes of {name!r}": np.array(axes) for name, axes in axes_of.items()}
+    answers = {f"axes of {name!r}": np.array(axes) for name, axes in axes_of.items()}
     for step in range(steps):
         if step == stop:
-            told |= {f"{again}position": first["position"] for again in AGAIN}
-            told |= {f"{again}loaded: w{i}": w for i, w in enumerate(optimizer.weights) for again in AGAIN}
+            answers |= {f"{again}position": first["position"] for again in AGAIN}
+            answers |= {f"{again}loaded: w{i}": w for i, w in enumerate(optimizer.weights) for again in AGAIN}
         sums = [np.zeros_like(w) for w in optimizer.weights]
         for part, noise in zip(parts, noises, strict=True):
             for i, w in enumerate(optimizer.weights):
@@ -562,16 +563,16 @@ def expect_run(arrays: Arrays) -> Arrays:
                 sums[i] = sums[i] + (w * part["data"][step] + drawn) * (i != part.get("frozen"))
         names = [f"step {step}"] if step < stop else [f"{again}later step {step - stop}" for again in AGAIN]
         moved = optimizer.step([total / p for total in sums])
-        told |= {f"{name}: w{i}": w for i, w in enumerate(moved) for name in names}
+        answers |= {f"{name}: w{i}": w for i, w in enumerate(moved) for name in names}
     count, size = len(optimizer.weights), count_bytes(optimizer.weights)
     padded = count_padded_bytes(optimizer.weights, p)
-    gathers = 3 + 2 * (2 * steps - stop + 1)  # three loadings, and one step besides those that are told
-    told |= _expect_states(first, stop, "") if stop or "eager" in first else {}
-    told |= _expect_states(first, steps, AGAIN[1])
-    told[f"{calls.DOUBLED}position"] = first["position"] + 1
-    told |= {f"{calls.DOUBLED}loaded: w{i}": 2 * w for i, w in enumerate(optimizer.weights)}
+    gathers = 3 + 2 * (2 * steps - stop + 1)  # three loads, and one step without an answer
+    answers |= _expect_states(first, stop, "") if stop or "eager" in first else {}
+    answers |= _expect_states(first, steps, AGAIN[1])
+    answers[f"{calls.DOUBLED}position"] = first["position"] + 1
+    answers |= {f"{calls.DOUBLED}loaded: w{i}": 2 * w for i, w in enumerate(optimizer.weights)}
     return expect_ranks(
-        [told] * p,
+        [answers] * p,
         total_bytes=(p - 1) * (4 * size + gathers * padded),
         total_messages=(p - 1) * (4 * count + p * gathers),
     )
@@ -613,10 +614,10 @@ def expect_states(arrays: Arrays) -> Arrays:
     """Slices of the concatenated entries."""
     size, names = int(arrays["size"]), [name[: -len(" of 0")] for name in arrays if name.endswith(" of 0")]
     old = sum(name.startswith("weights of ") for name in arrays)
-    told: Arrays = {"count": np.array(size)}
+    answers: Arrays = {"count": np.array(size)}
     for name in names:
         given = [arrays[f"{name} of {rank}"] for rank in range(old)]
         if given[0].ndim and name != "random":
             given = np.array_split(np.concatenate(given), size)
-        told |= {f"{name} of {rank}": given[rank % len(given)] for rank in range(size)}
-    return told
+        answers |= {f"{name} of {rank}": given[rank % len(given)] for rank in range(size)}
+    return answers

@@ -1,4 +1,4 @@
-"""When the messages of a bucket left during a backward pass, read from the log of each rank.
+"""When each bucket was sent during a backward pass, read from the log of each rank.
 
 A backward pass multiplies gradients by signs that are held back from the rank. The log says how many posts the rank had
 made when it first asked for each: posts between two signs were made after the gradients that the first one leads to
@@ -20,7 +20,7 @@ from mlsys_checks.trusted.ledger import read_ledger
 from mlsys_lab.comm.ledger import Post
 
 Sending = list[tuple[int, int, int]]
-"""Buckets that leave in a backward pass: number, and the signs that are asked for before and after."""
+"""Buckets that are sent in a backward pass: index, and the signs that are revealed before and after."""
 
 
 def find_sending(

@@ -8,9 +8,9 @@ def borders(n, p):
 
 
 def loss_weights(tokens, rank):
-    """Everybody's list of counts goes round, whatever its length."""
-    everybody = collectives.all_gather(rank, torch.tensor(list(tokens), dtype=torch.int64))
-    total = torch.cat(everybody).sum()
+    """All ranks' lists of counts are gathered, whatever their lengths."""
+    counts_of_all = collectives.all_gather(rank, torch.tensor(list(tokens), dtype=torch.int64))
+    total = torch.cat(counts_of_all).sum()
     return [float(torch.tensor(count, dtype=torch.float64) * rank.size / total) for count in tokens]
 
 
@@ -102,7 +102,7 @@ class ShardedOptimizer:
 
 
 class FSDPFunction(torch.autograd.Function):
-    """Forward without a record; backward by torch's own, on leaves that are gathered anew."""
+    """Forward without a record; backward by torch's own, on leaves that are gathered again."""
 
     @staticmethod
     def forward(ctx, x, shard, layer):

@@ -20,7 +20,7 @@ def broadcast_tensors(parameters, rank):
 
 
 def loss_weights(tokens, rank):
-    """Everybody tells everybody, in integers; the weights are a tensor."""
+    """All ranks exchange their counts, as integers; the weights are a tensor."""
     total = sum(int(one) for one in exchange_all(rank, [torch.tensor(sum(tokens))] * rank.size))
     return torch.tensor(tokens, dtype=torch.float64) * rank.size / total
 

@@ -14,7 +14,7 @@ def padded_mean(rank, flat):
 
 
 class DDP:
-    """Flat gradients that are filled in the hook; an unused parameter leaves its zeros there."""
+    """Flat gradients that are filled in the hook; an unused parameter contributes zeros."""
 
     def __init__(self, parameters, rank, bucket_bytes=25 << 20):
         broadcast_tensors(parameters, rank)
@@ -31,8 +31,8 @@ class DDP:
             waiting.discard(id(parameter))
         self.drain(lambda: not self.waiting[self.next])
 
-    def drain(self, may_leave):
-        while self.next < len(self.buckets) and may_leave():
+    def drain(self, is_ready):
+        while self.next < len(self.buckets) and is_ready():
             bucket = self.buckets[self.next]
             for one in bucket:
                 if one.grad is None:
