@@ -66,9 +66,9 @@ Tensor = engine.Tensor
 # %% [markdown]
 # ## Ranks and collectives
 #
-# As in lab 07, a program is a function that all ranks run at the same time. Its first argument, here called `group`,
-# connects a rank with all others: `group.rank` is this rank's number, `group.size` the number of ranks, $p$ in
-# formulas. All communication goes through lab 07's collectives (yours, if they are accepted):
+# As in lab 07, a program is a function that all ranks run at the same time. `run` passes it an object, here called
+# `group`, that connects a rank with all others: `group.rank` is this rank's number, `group.size` the number of ranks
+# ($p$ in formulas). All communication goes through lab 07's collectives (yours, if they are accepted):
 #
 # | call | returns |
 # |---|---|
@@ -102,11 +102,12 @@ Tensor = engine.Tensor
 # | | returns | does |
 # |---|---|---|
 # | `broadcast_tensors(tensors, group)` | – | overwrites each tensor's `data` with rank 0's |
-# | `loss_weights(tokens, group)` | list of floats | a weight for each micro-batch, of `tokens[i]` tokens |
+# | `loss_weights(tokens, group)` | list of floats | a weight for each micro-batch of this rank |
 # | `backward_and_average(loss, tokens, parameters, group)` | – | runs the backward pass and averages the gradients |
 #
 # `tensors` and `parameters` are `Tensor`s of lab 01: values in `data`, the gradient in `grad` (both torch tensors;
-# `grad` is `None` before). `loss` is this rank's mean loss over its `tokens` tokens (1 or more).
+# `grad` is `None` before). For `loss_weights`, `tokens` lists the numbers of tokens of this rank's micro-batches; for
+# `backward_and_average`, it is the number of tokens (1 or more) of which `loss` is the mean.
 #
 # **Example**
 #
