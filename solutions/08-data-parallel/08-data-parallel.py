@@ -1,54 +1,46 @@
 # %% [markdown]
 # # Lab 08 · Data-parallel training: from DDP to FSDP
 #
-# Give each of eight GPUs an eighth of the batch, average the gradients, and training is eight times as fast. That is
-# the idea, and its first version takes ten lines. It is also wrong as soon as sequences differ in length, it lets the
-# network sleep while the GPUs compute, it keeps the same optimiser states eight times over, and it cannot hold a model
-# that is larger than one GPU. Here you write the ten lines, and then take away these faults, one after the other.
+# Llama 3 8B has 8 billion parameters. In mixed precision with Adam each takes 16 bytes (2 weight, 2 gradient, 12
+# optimizer states): 128 GB, and an H100 has 80 GB. With plain data parallelism each GPU keeps all of it; with FSDP on
+# eight GPUs, each keeps 16 GB. You build both, and the steps in between, on the collectives of lab 07.
+#
+# ```text
+#              rank 0                rank 1                     sent per step
+#  DDP         W W  G G  S S         W W  G G  S S              all-reduce of G, in buckets, during backward
+#  ZeRO-1      W W  G G  S .         W W  G G  . S              reduce-scatter of G, all-gather of W
+#  ZeRO-3      W .  G .  S .         . W  . G  . S              all-gather of W twice, reduce-scatter of G
+#
+#  W weights   G gradients   S optimizer states   . is on the other rank
+# ```
 #
 # **You will build**
 #
-# 1. a step of data parallelism on your own engine, exact for any number of tokens on each rank;
-# 2. buckets of gradients that leave while the backward pass goes on, by hooks: DDP;
-# 3. accumulation over micro-batches that sends once;
-# 4. an optimiser whose states are divided over the ranks: ZeRO 1, with clipping by the global norm;
-# 5. layers whose weights are whole only while they compute: ZeRO 3, as in FSDP;
-# 6. checkpoints that resume exactly, and on another number of ranks.
+# 1. a data-parallel step on lab 01's `Tensor`, exact for any number of tokens on each rank (`35 min`);
+# 2. DDP: gradient buckets that are averaged while the backward pass goes on (`50 min`);
+# 3. gradient accumulation over micro-batches that communicates once (`25 min`);
+# 4. ZeRO-1: an optimizer whose states are sharded over the ranks, and gradient clipping (`50 min`);
+# 5. ZeRO-3, or FSDP: layers whose weights are complete only while they compute (`50 min`);
+# 6. checkpoints that resume exactly, also on another number of ranks (`30 min`).
 #
 # **At the end you can answer**
 #
 # - When is the mean of the ranks' gradients not the gradient of the mean loss?
-# - Which gradients can leave first, and why must all ranks agree on the order?
-# - What does each stage of ZeRO save, and what does it cost in bytes sent?
-# - What must a checkpoint hold so that nobody can tell that training was interrupted?
+# - Which gradients can be sent first, and why must all ranks agree on the order?
+# - What does each ZeRO stage save in memory, and what does it cost in communication?
+# - What must a checkpoint hold for training to continue as if it had never stopped?
 #
-# **Time:** about 240 minutes (each task says its share). **Points:** 100. **You need:** collectives (lab 07),
-# gradients (lab 01), and torch's `backward()`, which computes them from Task 2 on. Chapter 10, *Data parallelism*,
-# gives the background.
+# **Time:** about 240 minutes. **Points:** 100. **You need:** [lab 07](07-collectives.ipynb) (ranks and collectives),
+# [lab 01](01-autograd.ipynb) (gradients), and torch's `backward()` from Task 2 on. Background: chapter 10, *Data
+# parallelism*.
 #
-# **Readings it leans on:** *The Ultra-Scale Playbook: Training LLMs on GPU Clusters* (`ultrascale-playbook`).
+# **Readings:** *The Ultra-Scale Playbook: Training LLMs on GPU Clusters* (`ultrascale-playbook`).
 #
-# **How it works.** Put your code in place of each line that raises `NotImplementedError`, run the cell, then run the
-# `check` cell below it. Cells that begin with `#| export` make up the module that is graded. Grading runs the same
-# checks with other numbers and a few more cases, each rank in a process of its own; whoever carries the messages counts
-# them. Results must be those of one process, to rounding in float64, so whether you divide before or after you add up
-# is all the same; where numbers come back, NumPy's or tensors of one element will do. Marked are also the bytes and
-# messages, and what a rank keeps in memory.
-#
-# **Ranks** are those of lab 07: a program is a function `(rank, x)` that all ranks run at once; `rank.rank` is this
-# one's number, `rank.size` how many there are. All your talking goes through lab 07's collectives: yours, if you have
-# handed it in.
-#
-# | call | gives |
-# |---|---|
-# | `collectives.broadcast(rank, x)` | rank 0's x |
-# | `collectives.all_reduce(rank, x)` | the sum of all ranks' x, in the shape of x |
-# | `collectives.reduce_scatter(rank, x)` | this rank's chunk, flat, of that sum |
-# | `collectives.all_gather(rank, x)` | a list of all ranks' x, whose lengths may differ |
-# | `collectives.split_chunks(x, parts)` | flat pieces of x whose lengths differ by at most one, the longer ones first |
-#
-# None of them changes x. They work on any tensor, also an empty one, and *every rank must make the same calls in the
-# same order*. **Letters:** p ranks, n parameters in all.
+# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example to see
+# whether it does what the text says, then run the `check` below. Cells that start with `#| export` are what is
+# graded. Names are those of the course's package, `mlsys_lab.parallel`, whose classes take a module where yours take
+# a list of parameters. Functions are judged with correct versions of earlier functions, so a mistake costs points once.
+# Two tasks run on your own classes: fix `DDP` before Task 3, and `ShardedOptimizer` before Task 6.
 
 # %%
 from mlsys_lab.checks import lab
@@ -58,7 +50,8 @@ check = lab("data-parallel")
 
 # %%
 #| export
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -71,81 +64,113 @@ engine = stack.load("autograd")
 Tensor = engine.Tensor
 
 # %% [markdown]
+# ## Ranks and collectives
+#
+# As in lab 07, a program is a function that all ranks run at the same time. `run` passes it an object, here called
+# `group`, that connects a rank with all others: `group.rank` is this rank's number, `group.size` the number of ranks
+# ($p$ in formulas). All communication goes through lab 07's collectives (yours, if they are accepted):
+#
+# | call | returns |
+# |---|---|
+# | `collectives.broadcast(group, x)` | rank 0's x |
+# | `collectives.all_reduce(group, x)` | the sum of all ranks' x, in the shape of x |
+# | `collectives.reduce_scatter(group, x)` | this rank's chunk, flat, of that sum |
+# | `collectives.all_gather(group, x)` | a list of all ranks' x, whose lengths may differ |
+# | `collectives.split_chunks(x, parts)` | flat chunks of x whose lengths differ by at most one, longer ones first |
+#
+# None of them changes x, and x may be empty. **Every rank must make the same calls in the same order.**
+#
+# Results are compared with those of a single process, to rounding. The judge also counts bytes and messages; sending
+# less than the stated cost is fine. In this lab all parameters of a model have one dtype and no two share memory, but
+# a parameter may be of any shape, with no axes or no elements, and need not be contiguous (a transposed matrix).
+#
 # ## Task 1 · The same step on every rank
 #
 # *About 35 minutes.*
 #
-# This task runs on lab 01's `Tensor`: yours, if you have handed it in. A parameter has its numbers in `data` and its
-# gradient in `grad`, both torch tensors, and `grad` may be `None`. (Parameters of torch look alike, so 1a will do for
-# them, too.) In this lab all parameters have one dtype, in which their numbers and gradients are sent, too. Each has
-# memory of its own (none are tied) and any shape, also no axes (a scale) or no elements, and may lie in memory
-# otherwise than row by row, as a transposed matrix does. There is at least one.
+# **Goal.** Ranks that start with the same weights and apply the same gradients stay identical. So you broadcast rank
+# 0's weights once, and make every rank's gradient that of the mean loss over the tokens of *all* ranks.
 #
-# **1a.** Ranks that make the same steps stay alike only if they *start* alike. `copy_from_first(rank, parameters)`
-# gives every rank the numbers of rank 0, of frozen parameters too.
+# A rank's loss is a mean over its own tokens. With 3 tokens on rank 0 and 1 on rank 1, the mean of the two gradients
+# counts the token of rank 1 three times as much as one of rank 0. What training wants is the gradient of the mean
+# over all tokens, $\frac1T \sum_r t_r g_r$, where rank $r$ has $t_r$ tokens, $T = \sum_r t_r$, and $g_r$ is the
+# gradient of its mean loss. The last step of data parallelism always divides a sum over ranks by $p$. Derive the
+# factor by which a rank must multiply its loss *before* `backward()` so that this division gives the wanted gradient.
 #
-# **1b.** A rank's loss is a mean over its own tokens. With 6 tokens on rank 0 and 2 on rank 1, the mean of the two
-# ranks' gradients counts a token of rank 1 three times as much as one of rank 0. What you want is the gradient of the
-# mean over **all** tokens: $\frac1T \sum_r t_r g_r$, with $T = \sum_r t_r$ and $g_r$ the gradient of rank r's mean.
-# What comes later divides by p, always. So each rank multiplies its loss by a **weight** before it goes back.
+# **Interface**
 #
-# **Predict first.** Which weights are these, for 6 and 2 tokens?
-
-# %%
-weight_0 = None  # your number
-weight_1 = None  # your number
-
-if None in (weight_0, weight_1):
-    print("Write both numbers first, then go on.")
-else:
-    print("right" if (weight_0, weight_1) == (1.5, 0.5) else "no: weighted so, the mean of 2 ranks must be the sum / 8")
-
-# %% [markdown]
-# `loss_weights(rank, tokens)` does it for several **micro-batches** on each rank: `tokens` is a list of how many tokens
-# each of this rank's has, and what comes back is a weight for each of them, a `float`. The gradients of a rank's
-# micro-batches will be *added*, those of the ranks averaged. A micro-batch may have no tokens at all (weight 0) or
-# billions, a rank no micro-batch; somebody has a token. Counts are other ones in each step, on other ranks too.
+# | | returns | does |
+# |---|---|---|
+# | `broadcast_tensors(tensors, group)` | – | overwrites each tensor's `data` with rank 0's |
+# | `loss_weights(tokens, group)` | list of floats | a weight for each micro-batch of this rank |
+# | `backward_and_average(loss, tokens, parameters, group)` | – | runs the backward pass and averages the gradients |
 #
-# **1c.** `backward_together(rank, parameters, loss, tokens)`: go back from this rank's mean loss over so many tokens
-# (one at least), so that in the end `grad` of every parameter is the gradient of the mean over all ranks' tokens.
-# All parameters want gradients. `loss` is a `Tensor`, and `loss.backward()`, which works also where it uses none of
-# them, adds to each `grad`, which are `None` before. Lay all gradients end to end, so that **one** all-reduce carries
-# them. A parameter without a gradient on this rank counts as zeros here, and gets the mean too: zeros, if no rank has
-# one. You may write into a `grad` or put another there, a view of a buffer of yours, say, but no two may overlap.
+# `tensors` and `parameters` are `Tensor`s of lab 01: values in `data`, the gradient in `grad` (both torch tensors;
+# `grad` is `None` before). For `loss_weights`, `tokens` lists the numbers of tokens of this rank's micro-batches; for
+# `backward_and_average`, it is the number of tokens (1 or more) of which `loss` is the mean.
 #
-# **Size:** about 2, 3 and 8 lines. **Cost:** 1a: each parameter once to each rank; 1b: one all-reduce of one number;
-# 1c: that, and one all-reduce of n numbers.
+# **Example**
+#
+# ```python
+# from mlsys_lab.comm import run
+# weights = [[torch.tensor([1.0, 2.0])], [torch.zeros(2)]]  # on rank 0, on rank 1
+# _ = run(lambda group, tensors: broadcast_tensors(tensors, group), weights)
+# weights[1][0].tolist()  # → [1.0, 2.0]
+# list(run(lambda group, tokens: loss_weights(tokens, group), [[2, 1], [1]]).results)  # → [[1.0, 0.5], [0.5]]
+# ```
+#
+# **Requirements**
+#
+# - `broadcast_tensors` also takes torch tensors, and overwrites frozen ones (`requires_grad=False`) too.
+# - `loss_weights`: the gradients of a rank's micro-batches will be *added*, those of the ranks averaged. One
+#   all-reduce of one number. A micro-batch without tokens gets weight 0, and a rank may have no micro-batch.
+# - `backward_and_average` leaves in every `grad` the gradient of the mean loss over all ranks' tokens. It
+#   concatenates all gradients, so that **one** all-reduce carries them.
+# - A parameter that a rank's loss does not use has `grad` `None` there. It counts as zeros, and gets the mean too.
+#
+# **Size:** about 2, 3 and 8 lines.
+#
+# <details><summary>Details</summary>
+#
+# - `tokens` counts billions exactly: use integers.
+# - A parameter that no rank uses gets a gradient of zeros.
+# - You may write into `grad` or assign a new tensor, also a view of a flat buffer.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-1-step"}
 #| export
-def copy_from_first(rank: Rank, parameters: Sequence[Any]) -> None:
-    """Give the data of every parameter the numbers that rank 0 has there. About 2 lines."""
+def broadcast_tensors(tensors: Iterable[Any], group: Rank) -> None:
+    """Overwrite the data of each tensor with that of rank 0. About 2 lines."""
     ### BEGIN SOLUTION
-    for one in parameters:
-        one.data.copy_(collectives.broadcast(rank, one.data))
+    for tensor in tensors:
+        tensor.data.copy_(collectives.broadcast(group, tensor.data))
     ### END SOLUTION
 
 
-def loss_weights(rank: Rank, tokens: Sequence[int]) -> list[float]:
-    """Factors for this rank's mean losses over so many tokens each. About 3 lines."""
+def loss_weights(tokens: Sequence[int], group: Rank) -> list[float]:
+    """Weights of this rank's mean losses over so many tokens each. About 3 lines."""
     ### BEGIN SOLUTION
     own = torch.tensor([sum(tokens)], dtype=torch.int64)
-    total = int(collectives.all_reduce(rank, own))
-    return [count * rank.size / total for count in tokens]
+    total = int(collectives.all_reduce(group, own))
+    return [count * group.size / total for count in tokens]
     ### END SOLUTION
 
 
-def backward_together(rank: Rank, parameters: Sequence[Tensor], loss: Tensor, tokens: int) -> None:
-    """Leave in each grad that of the mean loss over all ranks' tokens; `loss` is this rank's mean. About 8 lines."""
+def backward_and_average(
+    loss: Tensor, tokens: int, parameters: Sequence[Tensor], group: Rank
+) -> None:
+    """Leave in each grad that of the mean loss over all ranks' tokens. About 8 lines."""
     ### BEGIN SOLUTION
-    (weight,) = loss_weights(rank, [tokens])
+    (weight,) = loss_weights([tokens], group)
     (loss * weight).backward()
-    grads = [torch.zeros_like(one.data) if one.grad is None else one.grad for one in parameters]
+    grads = [torch.zeros_like(p.data) if p.grad is None else p.grad for p in parameters]
     flat = torch.cat([grad.reshape(-1) for grad in grads])
-    mean = collectives.all_reduce(rank, flat) / rank.size
-    for one, part in zip(parameters, torch.split(mean, [grad.numel() for grad in grads]), strict=True):
-        one.grad = part.reshape(one.data.shape)
+    mean = collectives.all_reduce(group, flat) / group.size
+    chunks = torch.split(mean, [grad.numel() for grad in grads])
+    for parameter, chunk in zip(parameters, chunks, strict=True):
+        parameter.grad = chunk.reshape(parameter.data.shape)
     ### END SOLUTION
 
 
@@ -159,8 +184,12 @@ check("loss_weights")
 check("backward_together")
 
 # %% [markdown]
-# **See it.** A line through points, learned by one process and by two ranks that have 60 points and 4. Those 4 lie
-# off: whoever counts ranks instead of points learns another line.
+# **Predict, then measure.** A line is fitted to 64 points by one process, and by two ranks that have 60 points and 4.
+# By which weight does rank 0 multiply its mean loss? Write your number into the next cell before you run the one
+# after it.
+
+# %%
+guess = None  # weight of rank 0's loss, which is a mean over 60 points
 
 # %%
 import plotly.graph_objects as go
@@ -170,130 +199,184 @@ from mlsys_lab.widgets import show
 torch.manual_seed(1)
 X = torch.linspace(-1, 1, 64, dtype=torch.float64)
 Y = 2 * X + 0.2 * torch.randn(64, dtype=torch.float64)
-Y[60:] -= 3
+Y[60:] -= 3  # the points of rank 1 are outliers
 
 
-def fit(rank, rows, weighted=True, steps=60):
+def fit(group, rows, is_weighted=True, steps=60):
     """Slope after each step, of a line fitted to this rank's rows."""
-    slope, offset = parameters = [Tensor(torch.zeros(1, dtype=torch.float64), requires_grad=True) for _ in range(2)]
-    slopes = []
+    zero = torch.zeros(1, dtype=torch.float64)
+    slope, offset = parameters = [Tensor(zero, requires_grad=True) for _ in range(2)]
+    tokens, slopes = rows.stop - rows.start if is_weighted else 1, []
     for _ in range(steps):
+        slope.grad = offset.grad = None
         error = slope * Tensor(X[rows]) + offset - Tensor(Y[rows])
-        for one in parameters:
-            one.grad = None
-        backward_together(rank, parameters, (error * error).mean(), rows.stop - rows.start if weighted else 1)
-        for one in parameters:
-            one.data = one.data - 0.3 * one.grad
+        backward_and_average((error * error).mean(), tokens, parameters, group)
+        for parameter in parameters:
+            parameter.data = parameter.data - 0.3 * parameter.grad
         slopes.append(slope.data.item())
     return slopes
 
 
-whole, halves = [slice(0, 64)], [slice(0, 60), slice(60, 64)]
+two_ranks = [slice(0, 60), slice(60, 64)]
+unweighted = run(lambda group, rows: fit(group, rows, is_weighted=False), two_ranks)
 curves = {
-    "one process": run(fit, whole).results[0],
-    "two ranks, by tokens": run(fit, halves).results[0],
-    "two ranks, by ranks": run(lambda rank, rows: fit(rank, rows, weighted=False), halves).results[0],
+    "one process": run(fit, [slice(0, 64)]).results[0],
+    "two ranks, weighted": run(fit, two_ranks).results[0],
+    "two ranks, unweighted": unweighted.results[0],
 }
 figure = go.Figure()
 for (name, slopes), dash in zip(curves.items(), ("solid", "dot", "solid"), strict=True):
-    figure.add_scatter(y=slopes, mode="lines", name=name, line={"dash": dash, "width": 3})
+    line = {"dash": dash, "width": 3}
+    figure.add_scatter(y=slopes, mode="lines", name=name, line=line)
     print(f"{name:22} slope {slopes[-1]:+.3f}")
-figure.update_layout(xaxis_title="step", yaxis_title="slope", margin_t=30)
-show(figure, alt="Slope against step: weighted by tokens two ranks agree with one process, else they do not")
+figure.update_layout(xaxis_title="step", yaxis_title="slope", margin_t=30, height=320)
+show(figure, alt="Slope by step: weighted, two ranks agree with one process")
+weights = run(lambda group, tokens: loss_weights(tokens, group), [[60], [4]]).results
+check.predict(guess, weights[0][0], "as rank 0's weight", within=0.01)
 
 # %% [markdown]
-# ## Task 2 · Buckets that leave early
+# The weights of all micro-batches add up to $p$, in proportion to their tokens. Unweighted, each of the 4 outliers
+# counts 15 times as much as any other point, and the line is wrong although every rank computed correctly.
+#
+# ## Task 2 · DDP: gradient buckets
 #
 # *About 50 minutes.*
 #
-# From here on torch computes the gradients. The backward pass finishes them from the last layer to the first, and while
-# it still works on the first layers, the last ones' gradients could be on the network. One message for each parameter
-# would pay latency many times over, one for all of them can only start at the end. DDP lies between: **buckets**.
+# **Goal.** From here on torch computes the gradients. The backward pass produces them from the last layer to the
+# first, so the last layers' gradients can be on the network while the first layers still compute: `DDP` averages
+# them in **buckets**, during `backward()`.
 #
-# **2a.** `assign_buckets(sizes, bucket_bytes)`: go through the parameters from the *last* to the first, `sizes` being
-# their bytes, exact however many, and put neighbours into one bucket as long as it has at most `bucket_bytes`. A
-# parameter that is larger alone is a bucket of its own. Return the buckets in that order, each a list of the
-# parameters' numbers; without parameters there is none. There may be thousands of them, and `bucket_bytes` may be 0.
+# One all-reduce per parameter would pay the latency many times; a single one for all could start only at the end.
+# Buckets of a few megabytes lie between (Li et al. 2020; torch's default is 25 MB).
 #
-# **2b.** `DDP(rank, parameters, bucket_bytes)`, for parameters that all want gradients. When it is made, all ranks get
-# rank 0's parameters, and each parameter gets a **hook**: its method `register_post_accumulate_grad_hook` takes a
-# function, which torch calls with it as soon as its `grad` is there, in the middle of `backward()`. The hook notes who
-# has come, and averages a bucket (one all-reduce, then divide by p) as soon as all of its gradients are there **and all
-# buckets before it have left**.
+# **Interface**
 #
-# Why the second condition? An all-reduce needs all ranks. If one rank's last bucket is ready first and another's is
-# not, they would wait for each other, or worse, add up different buckets. So all ranks send bucket 0, then 1, and so
-# on.
+# | | returns | does |
+# |---|---|---|
+# | `assign_buckets(parameters, bucket_bytes)` | list of lists of parameters | neighbours together, last ones first |
+# | `DDP(parameters, group, bucket_bytes)` | – | broadcasts rank 0's parameters, makes buckets, registers hooks |
+# | `ddp.mark_ready(parameter)` | – | the hook: torch calls it as soon as the parameter's `grad` is complete |
+# | `ddp.average_bucket(bucket)` | – | replaces a bucket's gradients by their means over ranks: one all-reduce |
+# | `ddp.finish_gradient_synchronization()` | – | after `backward()`: averages the remaining buckets |
 #
-# `finish()` is called after `backward()`. Which buckets can be left then? Those with a parameter that this rank's loss
-# did not use: no hook will ever be called for it. It counts as zeros, and gets the mean too, as in 1c. After `finish()`
-# every `grad` is the mean, and everything is ready for the next step, whose loss may use other parameters, and before
-# which each `grad` is set to `None` again.
+# A hook is registered by `parameter.register_post_accumulate_grad_hook(function)`; torch calls `function(parameter)` in
+# the middle of `backward()`. `ddp.no_sync()` is given: in this context `require_backward_grad_sync` is `False`.
 #
-# Give it an attribute `sync`, `True` at first. While it is `False`, hooks note nothing and send nothing. (Task 3.)
+# **Example**
 #
-# **Size:** about 7, 9, 4, 6 and 3 lines. **Cost:** one all-reduce for each bucket, n numbers in all.
+# ```python
+# from mlsys_lab.comm import run
+# parameters = [torch.zeros(n) for n in (2, 3, 1, 4)]  # 8, 12, 4 and 16 bytes
+# [[len(p) for p in bucket] for bucket in assign_buckets(parameters, 20)]  # → [[4, 1], [3, 2]]
+# w = [[torch.ones(2, requires_grad=True)] for rank in range(2)]
+# def train(group, x):
+#     ddp = DDP(w[group.rank], group)
+#     (w[group.rank][0] * x).sum().backward()
+#     ddp.finish_gradient_synchronization()
+#
+# _ = run(train, [1.0, 3.0])
+# w[0][0].grad.tolist(), w[1][0].grad.tolist()  # → ([2.0, 2.0], [2.0, 2.0])
+# ```
+#
+# **Requirements**
+#
+# - A bucket holds at most `bucket_bytes` (`tensor.nbytes` each). A parameter that is larger is a bucket of its own.
+# - A bucket is averaged in the hook that completes it, provided that **all buckets before it have been averaged**. An
+#   all-reduce needs all ranks: if two ranks started different buckets first, they would deadlock or add up different
+#   gradients. So all ranks average bucket 0, then bucket 1, and so on.
+# - A parameter that this rank's loss did not use gets no hook call. Its bucket waits for
+#   `finish_gradient_synchronization()`, where it counts as zeros and gets the mean too, as in Task 1.
+# - After `finish_gradient_synchronization()` every `grad` is the mean, and the next step may use other parameters.
+# - While `require_backward_grad_sync` is `False`, the hook does nothing at all.
+#
+# **Size:** about 7, 8, 4, 6 and 3 lines.
+#
+# <details><summary>Details</summary>
+#
+# - Without parameters there is no bucket. `bucket_bytes` may be 0: then each parameter that has elements is alone.
+# - All parameters require gradients. Before each step `grad` is `None` everywhere.
+# - Gradients are sent in the parameters' dtype.
+#
+# </details>
 
 
-# %% nbgrader={"solution": true, "grade_id": "task-2-buckets"}
+# %% nbgrader={"solution": true, "grade_id": "task-2-ddp"}
 #| export
-def assign_buckets(sizes: Sequence[int], bucket_bytes: int) -> list[list[int]]:
-    """Numbers of the parameters in each bucket, from the last parameter to the first. About 7 lines."""
+def assign_buckets(
+    parameters: Sequence[torch.Tensor], bucket_bytes: int
+) -> list[list[torch.Tensor]]:
+    """Group parameters into buckets, the last parameters first. About 7 lines."""
     ### BEGIN SOLUTION
-    buckets: list[list[int]] = []
+    buckets: list[list[torch.Tensor]] = []
     filled = 0
-    for number in reversed(range(len(sizes))):
-        if not buckets or filled + sizes[number] > bucket_bytes:
+    for parameter in reversed(parameters):
+        if not buckets or filled + parameter.nbytes > bucket_bytes:
             buckets.append([])
             filled = 0
-        buckets[-1].append(number)
-        filled += sizes[number]
+        buckets[-1].append(parameter)
+        filled += parameter.nbytes
     return buckets
     ### END SOLUTION
 
 
 class DDP:
-    """Averages the gradients of `parameters` over all ranks, bucket by bucket, while `backward()` goes on."""
+    """Averages gradients over all ranks, bucket by bucket, during `backward()`."""
 
-    def __init__(self, rank: Rank, parameters: Sequence[torch.Tensor], bucket_bytes: int = 25 << 20) -> None:
-        """Start from rank 0's numbers, make buckets, and hang a hook on each parameter. About 9 lines."""
+    def __init__(
+        self,
+        parameters: Sequence[torch.Tensor],
+        group: Rank,
+        bucket_bytes: int = 25 << 20,
+    ) -> None:
+        """Start from rank 0's parameters; make buckets; register hooks. About 8 lines."""
+        self.group, self.require_backward_grad_sync = group, True
         ### BEGIN SOLUTION
-        copy_from_first(rank, parameters)
-        self.rank, self.sync = rank, True
-        numbers = assign_buckets([one.nbytes for one in parameters], bucket_bytes)
-        self.buckets = [[parameters[number] for number in bucket] for bucket in numbers]
-        self.came: set[torch.Tensor] = set()
-        self.left = 0  # how many buckets have left
-        for one in parameters:
-            one.register_post_accumulate_grad_hook(self.note)
+        broadcast_tensors(parameters, group)
+        self.buckets = assign_buckets(parameters, bucket_bytes)
+        self.ready: set[torch.Tensor] = set()
+        self.num_averaged = 0
+        for parameter in parameters:
+            parameter.register_post_accumulate_grad_hook(self.mark_ready)
         ### END SOLUTION
 
-    def note(self, parameter: torch.Tensor) -> None:
-        """The hook: this parameter's gradient has come; average the buckets that can leave now. About 4 lines."""
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Context in which gradients accumulate on this rank and nothing is sent."""
+        self.require_backward_grad_sync = False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = True
+
+    def mark_ready(self, parameter: torch.Tensor) -> None:
+        """Note a complete gradient; average the buckets that can go. About 4 lines."""
         ### BEGIN SOLUTION
-        if self.sync:
-            self.came.add(parameter)
-            while self.left < len(self.buckets) and self.came.issuperset(self.buckets[self.left]):
-                self.average(self.buckets[self.left])
+        if self.require_backward_grad_sync:
+            self.ready.add(parameter)
+            for bucket in self.buckets[self.num_averaged :]:
+                if not self.ready.issuperset(bucket):
+                    break
+                self.average_bucket(bucket)
         ### END SOLUTION
 
-    def average(self, bucket: Sequence[torch.Tensor]) -> None:
-        """Replace the gradients of the next bucket by their means over all ranks. About 6 lines."""
+    def average_bucket(self, bucket: Sequence[torch.Tensor]) -> None:
+        """Replace the gradients of a bucket by their means over ranks. About 6 lines."""
         ### BEGIN SOLUTION
-        self.left += 1
-        grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in bucket]
+        self.num_averaged += 1
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
         flat = torch.cat([grad.reshape(-1) for grad in grads])
-        mean = collectives.all_reduce(self.rank, flat) / self.rank.size
-        for one, part in zip(bucket, torch.split(mean, [one.numel() for one in bucket]), strict=True):
-            one.grad = part.view(one.shape)
+        mean = collectives.all_reduce(self.group, flat) / self.group.size
+        chunks = torch.split(mean, [grad.numel() for grad in grads])
+        for parameter, chunk in zip(bucket, chunks, strict=True):
+            parameter.grad = chunk.view(parameter.shape)
         ### END SOLUTION
 
-    def finish(self) -> None:
-        """Average the buckets that have not left, and be ready for the next step. About 3 lines."""
+    def finish_gradient_synchronization(self) -> None:
+        """Average the remaining buckets; prepare the next step. About 3 lines."""
         ### BEGIN SOLUTION
-        while self.left < len(self.buckets):
-            self.average(self.buckets[self.left])
-        self.came, self.left = set(), 0
+        for bucket in self.buckets[self.num_averaged :]:
+            self.average_bucket(bucket)
+        self.ready, self.num_averaged = set(), 0
         ### END SOLUTION
 
 
@@ -304,53 +387,57 @@ check("assign_buckets")
 check("ddp")
 
 # %% [markdown]
-# Each of your all-reduces ends before the backward pass goes on: on threads that take turns, nothing is gained. Real
-# ones are only *started* in the hook, and run beside the computation; `finish()` waits for them. What that gains
-# depends on your buckets only, so let us work it out from what your `DDP` does: twelve layers that each take 1 ms on
-# the backward pass, and a network that needs a while for each bucket and each byte.
+# **Predict, then measure.** Your all-reduces block the backward pass; real ones are *started* in the hook and run
+# next to the computation. The next cells compute what that gains from the order of events in your `DDP`. Twelve layers
+# of 2 MB take 1 ms each in the backward pass; a bucket takes 0.4 ms plus 0.5 ms per megabyte on the network, and the
+# network carries one bucket at a time. With buckets of 6 MB, how long does communication go on after the backward pass
+# has ended (the *exposed* communication)?
 
 # %%
-LAYERS, LAYER_MS, START_MS, MS_A_MB = 12, 1.0, 0.4, 0.5
-COLOURS = ("#4269d0", "#efb118")
+guess = None  # exposed milliseconds with buckets of 6 MB
+
+# %%
+LAYERS, LAYER_MS, LATENCY_MS, MS_PER_MB = 12, 1.0, 0.4, 0.5
+COLOURS = {"backward": "#4269d0", "buckets": "#efb118"}
 
 
-def watched_step(rank, bucket_bytes):
-    """What happens in a step of `DDP` on layers of 2 MB, in order: ("layer", number) and ("bucket", megabytes)."""
+def trace_step(group, bucket_bytes):
+    """Events of a DDP step, in order: ("layer", 0) and ("bucket", megabytes)."""
     events = []
 
-    class Watched(DDP):
-        def average(self, bucket):
-            events.append(("bucket", sum(one.nbytes for one in bucket) / 1e6))
-            super().average(bucket)
+    class TracedDDP(DDP):
+        def average_bucket(self, bucket):
+            events.append(("bucket", sum(p.nbytes for p in bucket) / 1e6))
+            super().average_bucket(bucket)
 
     weights = [torch.ones(500_000, requires_grad=True) for _ in range(LAYERS)]
-    ddp, h = Watched(rank, weights, bucket_bytes), torch.ones((), requires_grad=True) * 1
-    for number, weight in enumerate(weights):
-        h.register_hook(lambda _, number=number: events.append(("layer", number)))
+    ddp = TracedDDP(weights, group, bucket_bytes)
+    h = torch.ones((), requires_grad=True) * 1
+    for weight in weights:
+        h.register_hook(lambda _: events.append(("layer", 0)))  # its layer is done
         h = h * weight.mean()
     h.backward()
-    ddp.finish()
+    ddp.finish_gradient_synchronization()
     return events
 
 
 def lay_out(events):
-    """Bars (row, start, length) of the layers and of the buckets, which leave when the layer before them is done."""
-    bars, free = [], 0.0
-    done = 0.0
-    for what, amount in events:
+    """Bars (row, start, length) in ms; the network carries a bucket at a time."""
+    bars, free, done = [], 0.0, 0.0
+    for what, megabytes in events:
         if what == "layer":
             bars.append(("backward", done, LAYER_MS))
             done += LAYER_MS
-        else:  # the hook runs before its layer is left
-            start = max(free, done + LAYER_MS if done < LAYERS * LAYER_MS else done)
-            bars.append(("buckets", start, START_MS + amount * MS_A_MB))
+        else:  # the hook of a layer's weight runs before the layer is counted as done
+            start = max(free, min(done + LAYER_MS, LAYERS * LAYER_MS))
+            bars.append(("buckets", start, LATENCY_MS + megabytes * MS_PER_MB))
             free = start + bars[-1][2]
     return bars
 
 
-figure = go.Figure()
+figure, exposed_ms = go.Figure(), {}
 for megabytes in (1, 6, 100):
-    events = run(watched_step, [megabytes * 10**6]).results[0]
+    events = run(trace_step, [megabytes * 10**6]).results[0]
     bars = lay_out(events)
     for row, start, length in sorted(bars):  # the backward pass above its buckets
         figure.add_bar(
@@ -358,59 +445,89 @@ for megabytes in (1, 6, 100):
             x=[length],
             base=[start],
             orientation="h",
-            marker={"color": COLOURS[row == "buckets"], "line": {"color": "white", "width": 1}},
+            marker={"color": COLOURS[row], "line": {"color": "white", "width": 1}},
             hovertext=[f"{row}: {start:.1f} to {start + length:.1f} ms"],
             hoverinfo="text",
             showlegend=False,
         )
-    end = max(start + length for _, start, length in bars)
-    buckets = sum(what == "bucket" for what, _ in events)
-    print(f"up to {megabytes:3} MB: {buckets:2} buckets, {end:4.1f} ms, {end - LAYERS * LAYER_MS:.1f} of them waiting")
+    exposed_ms[megabytes] = max(sum(bar[1:]) for bar in bars) - LAYERS * LAYER_MS
+    count = sum(what == "bucket" for what, _ in events)
+    exposed = f"{exposed_ms[megabytes]:4.1f} ms exposed"
+    print(f"up to {megabytes:3} MB: {count:2} buckets, {exposed}")
 figure.update_yaxes(autorange="reversed")
 figure.update_layout(barmode="overlay", xaxis_title="ms", margin={"t": 30, "l": 130})
-show(
-    figure,
-    alt="Bars of the backward pass and of the buckets below it, for small, middling and very large buckets",
-    height=320,
-)
+show(figure, alt="Backward pass and buckets, for three bucket sizes", height=320)
+check.predict(guess, exposed_ms[6], "ms exposed", within=0.05)
 
 # %% [markdown]
-# ## Task 3 · Add up, send once
+# A bucket of three layers takes longer on the network than three layers take to compute, so each one starts a little
+# later than it could. Small buckets start early but pay the latency for each; one large bucket overlaps with nothing.
+#
+# ## Task 3 · Gradient accumulation
 #
 # *About 25 minutes.*
 #
-# A batch that does not fit into memory goes through in micro-batches, whose gradients add up in `grad`: torch does that
-# by itself. If each `backward()` also averages, bytes are sent for nothing, and worse: what has been averaged already
-# is added to and averaged again.
+# **Goal.** A batch that does not fit into memory is processed in micro-batches, whose gradients torch adds up in
+# `grad`. If every `backward()` also averaged, bytes would be sent in vain, and gradients that are averaged already
+# would be averaged again; so only the last micro-batch may communicate.
 #
-# **Write** `accumulate(ddp, rank, losses, tokens)`: afterwards every `grad` is that of the mean loss over all tokens of
-# all ranks. `losses` are functions without arguments, one for each micro-batch, where the same one may stand twice;
-# each computes the mean loss over its tokens, of which there are `tokens[i]`. Weigh each loss (Task 1), go back from
-# it, in whatever order, and let gradients leave only in the backward pass of the last one, as soon as they can; `sync`
-# is `True` before and afterwards, and both lists stay as they are. Ranks may have different numbers of micro-batches,
-# or none. As with a data loader, each micro-batch comes into the memory of the one before, so go back from its loss
-# before you compute the next.
+# **Interface:** `accumulate_gradients(ddp, losses, tokens, group)` leaves in every `grad` the gradient of the mean loss
+# over all tokens of all ranks. `losses` are functions without arguments, one per micro-batch: `losses[i]()` computes
+# the mean loss over `tokens[i]` tokens.
 #
-# A micro-batch without tokens has no mean: its loss is 0/0, NaN, and NaN times weight 0 is NaN still. Never compute it.
-# Any other loss goes back, whatever its value: at 0 it may have a gradient all the same, and to pass over NaN would
-# hide that training diverges.
+# **Example** (4 tokens on 2 ranks: the gradient is (2 · 1 + 1 · 4 + 1 · 2) / 4)
 #
-# **Size:** about 7 lines. **Cost:** the messages of *one* step of `DDP`, and one all-reduce of one number, however many
-# micro-batches there are.
+# ```python
+# from mlsys_lab.comm import run
+# w = [[torch.ones(2, requires_grad=True)] for rank in range(2)]
+# def train(group, batch):  # its loss is scale · (w[0] + w[1])
+#     own, (scales, tokens) = w[group.rank], batch
+#     losses = [lambda scale=scale: scale * own[0].sum() for scale in scales]
+#     accumulate_gradients(DDP(own, group), losses, tokens, group)
+#
+# _ = run(train, [([1.0, 4.0], [2, 1]), ([2.0], [1])])
+# w[0][0].grad.tolist(), w[1][0].grad.tolist()  # → ([2.0, 2.0], [2.0, 2.0])
+# ```
+#
+# **Requirements**
+#
+# - The messages of *one* step of `DDP` and one all-reduce of one number, however many micro-batches there are.
+# - Buckets are averaged during the last backward pass, as soon as they can be.
+# - Run the backward pass of one loss before you compute the next: all micro-batches use the same memory for their
+#   activations.
+# - Ranks may have different numbers of micro-batches, or none.
+# - A micro-batch without tokens has no mean: its loss is 0/0, NaN, and NaN times weight 0 is NaN. Never compute it.
+# - Every other loss goes through `backward()`, whatever its value. A loss of 0 may have a gradient, and skipping NaN
+#   would hide that training diverges.
+#
+# **Size:** about 9 lines.
+#
+# <details><summary>Details</summary>
+#
+# - The same function may stand in `losses` twice.
+# - `require_backward_grad_sync` is `True` before and after. Both lists stay as they are.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-3-accumulate"}
 #| export
-def accumulate(ddp: DDP, rank: Rank, losses: Sequence[Callable[[], torch.Tensor]], tokens: Sequence[int]) -> None:
-    """Leave in each grad that of the mean loss over all tokens of all ranks' micro-batches. About 7 lines."""
+def accumulate_gradients(
+    ddp: DDP,
+    losses: Sequence[Callable[[], torch.Tensor]],
+    tokens: Sequence[int],
+    group: Rank,
+) -> None:
+    """Leave in each grad that of the mean loss over all tokens. About 9 lines."""
     ### BEGIN SOLUTION
-    weighted = zip(losses, loss_weights(rank, tokens), strict=True)
-    work = [(loss, weight) for loss, weight in weighted if weight]
-    for number, (loss, weight) in enumerate(work):
-        ddp.sync = number == len(work) - 1
+    pairs = zip(losses, loss_weights(tokens, group), strict=True)
+    work = [(loss, weight) for loss, weight in pairs if weight]
+    with ddp.no_sync():
+        for loss, weight in work[:-1]:
+            (loss() * weight).backward()
+    for loss, weight in work[-1:]:
         (loss() * weight).backward()
-    ddp.sync = True
-    ddp.finish()
+    ddp.finish_gradient_synchronization()
     ### END SOLUTION
 
 
@@ -418,90 +535,130 @@ def accumulate(ddp: DDP, rank: Rank, losses: Sequence[Callable[[], torch.Tensor]
 check("accumulate")
 
 # %% [markdown]
-# ## Task 4 · Divide the optimiser
+# ## Task 4 · ZeRO-1: shard the optimizer
 #
 # *About 50 minutes.*
 #
-# Adam keeps two numbers for each parameter, and in mixed precision an exact copy of it besides. All ranks keep the very
-# same. **ZeRO 1** (Rajbhandari et al. 2020): rank r keeps the states of a p-th of the parameters only, updates these,
-# and tells the others. It then needs the mean gradient of its part only, so a reduce-scatter will do; an all-gather of
-# the new weights is the other half of the all-reduce that is saved.
+# **Goal.** Adam keeps two numbers per parameter, in mixed precision also an fp32 copy, and DDP keeps all of them on
+# every rank. In **ZeRO-1** (Rajbhandari et al. 2020) each rank keeps the optimizer states of one chunk of the
+# parameters, updates only this chunk, and the ranks gather each other's new weights.
 #
-# **4a.** `ShardedOptimizer(rank, parameters, optimizer_class, **options)`. When it is made, all ranks get rank 0's
-# parameters. All parameters laid end to end are one flat array; `shard` is a tensor with a copy of this rank's chunk of
-# it (`split_chunks`, or equal chunks, the last filled up with zeros), detached (it may want a gradient or none), and
-# the only parameter of the optimiser inside, `optimizer_class([shard], **options)`. That may be `torch.optim.Adam`, or
-# anything that moves each element by itself, in place, by `step()`, as its `grad` says. Whatever else you keep of the
-# weights, every rank has them anyway.
+# A rank then needs the mean gradient of its chunk only. A reduce-scatter gives it that, and with the all-gather of the
+# weights a step sends as much as one all-reduce.
 #
-# - `reduce_gradients()`: `shard.grad` becomes the mean over all ranks of this rank's chunk of the gradients. A
-#   parameter whose `grad` is `None`, as that of a frozen one is, counts as zeros. Nobody needs its `grad` afterwards.
-# - `step()`: the optimiser's step, on a rank whose shard is empty too, and then `gather_weights()`.
-# - `gather_weights()`: every parameter becomes what the shards of all ranks say.
+# **Interface**
 #
-# **4b.** Clipping. A gradient whose norm is more than `max_norm` is scaled down to that norm. Norm of *what*? Of the
-# whole gradient, of which each rank has a part. By the norm of its own part, every rank would scale by another factor,
-# and the step would point elsewhere. `clip_gradient(rank, part, max_norm)` scales `part` in place, and returns the norm
-# of the whole gradient, before it was clipped, as a float; adding up in the part's dtype will do. A part is flat and
-# may be empty; a gradient may be zero, tiny or huge, as long as its squares are floats, and so may `max_norm`, which
-# may be infinite, too: then nothing is clipped.
+# | | returns | does |
+# |---|---|---|
+# | `ShardedOptimizer(params, optimizer_class, group, **options)` | – | broadcasts rank 0's parameters |
+# | `.shard` | tensor | this rank's chunk of all parameters, flattened and concatenated |
+# | `.optimizer` | optimizer | `optimizer_class([shard], **options)`, such as `torch.optim.Adam` |
+# | `.reduce_gradients()` | – | `shard.grad` becomes this rank's chunk of the mean gradient |
+# | `.step()` | – | the optimizer's step, then `gather_weights()` |
+# | `.gather_weights()` | – | overwrites every parameter from the shards of all ranks |
+# | `clip_grad_norm(shards, max_norm, group)` | float | scales the shards' gradients in place; returns the norm before |
 #
-# **Size:** about 7, 4, 2, 5 and 5 lines. **Cost:** a step sends as many bytes as one all-reduce of n numbers. A rank
-# cannot keep the states of what it never receives: that is how this is judged, and by what `optimizer_class` is given.
+# **Example**
+#
+# ```python
+# from mlsys_lab.comm import run
+# w = [[torch.tensor([1.0, 2.0, 3.0], requires_grad=True)] for rank in range(2)]
+# def train(group, gradient):
+#     optimizer = ShardedOptimizer(w[group.rank], torch.optim.SGD, group, lr=1.0)
+#     w[group.rank][0].grad = gradient
+#     optimizer.reduce_gradients()
+#     optimizer.step()
+#     return optimizer.shard.tolist()
+#
+# list(run(train, [torch.ones(3), 3 * torch.ones(3)]).results)  # → [[-1.0, 0.0], [1.0]]
+# w[1][0].tolist()  # → [-1.0, 0.0, 1.0]
+# shards = [torch.zeros(1), torch.zeros(1)]
+# shards[0].grad, shards[1].grad = torch.tensor([3.0]), torch.tensor([4.0])
+# list(run(lambda group, shard: clip_grad_norm([shard], 2.5, group), shards).results)  # → [5.0, 5.0]
+# [shard.grad.item() for shard in shards]  # → [1.5, 2.0]
+# ```
+#
+# **Requirements**
+#
+# - `shard` is a detached copy: a view would keep the memory of all parameters. The chunks are those of `split_chunks`,
+#   or equal ones, the last padded with zeros.
+# - A parameter whose `grad` is `None`, as for a frozen one, counts as zeros.
+# - The optimizer makes its step also on a rank whose shard is empty.
+# - A step sends as many bytes as one all-reduce of the parameters. The judge tells from this that no rank receives
+#   gradients of another rank's shard.
+# - `clip_grad_norm` uses the norm of the *whole* gradient, all shards of all ranks. Each rank's own norm would scale
+#   each rank's part by a different factor, and change the direction of the step. One all-reduce of one number.
+# - Gradients whose norm is at most `max_norm` stay as they are.
+#
+# **Size:** about 7, 4, 2, 5 and 6 lines.
+#
+# <details><summary>Details</summary>
+#
+# - `optimizer_class` may be any optimizer that updates each element by itself, in place, from its `grad`.
+# - `max_norm` may be 0 or infinite; the gradient may be zero. Squares stay within the range of floats.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-4-zero-1"}
 #| export
 class ShardedOptimizer:
-    """An optimiser whose states are divided over the ranks: each has those of its chunk of all parameters."""
+    """ZeRO-1: an optimizer whose states are sharded over the ranks."""
 
     def __init__(
-        self, rank: Rank, parameters: Sequence[torch.Tensor], optimizer_class: Callable[..., Any], **options: Any
+        self,
+        params: Sequence[torch.Tensor],
+        optimizer_class: Callable[..., Any],
+        group: Rank,
+        **options: Any,
     ) -> None:
-        """Start from rank 0's numbers, and give this rank's chunk to an optimiser. About 7 lines."""
+        """Start from rank 0's parameters; optimize this rank's chunk. About 7 lines."""
         ### BEGIN SOLUTION
-        copy_from_first(rank, parameters)
-        self.rank, self.parameters = rank, list(parameters)
-        flat = torch.cat([one.detach().reshape(-1) for one in parameters])
-        self.shard = collectives.split_chunks(flat, rank.size)[rank.rank].clone().requires_grad_()
+        broadcast_tensors(params, group)
+        self.group, self.params = group, list(params)
+        flat = torch.cat([param.detach().reshape(-1) for param in params])
+        own = collectives.split_chunks(flat, group.size)[group.rank]
+        self.shard = own.clone().requires_grad_()
         self.optimizer = optimizer_class([self.shard], **options)
         ### END SOLUTION
 
     def reduce_gradients(self) -> None:
         """Set shard.grad to this rank's chunk of the mean gradient. About 4 lines."""
         ### BEGIN SOLUTION
-        grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in self.parameters]
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
         flat = torch.cat([grad.reshape(-1) for grad in grads])
-        self.shard.grad = collectives.reduce_scatter(self.rank, flat) / self.rank.size
+        total = collectives.reduce_scatter(self.group, flat)
+        self.shard.grad = total / self.group.size
         ### END SOLUTION
 
     def step(self) -> None:
-        """Move this rank's chunk, then tell the others. About 2 lines."""
+        """Update this rank's shard, then gather all weights. About 2 lines."""
         ### BEGIN SOLUTION
         self.optimizer.step()
         self.gather_weights()
         ### END SOLUTION
 
     def gather_weights(self) -> None:
-        """Set every parameter to what all ranks' shards say. About 5 lines."""
+        """Overwrite every parameter from the shards of all ranks. About 5 lines."""
         ### BEGIN SOLUTION
-        flat = torch.cat(collectives.all_gather(self.rank, self.shard.detach()))
-        parts = torch.split(flat, [one.numel() for one in self.parameters])
-        for one, part in zip(self.parameters, parts, strict=True):
-            one.data.copy_(part.view(one.shape))
+        flat = torch.cat(collectives.all_gather(self.group, self.shard.detach()))
+        chunks = torch.split(flat, [param.numel() for param in self.params])
+        for param, chunk in zip(self.params, chunks, strict=True):
+            param.data.copy_(chunk.view(param.shape))
         ### END SOLUTION
 
 
-def clip_gradient(rank: Rank, part: torch.Tensor, max_norm: float) -> float:
-    """Scale this rank's part of a gradient so that the norm of all parts is at most max_norm: the norm before.
-
-    About 5 lines.
-    """
+def clip_grad_norm(
+    shards: Iterable[torch.Tensor], max_norm: float, group: Rank
+) -> float:
+    """Clip sharded gradients by the norm over all ranks; return it. About 6 lines."""
     ### BEGIN SOLUTION
-    squares = collectives.all_reduce(rank, part.square().sum().reshape(1))
-    norm = float(squares.sqrt())
+    grads = [shard.grad for shard in shards]
+    squares = torch.stack([grad.square().sum() for grad in grads]).sum()
+    norm = float(collectives.all_reduce(group, squares.reshape(1)).sqrt())
     if norm > max_norm:
-        part *= max_norm / norm
+        for grad in grads:
+            grad *= max_norm / norm
     return norm
     ### END SOLUTION
 
@@ -513,97 +670,130 @@ check("sharded_optimizer")
 check("clip_gradient")
 
 # %% [markdown]
-# ## Task 5 · Divide the weights
+# ## Task 5 · ZeRO-3: shard the weights
 #
 # *About 50 minutes.*
 #
-# **ZeRO 3**, which PyTorch calls fully sharded data parallelism, **FSDP** (Zhao et al. 2023): each rank *keeps* a p-th
-# of every layer's weights. Just before a layer computes, its weights are gathered; just after, they are forgotten. The
-# backward pass needs them once more: it gathers again. Each rank's gradient of the whole layer then goes into a
-# reduce-scatter, of which the rank keeps its own chunk.
+# **Goal.** In **ZeRO-3**, in PyTorch *fully sharded data parallelism* (**FSDP**, Zhao et al. 2023), each rank keeps
+# only its shard of each layer's weights. All ranks gather a layer's weights just before it computes and free them
+# just after, in the forward pass and again in the backward pass; its gradients are reduce-scattered to the shards.
 #
-# **Write** `ShardedLayer(rank, layer, weights)`. `layer(x, *weights)` is a function that computes the layer from x,
-# floats of any shape, and all of its whole weights; `weights` are this rank's at the start, of which rank 0's count, of
-# any shapes, and maybe one only. Whether one of them or x wants a gradient changes nothing for the shard, which gets
-# that of all weights.
+# **Interface**
 #
-# - `shard`: this rank's chunk of all the layer's weights laid end to end, a tensor with memory of its own that wants a
-#   gradient. `shard.grad` is where `backward()` leaves this rank's chunk of the mean gradient.
-# - `gather()`: the whole weights, as a list in the order and the shapes of `weights`.
-# - calling it with `x` gives what the layer makes of x. A net may call one layer more than once: gradients add up. So
-#   they do where `backward()` is asked again (`retain_graph=True`). Neither x nor whether it wants a gradient changes,
-#   nor does the gradient that comes, which a residual connection beside the layer has, too.
+# | | returns | does |
+# |---|---|---|
+# | `FSDPUnit(layer, parameters, group)` | – | keeps this rank's shard of rank 0's `parameters` |
+# | `unit.shard` | tensor | this rank's chunk of all parameters, flattened and concatenated; requires a gradient |
+# | `unit.unshard()` | list of tensors | all parameters, in order and with their shapes |
+# | `unit(x)` | tensor | `layer(x, *parameters)`, through `FSDPFunction` |
+# | `FSDPFunction.forward(ctx, x, shard, unit)` | tensor | gathers the parameters and computes the layer |
+# | `FSDPFunction.backward(ctx, grad)` | gradients of x and shard, `None` | gathers again, computes gradients |
 #
-# What torch is to do in the forward and the backward pass is yours to say in `Gathered`, a `torch.autograd.Function`.
-# `forward` gathers, and computes the layer; torch records nothing of what happens inside. It may put away what
-# `backward` will need: `ctx.save_for_backward(x)` and attributes of `ctx`, but **no whole weights**. `backward` gets
-# the gradient of the result. It gathers again, computes the layer once more, now with `torch.enable_grad()`, on an
-# `x.detach()` and weights that want gradients, and asks `torch.autograd.grad(y, [x, *weights], grad)` for these. It
-# returns a gradient for each argument of `forward`: for x, for the shard, and `None` for the layer. (To compute a layer
-# again is *checkpointing*, lab 01; FSDP is mostly used with it.)
+# `layer(x, *parameters)` is a function of `x`, floats of any shape, and of all parameters. `FSDPFunction` is a
+# `torch.autograd.Function`: torch records nothing of what happens inside `forward`, and calls `backward` with the
+# gradient of the result. What `backward` needs is saved by `ctx.save_for_backward(x)` or as attributes of `ctx`.
 #
-# The checks see whether you kept anything. Between forward and backward pass they change all shards, so that whole
-# weights from before are the wrong ones. And they count what each rank holds at any moment: there is room for all
-# shards with their gradients and a few whole layers, not for all layers.
+# **Example**
 #
-# **Size:** about 6, 3, 1, 3 and 10 lines. **Cost:** each layer's weights are gathered twice, and their gradients
-# reduced once: half as much again as in DDP.
+# ```python
+# from mlsys_lab.comm import run
+# def layer(x, weight, bias):
+#     return x @ weight + bias
+#
+# parameters = [torch.tensor([[1.0], [2.0]]), torch.tensor([3.0])]
+# def forward(group, x):
+#     unit = FSDPUnit(layer, parameters, group)
+#     return unit.shard.tolist(), unit(x).tolist()
+#
+# list(run(forward, [torch.ones(1, 2), torch.zeros(1, 2)]).results)  # → [([1.0, 2.0], [[6.0]]), ([3.0], [[3.0]])]
+# ```
+#
+# **Requirements**
+#
+# - `shard` has memory of its own. After `backward()`, `shard.grad` is this rank's chunk of the mean gradient.
+# - Save **no gathered parameters** for the backward pass: gather them again there, and compute the layer a second
+#   time under `torch.enable_grad()`, with a detached `x` and parameters that require gradients. `torch.autograd.grad`
+#   then gives their gradients. (This is the *activation checkpointing* of lab 01.)
+# - `x` and the incoming gradient stay as they are; a residual connection uses both as well.
+# - Gradients add up if a layer is used twice, or if `backward()` runs twice (`retain_graph=True`).
+# - Each rank has memory for all shards with their gradients and a few complete layers, not for all layers. The check
+#   also changes the shards between the two passes, so parameters that were kept are the wrong ones.
+#
+# **Size:** about 7, 3, 1, 3 and 10 lines. **Cost:** two all-gathers and one reduce-scatter for each use of a layer.
+#
+# <details><summary>Details</summary>
+#
+# - The shard gets the gradient of all parameters, whether or not a parameter or x required one.
+# - A layer may have a single parameter, one without elements, or one without axes.
+# - Mixed dtypes do not occur.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-5-zero-3"}
 #| export
-class ShardedLayer:
-    """A layer of which each rank keeps a chunk of the weights; they are whole only while it computes."""
+class FSDPUnit:
+    """A layer of which each rank keeps a shard; complete only while it computes."""
 
-    def __init__(self, rank: Rank, layer: Callable[..., torch.Tensor], weights: Sequence[torch.Tensor]) -> None:
-        """Keep this rank's chunk of rank 0's weights. About 6 lines."""
+    def __init__(
+        self,
+        layer: Callable[..., torch.Tensor],
+        parameters: Sequence[torch.Tensor],
+        group: Rank,
+    ) -> None:
+        """Keep this rank's shard of rank 0's parameters. About 7 lines."""
         ### BEGIN SOLUTION
-        self.rank, self.layer = rank, layer
-        self.shapes = [one.shape for one in weights]
-        flat = torch.cat([one.detach().reshape(-1) for one in weights])
-        flat = collectives.broadcast(rank, flat)
-        self.shard = collectives.split_chunks(flat, rank.size)[rank.rank].clone().requires_grad_()
+        self.layer, self.group = layer, group
+        self.shapes = [parameter.shape for parameter in parameters]
+        flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+        flat = collectives.broadcast(group, flat)
+        own = collectives.split_chunks(flat, group.size)[group.rank]
+        self.shard = own.clone().requires_grad_()
         ### END SOLUTION
 
-    def gather(self) -> list[torch.Tensor]:
-        """The whole weights, from all ranks' shards. About 3 lines."""
+    def unshard(self) -> list[torch.Tensor]:
+        """All parameters, gathered from the ranks' shards. About 3 lines."""
         ### BEGIN SOLUTION
-        flat = torch.cat(collectives.all_gather(self.rank, self.shard.detach()))
-        parts = torch.split(flat, [shape.numel() for shape in self.shapes])
-        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        flat = torch.cat(collectives.all_gather(self.group, self.shard.detach()))
+        chunks = torch.split(flat, [shape.numel() for shape in self.shapes])
+        return [c.view(shape) for c, shape in zip(chunks, self.shapes, strict=True)]
         ### END SOLUTION
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """What the layer makes of x. About 1 line."""
+        """Output of the layer. About 1 line."""
         ### BEGIN SOLUTION
-        return Gathered.apply(x, self.shard, self)
+        return FSDPFunction.apply(x, self.shard, self)
         ### END SOLUTION
 
 
-class Gathered(torch.autograd.Function):
-    """A layer's forward and backward pass, each with weights that are gathered for it and forgotten."""
+class FSDPFunction(torch.autograd.Function):
+    """Forward and backward pass of a layer, each with parameters gathered for it."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, shard: torch.Tensor, layer: ShardedLayer) -> torch.Tensor:
-        """Compute the layer with gathered weights. About 3 lines."""
+    def forward(
+        ctx: Any, x: torch.Tensor, shard: torch.Tensor, unit: FSDPUnit
+    ) -> torch.Tensor:
+        """Compute the layer with gathered parameters. About 3 lines."""
         ### BEGIN SOLUTION
         ctx.save_for_backward(x)
-        ctx.layer = layer
-        return layer.layer(x, *layer.gather())
+        ctx.unit = unit
+        return unit.layer(x, *unit.unshard())
         ### END SOLUTION
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-        """Gradients of x and of this rank's shard; None for the layer. About 10 lines."""
+    def backward(
+        ctx: Any, grad: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, None]:
+        """Gradients of x and of this rank's shard. About 10 lines."""
         ### BEGIN SOLUTION
-        layer, (saved,) = ctx.layer, ctx.saved_tensors
+        unit, (saved,) = ctx.unit, ctx.saved_tensors
         x = saved.detach().requires_grad_()
-        weights = [one.detach().requires_grad_() for one in layer.gather()]
+        parameters = [one.detach().requires_grad_() for one in unit.unshard()]
         with torch.enable_grad():
-            y = layer.layer(x, *weights)
-        grad_x, *grads = torch.autograd.grad(y, [x, *weights], grad)
+            y = unit.layer(x, *parameters)
+        grad_x, *grads = torch.autograd.grad(y, [x, *parameters], grad)
         flat = torch.cat([one.reshape(-1) for one in grads])
-        mean = collectives.reduce_scatter(layer.rank, flat) / layer.rank.size
+        mean = collectives.reduce_scatter(unit.group, flat) / unit.group.size
         return grad_x, mean, None
         ### END SOLUTION
 
@@ -612,29 +802,54 @@ class Gathered(torch.autograd.Function):
 check("sharded_layer")
 
 # %% [markdown]
-# **5b. Predict.** `step_cost(n, p, stage)`: how many bytes a rank keeps, and how many *elements* it sends in a step, as
-# integers, exact however large n is, for n parameters on p ranks, with p dividing n and every layer. In mixed precision
-# a parameter has 2 bytes of weight, 2 of gradient, and 12 of optimiser states (an exact weight and Adam's two numbers
-# in float32). Stage 0 is DDP, which keeps all of them; stage 1 divides the states, stage 2 the gradients too, stage 3
-# the weights too. Stage 2 sends what stage 1 does. All collectives go round rings.
+# **Predict.** How many times as many elements does a rank send in a step with ZeRO-3 as with DDP? Write down your
+# number; the cell after the next task measures it with your own code.
+
+# %%
+guess = None  # elements sent with ZeRO-3, relative to DDP
+
+# %% [markdown]
+# ### What each stage costs
 #
-# **Size:** about 6 lines. **Cost:** none.
+# **Goal.** Derive memory and communication of the four stages from what you have built: which of weights, gradients
+# and optimizer states does each stage shard, and which collectives does a step run?
+#
+# **Interface:** `zero_step_cost(num_params, world_size, zero_stage)` returns two integers for one rank: the bytes of
+# weights, gradients and optimizer states that it keeps, and the *elements* that it sends in a step.
+#
+# **Example:** DDP (stage 0) on 4 ranks keeps everything, and its ring all-reduce sends 2 · 3/4 of the gradients.
+#
+# ```python
+# zero_step_cost(1000, 4, 0)  # → (16000, 1500)
+# ```
+#
+# **Requirements**
+#
+# - Mixed precision with Adam: 2 bytes of weight, 2 of gradient and 12 of optimizer states per parameter (an fp32
+#   copy of the weight, and two moments in fp32).
+# - Stage 1 shards the optimizer states, stage 2 also the gradients, stage 3 also the weights. Stage 2 uses the same
+#   collectives as stage 1.
+# - All collectives run on rings. `world_size` divides `num_params` and the size of each layer.
+# - Exact for any `num_params`: use integers.
+#
+# **Size:** about 6 lines.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-5-predict"}
 #| export
-def step_cost(n: int, p: int, stage: int) -> tuple[int, int]:
-    """Bytes that a rank keeps of n parameters, and elements that it sends in a step, by ZeRO stage 0 to 3.
-
-    About 6 lines.
-    """
+def zero_step_cost(
+    num_params: int, world_size: int, zero_stage: int
+) -> tuple[int, int]:
+    """Bytes that a rank keeps, and elements that it sends in a step. About 6 lines."""
     ### BEGIN SOLUTION
-    weights, gradients, states = 2 * n, 2 * n, 12 * n
-    kept = weights // (p if stage >= 3 else 1)
-    kept += gradients // (p if stage >= 2 else 1)
-    kept += states // (p if stage >= 1 else 1)
-    collectives_of_n = 3 if stage == 3 else 2
-    return kept, collectives_of_n * (n - n // p)
+    bytes_per_param = {"states": 12, "gradients": 2, "weights": 2}
+    shards = zip(bytes_per_param.values(), (1, 2, 3), strict=True)
+    divisors = [
+        (size, world_size if zero_stage >= first else 1) for size, first in shards
+    ]
+    kept = sum(size * num_params // divisor for size, divisor in divisors)
+    num_collectives = 3 if zero_stage == 3 else 2
+    return kept, num_collectives * (num_params - num_params // world_size)
     ### END SOLUTION
 
 
@@ -642,131 +857,175 @@ def step_cost(n: int, p: int, stage: int) -> tuple[int, int]:
 check("step_cost")
 
 # %% [markdown]
-# **Measure.** One step of your `DDP`, your `ShardedOptimizer` and your `ShardedLayer`s with `torch.optim.Adam`, all in
-# float32: what a rank holds after it, and what it has sent, counted and not predicted. (With 4 bytes for each number
-# the bars are other ones than `step_cost`'s. Which parts of which bar shrink?)
+# **Measure.** One step of your `DDP`, `ShardedOptimizer` and `FSDPUnit` with `torch.optim.Adam`, all in float32: bytes
+# that a rank holds afterwards, and elements that it has sent. With 4 bytes for every number the bars differ from those
+# of `zero_step_cost`. Which parts of which bar shrink?
 
 # %%
 from mlsys_lab.benchmark.memory import track_memory
 
 P, DEPTH, WIDTH = 4, 8, 32
-FLAT = DEPTH * (WIDTH * WIDTH + WIDTH)
+NUM_PARAMS = DEPTH * (WIDTH * WIDTH + WIDTH)
 
 
 def affine(x, weight, bias):
-    """A layer without its non-linearity."""
+    """A layer without its activation function."""
     return x @ weight + bias
 
 
-def one_step(rank, stage):
-    """Train for one step: bytes that are still held after it, elements of weights sent."""
-    torch.manual_seed(rank.rank)
-    x = torch.randn(2, WIDTH)
+def train_one_step(group, stage):
+    """Bytes that this rank still holds after one step."""
+    torch.manual_seed(group.rank)
+    x, adam = torch.randn(2, WIDTH), torch.optim.Adam
     with track_memory() as memory:
-        start = [[torch.randn(WIDTH, WIDTH) / WIDTH**0.5, torch.zeros(WIDTH)] for _ in range(DEPTH)]
+        start = [
+            [torch.randn(WIDTH, WIDTH) / WIDTH**0.5, torch.zeros(WIDTH)]
+            for _ in range(DEPTH)
+        ]
         if stage == 3:
-            layers = [ShardedLayer(rank, affine, weights) for weights in start]
-            optimizer = torch.optim.Adam([layer.shard for layer in layers], foreach=False)
+            layers = [FSDPUnit(affine, pair, group) for pair in start]
+            optimizer = adam([layer.shard for layer in layers], foreach=False)
         else:
-            weights = [one.requires_grad_() for pair in start for one in pair]
+            weights = [weight.requires_grad_() for pair in start for weight in pair]
             layers = [lambda x, pair=pair: affine(x, *pair) for pair in start]
-            kept = DDP(rank, weights, 10**5) if stage == 0 else None
-            adam = {"optimizer_class": torch.optim.Adam, "foreach": False}
-            optimizer = ShardedOptimizer(rank, weights, **adam) if stage else torch.optim.Adam(weights, foreach=False)
+        if stage == 0:
+            ddp, optimizer = DDP(weights, group, 10**5), adam(weights, foreach=False)
+        if stage == 1:
+            optimizer = ShardedOptimizer(weights, adam, group, foreach=False)
         del start
         for layer in layers:
             x = layer(x).tanh()
         x.square().mean().backward()
         if stage == 0:
-            kept.finish()
+            ddp.finish_gradient_synchronization()
         if stage == 1:
             optimizer.reduce_gradients()
         optimizer.step()
         del x
-        rank.barrier()  # nobody is still holding a message of this rank's
+        group.barrier()  # no message of this rank is on its way any more
     return memory.current_bytes
 
 
-stages = {0: "DDP", 1: "ZeRO 1", 3: "ZeRO 3"}
-held = {}
+stages, held, sent = {0: "DDP", 1: "ZeRO-1", 3: "ZeRO-3"}, {}, {}
 for stage, name in stages.items():
-    (held[name], *_), ledger = run(one_step, [stage] * P)
-    start_bytes = (P - 1) * FLAT * 4  # rank 0's weights, sent before the first step
-    sent = (ledger.total_bytes - start_bytes) / P / 4
-    print(f"{name:6}: {held[name] / FLAT:4.1f} bytes a parameter held, {sent:9,.0f} elements sent", end="; ")
-    print(f"{step_cost(FLAT, P, stage)[1]:9,} predicted")
-figure = go.Figure([go.Bar(x=list(held), y=[one / FLAT for one in held.values()], name="measured, float32")])
-predicted = [step_cost(FLAT, P, stage)[0] / FLAT for stage in stages]
-figure.add_bar(x=list(held), y=predicted, name="step_cost, mixed precision")
-figure.update_layout(yaxis_title="bytes a parameter", margin_t=30)
-show(figure, alt="Bytes a parameter that one of four ranks holds: most with DDP, least with ZeRO 3", height=340)
+    (held[name], *_), ledger = run(train_one_step, [stage] * P)
+    start_bytes = (P - 1) * NUM_PARAMS * 4  # rank 0's weights, before the first step
+    sent[name] = (ledger.total_bytes - start_bytes) / P / 4
+    expected = zero_step_cost(NUM_PARAMS, P, stage)[1]
+    print(
+        f"{name:6}: {held[name] / NUM_PARAMS:4.1f} bytes per parameter held", end="; "
+    )
+    print(f"{sent[name]:9,.0f} elements sent, {expected:9,} by zero_step_cost")
+y = [one / NUM_PARAMS for one in held.values()]
+figure = go.Figure([go.Bar(x=list(held), y=y, name="measured, float32")])
+y = [zero_step_cost(NUM_PARAMS, P, stage)[0] / NUM_PARAMS for stage in stages]
+figure.add_bar(x=list(held), y=y, name="zero_step_cost, mixed precision")
+figure.update_layout(yaxis_title="bytes per parameter", margin_t=30, height=340)
+show(figure, alt="Bytes per parameter on one of four ranks: DDP, ZeRO-1, ZeRO-3")
+check.predict(guess, sent["ZeRO-3"] / sent["DDP"], "times DDP's elements", within=0.05)
 
 # %% [markdown]
-# ## Task 6 · Stop, and go on
+# ZeRO-1 and ZeRO-2 send as much as DDP: a reduce-scatter and an all-gather are the two halves of an all-reduce. ZeRO-3
+# gathers the weights a second time, for the backward pass, and so sends one more half.
+#
+# ## Task 6 · Checkpoints
 #
 # *About 30 minutes.*
 #
-# Jobs die. What must be saved so that the losses after a restart are those that would have come anyway? The weights,
-# and all of the optimiser's states, its count of steps among them; where in the data training stands; and the state of
-# the random numbers, or dropout will draw other ones. Each rank saves its own part, and none ever has all of it.
+# **Goal.** Save what training needs to continue as if it had never stopped, each rank its own part, so that no rank
+# ever holds all of it. Then convert a checkpoint to another number of ranks: after a failure you may have fewer GPUs.
 #
-# **6a.** `save_state(optimizer, position)`: this rank's part of a `ShardedOptimizer`, a dictionary of tensors: a copy
-# of the shard as `"weights"`; each entry of `state[optimizer.shard]` of the optimiser inside, `optimizer.optimizer`
-# (there torch's optimisers, too, keep a dictionary of tensors for each parameter; some make it in the first step only,
-# before which there is nothing to save of it), under its own name, which is none of the other three; `"position"`, a
-# whole number without axes, however large (it may count tokens); and `"random"`, from `torch.get_rng_state()`. What is
-# saved must not change when training goes on. Use no more of the optimiser inside than `step()` and `state`.
+# **Interface**
 #
-# `load_state(optimizer, part)` puts all of it back, each entry in its own dtype, into a new `ShardedOptimizer` that has
-# not made a step, the parameters included (frozen ones too), instead of what states that may have, and returns the
-# position as an `int`. The part stays as it is, also when training goes on: the job may die again, and load it again.
+# | | returns | does |
+# |---|---|---|
+# | `save_state(optimizer, position)` | dict of tensors | this rank's part of a checkpoint of a `ShardedOptimizer` |
+# | `load_state(optimizer, state)` | int | loads it into a new `ShardedOptimizer`; returns the position |
+# | `reshard(states, world_size)` | list of dicts | the states of all ranks, in order, for `world_size` ranks |
 #
-# **6b.** `reshard(parts, size)`: the parts of all ranks, in order, become parts for `size` ranks. Entries without axes
-# are alike on all ranks, and every new part has a copy. `"random"` cannot be divided: new rank r takes that of old rank
-# r modulo the number of old parts. All others, whatever they are called and whatever their dtype (bfloat16, bytes,
-# flags), are chunks of flat arrays of n entries, as `split_chunks` cuts them: join, and cut again. Each entry lies in
-# memory of its own, no more than it needs: who saves a view saves all that it is a view of.
+# | entry | what it is |
+# |---|---|
+# | `"weights"` | the shard |
+# | `"position"` | where in the data training stands: an integer, however large, in a tensor without axes |
+# | `"random"` | `torch.get_rng_state()`, or dropout would draw other numbers |
+# | any other name | an entry of `optimizer.optimizer.state[optimizer.shard]`, such as Adam's `"exp_avg"` and `"step"` |
 #
-# **Size:** about 3, 6 and 10 lines. **Cost:** 6a sends nothing to save, and gathers the weights to load.
+# **Example**
+#
+# ```python
+# from mlsys_lab.comm import run
+# def save(group, w):
+#     return save_state(ShardedOptimizer([w], torch.optim.SGD, group, lr=0.1), position=7)
+#
+# states = list(run(save, [torch.tensor([1.0, 2.0, 3.0])] * 2).results)
+# sorted(states[0]), states[1]["weights"].tolist()  # → (['position', 'random', 'weights'], [3.0])
+# new = reshard(states, 3)
+# [state["weights"].tolist() for state in new], int(new[2]["position"])  # → ([[1.0], [2.0], [3.0]], 7)
+# ```
+#
+# **Requirements**
+#
+# - What is saved must not change when training continues, neither after `save_state` nor after `load_state`: a state
+#   may be loaded twice.
+# - `load_state` restores weights, optimizer states (each in its own dtype), random state and all parameters, frozen
+#   ones too.
+# - Of the inner optimizer use only `state` and `step()`. Before the first step its state may be empty.
+# - `reshard` copies entries without axes to every rank. New rank r gets the `"random"` of old rank r modulo the number
+#   of old ranks. All other entries, of any name and dtype, are chunks as `split_chunks` cuts them: concatenate, and
+#   split again.
+# - Each entry that `reshard` returns has memory of its own: saving a view saves all that it is a view of.
+#
+# **Size:** about 3, 6 and 10 lines. **Cost:** saving sends nothing, loading gathers the weights.
+#
+# <details><summary>Details</summary>
+#
+# - The new optimizer that `load_state` gets has made no step; states that it has are replaced.
+# - No optimizer state is called `"weights"`, `"position"` or `"random"`.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-6-checkpoint"}
 #| export
 def save_state(optimizer: ShardedOptimizer, position: int) -> dict[str, torch.Tensor]:
-    """This rank's part of a checkpoint: weights, states, position and random state. About 3 lines."""
+    """This rank's part of a checkpoint. About 3 lines."""
     ### BEGIN SOLUTION
     states = optimizer.optimizer.state[optimizer.shard]
-    part = {"weights": optimizer.shard.detach(), "position": torch.tensor(position), **states}
-    return {name: one.clone() for name, one in part.items()} | {"random": torch.get_rng_state()}
+    entries = {"weights": optimizer.shard.detach(), "position": torch.tensor(position)}
+    copies = {name: entry.clone() for name, entry in (entries | states).items()}
+    return copies | {"random": torch.get_rng_state()}
     ### END SOLUTION
 
 
-def load_state(optimizer: ShardedOptimizer, part: dict[str, torch.Tensor]) -> int:
-    """Put a part back into a new optimiser, and its random state: the position. About 6 lines."""
+def load_state(optimizer: ShardedOptimizer, state: dict[str, torch.Tensor]) -> int:
+    """Load a part of a checkpoint; return the position. About 6 lines."""
     ### BEGIN SOLUTION
-    optimizer.shard.data.copy_(part["weights"])
     others = ("weights", "position", "random")
-    states = {name: one.clone() for name, one in part.items() if name not in others}
+    states = {name: one.clone() for name, one in state.items() if name not in others}
+    optimizer.shard.data.copy_(state["weights"])
     optimizer.optimizer.state[optimizer.shard] = states
-    torch.set_rng_state(part["random"])
+    torch.set_rng_state(state["random"])
     optimizer.gather_weights()
-    return int(part["position"])
+    return int(state["position"])
     ### END SOLUTION
 
 
-def reshard(parts: Sequence[dict[str, torch.Tensor]], size: int) -> list[dict[str, torch.Tensor]]:
-    """Parts for `size` ranks from those of all old ranks. About 10 lines."""
+def reshard(
+    states: Sequence[dict[str, torch.Tensor]], world_size: int
+) -> list[dict[str, torch.Tensor]]:
+    """States for `world_size` ranks from those of all old ranks. About 10 lines."""
     ### BEGIN SOLUTION
-    new: list[dict[str, torch.Tensor]] = [{} for _ in range(size)]
-    for name, first in parts[0].items():
+    new: list[dict[str, torch.Tensor]] = [{} for _ in range(world_size)]
+    for name, first in states[0].items():
         if name == "random":
-            pieces = [parts[r % len(parts)][name] for r in range(size)]
+            chunks = [states[r % len(states)][name] for r in range(world_size)]
         elif first.ndim == 0:
-            pieces = [first] * size
+            chunks = [first] * world_size
         else:
-            pieces = collectives.split_chunks(torch.cat([part[name] for part in parts]), size)
-        for part, piece in zip(new, pieces, strict=True):
-            part[name] = piece.clone()
+            flat = torch.cat([state[name] for state in states])
+            chunks = collectives.split_chunks(flat, world_size)
+        for state, chunk in zip(new, chunks, strict=True):
+            state[name] = chunk.clone()
     return new
     ### END SOLUTION
 
@@ -778,9 +1037,9 @@ check("resume")
 check("reshard")
 
 # %% [markdown]
-# **See it.** A network learns on two ranks, dies in the middle, and goes on with three. The batch of each step is drawn
-# from its position, so three ranks see the rows that two would have seen. What would the curve look like if you lost
-# Adam's states?
+# **See it.** A network trains on two ranks, stops in the middle, and resumes on three. The batch of each step is drawn
+# from its position, so three ranks see the rows that two would have seen. What will the curve look like if Adam's
+# states are lost?
 
 # %%
 torch.manual_seed(3)
@@ -788,20 +1047,22 @@ ROWS, STEPS, STOP = 48, 60, 30
 INPUTS = torch.linspace(-3, 3, 400, dtype=torch.float64)[:, None]
 TARGETS = torch.sin(2 * INPUTS)
 SHAPES = ((1, 24), (24,), (24, 1), (1,))
-BEGIN = [torch.randn(shape, dtype=torch.float64) for shape in SHAPES]
+START = [torch.randn(shape, dtype=torch.float64) for shape in SHAPES]
 
 
-def learn(rank, given):
-    """Train from a part of a checkpoint, or from the start: this rank's losses, and a part of the next checkpoint."""
-    part, until = given
-    weights = [one.clone().requires_grad_() for one in BEGIN]
-    optimizer = ShardedOptimizer(rank, weights, torch.optim.Adam, lr=0.05)
-    position, losses = load_state(optimizer, part) if part else 0, []
+def train(group, given):
+    """Train from a checkpoint, or from the start: losses, and the next checkpoint."""
+    state, until = given
+    weights = [one.clone().requires_grad_() for one in START]
+    optimizer = ShardedOptimizer(weights, torch.optim.Adam, group, lr=0.05)
+    position, losses = load_state(optimizer, state) if state else 0, []
     while position < until:
-        batch = torch.randint(400, (ROWS,), generator=torch.Generator().manual_seed(position))
-        rows = batch.chunk(rank.size)[rank.rank]
+        generator = torch.Generator().manual_seed(position)
+        batch = torch.randint(400, (ROWS,), generator=generator)
+        rows = batch.chunk(group.size)[group.rank]
         w1, b1, w2, b2 = weights
-        loss = ((INPUTS[rows] @ w1 + b1).tanh() @ w2 + b2 - TARGETS[rows]).square().mean()
+        error = (INPUTS[rows] @ w1 + b1).tanh() @ w2 + b2 - TARGETS[rows]
+        loss = error.square().mean()
         for one in weights:
             one.grad = None
         loss.backward()
@@ -814,34 +1075,97 @@ def learn(rank, given):
 
 def mean_losses(results):
     """The mean over ranks of each step's loss."""
-    return [sum(step) / len(results) for step in zip(*(losses for losses, _ in results), strict=True)]
+    steps = zip(*(losses for losses, _ in results), strict=True)
+    return [sum(step) / len(results) for step in steps]
 
 
-unbroken = mean_losses(run(learn, [(None, STEPS)] * 2).results)
-before = run(learn, [(None, STOP)] * 2).results
-saved = [part for _, part in before]
-after = run(learn, [(part, STEPS) for part in reshard(saved, 3)]).results
-fresh = [part | {name: torch.zeros_like(part[name]) for name in ("step", "exp_avg", "exp_avg_sq")} for part in saved]
-forgetful = run(learn, [(part, STEPS) for part in reshard(fresh, 3)]).results
-apart = max(abs(a - b) for a, b in zip(mean_losses(after), unbroken[STOP:], strict=True))
-print(f"largest difference of a loss after the restart: {apart:.1e}")
+unbroken = mean_losses(run(train, [(None, STEPS)] * 2).results)
+states = [state for _, state in run(train, [(None, STOP)] * 2).results]
+resumed = run(train, [(state, STEPS) for state in reshard(states, 3)]).results
+adam = ("step", "exp_avg", "exp_avg_sq")
+lost = [
+    state | {name: torch.zeros_like(state[name]) for name in adam} for state in states
+]
+without_adam = run(train, [(state, STEPS) for state in reshard(lost, 3)]).results
+pairs = zip(mean_losses(resumed), unbroken[STOP:], strict=True)
+print(
+    f"largest difference of a loss after the restart: {max(abs(a - b) for a, b in pairs):.1e}"
+)
+curves = (
+    ("three ranks, resumed", resumed, "dot"),
+    ("without Adam's states", without_adam, "dash"),
+)
 figure = go.Figure()
 figure.add_scatter(y=unbroken, mode="lines", name="two ranks, unbroken", line_width=5)
-for name, results, dash in (("three ranks from there on", after, "dot"), ("without Adam's states", forgetful, "dash")):
-    figure.add_scatter(x=list(range(STOP, STEPS)), y=mean_losses(results), mode="lines", name=name, line_dash=dash)
-figure.update_layout(xaxis_title="step", yaxis_title="loss", yaxis_type="log", margin_t=30)
-show(figure, alt="Loss against step: the run that went on with three ranks lies on the unbroken one")
+for name, results, dash in curves:
+    x, y = list(range(STOP, STEPS)), mean_losses(results)
+    figure.add_scatter(x=x, y=y, mode="lines", name=name, line_dash=dash)
+figure.update_layout(
+    xaxis_title="step", yaxis_title="loss", yaxis_type="log", margin_t=30
+)
+show(figure, alt="Loss by step: the resumed run lies on the unbroken one", height=340)
 
 # %% [markdown]
-# ## Answer for yourself
+# The resumed run differs from the unbroken one by rounding only: three ranks add up gradients in another order than
+# two. Without its states, Adam takes steps of full size in every direction until its averages have recovered.
 #
-# - Your `DDP` divides by p after the sum. In bf16, what is gained by dividing before it, and what may be lost?
-# - Why does a bucket take *neighbours*, and not whichever parameters fill it best?
-# - ZeRO 2 frees gradients as they come. Why can it not add up micro-batches as DDP does, without sending each time?
-# - ZeRO 3 gathers a layer twice. When would you rather keep it between the two, and what would that cost?
-# - Your checkpoint has a part for each rank. A rank dies while it writes: how do you make sure that a whole checkpoint
-#   is there all the same?
-# - At work: which of your classes are `DistributedDataParallel`, `ZeroRedundancyOptimizer` and `fully_shard`, and which
-#   argument of theirs is which of yours?
+# ## Stretch: no points
+#
+# - **Prefetch.** Real FSDP gathers the next layer's weights while the current one computes. Change `FSDPUnit` so that
+#   each unit starts the all-gather of the next (`isend` and `irecv` of lab 07). How many complete layers are in memory
+#   then?
+# - **ZeRO-2.** Combine `DDP`'s hooks with `ShardedOptimizer`: reduce-scatter each bucket as it becomes ready, and free
+#   its gradients. What has to change in `accumulate_gradients`?
+#
+# ## What you can read now
+#
+# - PyTorch, `torch/csrc/distributed/c10d/reducer.cpp`: `Reducer::mark_variable_ready` and `mark_bucket_ready` are your
+#   `mark_ready`, `compute_bucket_assignment_by_size` your `assign_buckets`; `no_sync` is in
+#   `torch/nn/parallel/distributed.py`.
+# - PyTorch, `torch/distributed/optim/zero_redundancy_optimizer.py`: `ZeroRedundancyOptimizer`.
+# - PyTorch, `torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py`: `FSDPParamGroup.unshard` and `post_backward`.
+# - Megatron-LM, `megatron/core/optimizer/distrib_optimizer.py`: `DistributedOptimizer`, with a checkpoint that can be
+#   resharded.
+# - The course's own `mlsys_lab/parallel/buckets.py`, `data/ddp.py`, and `zero/fsdp.py`, which prefetches.
+#
+# ## Test yourself
+#
+# <details><summary>Your DDP divides by p after the sum. In fp16, what does dividing before it gain, and what may it
+# lose?</summary>
+#
+# The sum of large gradients can overflow before it is divided; dividing first avoids that. But small gradients may
+# then underflow to zero. PyTorch divides first; mixed-precision training often reduces in fp32 instead.
+#
+# </details>
+#
+# <details><summary>Why does a bucket take neighbours, and not the parameters that fill it best?</summary>
+#
+# A bucket can be sent when its last gradient is complete. Neighbours complete within a short time; a bucket with one
+# parameter of the last layer and one of the first would wait for the whole backward pass.
+#
+# </details>
+#
+# <details><summary>Why can ZeRO-2 not accumulate micro-batches as DDP does, without communication?</summary>
+#
+# Accumulating locally needs memory for all gradients on every rank, which is what ZeRO-2 saves. It reduce-scatters
+# the gradients of each micro-batch and adds up the shards, so communication grows with the number of micro-batches.
+#
+# </details>
+#
+# <details><summary>ZeRO-3 gathers a layer twice. When would you keep it between the two passes?</summary>
+#
+# When memory allows it: then a step gathers the weights once and sends as much as DDP, but holds all weights at the end
+# of the forward pass. This is `reshard_after_forward=False` of `fully_shard`. It always pays for the last layer, whose
+# backward pass follows at once.
+#
+# </details>
+#
+# <details><summary>A rank fails while it writes its part of a checkpoint. How do you make sure that a complete
+# checkpoint exists all the same?</summary>
+#
+# Write into a new folder, and rename it once all ranks have finished; keep the checkpoint before until then. A reader
+# accepts only folders with the final name.
+#
+# </details>
 #
 # When all checks pass, save the notebook and run `mlsys-lab check data-parallel` in a terminal.

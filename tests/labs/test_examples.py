@@ -1,7 +1,8 @@
-"""Worked examples of the labs' texts: each line `expression  # → value`, on the reference."""
+"""Worked examples of the labs' texts: each statement `expression  # → value`, on the reference."""
 
 from __future__ import annotations
 
+import ast
 import re
 
 import pytest
@@ -18,9 +19,11 @@ def test_the_examples_print_what_the_text_says(lab: LabUnderTest) -> None:
     module = module_of(lab.reference, "reference.ipynb")
     for example in EXAMPLE.findall(texts_of(lab)):
         names = dict(vars(module))
-        for line in example.splitlines():
-            code, _, value = line.partition("  # → ")
+        lines = example.splitlines()
+        for statement in ast.parse(example).body:
+            code = "\n".join(lines[statement.lineno - 1 : statement.end_lineno])
+            _, _, value = code.partition("  # → ")
             if value:
-                assert eval(code, names) == eval(value, names), line
+                assert eval(code, names) == eval(value, names), code
             else:
                 exec(code, names)

@@ -1,61 +1,40 @@
 """Views and offsets counted by hand; a flat gradient into which torch writes; states that are copied piece by piece."""
 
 import copy
-from itertools import pairwise
 
 
 def borders(n, p):
     return [(n // p) * i + min(i, n % p) for i in range(p + 1)]
 
 
-def copy_from_first(rank, parameters):
-    flat = collectives.broadcast(rank, torch.cat([one.data.flatten() for one in parameters]))
-    offset = 0
-    for one in parameters:
-        size = one.data.numel()
-        one.data[...] = flat[offset : offset + size].view_as(one.data)
-        offset += size
-
-
-def loss_weights(rank, tokens):
-    """Everybody's list of counts goes round, whatever its length."""
-    everybody = collectives.all_gather(rank, torch.tensor(list(tokens), dtype=torch.int64))
-    total = torch.cat(everybody).sum()
+def loss_weights(tokens, rank):
+    """All ranks' lists of counts are gathered, whatever their lengths."""
+    counts_of_all = collectives.all_gather(rank, torch.tensor(list(tokens), dtype=torch.int64))
+    total = torch.cat(counts_of_all).sum()
     return [float(torch.tensor(count, dtype=torch.float64) * rank.size / total) for count in tokens]
-
-
-def assign_buckets(sizes, bucket_bytes):
-    cuts, room = [len(sizes)], bucket_bytes
-    for number in range(len(sizes) - 1, -1, -1):
-        room -= sizes[number]
-        if room < 0 and number + 1 < cuts[-1]:
-            cuts.append(number + 1)
-            room = bucket_bytes - sizes[number]
-    if sizes:
-        cuts.append(0)
-    return [list(range(a - 1, b - 1, -1)) for a, b in pairwise(cuts)]
 
 
 class DDP:
     """Every parameter's gradient is a view of its bucket's flat one from the first finish on."""
 
-    def __init__(self, rank, parameters, bucket_bytes=25 << 20):
-        self.rank, self.sync, self.step, self.left = rank, True, 0, 0
-        copy_from_first(rank, parameters)
-        self.when = [-1] * len(parameters)
-        self.parameters = list(parameters)
-        self.buckets = assign_buckets([one.nbytes for one in parameters], bucket_bytes)
-        for number, one in enumerate(parameters):
-            one.register_post_accumulate_grad_hook(lambda _, number=number: self.note(number))
+    def __init__(self, parameters, rank, bucket_bytes=25 << 20):
+        self.rank, self.require_backward_grad_sync, self.step, self.left = rank, True, 0, 0
+        broadcast_tensors(parameters, rank)
+        self.when = dict.fromkeys(map(id, parameters), -1)
+        self.buckets = assign_buckets(parameters, bucket_bytes)
+        for one in parameters:
+            one.register_post_accumulate_grad_hook(lambda one: self.note(id(one)))
 
     def note(self, number):
-        if self.sync:
+        if self.require_backward_grad_sync:
             self.when[number] = self.step
-            while self.left < len(self.buckets) and all(self.when[i] == self.step for i in self.buckets[self.left]):
+            while self.left < len(self.buckets) and all(
+                self.when[id(one)] == self.step for one in self.buckets[self.left]
+            ):
                 self.send()
 
     def send(self):
-        ones = [self.parameters[i] for i in self.buckets[self.left]]
+        ones = self.buckets[self.left]
         flat = torch.zeros(sum(one.numel() for one in ones), dtype=ones[0].dtype)
         offset = 0
         for one in ones:
@@ -69,27 +48,27 @@ class DDP:
             offset += one.numel()
         self.left += 1
 
-    def finish(self):
+    def finish_gradient_synchronization(self):
         for _ in self.buckets[self.left :]:
             self.send()
         self.step, self.left = self.step + 1, 0
 
 
-def accumulate(ddp, rank, losses, tokens):
+def accumulate_gradients(ddp, losses, tokens, rank):
     """From the last micro-batch to the first, with weights that torch is given as gradients."""
-    weights = loss_weights(rank, tokens)
+    weights = loss_weights(tokens, rank)
     numbers = [number for number, count in enumerate(tokens) if count]
     for number in reversed(numbers):
-        ddp.sync = number == numbers[0]
+        ddp.require_backward_grad_sync = number == numbers[0]
         loss = losses[number]()
         loss.backward(torch.full_like(loss, float(weights[number])))
-    ddp.sync = True
-    ddp.finish()
+    ddp.require_backward_grad_sync = True
+    ddp.finish_gradient_synchronization()
 
 
 class ShardedOptimizer:
-    def __init__(self, rank, parameters, optimizer_class, **options):
-        copy_from_first(rank, parameters)
+    def __init__(self, parameters, optimizer_class, rank, **options):
+        broadcast_tensors(parameters, rank)
         self.rank, self.parameters = rank, parameters
         n = sum(one.numel() for one in parameters)
         first, last = borders(n, rank.size)[rank.rank : rank.rank + 2]
@@ -122,23 +101,24 @@ class ShardedOptimizer:
             offset += one.numel()
 
 
-class Gathered(torch.autograd.Function):
-    """Forward without a record; backward by torch's own, on leaves that are gathered anew."""
+class FSDPFunction(torch.autograd.Function):
+    """Forward without a record; backward by torch's own, on leaves that are gathered again."""
 
     @staticmethod
     def forward(ctx, x, shard, layer):
         ctx.x, ctx.layer, ctx.wants = x.detach(), layer, x.requires_grad
         with torch.no_grad():
-            return layer.layer(ctx.x, *layer.gather())
+            return layer.layer(ctx.x, *layer.unshard())
 
     @staticmethod
     def backward(ctx, grad):
         x = ctx.x.clone().requires_grad_(ctx.wants)
-        weights = [one.clone().requires_grad_() for one in ctx.layer.gather()]
+        weights = [one.clone().requires_grad_() for one in ctx.layer.unshard()]
         with torch.enable_grad():
             (ctx.layer.layer(x, *weights) * grad).sum().backward()
         flat = torch.cat([one.grad.flatten() for one in weights])
-        return x.grad, collectives.reduce_scatter(ctx.layer.rank, flat / ctx.layer.rank.size), None
+        group = ctx.layer.group
+        return x.grad, collectives.reduce_scatter(group, flat / group.size), None
 
 
 def reshard(parts, size):

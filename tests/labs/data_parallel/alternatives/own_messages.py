@@ -4,7 +4,7 @@ import contextlib
 from itertools import pairwise
 
 
-def copy_from_first(rank, parameters):
+def broadcast_tensors(parameters, rank):
     """One message to each rank, with all parameters."""
     flat = torch.cat([one.data.reshape(-1) for one in parameters])
     if rank.rank == 0:
@@ -19,8 +19,8 @@ def copy_from_first(rank, parameters):
         at = end
 
 
-def loss_weights(rank, tokens):
-    """Everybody tells everybody, in integers; the weights are a tensor."""
+def loss_weights(tokens, rank):
+    """All ranks exchange their counts, as integers; the weights are a tensor."""
     total = sum(int(one) for one in exchange_all(rank, [torch.tensor(sum(tokens))] * rank.size))
     return torch.tensor(tokens, dtype=torch.float64) * rank.size / total
 
@@ -64,8 +64,8 @@ class Star:
         return total
 
 
-def backward_together(rank, parameters, loss, tokens):
-    (loss * float(loss_weights(rank, [tokens])[0])).backward()
+def backward_and_average(loss, tokens, parameters, rank):
+    (loss * float(loss_weights([tokens], rank)[0])).backward()
     flat = torch.cat([(one.data * 0 if one.grad is None else one.grad).reshape(-1) for one in parameters])
     mean, at = Star(rank, flat).mean(), 0
     for one in parameters:
@@ -73,43 +73,42 @@ def backward_together(rank, parameters, loss, tokens):
         at += one.data.numel()
 
 
-def assign_buckets(sizes, bucket_bytes):
+def assign_buckets(parameters, bucket_bytes):
     """What is left gets shorter by a bucket at a time; each bucket from its first parameter on."""
-    buckets, left = [], list(sizes)
+    buckets, left = [], list(parameters)
     while left:
         count = 1
-        while count < len(left) and sum(left[-count - 1 :]) <= bucket_bytes:
+        while count < len(left) and sum(one.nbytes for one in left[-count - 1 :]) <= bucket_bytes:
             count += 1
         first = len(left) - count
-        buckets.append(list(range(first, len(left))))
+        buckets.append(left[first:])
         del left[first:]
     return buckets
 
 
 class DDP:
-    def __init__(self, rank, parameters, bucket_bytes=25 << 20):
-        copy_from_first(rank, parameters)
-        self.rank, self.parameters = rank, list(parameters)
-        self.buckets = assign_buckets([one.numel() * one.element_size() for one in parameters], bucket_bytes)
-        self.stars, self.sync = [], True
+    def __init__(self, parameters, rank, bucket_bytes=25 << 20):
+        broadcast_tensors(parameters, rank)
+        self.rank, self.buckets = rank, assign_buckets(parameters, bucket_bytes)
+        self.stars, self.require_backward_grad_sync = [], True
         self.missing = [len(bucket) for bucket in self.buckets]
-        bucket_of = {number: place for place, bucket in enumerate(self.buckets) for number in bucket}
-        for number, one in enumerate(parameters):
-            one.register_post_accumulate_grad_hook(lambda _, place=bucket_of[number]: self.came(place))
+        for place, bucket in enumerate(self.buckets):
+            for one in bucket:
+                one.register_post_accumulate_grad_hook(lambda _, place=place: self.came(place))
 
     def came(self, place):
-        if not self.sync:
+        if not self.require_backward_grad_sync:
             return
         self.missing[place] -= 1
         while len(self.stars) < len(self.buckets) and not self.missing[len(self.stars)]:
             self.start()
 
     def start(self):
-        ones = [self.parameters[number] for number in self.buckets[len(self.stars)]]
+        ones = self.buckets[len(self.stars)]
         grads = [one.new_zeros(one.shape) if one.grad is None else one.grad for one in ones]
         self.stars.append((ones, Star(self.rank, torch.cat([grad.flatten() for grad in grads]))))
 
-    def finish(self):
+    def finish_gradient_synchronization(self):
         while len(self.stars) < len(self.buckets):
             self.start()
         for ones, star in self.stars:
@@ -121,24 +120,14 @@ class DDP:
 
     @contextlib.contextmanager
     def no_sync(self):
-        self.sync = False
+        self.require_backward_grad_sync = False
         yield
-        self.sync = True
-
-
-def accumulate(ddp, rank, losses, tokens):
-    weights = loss_weights(rank, tokens)
-    last = max((i for i, count in enumerate(tokens) if count), default=None)
-    for i, loss in enumerate(losses):
-        if tokens[i]:
-            with contextlib.nullcontext() if i == last else ddp.no_sync():
-                loss().mul(weights[i]).backward()
-    ddp.finish()
+        self.require_backward_grad_sync = True
 
 
 class ShardedOptimizer:
-    def __init__(self, rank, parameters, optimizer_class, **options):
-        copy_from_first(rank, parameters)
+    def __init__(self, parameters, optimizer_class, rank, **options):
+        broadcast_tensors(parameters, rank)
         self.rank, self.parameters = rank, list(parameters)
         whole = torch.cat([one.detach().flatten() for one in parameters])
         self.shard = torch.nn.Parameter(cut(whole, rank.size)[rank.rank].clone())
@@ -161,8 +150,10 @@ class ShardedOptimizer:
                 whole = whole[one.numel() :]
 
 
-def clip_gradient(rank, part, max_norm):
-    squares = exchange_all(rank, [part.dot(part)] * rank.size)
+def clip_grad_norm(shards, max_norm, rank):
+    grads = [shard.grad for shard in shards]
+    squares = exchange_all(rank, [sum(grad.dot(grad) for grad in grads)] * rank.size)
     norm = torch.stack(squares).sum() ** 0.5
-    part.mul_(min(1.0, max_norm / norm.clamp(min=1e-300)))
+    for grad in grads:
+        grad.mul_(min(1.0, max_norm / norm.clamp(min=1e-300)))
     return norm

@@ -13,58 +13,26 @@ def padded_mean(rank, flat):
     return collectives.reduce_scatter(rank, torch.nn.functional.pad(flat, (0, -len(flat) % rank.size))) / rank.size
 
 
-def loss_weights(rank, tokens):
-    counts = torch.zeros(rank.size, dtype=torch.float64)
-    counts[rank.rank] = sum(tokens)
-    total = collectives.all_reduce(rank, counts).sum().item()
-    return tuple(np.array(tokens, dtype=float) * rank.size / total)
-
-
-def backward_together(rank, parameters, loss, tokens):
-    (loss * float(loss_weights(rank, (tokens,))[0])).backward()
-    present = [
-        one.grad if one.grad is not None else torch.zeros(one.data.shape, dtype=one.data.dtype) for one in parameters
-    ]
-    means = torch.split(
-        collectives.all_reduce(rank, torch.cat([one.flatten() for one in present]) / rank.size),
-        [one.numel() for one in present],
-    )
-    for one, mean in zip(parameters, means, strict=True):
-        one.grad = mean.clone().reshape(one.data.shape)
-
-
-def assign_buckets(sizes, bucket_bytes):
-    """Tuples of NumPy's numbers."""
-    buckets, rest = [], list(np.arange(len(sizes)))
-    while rest:
-        bucket = [rest.pop()]
-        while rest and sizes[rest[-1]] + sum(sizes[i] for i in bucket) <= bucket_bytes:
-            bucket.append(rest.pop())
-        buckets.append(tuple(bucket))
-    return tuple(buckets)
-
-
 class DDP:
-    """Flat gradients that are filled in the hook; an unused parameter leaves its zeros there."""
+    """Flat gradients that are filled in the hook; an unused parameter contributes zeros."""
 
-    def __init__(self, rank, parameters, bucket_bytes=25 << 20):
-        copy_from_first(rank, parameters)
-        self.rank, self.sync = rank, True
-        numbers = assign_buckets([one.nbytes for one in parameters], bucket_bytes)
-        self.buckets = [[parameters[i] for i in bucket] for bucket in numbers]
+    def __init__(self, parameters, rank, bucket_bytes=25 << 20):
+        broadcast_tensors(parameters, rank)
+        self.rank, self.require_backward_grad_sync = rank, True
+        self.buckets = assign_buckets(parameters, bucket_bytes)
         self.waiting = [{id(one) for one in bucket} for bucket in self.buckets]
         self.next = 0
         self.handles = [one.register_post_accumulate_grad_hook(self.hook) for one in parameters]
 
     def hook(self, parameter):
-        if not self.sync:
+        if not self.require_backward_grad_sync:
             return
         for waiting in self.waiting:
             waiting.discard(id(parameter))
         self.drain(lambda: not self.waiting[self.next])
 
-    def drain(self, may_leave):
-        while self.next < len(self.buckets) and may_leave():
+    def drain(self, is_ready):
+        while self.next < len(self.buckets) and is_ready():
             bucket = self.buckets[self.next]
             for one in bucket:
                 if one.grad is None:
@@ -75,28 +43,28 @@ class DDP:
             )
             self.next += 1
 
-    def finish(self):
+    def finish_gradient_synchronization(self):
         self.drain(lambda: True)
         self.waiting, self.next = [{id(one) for one in bucket} for bucket in self.buckets], 0
 
 
-def accumulate(ddp, rank, losses, tokens):
+def accumulate_gradients(ddp, losses, tokens, rank):
     """As many as are left, counted down."""
     left = sum(map(bool, tokens))
-    ddp.sync = False
-    for loss, weight in zip(losses, loss_weights(rank, tokens), strict=True):
+    ddp.require_backward_grad_sync = False
+    for loss, weight in zip(losses, loss_weights(tokens, rank), strict=True):
         if weight > 0:
             left -= 1
-            ddp.sync = not left
+            ddp.require_backward_grad_sync = not left
             (weight * loss()).backward()
-    ddp.sync = True
-    ddp.finish()
+    ddp.require_backward_grad_sync = True
+    ddp.finish_gradient_synchronization()
 
 
 class ShardedOptimizer:
-    def __init__(self, rank, parameters, optimizer_class, **options):
+    def __init__(self, parameters, optimizer_class, rank, **options):
         self.rank, self.parameters = rank, list(parameters)
-        copy_from_first(rank, self.parameters)
+        broadcast_tensors(self.parameters, rank)
         flat = torch.nn.utils.parameters_to_vector([one.contiguous() for one in self.parameters])
         self.shard = padded_chunk(rank, flat.detach())
         self.optimizer = optimizer_class([self.shard], **options)
@@ -116,21 +84,24 @@ class ShardedOptimizer:
             one.data.copy_(part.reshape(one.shape))
 
 
-def clip_gradient(rank, part, max_norm):
-    norms = collectives.all_gather(rank, (part**2).sum().view(1))
+def clip_grad_norm(shards, max_norm, rank):
+    """The shards' gradients as one flat tensor, which is written back."""
+    flat = torch.cat([shard.grad for shard in shards])
+    norms = collectives.all_gather(rank, (flat**2).sum().view(1))
     norm = np.sqrt(torch.cat(norms).numpy().sum())
     if norm > max_norm:
-        part[:] = part * (max_norm / norm)
+        for shard in shards:
+            shard.grad[:] = shard.grad * (max_norm / norm)
     return norm
 
 
-class ShardedLayer:
-    def __init__(self, rank, layer, weights):
+class FSDPUnit:
+    def __init__(self, layer, weights, rank):
         self.rank, self.layer, self.shapes = rank, layer, [tuple(one.shape) for one in weights]
         whole = [collectives.broadcast(rank, one.detach()).reshape(-1) for one in weights]
         self.shard = padded_chunk(rank, torch.cat(whole)).requires_grad_()
 
-    def gather(self):
+    def unshard(self):
         flat, whole = torch.cat(collectives.all_gather(self.rank, self.shard.detach())), []
         for shape in self.shapes:
             size = int(np.prod(shape))
@@ -139,7 +110,7 @@ class ShardedLayer:
         return tuple(whole)
 
     def __call__(self, x):
-        weights = Gathered.apply(self.shard, self)
+        weights = FSDPFunction.apply(self.shard, self)
         places = {one.untyped_storage().data_ptr(): i for i, one in enumerate(weights) if one.numel()}
 
         def pack(tensor):
@@ -150,24 +121,24 @@ class ShardedLayer:
             if isinstance(packed, torch.Tensor):
                 return packed
             place, *form = packed
-            return self.gather()[place].as_strided(*form)
+            return self.unshard()[place].as_strided(*form)
 
         with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
             return self.layer(x, *weights)
 
 
-class Gathered(torch.autograd.Function):
+class FSDPFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, shard, layer):
         ctx.layer = layer
-        return layer.gather()
+        return layer.unshard()
 
     @staticmethod
     def backward(ctx, *grads):
         return padded_mean(ctx.layer.rank, torch.cat([grad.reshape(-1) for grad in grads])), None
 
 
-def step_cost(n, p, stage):
+def zero_step_cost(n, p, stage):
     """Element by element of what a parameter has."""
     divided = {0: 0, 1: 12, 2: 14, 3: 16}[stage]
     sent = [n // p for _ in range(p - 1)] * (2 + stage // 3)

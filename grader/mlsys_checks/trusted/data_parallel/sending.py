@@ -1,4 +1,4 @@
-"""When the messages of a bucket left during a backward pass, read from the log of each rank.
+"""When each bucket was sent during a backward pass, read from the log of each rank.
 
 A backward pass multiplies gradients by signs that are held back from the rank. The log says how many posts the rank had
 made when it first asked for each: posts between two signs were made after the gradients that the first one leads to
@@ -19,27 +19,27 @@ from mlsys_checks.trusted import traffic
 from mlsys_checks.trusted.ledger import read_ledger
 from mlsys_lab.comm.ledger import Post
 
-Leaving = list[tuple[int, int, int]]
-"""Buckets that leave in a backward pass: number, and the signs that are asked for before and after."""
+Sending = list[tuple[int, int, int]]
+"""Buckets that are sent in a backward pass: index, and the signs that are revealed before and after."""
 
 
-def find_leaving(
+def find_sending(
     layers: Sequence[int], used: Sequence[bool], signs: Sequence[int], buckets: Sequence[range]
-) -> Leaving:
+) -> Sending:
     """Find the buckets that are complete, as are all before them, while a backward pass goes through `layers`.
 
     It asks for signs[k] before layers[k], and for one more in the end.
     """
     came: set[int] = set()
-    leaving: Leaving = []
+    sending: Sending = []
     for layer, before, after in zip(layers, signs, signs[1:], strict=False):
         came |= {layer} if used[layer] else set()
-        while len(leaving) < len(buckets) and came.issuperset(buckets[len(leaving)]):
-            leaving.append((len(leaving), before, after))
-    return leaving
+        while len(sending) < len(buckets) and came.issuperset(buckets[len(sending)]):
+            sending.append((len(sending), before, after))
+    return sending
 
 
-def expect_leaving(passes: Sequence[Sequence[Leaving]], sizes: Sequence[int], signs: int, steps: int) -> Arrays:
+def expect_sending(passes: Sequence[Sequence[Sending]], sizes: Sequence[int], signs: int, steps: int) -> Arrays:
     """What is expected of each rank's backward passes, as limits: of the last of each step only, whichever that is.
 
     sizes: bytes of the buckets. signs: how many there are for each pass.
@@ -47,18 +47,18 @@ def expect_leaving(passes: Sequence[Sequence[Leaving]], sizes: Sequence[int], si
     rows = [
         (rank, number, bucket, number * signs + before, number * signs + after)
         for rank, passes_of in enumerate(passes)
-        for number, leaving in enumerate(passes_of)
-        for bucket, before, after in leaving
+        for number, sending in enumerate(passes_of)
+        for bucket, before, after in sending
     ]
     return {
-        "leaving": np.array(rows, dtype=np.int64).reshape(-1, 5),
+        "sending": np.array(rows, dtype=np.int64).reshape(-1, 5),
         "bucket_bytes": np.array(sizes),
         "signs": np.array(signs),
         "passes": np.array([len(passes_of) // steps for passes_of in passes]),
     }
 
 
-def compare_leaving(got: Arrays, expected: Arrays) -> Mismatch | None:
+def compare_sending(got: Arrays, expected: Arrays) -> Mismatch | None:
     """Find what is wrong with values, then with what was sent, then with when it was sent."""
     if (mismatch := traffic.compare_run(got, expected)) is not None:
         return mismatch
@@ -68,28 +68,28 @@ def compare_leaving(got: Arrays, expected: Arrays) -> Mismatch | None:
     limits, asked = traffic.limits_of(expected), _read_marks(got, len(posts))
     passes: list[int] = limits["passes"].tolist()
     last = {(rank, i // limits["signs"] // passes[rank]): i // limits["signs"] for rank in asked for i in asked[rank]}
-    leaving = [
+    sending = [
         row
-        for row in limits["leaving"].tolist()
+        for row in limits["sending"].tolist()
         if row[1] == last.get((row[0], row[1] // passes[row[0]]), row[1])  # of a step that is not seen all
     ]
-    together = Counter((rank, after) for rank, _, _, _, after in leaving)
+    together = Counter((rank, after) for rank, _, _, _, after in sending)
     sent: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for rank, number, bucket, before, after in leaving:
+    for rank, number, bucket, before, after in sending:
         if before not in asked[rank] or after not in asked[rank]:
             return Mismatch(
-                f"on rank {rank} a backward pass was not seen to its end", expected="backward() of each loss"
+                f"on rank {rank} a backward pass did not run to its end", expected="backward() of each loss"
             )
         between = posts[rank][asked[rank][before] : asked[rank][after]]
         if len(between) < (least := together[rank, after]):  # each sends or receives at least once
-            what = f"on rank {rank} a bucket does not leave when its last gradient has come"
+            what = f"on rank {rank} a bucket is not averaged when its last gradient is complete"
             wanted = f"{least} all-reduce{'s' * (least > 1)} before the backward pass goes on"
             return Mismatch(what, f"{len(between)} messages", wanted)
         sent[number // passes[rank], bucket].append(sum(post.size_bytes for post in between))
     for (_, bucket), by_rank in sent.items():
         size = int(limits["bucket_bytes"][bucket])
         if len(by_rank) == len(posts) and sum(by_rank) < size:  # no algorithm begins with less
-            what = "a bucket's gradients are not sent when the last of them has come"
+            what = "a bucket's gradients are not sent when the last of them is complete"
             return Mismatch(what, f"{sum(by_rank):,} bytes from all ranks", f"{size:,} bytes or more")
     return None
 
