@@ -32,6 +32,11 @@ def expect_ranks(parts: Sequence[Arrays], **limits: Any) -> Arrays:
     return join_ranks(parts) | flatten({LIMITS: limits})
 
 
+def count_bytes(array: np.ndarray) -> int:
+    """Bytes of a message, as the judge counts them: the shape of an empty array carries data too, its lengths' bits."""
+    return array.nbytes if array.size else sum(length.bit_length() for length in array.shape) // 8
+
+
 def limits_of(expected: Arrays) -> dict[str, np.ndarray]:
     """Limits by name, as given to `expect_ranks`."""
     limits: dict[str, np.ndarray] = nest(expected)[LIMITS]

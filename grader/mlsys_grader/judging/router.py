@@ -17,6 +17,7 @@ import numpy as np
 
 from mlsys_checks.sandboxed.ranks import describe_deadlock, name_rank
 from mlsys_checks.sandboxed.spec import Mismatch
+from mlsys_checks.trusted.traffic import count_bytes
 from mlsys_grader.judging.problem import Ending
 from mlsys_grader.sandbox.inside import wire
 from mlsys_lab.comm.ledger import Finish, Link, Log, Post
@@ -199,11 +200,6 @@ def _read_post(frame: wire.Frame, rank: int, size: int) -> tuple[Post, np.ndarra
         raise InvalidPostError(_invalid_post(f"kind {kind!r:.40}, peer {peer!r:.40}, channel {channel!r:.40}"))
     array = frame.arrays.get("array")
     return Post(kind, peer, 0 if array is None else count_bytes(array), channel=channel), array  # type: ignore[arg-type]
-
-
-def count_bytes(array: np.ndarray) -> int:
-    """Size of an array in bytes. The shape of an empty array can carry data too: count the bits of its lengths."""
-    return array.nbytes if array.size else sum(length.bit_length() for length in array.shape) // 8
 
 
 def _invalid_post(got: Any) -> Mismatch:
