@@ -17,7 +17,7 @@ def test_a_columns_lines_and_a_banks_words() -> None:
     assert _says("03-inside-pytorch", f"all {line // 4} numbers of a line", f"{line // 4} times the data")
     assert _says("03-inside-pytorch", f"only {2048 * line // 1024} KiB", f"{row // 1024} KiB apart")
     assert 0 % 32 == 32 % 32 != 33 % 32
-    assert _says("04-gpu-model", "Words 0 and 32 are in the same bank", "words 0 and 33 take one")
+    assert _says("04-gpu-model", "Words 0 and 32 are in the same bank", "Words 0 and 33 take one")
 
 
 def test_where_floor_and_bytes_weigh_the_same() -> None:

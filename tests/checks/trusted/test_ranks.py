@@ -19,6 +19,6 @@ def test_a_sum_that_is_zero_but_for_rounding_may_be_taken_in_any_order() -> None
 
 def test_the_first_rank_that_is_wrong_is_named() -> None:
     expected = join_ranks([{"sum": SHARES}] * 3)
-    got = join_ranks([{"sum": SHARES}, {"sum": SHARES + 1e-9}, {"sum": SHARES + 1}])
+    got = join_ranks([{"sum": SHARES}, {"sum": SHARES + 1e-3}, {"sum": SHARES + 1}])
     mismatch = compare_ranks(got, expected)
     assert mismatch is not None and mismatch.what.startswith("on rank 1: `sum` is wrong")
