@@ -147,7 +147,7 @@ def test_too_noisy_is_not_measured(measured):
 
 def test_without_the_device_nothing_is_started(monkeypatch):
     monkeypatch.setattr(module, "has_device", lambda kind: False)
-    monkeypatch.setattr(module, "_clean", None)
+    monkeypatch.setattr(module, "_open_clean_process", None)
     with pytest.raises(MissingToolError, match="no CUDA device here"), Bench(SPEED, "no_checks", "mix", [], QUICK):
         pass
 
