@@ -60,8 +60,7 @@ def test_of_the_checks_only_the_sandboxed_side_is_there(sandbox):
     assert answer(sandbox, "os.listdir('/course/mlsys_checks')") == ["sandboxed"]
     here = "/course/mlsys_checks/sandboxed/"
     walk = f"sorted(os.path.join(at, f)[{len(here)}:] for at, _, fs in os.walk('{here}') for f in fs)"
-    parts = [f"[{start}:{start + 5}]" for start in range(0, 60, 5)]  # a message is short
-    found = [name for part in parts for name in answer(sandbox, walk + part)]
+    found = [name for part in ("[:10]", "[10:]") for name in answer(sandbox, walk + part)]  # a message is short
     assert found == [str(path.relative_to(SANDBOXED)) for path in find_files(SANDBOXED, "")]
     assert answer(sandbox, "sorted(os.listdir('/course'))") == [
         "mlsys_checks",
