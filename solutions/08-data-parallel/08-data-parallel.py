@@ -150,7 +150,7 @@ def broadcast_tensors(tensors: Iterable[Any], group: Rank) -> None:
 
 
 def loss_weights(tokens: Sequence[int], group: Rank) -> list[float]:
-    """Weights of this rank's mean losses over so many tokens each. About 3 lines."""
+    """Weights of this rank's mean losses, by their token counts. About 3 lines."""
     ### BEGIN SOLUTION
     own = torch.tensor([sum(tokens)], dtype=torch.int64)
     total = int(collectives.all_reduce(group, own))

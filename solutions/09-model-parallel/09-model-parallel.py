@@ -867,7 +867,7 @@ class Routing:
 #
 # <details><summary>Details</summary>
 #
-# - p divides E. `dispatch_and_combine` is collective: a rank without tokens, or whose experts nobody chose, calls it
+# - p divides E. `dispatch_and_combine` is collective: a rank without tokens, or whose experts no token chose, calls it
 #   too.
 # - Calling an expert with no rows at all is allowed.
 # - `bincount(minlength=…)`, a stable `argsort`, `split` and `index_add` do most of the work without loops over tokens.

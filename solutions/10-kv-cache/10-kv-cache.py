@@ -221,7 +221,7 @@ check("cache")
 #
 # *About 20 minutes.*
 #
-# **Goal.** A pass gets only new tokens, so it must be told where they stand. Projections and MLP treat each token by
+# **Goal.** A pass gets only new tokens, so it needs their positions as well. Projections and MLP treat each token by
 # itself; hence new tokens of all sequences can lie side by side in **one** row of Q tokens, without padding, and
 # only attention has to keep sequences apart.
 #

@@ -317,7 +317,7 @@ DTYPES = {"step": torch.int64, "rate": torch.float64, "on": torch.bool}
 
 
 def name_momenta(count: int) -> list[str]:
-    """Names of so many momenta."""
+    """Names of that number of momenta."""
     return ["momentum", *(f"momentum {i}" for i in range(2, count + 1))]
 
 

@@ -104,7 +104,7 @@ def draw_value(rng: Rng, case: Case) -> Arrays:
 
 
 def draw_shape(rng: Rng, axes: int, size: int) -> Shape:
-    """A shape of so many axes of 1 to `size` elements, or 0 in one axis of twenty."""
+    """A shape with `axes` axes of 1 to `size` elements, or 0 in one axis of twenty."""
     return tuple(0 if rng.random() < 1 / 20 else int(rng.integers(1, size + 1)) for _ in range(axes))
 
 

@@ -208,7 +208,7 @@ def expect_digits(arrays: Arrays) -> Arrays:
 
 
 def least_accuracy(images: int) -> float:
-    """Accuracy on a test of so many images that a classifier of accuracy TARGET reaches but for bad luck."""
+    """Accuracy that a classifier of accuracy TARGET reaches on this number of images, except by bad luck."""
     return TARGET - STANDARD_ERRORS * math.sqrt(TARGET * (1 - TARGET) / images)
 
 

@@ -180,7 +180,7 @@ def expect_reduce(arrays: Arrays) -> Arrays:
 
 
 def _longest(n: int, parts: int) -> int:
-    """Length of the longest of so many chunks of n elements."""
+    """Length of the longest chunk if n elements are cut into `parts`."""
     return -(-n // parts)
 
 

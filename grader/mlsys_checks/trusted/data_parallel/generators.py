@@ -292,7 +292,7 @@ def draw_batches(rng: np.random.Generator, case: Case) -> Arrays:
             uses[:] = uses[0]
             steps = np.split(rows, tokens.sum(1).cumsum()[:-1])
             rows = np.concatenate([np.tile(one[: len(one) // batches], (batches, 1)) for one in steps])
-        a_row = 10**9 if outlier and rank else 1  # each row is so many tokens that are alike
+        a_row = 10**9 if outlier and rank else 1  # tokens of each row, all equal
         parts.append(
             weights
             | {"rows": rows, "tokens": tokens * a_row, "tokens a row": np.array(a_row), "alike": np.array(alike)}
@@ -579,7 +579,7 @@ def expect_run(arrays: Arrays) -> Arrays:
 
 
 def _expect_states(first: Arrays, steps: int, name: str) -> Arrays:
-    """What is saved of the states without axes after so many steps."""
+    """Saved states without axes, after this number of steps."""
     rate = float(first["lr"]) * 0.9**steps
     return {
         f"{name}saved step": np.array(steps),

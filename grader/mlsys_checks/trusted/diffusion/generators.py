@@ -102,7 +102,7 @@ class Ages:
         self.calls, self._is_over = 0, False
 
     def __call__(self, what: str, images: int) -> float:
-        """Addition of a call with so many images, or of one call more, after which there is none."""
+        """Addition of a call with this number of images, or of one call after the last."""
         if self._is_over or what not in (CALL, LAST):
             what = "the denoiser is called after the end"
             raise InputError(what, got=what, expected="calls before the function returns")

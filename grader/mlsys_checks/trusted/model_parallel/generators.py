@@ -410,7 +410,7 @@ def expect_received(arrays: Arrays) -> Arrays:
 
 
 def draw_choices(rng: Rng, n: int, experts: int, top_k: int, liked: int = -1) -> np.ndarray:
-    """Draw the experts that each token chooses, all different; `liked` is everybody's first choice."""
+    """Draw the experts that each token chooses, all different; `liked` is the first choice of all tokens."""
     scores = rng.random((n, experts))
     if liked >= 0:
         scores[:, liked] = 2.0
