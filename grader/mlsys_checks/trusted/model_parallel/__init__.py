@@ -212,8 +212,8 @@ PIPELINE = (
             *draw_cases(STAGES, public=3, hidden=2, m=Range(8, 17)),
         ),
         **_sides(draw.draw_stages, calls.run_stage, draw.expect_stages),
-        first_hint="Follow one micro-batch: where does its x come from, where its gradient, which rank waits for which, "
-        "and what is released when?",
+        first_hint="Follow one micro-batch: where does its x come from, where its gradient, which rank waits for which "
+        "one, and what is released when?",
         hint="A received activation needs requires_grad_(), or x.grad stays None. Send by isend, and wait for all "
         "requests after the last action. Take x and the output out of what you keep when their micro-batch goes back.",
         uses=("Pipeline", "Action"),
