@@ -16,11 +16,12 @@ WITH_CLOCK = [d for d in DEVICES if d.clock_hz and d.fp32_lanes_per_unit]
 
 def test_what_is_sold_as_gb_of_a_gpu_s_memory_is_gib() -> None:
     assert [one.name for one in DEVICES if one.kind == "gpu" and one.memory_bytes % 2**30] == []
-    assert 0.99 < 183_359 * 2**20 / device("B200").memory_bytes < 1  # as nvidia-smi reports it
+    for name, reported_mib in (("B200", 183_359), ("B300", 275_040)):  # by nvidia-smi
+        assert 0.99 < reported_mib * 2**20 / device(name).memory_bytes < 1
 
 
 def test_table_has_the_devices_that_the_course_talks_about() -> None:
-    wanted = "V100,A100 40GB,A100 80GB,H100,H200,B200,RTX 3090,RTX 4090,T4,L4,TPU v4,TPU v5e,TPU v5p,TPU v6e"
+    wanted = "V100,A100 40GB,A100 80GB,H100,H200,B200,B300,RTX 3090,RTX 4090,T4,L4,TPU v4,TPU v5e,TPU v5p,TPU v6e"
     assert [d.name for d in DEVICES] == wanted.split(",")
 
 
@@ -46,6 +47,7 @@ def test_halving_the_width_never_lowers_a_peak(entry: Device) -> None:
         ("A100 80GB", "NVLink", 600),
         ("H100", "NVLink", 900),
         ("B200", "NVLink", 1800),
+        ("B300", "NVLink", 1800),
         ("RTX 3090", "NVLink", 112.5),
         ("TPU v5e", "ICI", 400),
         ("TPU v5p", "ICI", 1200),
@@ -173,7 +175,7 @@ def test_roofline_meets_at_the_ridge() -> None:
 def test_gpus_hold_what_their_compute_capability_says() -> None:
     # Warps and blocks on a multiprocessor: Compute Capabilities, in the appendices of the CUDA Programming Guide.
     most = {(7, 0): (64, 32), (7, 5): (32, 16), (8, 0): (64, 32), (8, 6): (48, 16), (8, 9): (48, 24), (9, 0): (64, 32)}
-    most[10, 0] = (64, 32)
+    most[10, 0] = most[10, 3] = (64, 32)
     for entry in DEVICES:
         held = (entry.warps_per_unit, entry.blocks_per_unit)
         assert held == (most[entry.compute_capability] if entry.compute_capability else (None, None))

@@ -3,7 +3,8 @@
 What makers do not round is held to the digit by test_published.py. Sources, row by row:
 V100: Volta white paper, table 1. A100: its data sheet. H100 and H200: peaks of the Hopper white paper's appendix, rates
 of memory of their product pages. B200: the page of HGX B200 prints for eight 296 TFLOP/s of fp64, 600 of fp32, and with
-sparsity 18 PFLOP/s of tf32, 36 of 16 bits, 72 of 8 bits, 144 of fp4. RTX 3090 and 4090: appendix A of the white papers
+sparsity 18 PFLOP/s of tf32, 36 of 16 bits, 72 of 8 bits, 144 of fp4; that of HGX B300 the same but 10 TFLOP/s of fp64
+and, dense, 108 PFLOP/s of fp4. RTX 3090 and 4090: appendix A of the white papers
 of GA102 and Ada, with sums in fp32. T4: its data sheet. L4: its data sheet, which prints 120, 242 and 485 TFLOP/s with
 sparsity. fp64 of the last four, which their makers leave out: a 64th of fp32, T4 a 32nd. NVLink: the same papers, one
 link one way. PCI Express: the rate of 16 lanes after line coding, as PCI-SIG rounds it. TPUs: docs.cloud.google.com.
@@ -19,7 +20,7 @@ from tests.hardware.test_published import ROUNDED_BY_MAKERS, differing
 from tests.leaves import numbers
 
 GIB = 2**30
-PCIE_3, PCIE_4, PCIE_5 = (1, 15.75), (1, 31.5), (1, 63.0)
+PCIE_3, PCIE_4, PCIE_5, PCIE_6 = (1, 15.75), (1, 31.5), (1, 63.0), (1, 121.0)
 AMPERE = {"fp64": 19.5, "fp32": 19.5, "tf32": 156, "fp16": 312, "bf16": 312, "int8": 624}
 HOPPER = {"fp64": 66.9, "fp32": 66.9, "tf32": 494.7, "fp16": 989.4, "bf16": 989.4, "fp8": 1978.9, "int8": 1978.9}
 BLACKWELL = {
@@ -32,6 +33,7 @@ BLACKWELL = {
     "fp4": 9000,
     "int8": 4500,
 }
+BLACKWELL_ULTRA = {name: peak for name, peak in BLACKWELL.items() if name != "int8"} | {"fp64": 1.25, "fp4": 13500}
 RTX_3090 = {"fp64": 0.556, "fp32": 35.6, "tf32": 35.6, "fp16": 71, "bf16": 71, "int8": 284}
 RTX_4090 = {"fp64": 1.29, "fp32": 82.6, "tf32": 82.6, "fp16": 165.2, "bf16": 165.2, "fp8": 330.3, "int8": 660.6}
 L4 = {"fp64": 0.473, "fp32": 30.3, "tf32": 60, "fp16": 121, "bf16": 121, "fp8": 242.5, "int8": 242.5}
@@ -55,6 +57,7 @@ PRINTED = {
     "H100": printed(HOPPER, 80 * GIB, 3350, (18, 25), PCIE_5),
     "H200": printed(HOPPER, 141 * GIB, 4800, (18, 25), PCIE_5),
     "B200": printed(BLACKWELL, 180 * GIB, 8000, (18, 50), PCIE_5),
+    "B300": printed(BLACKWELL_ULTRA, 270 * GIB, 8000, (18, 50), PCIE_6),
     "RTX 3090": printed(RTX_3090, 24 * GIB, 936, (4, 14.0625), PCIE_4),
     "RTX 4090": printed(RTX_4090, 24 * GIB, 1008, PCIE_4),
     "T4": printed({"fp64": 0.254, "fp32": 8.1, "fp16": 65, "int8": 130}, 16 * GIB, 320, PCIE_3),

@@ -15,7 +15,7 @@ from tests.leaves import numbers
 PUBLISHED = yaml.safe_load(Path(__file__).with_name("published.yml").read_text(encoding="utf-8"))
 VECTORS = ("fp64", "fp32")
 KIB, GIB = 2**10, 2**30
-SHARED_KIB = {(7, 0): 96, (7, 5): 64, (8, 0): 164, (8, 6): 100, (8, 9): 100, (9, 0): 228, (10, 0): 228}
+SHARED_KIB = {(7, 0): 96, (7, 5): 64, (8, 0): 164, (8, 6): 100, (8, 9): 100, (9, 0): 228, (10, 0): 228, (10, 3): 228}
 """Of a multiprocessor, by compute capability: CUDA Programming Guide."""
 WARPS = {(7, 5): 32, (8, 6): 48, (8, 9): 48}
 BLOCKS = {(7, 5): 16, (8, 6): 16, (8, 9): 24}
@@ -27,6 +27,9 @@ FAR = {
     ("B200", ".peaks.fp64"): 0.0061,
     ("B200", ".peaks.fp32"): 0.0074,
     ("B200", ".memory_bandwidth_bytes_per_s"): 0.0235,
+    ("B300", ".peaks.fp64"): 0.075,
+    ("B300", ".peaks.fp32"): 0.0074,
+    ("B300", ".memory_bandwidth_bytes_per_s"): 0.0235,
     ("T4", ".peaks.fp32"): 0.0051,
     ("L4", ".peaks.tf32"): 0.0096,
     ("TPU v4", ".memory_bandwidth_bytes_per_s"): 0.0229,
