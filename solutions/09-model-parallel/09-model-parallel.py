@@ -418,7 +418,7 @@ check.predict(guess, sent[gathered_loss] / 1e6, "MB", within=0.05)
 
 # %% [markdown]
 # A ring all-gather passes the p - 1 other shards through every rank, so the gather grows with V while three numbers per
-# token do not. With the 128,256 tokens of LLaMA 3's vocabulary the difference is 16 times larger still.
+# token do not. With the 128,256 tokens of Llama 3's vocabulary the difference is 16 times larger still.
 #
 # ## Task 3 · A pipeline
 #

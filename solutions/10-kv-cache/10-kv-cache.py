@@ -3,7 +3,7 @@
 #
 # A model reads a prompt of 500 tokens and generates 500 more. Without a cache it processes the whole sequence again
 # for each new token: 374,750 tokens in all. With a **KV cache** it processes 999, because the keys and values of a
-# token never change once they are computed. The price is memory: LLaMA 3 8B keeps 131,072 bytes for each token, 1.07
+# token never change once they are computed. The price is memory: Llama 3 8B keeps 131,072 bytes for each token, 1.07
 # GB for a sequence of 8,192 tokens. You build the cache, and everything that a server does with it.
 #
 # ```text
@@ -865,7 +865,7 @@ check("step_work")
 check("predict_step")
 
 # %% [markdown]
-# **Predict, then measure.** LLaMA 3 8B in bf16 on an H100 (989 TFLOP/s, 3.35 TB/s), 200 cached tokens per sequence:
+# **Predict, then measure.** Llama 3 8B in bf16 on an H100 (989 TFLOP/s, 3.35 TB/s), 200 cached tokens per sequence:
 # how many sequences must decode together until arithmetic takes longer than memory? Without a KV cache it would be
 # 989/3.35 = 295, the ridge point.
 

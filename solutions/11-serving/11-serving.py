@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lab 11 · A serving engine: many requests, one model
 #
-# A decode step of LLaMA 3 8B takes about 4.8 ms on an H100, because it reads all weights once. If 64 requests share
+# A decode step of Llama 3 8B takes about 4.8 ms on an H100, because it reads all weights once. If 64 requests share
 # the step, it takes 6.5 ms and yields 64 tokens: 47 times the throughput of one request at a time. A program decides
 # which requests share each step, which wait, and who owns which part of the KV cache. It is called the **scheduler**,
 # and you build one that stands up to bursts of traffic, long prompts and full memory.
@@ -674,7 +674,7 @@ check("steps_to_first")
 # %% [markdown]
 # **Predict, then measure.** Eight users are being served when a prompt of 3,000 tokens arrives. A step takes 4.8 ms
 # to read the weights, 27 µs for each new token, and 40 ns for each token in the KV cache that it attends to: about
-# LLaMA 3 8B on an H100. Which budget of 64, 128, 256, 512, 1024 and 4096 is the largest with which no user waits
+# Llama 3 8B on an H100. Which budget of 64, 128, 256, 512, 1024 and 4096 is the largest with which no user waits
 # longer than 30 ms for a token?
 
 
@@ -1421,7 +1421,7 @@ print(f"{same} of {len(prompts)} answers are the same")
 # <details><summary>Is a second machine better used for half of the requests, or for all prefills?</summary>
 #
 # Separate prefill keeps decode steps free of chunks, so that TPOT no longer depends on prompts, but the KV cache must
-# be transferred (0.13 MB per token for LLaMA 3 8B), and either machine may sit idle while the other is overloaded.
+# be transferred (0.13 MB per token for Llama 3 8B), and either machine may sit idle while the other is overloaded.
 # With short prompts, two replicas are simpler and as fast.
 #
 # </details>

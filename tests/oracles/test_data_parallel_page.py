@@ -11,7 +11,7 @@ from tests.oracles.catalogue import oracles
 PAGE = "10-data-parallel"
 
 PEAK, PORT, NVLINK, PCIE = 989.4e12, 50e9, 450e9, 63e9  # an H100
-D, LAYERS, GROUPS, HEAD, F, V = 4096, 32, 8, 128, 14_336, 128_256  # LLaMA 3 8B
+D, LAYERS, GROUPS, HEAD, F, V = 4096, 32, 8, 128, 14_336, 128_256  # Llama 3 8B
 PSI = LAYERS * (2 * D * D + 2 * D * GROUPS * HEAD + 3 * D * F + 2 * D) + 2 * V * D + D
 BATCH = 512 * 8192
 

@@ -10,7 +10,7 @@ from tests.oracles.conftest import CHAPTERS
 PAGE = "12-inference"
 
 PEAK, BANDWIDTH, MEMORY = 989.4e12, 3.35e12, 80 * 2**30  # an H100
-D, LAYERS, HEADS, GROUPS, HEAD, F, V = 4096, 32, 32, 8, 128, 14_336, 128_256  # LLaMA 3 8B
+D, LAYERS, HEADS, GROUPS, HEAD, F, V = 4096, 32, 32, 8, 128, 14_336, 128_256  # Llama 3 8B
 MULTIPLIED = LAYERS * (2 * D * D + 2 * D * GROUPS * HEAD + 3 * D * F) + V * D
 WEIGHTS = 2 * (MULTIPLIED + (2 * LAYERS + 1) * D)  # bytes read: norms too, no embedding
 HELD = WEIGHTS + 2 * V * D

@@ -15,7 +15,7 @@ WITHOUT, WITH = sum(range(PROMPT, PROMPT + OUTPUT)), PROMPT + OUTPUT - 1
 COMPUTED = (
     f"a prompt of {PROMPT} tokens and generates {OUTPUT} more",
     f"for each new token: {WITHOUT:,} tokens in all. With a **KV cache** it processes {WITH},",
-    f"LLaMA 3 8B keeps {TOKEN_BYTES:,} bytes for each token, {8192 * TOKEN_BYTES / 1e9:.2f} GB for a sequence of 8,192",
+    f"Llama 3 8B keeps {TOKEN_BYTES:,} bytes for each token, {8192 * TOKEN_BYTES / 1e9:.2f} GB for a sequence of 8,192",
     f"989/3.35 = {989 / 3.35:.0f}, the ridge point",
     f"In each layer 4,095 tokens further, {32 * 4095:,} in all",
     f"a step computes {64 * 5} tokens, more than the {989 / 3.35:.0f} that the weights leave idle",

@@ -24,7 +24,7 @@ GIVEN = (
     "[lab 07](07-collectives.ipynb)",
     "[lab 08](08-data-parallel.ipynb)",
     "[chapter 11](../chapters/11-model-parallel.md)",
-    "the 128,256 tokens of LLaMA 3's vocabulary the difference is 16 times larger",
+    "the 128,256 tokens of Llama 3's vocabulary the difference is 16 times larger",
     "capacity for ⌈0.75 · 4 · 2 / 3⌉ = 2",
     "with a mean of 64 rows their standard deviation is about 8",
     "by 0.4 standard deviations on average",

@@ -39,7 +39,7 @@ CITED_FIGURES = (  # phrases with figures from elsewhere
     "in about 200 lines",
     "if blocks hold 64 tokens in place of 16",
     "31.5 slots per sequence stay empty in place of 7.5, and only prefixes of multiples of 64 tokens",
-    "0.13 MB per token for LLaMA 3 8B",
+    "0.13 MB per token for Llama 3 8B",
 )
 
 
