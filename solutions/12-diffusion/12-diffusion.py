@@ -7,12 +7,12 @@
 # a call. In this lab you build all of it, on a model of handwritten digits that you train yourself.
 #
 # ```text
-#   training                                         sampling one image
+#   training                                       sampling one image
 #
-#   x0 ──► x = x0 + σ·noise ──► network ──► loss     σ = 80 ──► 24 ──► 5.8 ──► 0.97 ──► 0.085 ──► 0: image
+#   x0 ──► x = x0 + σ·noise ──► network ──► loss   σ = 80 ──► 24 ──► 5.8 ──► 0.97 ──► 0.085 ──► 0: image
 #                                  ▲
-#                               σ, class             each arrow is a step: the network estimates the image D(x, σ)
-#                                                    under the noise, and x moves towards it
+#                               σ, class            each arrow is a step: the network estimates the image
+#                                                   D(x, σ) under the noise, and x moves towards it
 # ```
 #
 # **You will build**
