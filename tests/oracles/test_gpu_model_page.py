@@ -264,6 +264,7 @@ def test_the_design_of_a_step(page) -> None:
     assert page.p8_after == exactly(1e3 * page.ideal_s / 0.75 + (page.p8_bound - 1e3 * page.ideal_s) / 0.9)
     assert 0.5 < 1e3 * page.compute_s / page.p8_before < 0.6 < 1e3 * page.compute_s / page.p8_after
     assert page.p8_bound < 1e3 * page.least_s["fused", 8] and 5e-3 * page.p8_kernels < page.p8_after
+    assert page.p8_adam_ms == exactly(1e3 * 28 * 124_439_808 / BANDWIDTH / 0.9)
 
 
 def test_matmul_throughput_of_an_sm(page) -> None:

@@ -214,6 +214,7 @@ def test_the_design_problem_by_hand(page) -> None:
     peak_ms = 72 * 768**2 * 4096 * 12 / 989.4e12 * 1e3
     assert page.p8_peak_ms == pytest.approx(peak_ms, rel=1e-3)
     assert page.p8_host_ms == pytest.approx(12 + 148 * 9 * 5e-3)
+    assert page.p8_device_ms == pytest.approx(2 * peak_ms + 1e3 * 28 * 84_934_656 / 3.35e12, rel=1e-3)
     # At 40 % of peak the host, which needs as long as before, is still the slower side.
     tokens_ms = page.p8_factor * peak_ms
     assert tokens_ms / page.p8_fused_ms == pytest.approx(0.4, rel=1e-3) and tokens_ms / 0.5 < page.p8_fused_ms
