@@ -11,6 +11,7 @@ from book.measure_calls import RECORDS, measure_calls
 from mlsys_lab.benchmark import Record, load
 
 CHAPTER = Path(__file__).parents[2] / "book/chapters/03-inside-pytorch.md"
+INTRODUCTION = CHAPTER.with_name("01-introduction.md")
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,7 @@ def test_the_chapter_quotes_the_records_with_their_spread(records: dict[str, Rec
     for name in ("host-add", "host-view", "host-recording"):
         one = records[name]
         assert f"{one.p50:.2f} µs ({one.p20:.2f} to {one.p80:.2f})" in text, name
+    assert f"overhead_s = {records['host-add'].p50:.2f}e-6" in INTRODUCTION.read_text(encoding="utf-8")
     add, view = records["host-add"].p50, records["host-view"].p50
     assert f"one element takes {add:.2f} µs and a view, which touches nothing, {view:.2f} µs" in text
 
