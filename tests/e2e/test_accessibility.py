@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Page
 
 from tests.pages import settle
+from tests.sampling import sample
 
 pytestmark = pytest.mark.timeout(1800)  # the first test may build the site
 
@@ -60,7 +61,7 @@ UNSEEN = """() => {
 }"""
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", sample(PAGES, 4))
 def test_axe_finds_nothing(page: Page, site_url: str, name: str) -> None:
     page.goto(f"{site_url}{name}.html", wait_until="networkidle")
     page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
@@ -68,7 +69,7 @@ def test_axe_finds_nothing(page: Page, site_url: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", sample(PAGES, 4))
 def test_every_button_shows_that_the_keyboard_is_there(page: Page, site_url: str, name: str, theme: str) -> None:
     page.emulate_media(color_scheme=theme, reduced_motion="reduce")
     page.goto(f"{site_url}{name}.html", wait_until="networkidle")

@@ -20,6 +20,7 @@ HEIGHTS = """() => {
 }"""
 
 
+@pytest.mark.weekly
 def test_open_code_takes_at_most_a_part_of_a_page(page: Page, site: Path, site_url: str) -> None:
     shares = {}
     for path in pages(site):

@@ -38,6 +38,7 @@ def test_the_parts_are_all_chapters_with_all_their_pictures_and_formulas(site: P
     assert len(parts["answers"].select("h3")) > 50
 
 
+@pytest.mark.weekly
 def test_an_epub_of_the_book_is_written(site: Path, tmp_path: Path) -> None:
     assert main(["epub", "--site", str(site), "--out", str(tmp_path)]) == 0
     with zipfile.ZipFile(tmp_path / "mlsys-lab.epub") as book:

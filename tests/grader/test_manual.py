@@ -79,6 +79,7 @@ def typed(folder, monkeypatch, capsys):
 
 
 @pytest.mark.sandbox
+@pytest.mark.weekly
 def test_its_commands_print_what_it_says(typed):
     ran = 0
     for command, promised in commands():

@@ -11,17 +11,18 @@ from mlsys_lab.kernels.trace.triton_interpreter import record
 from mlsys_lab.kernels.triton_language import tl, triton
 from tests.kernels.ptx import execute
 from tests.kernels.semantics import operations, table
+from tests.sampling import keep
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU, Triton compiles")
 
 
-@pytest.mark.slow
-def test_every_operation_means_what_its_instructions_mean() -> None:
-    outcomes = table()
-    assert len(outcomes) == len(list(operations())) > 400
+@pytest.mark.parametrize("every", keep([7, 1], [7]))
+def test_an_operation_means_what_its_instructions_mean(every: int) -> None:
+    outcomes = table(every)
+    assert every * len(outcomes) >= len(list(operations())) > 400
     assert [str(one) for one in outcomes if one.mismatches] == []
     computed = [one for one in outcomes if not one.verdict.startswith("refused")]
-    assert len(computed) > 300 and all(one.values >= 32 for one in computed)
+    assert every * len(computed) > 300 and all(one.values >= 32 for one in computed)
 
 
 def test_an_instruction_without_a_meaning_is_no_agreement() -> None:

@@ -91,6 +91,7 @@ class Killer(threading.Thread):
             time.sleep(0.02)
 
 
+@pytest.mark.weekly
 def test_the_same_seeds_give_the_same_verdicts_as_on_this_machine(ray, tiny, sandbox, task):
     tasks = [task("ada"), task("bob", total=WRONG), task("cy", mean=None), task("dan", double="1 / 0")]
     taken = []
