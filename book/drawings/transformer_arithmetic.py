@@ -27,7 +27,7 @@ def block() -> Markup:
         ("keys, K·H", K * H, "green"),
         ("values, K·H", K * H, "green"),
         ("scores, N·S", N * TOKENS, "orange"),
-        ("mixed values, N·H", N * H, "blue"),
+        ("weighted sum, N·H", N * H, "blue"),
         ("out and added, D", D, "plain"),
     )
     mlp = (

@@ -161,7 +161,7 @@ def test_budgets(page) -> None:
 
 def test_load_and_latency(page) -> None:
     for rate, run in page.curve.items():
-        arrivals = page.poisson(rate, 600, page.lengths, seed=13)
+        arrivals = page.poisson(rate, 3000, page.lengths, seed=13)
         done = replay(arrivals, 1024)
         assert (run.ttft_s[95], run.tpot_s[95]) == exactly(tail(done, 95))
         stays = [times[-1] - came for came, times in done]

@@ -40,7 +40,7 @@ def test_the_einsums_of_a_layer_cost_its_loops_and_its_arrays(page) -> None:
     # The prose: a product is over the ridge for a prompt and at 1 for a token; scores are under it either way.
     ridge = page.h100.ridge_point("bf16")
     of_prompt = {name: page.Einsum.parse(text, page.prompt).intensity() for name, text in page.layer.items()}
-    assert {name for name, intensity in of_prompt.items() if intensity < ridge} == {"scores", "mixed values"}
+    assert {name for name, intensity in of_prompt.items() if intensity < ridge} == {"scores", "weighted sum"}
     assert page.decode_intensity == pytest.approx(1, abs=1e-3)
     assert page.score_intensity < page.sizes["G"] == N // K
     oracle = oracles()["FL05"]
