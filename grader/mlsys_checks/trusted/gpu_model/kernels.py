@@ -1,18 +1,17 @@
-"""Tasks 6 and 7: a branch between warps, and a row read side by side. Oracle: NumPy; limits: what has to be moved."""
+"""Cases of lab 02's two kernels. Oracle: NumPy; limits: what has to be moved, and what a warp's lanes may do."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from mlsys_checks.sandboxed.gpu_model import kernels as calls
-from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Mismatch
+from mlsys_checks.sandboxed import gpu_model as calls
+from mlsys_checks.sandboxed.spec import Arrays, Case, Mismatch
 from mlsys_checks.sandboxed.trees import flatten, nest
 from mlsys_checks.sandboxed.values import decode_text
 from mlsys_checks.trusted.traced import (
     SPLIT,
     agree,
     allow_at_most,
-    describe_launch,
     report_not_shared,
     report_scattered,
     report_split,
@@ -22,13 +21,13 @@ WARP, SECTOR_NUMBERS, ITEM = 32, 8, 4
 """Lanes; numbers of 4 bytes in a sector; bytes of a number."""
 LARGEST = float(np.finfo(np.float32).max)
 EXTREME = -LARGEST, -0.0, 0.0, 1e-30, LARGEST
-"""Numbers at which a maximum may be worked out wrongly, or seem not worth it."""
-IDLE = 1.0, 0.0, -1.0
-"""Factors of rows for which somebody might do without the product."""
+"""Numbers at which a maximum may be computed wrongly."""
+TRIVIAL = 1.0, 0.0, -1.0
+"""Factors of rows that a kernel could treat apart."""
 
 
-def _mixed_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    """Numbers from -1 to 1; or, where a case says so, many zeros at odd places, or numbers of any size at even ones."""
+def draw_mixed(rng: np.random.Generator, case: Case) -> Arrays:
+    """Draw numbers from -1 to 1. `zeros`: many zeros at odd positions; `extreme`: numbers of any size at even ones."""
     n, terms = calls.THREADS * case.params["blocks"], case.params["terms"]
     x = rng.uniform(-1, 1, n).astype(np.float32)
     if case.params.get("zeros"):
@@ -38,7 +37,8 @@ def _mixed_inputs(rng: np.random.Generator, case: Case) -> Arrays:
     return {"x": x, "c": rng.standard_normal(terms).astype(np.float32)}
 
 
-def _mixed_expect(arrays: Arrays) -> Arrays:
+def expect_mixed(arrays: Arrays) -> Arrays:
+    """The result, and what a launch may do at most."""
     x, c = arrays["x"].astype(np.float64), arrays["c"]
     y = np.where(np.arange(x.size) % 2, np.polyval(c, x), np.maximum(x, 0)).astype(np.float32)
     blocks, of_c = x.size // calls.THREADS, x.size // 2 * c.size * ITEM
@@ -50,19 +50,21 @@ def _mixed_expect(arrays: Arrays) -> Arrays:
         widest=calls.THREADS,
         programs=blocks,
     )
-    return {"y": y, **most, **flatten({calls.WARPS: {calls.LANES: 0, calls.SHARE: c.size + 4, calls.ELSEWHERE: 0}})}
+    return {"y": y, **most, **flatten({calls.WARPS: {calls.LANES: 0, calls.EACH: c.size + 4, calls.ELSEWHERE: 0}})}
 
 
-def _scaled_inputs(rng: np.random.Generator, case: Case) -> Arrays:
-    rows, columns = case.params["shape"]
+def draw_scaled(rng: np.random.Generator, case: Case) -> Arrays:
+    """Draw a matrix and factors. `trivial`: factors of 1, 0 and -1 among them, and zeros in the matrix."""
+    rows, columns = case.params["rows"], case.params["columns"]
     x, s = rng.standard_normal((rows, columns), np.float32), rng.standard_normal(rows, np.float32)
-    if case.params.get("idle"):
-        s[: len(IDLE)] = IDLE
+    if case.params.get("trivial"):
+        s[: len(TRIVIAL)] = TRIVIAL[:rows]
         x *= rng.integers(0, 2, x.shape)
     return {"x": x, "s": s}
 
 
-def _scaled_expect(arrays: Arrays) -> Arrays:
+def expect_scaled(arrays: Arrays) -> Arrays:
+    """The result, and what a launch may do at most."""
     x, s = arrays["x"], arrays["s"]
     rows, columns = x.shape
     most = allow_at_most(
@@ -73,14 +75,14 @@ def _scaled_expect(arrays: Arrays) -> Arrays:
         widest=calls.THREADS,
         programs=rows,
     )
-    over = int(columns % SECTOR_NUMBERS > 0)  # rows that do not begin at sectors
+    over = int(columns % SECTOR_NUMBERS > 0)  # rows that do not start at sectors
     turns = -(-columns // calls.THREADS)
     requests = SPLIT * calls.THREADS // WARP * (2 * turns + 1)
-    warps = {calls.SECTORS: over, calls.SHARE: 2 * turns + 1, calls.REQUESTS: requests}
+    warps = {calls.SECTORS: over, calls.EACH: 2 * turns + 1, calls.REQUESTS: requests}
     return {"y": s[:, None] * x, **most, **flatten({calls.WARPS: warps})}
 
 
-def warps_agree(got: Arrays, expected: Arrays) -> Mismatch | None:
+def compare_warps(got: Arrays, expected: Arrays) -> Mismatch | None:
     """Values, memory and traffic as in every traced check, then what warps do."""
     others = nest(expected)
     limits = others.pop(calls.WARPS)
@@ -89,77 +91,16 @@ def warps_agree(got: Arrays, expected: Arrays) -> Mismatch | None:
     warps = nest(got)[calls.WARPS]
     for name, most in limits.items():
         if (count := int(warps[name]["count"])) > most:
-            return _too_much(name, count, int(most), decode_text(warps[name]["at"]))
+            return _report(name, count, int(most), decode_text(warps[name]["at"]))
     return None
 
 
-def _too_much(name: str, count: int, most: int, at: str) -> Mismatch:
+def _report(name: str, count: int, most: int, at: str) -> Mismatch:
     if name == calls.LANES:
         return Mismatch("a warp diverges: some of its lanes wait for the others", at, "all 32 lanes in each request")
     if name == calls.ELSEWHERE:
-        return Mismatch("a block takes elements of another", at, f"to each block its own {calls.THREADS}")
+        expected = f"each block stores into its own {calls.THREADS} elements"
+        return Mismatch("a block stores into elements of another block", at, expected)
     if name == calls.REQUESTS:
         return report_split(at, "global", count, most)
     return report_scattered(at, most) if name == calls.SECTORS else report_not_shared(at, "global", count, most)
-
-
-CHECKS = (
-    Check(
-        name="mixed",
-        title="A branch between warps",
-        points=12,
-        cases=(
-            Case("one block", {"blocks": 1, "terms": 5}),
-            Case("two blocks", {"blocks": 2, "terms": 3}),
-            Case("many terms, and zeros at odd places", {"blocks": 1, "terms": 17, "zeros": True}),
-            Case("the largest numbers at even places", {"blocks": 1, "terms": 3, "extreme": True}),
-            Case("three blocks", {"blocks": 3, "terms": 4}, hidden=True),
-            Case("a constant", {"blocks": 2, "terms": 1}, hidden=True),
-        ),
-        inputs=_mixed_inputs,
-        run=calls.mixed,
-        describe=describe_launch(
-            "mixed",
-            "THREADS",
-            lambda arrays: arrays["x"].size // calls.THREADS,
-            "y",
-            "x.size",
-            zeros_matter=True,
-        ),
-        expect=_mixed_expect,
-        compare=warps_agree,
-        first_hint="Which 32 lanes are a warp, and do all of them go the same way at your `if`?",
-        hint="Branch on something that is the same for all lanes of a warp, such as the number of the warp. Then "
-        "choose the elements to suit: which of them are of the kind that this warp computes?",
-        uses=("mixed",),
-        traced=True,
-    ),
-    Check(
-        name="scale_rows",
-        title="Rows read side by side",
-        points=12,
-        cases=(
-            Case("a row of as many numbers as threads", {"shape": (2, 128)}),
-            Case("longer rows", {"shape": (2, 512)}),
-            Case("rows that do not divide by the threads", {"shape": (3, 200)}),
-            Case("more rows than columns", {"shape": (7, 5)}),
-            Case("a long row", {"shape": (1, 4 * 1024 + 129)}),
-            Case("any rows, with zeros and ones", {"shape": (3, 333), "idle": True}),
-            Case("rows of whole warps, but not of as many as a block has", {"shape": (2, 160)}, hidden=True),
-            Case("rows of one column", {"shape": (3, 1)}, hidden=True),
-        ),
-        inputs=_scaled_inputs,
-        run=calls.scale_rows,
-        describe=describe_launch(
-            "scale_rows", "THREADS", lambda arrays: len(arrays["x"]), "y", "x.shape", zeros_matter=True
-        ),
-        expect=_scaled_expect,
-        compare=warps_agree,
-        first_hint="Write the columns that lanes 0, 1 and 2 of a warp load in one turn, and then those of the next "
-        "turn.",
-        hint="In each turn the block's threads stand side by side. How far is it then from one column of a thread to "
-        "its next? What depends on the row alone is loaded before the loop.",
-        uses=("scale_rows",),
-        traced=True,
-    ),
-)
