@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Lab 02 · A model of the GPU: predict, then measure
 #
-# A server generates one token for each of 16 sequences of 8,192 tokens. In one layer of a Llama 3 8B, attention then
+# A server generates one token for each of 16 sequences of 8,192 tokens. In one layer of Llama 3 8B, attention then
 # does 2.2 billion FLOPs, which an H100 could finish in 2 µs. Yet it takes at least 160 µs: 0.5 GB of keys and values
 # must come from memory first. A GPU with twice the FLOP/s would be no faster. In this lab you write the functions
-# that say so *before* anything runs, test them against a clock on your own machine, and then look inside a GPU for
-# the reasons why even the memory's bandwidth is often missed.
+# that say so *before* anything runs, and test them against a clock on your own machine. Then you look inside a GPU
+# and find out why a kernel often misses even the memory's bandwidth.
 #
 # ```text
 #                 ┌─► FLOPs ──► ÷ peak FLOP/s ──┐
@@ -47,7 +47,8 @@
 # **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example to see
 # whether it does what the text says, then run the `check` below. Cells that start with `#| export` are what is
 # graded, with the same checks on other numbers. Names and signatures are those of the course's package, `mlsys_lab`,
-# wherever it has the same function. Counts are exact ints: divide them with `//`, never with `/`.
+# wherever it has the same function. Counts are exact ints: divide them with `//`, never with `/`. If a function calls
+# one of an earlier task, its check answers for the earlier one, so that a mistake costs points only once.
 
 # %%
 from rich import print as show_table
@@ -277,7 +278,7 @@ check.predict(guess, 100 * reached, "% of peak")
 # | | returns |
 # |---|---|
 # | `measure(call, *, samples=30, warmup=3, make_args, clock=time.perf_counter)` | `Timing` of `samples` calls |
-# | `timing.p50_s` | the median of `timing.samples_s`, in seconds |
+# | `median_s(samples_s)` | the median of one or more times in seconds; `timing.p50_s` calls it |
 # | `fit_overhead_and_bandwidth(sizes_bytes, times_s)` | overhead in seconds, bandwidth in bytes/s, from arrays (m,) |
 #
 # `make_args()` makes a fresh tuple of arguments, so that a call is `call(*make_args())`. `clock()` returns the time in
@@ -716,8 +717,8 @@ check.predict(guess, passes[24], "passes")
 # %% [markdown]
 # A stride of 24 hits only every eighth bank: 24 and 32 have 8 as their greatest common divisor, and 8 lanes share each
 # bank. Every odd stride is free of conflicts. That is why a tile of 32 columns in shared memory is often stored with
-# 33: its columns then have an odd stride. Sectors know no such trick. From a stride of 8 on, every lane has a sector
-# of its own, and 7/8 of the bytes that the memory delivers are not used.
+# 33: its columns then have an odd stride. No such trick helps with sectors. From a stride of 8 on, every lane has a
+# sector of its own, and 7/8 of the bytes that the memory delivers are not used.
 #
 # ## Task 5 · Occupancy, and how much of it is enough
 #
@@ -727,8 +728,8 @@ check.predict(guess, passes[24], "passes")
 # Compute how many warps are resident, which the resources of a block decide, and then by Little's law what fraction
 # of the memory's bandwidth they can use.
 #
-# An SM takes in whole blocks until one of four resources would be exceeded. The columns of the device table that it
-# depends on, and the result:
+# An SM accepts whole blocks until one of four resources would be exceeded. The first record below is what an SM has,
+# with the names of the course's device table; the second is the result.
 
 
 # %%
@@ -768,8 +769,8 @@ class Occupancy:
 # | `"shared memory"` | a block gets `shared_bytes` + 1,024 bytes, rounded up to a multiple of 128 |
 #
 # Little's law: bytes in flight = bandwidth · latency. While a load is on its way for `latency_s` seconds, the memory
-# could deliver this many bytes, so as many must have been asked for. A warp with `loads` loads of `bytes_per_lane`
-# bytes per lane has 32 · `bytes_per_lane` · `loads` bytes in flight.
+# could deliver this many bytes, so this many must have been requested already. A warp with `loads` loads of
+# `bytes_per_lane` bytes per lane has 32 · `bytes_per_lane` · `loads` bytes in flight.
 #
 # **Interface**
 #
@@ -896,7 +897,7 @@ resident = occupancy(h100, 256, registers=128).warps
 check.predict(guess, 100 * bandwidth_fraction(resident, *memory, 4), "% of bandwidth")
 
 # %% [markdown]
-# (The functions work on a row of the course's own device table, because its columns have the same names.) 16 of 64
+# (The functions work on a row of the course's own device table, because its fields have the same names.) 16 of 64
 # warps are an occupancy of 25 %, and with loads of 4 bytes they keep about a third of the necessary bytes in flight.
 # With 16 bytes per lane the same warps are enough. Occupancy is a means: what counts is the number of bytes in flight,
 # and wider loads or several loads per thread supply them as well as more warps do.
@@ -1105,7 +1106,7 @@ Accesses.from_trace(trace)
 # %% [markdown]
 # A chunk of 4 columns per thread already makes each request touch 16 sectors for 128 bytes, where your kernel touches
 # 4. Caches may hide some of this, but the requests still queue up. Chunks are right on a CPU, where *one* thread reads
-# a line of the cache, and wrong on a GPU, where a warp does.
+# a whole cache line, and wrong on a GPU, where a warp does.
 #
 # ## Stretch: no points
 #

@@ -110,7 +110,10 @@ def _right_bounds(artifact: Any, given: list[Any]) -> Any:
 
 def _read_work(code: str, got: Any) -> Arrays:
     flops, size_bytes = parts(code, got, "FLOPs", "bytes")
-    return {f"FLOPs of {code}": count(f"FLOPs of {code}", flops), f"bytes of {code}": count("bytes", size_bytes)}
+    return {
+        f"FLOPs of {code}": count(f"FLOPs of {code}", flops),
+        f"bytes of {code}": count(f"bytes of {code}", size_bytes),
+    }
 
 
 def _read_fit(code: str, got: Any) -> Arrays:
@@ -172,14 +175,16 @@ def run_measure(artifact: Any, query: Query, arrays: Arrays) -> Arrays:
     def call(*args: Any) -> None:
         if len(args) != 1 or type(args[0]) is not int:
             got = repr(args)[:80]
-            raise InputError("`call` was called with other arguments than `make_args` made", got=got, expected="*args")
+            expected = "call(*args) with args = make_args()"
+            raise InputError("`call` was called with other arguments than `make_args` made", got=got, expected=expected)
         query("call", args[0])
+
+    def make_args() -> tuple[int]:
+        return (int(query("make", 0)),)
 
     samples, warmup = int(arrays["samples"]), int(arrays["warmup"])
     code = measure_call(samples, warmup)
-    timing = artifact.measure(
-        call, samples=samples, warmup=warmup, make_args=lambda: (int(query("make", 0)),), clock=clock
-    )
+    timing = artifact.measure(call, samples=samples, warmup=warmup, make_args=make_args, clock=clock)
     if not hasattr(timing, "samples_s"):
         raise InputError(f"{code} returned no Timing", got=describe_value(timing), expected="Timing(samples_s)")
     if not readings:

@@ -18,7 +18,7 @@ from mlsys_checks.trusted.gpu_model import kernels
 from mlsys_checks.trusted.repeats import repeat_first_case
 from mlsys_checks.trusted.traced import describe_launch
 
-BY_SOLVER = 1e4
+BY_LSTSQ = 1e4
 """A fit may be off by 1e-5: digits are lost in equations whose columns differ by eight orders of magnitude."""
 
 
@@ -114,7 +114,7 @@ CHECKS = (
             Case("times that rise faster than sizes", {"points": 9, "noise": 0.1, "low": 23, "bent": True}),
             *draw_cases(FIT, public=1, hidden=2, high=36),
         ),
-        scale=BY_SOLVER,
+        scale=BY_LSTSQ,
         name="fit",
         title="Overhead and bandwidth from times",
         points=8,

@@ -1,20 +1,20 @@
 """Cases of lab 02's functions and timing loop, their oracles, and a case as code.
 
-Oracles: operations executed on numbers that count; fractions; a solver for least squares; bytes marked one by one;
-banks that serve pass after pass; blocks and warps added until they no longer fit.
+Oracles: operations executed on numbers that count; fractions; bytes marked one by one; banks that serve pass after
+pass; blocks and warps added until they no longer fit.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import operator
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from mlsys_checks.sandboxed import gpu_model as calls
 from mlsys_checks.sandboxed.spec import Arrays, Case, Query, Range
@@ -236,12 +236,16 @@ def _work(operation: str) -> Callable[..., Answers]:
     def expect(*args: int) -> Answers:
         sizes, element_bytes = args[:arity], args[arity] if len(args) > arity else 2
         flops, moved = _count_work(operation, *sizes)
-        halves = {"a multiplication and an addition are two FLOPs": flops // 2}
+        counted = {"these are the bytes: FLOPs come first": moved * element_bytes}
         elements = {"these are elements, not bytes": moved}
-        return {
-            "FLOPs of {}": (str(flops), halves if operation == "matmul" else {}),
-            "bytes of {}": (str(moved * element_bytes), elements),
-        }
+        if operation == "matmul":
+            counted["a multiplication and an addition are two FLOPs"] = flops // 2
+        if operation == "decode_attention":
+            heads = (*sizes[:3], sizes[2], sizes[4])
+            elements["a group of query heads shares one head of keys and values"] = (
+                element_bytes * _count_work(operation, *heads)[1]
+            )
+        return {"FLOPs of {}": (str(flops), counted), "bytes of {}": (str(moved * element_bytes), elements)}
 
     return expect
 
@@ -285,7 +289,10 @@ def _bound(flops: float, size_bytes: float, *, peak_flops_per_s: float, bandwidt
             },
         ),
         "{}.flops_per_s": (float(work / time_s), {"this is the device's peak": peak_flops_per_s}),
-        "{}.fraction": (float(work / time_s / peak), {}),
+        "{}.fraction": (
+            float(work / time_s / peak),
+            {"this is the fraction of the bandwidth": float(memory_s / time_s)},
+        ),
         "{}.limit": ("memory" if memory_s > compute_s else "compute", {}),
     }
 
@@ -493,21 +500,17 @@ def draw_fit(rng: Rng, case: Case) -> Arrays:
 
 
 def _fit(sizes_bytes: list[float], times_s: list[float]) -> Answers:
-    """The least sum of squares by an iterative solver, in units in which both unknowns are about 1."""
-    sizes, times = np.array(sizes_bytes), np.array(times_s)
-    small, slope = times.min(), times.max() / sizes.max()
-    tight: dict[str, Any] = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15}
-    found = least_squares(lambda one: (one[0] * small + one[1] * slope * sizes) / times - 1, (1.0, 1.0), **tight)
-    plain_slope, plain = np.polyfit(sizes, times, 1)
+    """The least sum of squares, in fractions: where both derivatives vanish, by Cramer's rule."""
+    ones = [1 / Fraction(time_s) for time_s in times_s]
+    sizes = [Fraction(size) * one for size, one in zip(sizes_bytes, ones, strict=True)]
+    rows = [[sum(map(operator.mul, a, b)) for b in (ones, sizes, [1] * len(ones))] for a in (ones, sizes)]
+    (aa, ab, a1), (_, bb, b1) = rows
+    determinant = aa * bb - ab * ab
+    overhead, s_per_byte = float((a1 * bb - ab * b1) / determinant), float((aa * b1 - ab * a1) / determinant)
+    plain_slope, plain = np.polyfit(sizes_bytes, times_s, 1)
     why = "here errors count in seconds, not relative to the time"
-    s_per_byte = found.x[1] * slope
-    return {
-        "overhead_s of {}": (found.x[0] * small, {why: plain}),
-        "bandwidth_bytes_per_s of {}": (
-            1 / s_per_byte,
-            {why: 1 / plain_slope, "these are seconds per byte": s_per_byte},
-        ),
-    }
+    mistakes = {why: 1 / plain_slope, "these are seconds per byte": s_per_byte}
+    return {"overhead_s of {}": (overhead, {why: plain}), "bandwidth_bytes_per_s of {}": (1 / s_per_byte, mistakes)}
 
 
 # --- task 4: requests of a warp ---------------------------------------------------------------------------------------
@@ -681,6 +684,7 @@ def _bandwidth_fraction(
     wanted = _bytes_of_unit(bandwidth, latency_s, units)
     exact = Fraction(warps * WARP * lane_bytes * loads) / wanted
     mistakes = {
+        "this is a percentage": min(100.0, 100 * float(exact)),
         "no more than all of the bandwidth can be used": float(exact),
         "these are the bytes of one lane, not of a warp": min(1.0, float(exact / WARP)),
         "all multiprocessors have warps, not one": min(1.0, float(exact / units)),
