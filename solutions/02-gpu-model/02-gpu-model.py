@@ -522,40 +522,47 @@ square_1024, square_4096 = torch.ones(1024, 1024), torch.ones(4096, 4096)
 small, scale = torch.ones(16, 16), torch.ones(2048)
 target, square_2048 = torch.empty(2**23), torch.empty(2048, 2048)
 keys, values = torch.ones(8, 8, 1024, 64), torch.ones(8, 8, 1024, 64)
-OPERATIONS = {  # FLOPs and bytes in fp32, the shape of the input, the call
-    "negation of 64": (elementwise_work(64, 1, 1, 4), (64,), torch.neg),
+OPERATIONS = {  # what counts it, its sizes, the shape of the input, the call
+    "negation of 64": (elementwise_work, (64, 1, 1, 4), (64,), torch.neg),
     "negation of 8 Mi": (
-        elementwise_work(2**23, 1, 1, 4),
+        elementwise_work,
+        (2**23, 1, 1, 4),
         (2**23,),
         lambda x: torch.neg(x, out=target),
     ),
     "softmax, 2,048 × 2,048": (
-        softmax_work(2048, 2048, 4),
+        softmax_work,
+        (2048, 2048, 4),
         (2048, 2048),
         lambda x: torch.softmax(x, -1, out=square_2048),
     ),
     "layer norm, 2,048 × 2,048": (
-        layer_norm_work(2048, 2048, 4),
+        layer_norm_work,
+        (2048, 2048, 4),
         (2048, 2048),
         lambda x: functional.layer_norm(x, (2048,), scale, scale),
     ),
     "product, 16 × 16 × 16": (
-        matmul_work(16, 16, 16, 4),
+        matmul_work,
+        (16, 16, 16, 4),
         (16, 16),
         lambda x: x @ small,
     ),
     "product, 1 × 4,096 × 4,096": (
-        matmul_work(1, 4096, 4096, 4),
+        matmul_work,
+        (1, 4096, 4096, 4),
         (1, 4096),
         lambda x: x @ square_4096,
     ),
     "product, 512 × 1,024 × 1,024": (
-        matmul_work(512, 1024, 1024, 4),
+        matmul_work,
+        (512, 1024, 1024, 4),
         (512, 1024),
         lambda x: x @ square_1024,
     ),
     "decode attention, 1,024 tokens": (
-        decode_attention_work(8, 1024, 8, 8, 64, 4),
+        decode_attention_work,
+        (8, 1024, 8, 8, 64, 4),
         (8, 8, 1, 64),
         lambda q: functional.scaled_dot_product_attention(q, keys, values),
     ),
@@ -575,7 +582,8 @@ peak = machine.peak_flops_per_s
 ridge = peak / machine.bandwidth_bytes_per_s
 print(f"{peak / 1e9:.0f} GFLOP/s, ridge at {ridge:.1f} FLOP/byte")
 predicted_s = {
-    name: predict_s(*work, machine) for name, (work, *_) in OPERATIONS.items()
+    name: predict_s(*work(*sizes), machine)
+    for name, (work, sizes, *_) in OPERATIONS.items()
 }
 for name, least_s in predicted_s.items():
     print(f"{name:32} predicted {1e6 * least_s:10,.1f} µs")
@@ -588,13 +596,15 @@ guess = None  # operations of eight
 
 # %%
 figure, explained = go.Figure(), 0
-for symbol, (name, (work, shape, call)) in enumerate(OPERATIONS.items()):
+for symbol, (name, operation) in enumerate(OPERATIONS.items()):
+    work, sizes, shape, call = operation
     measured_s = timed_s(call, lambda shape=shape: (torch.rand(shape),))
-    limit, fraction = regime(measured_s, *work, machine)
+    flops, size_bytes = work(*sizes)
+    limit, fraction = regime(measured_s, flops, size_bytes, machine)
     explained += limit != "unexplained"
     print(f"{name:32} predicted {1e6 * predicted_s[name]:9,.1f} µs,", end=" ")
     print(f"measured {1e6 * measured_s:9,.1f} µs: {fraction:4.0%} explained, {limit}")
-    x, y = work[0] / work[1], work[0] / measured_s / 1e9
+    x, y = flops / size_bytes, flops / measured_s / 1e9
     figure.add_scatter(x=[x], y=[y], mode="markers", name=name, marker_symbol=symbol)
 axis = sorted([*(2.0**power for power in range(-5, 9)), ridge])
 roof = [min(peak, x * machine.bandwidth_bytes_per_s) / 1e9 for x in axis]
