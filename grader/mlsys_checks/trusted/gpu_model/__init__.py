@@ -1,7 +1,6 @@
 """Checks of lab 02: names, points, hints, and the ranges from which cases are drawn.
 
-generators   cases, oracles and code of functions and of the timing loop
-kernels      cases and limits of the two kernels, which are traced
+generators   cases, oracles and limits, and a case as code. The two kernels are traced.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from functools import partial
 from typing import Any
 
 from mlsys_checks.sandboxed import gpu_model as calls
+from mlsys_checks.sandboxed.gpu_model import kernels
 from mlsys_checks.sandboxed.spec import Arrays, Case, Check, Lab, Range, draw_cases
 from mlsys_checks.trusted.answers import agree
 from mlsys_checks.trusted.gpu_model import generators as draw
-from mlsys_checks.trusted.gpu_model import kernels
 from mlsys_checks.trusted.repeats import repeat_first_case
 from mlsys_checks.trusted.traced import describe_launch
 
@@ -24,7 +23,7 @@ BY_LSTSQ = 1e4
 
 def _make_check(inputs: Callable[..., Arrays], cases: tuple[Case, ...], *, scale: float = 1.0, **parts: Any) -> Check:
     sides: dict[str, Any] = {"run": calls.run_calls, "expect": draw.expect_answers, "describe": draw.render_calls}
-    sides["compare"] = kernels.compare_warps if parts.get("traced") else partial(agree, scale=scale)
+    sides["compare"] = draw.compare_warps if parts.get("traced") else partial(agree, scale=scale)
     return Check(inputs=inputs, cases=cases, **{**sides, **parts})
 
 
@@ -216,7 +215,7 @@ CHECKS = (
         uses=("warps_needed", "bandwidth_fraction"),
     ),
     _make_check(
-        kernels.draw_mixed,
+        draw.draw_mixed,
         (
             Case("one block", {"blocks": 1, "terms": 5}),
             Case("two blocks", {"blocks": 2, "terms": 3}),
@@ -227,10 +226,10 @@ CHECKS = (
         name="mixed",
         title="A branch between warps",
         points=12,
-        run=calls.run_mixed,
-        expect=kernels.expect_mixed,
+        run=kernels.run_mixed,
+        expect=draw.expect_mixed,
         describe=describe_launch(
-            "mixed", "THREADS", lambda arrays: arrays["x"].size // calls.THREADS, "y", "x.size", zeros_matter=True
+            "mixed", "THREADS", lambda arrays: arrays["x"].size // kernels.THREADS, "y", "x.size", zeros_matter=True
         ),
         first_hint="Which 32 lanes are a warp, and do all of them go the same way at your `if`?",
         hint="Branch on something that is the same for all lanes of a warp, such as the number of the warp. Then "
@@ -239,7 +238,7 @@ CHECKS = (
         traced=True,
     ),
     _make_check(
-        kernels.draw_scaled,
+        draw.draw_scaled,
         (
             Case("a row of as many numbers as threads", {"rows": 2, "columns": 128}),
             Case("longer rows", {"rows": 2, "columns": 512}),
@@ -251,8 +250,8 @@ CHECKS = (
         name="scale_rows",
         title="Rows read side by side",
         points=12,
-        run=calls.run_scale_rows,
-        expect=kernels.expect_scaled,
+        run=kernels.run_scale_rows,
+        expect=draw.expect_scaled,
         describe=describe_launch(
             "scale_rows", "THREADS", lambda arrays: len(arrays["x"]), "y", "x.shape", zeros_matter=True
         ),

@@ -1,7 +1,7 @@
-"""Cases of lab 02's functions and timing loop, their oracles, and a case as code.
+"""Cases of lab 02, their oracles and limits, and a case as code.
 
 Oracles: operations executed on numbers that count; fractions; bytes marked one by one; banks that serve pass after
-pass; blocks and warps added until they no longer fit.
+pass; blocks and warps added until they no longer fit; NumPy for what kernels compute.
 """
 
 from __future__ import annotations
@@ -17,9 +17,19 @@ from typing import Any
 import numpy as np
 
 from mlsys_checks.sandboxed import gpu_model as calls
-from mlsys_checks.sandboxed.spec import Arrays, Case, Query, Range
-from mlsys_checks.sandboxed.values import decode_value, encode_text, encode_value, write_number
+from mlsys_checks.sandboxed.gpu_model import kernels
+from mlsys_checks.sandboxed.spec import Arrays, Case, Mismatch, Query, Range
+from mlsys_checks.sandboxed.trees import flatten, nest
+from mlsys_checks.sandboxed.values import decode_text, decode_value, encode_text, encode_value, write_number
 from mlsys_checks.trusted.answers import likely
+from mlsys_checks.trusted.traced import (
+    SPLIT,
+    agree,
+    allow_at_most,
+    report_not_shared,
+    report_scattered,
+    report_split,
+)
 from mlsys_lab.errors import InputError
 from mlsys_lab.hardware import device
 
@@ -705,3 +715,98 @@ ORACLES: Mapping[str, Callable[..., Answers]] = {
     "bandwidth_fraction": _bandwidth_fraction,
 }
 """By function, its answers by label ({} is the call as code), each with what common mistakes give."""
+
+
+# --- tasks 6 and 7: kernels -------------------------------------------------------------------------------------------
+
+SECTOR_NUMBERS, ITEM = 8, 4
+"""Numbers of 4 bytes in a sector; bytes of a number."""
+LARGEST = float(np.finfo(np.float32).max)
+EXTREME = -LARGEST, -0.0, 0.0, 1e-30, LARGEST
+"""Numbers at which a maximum may be computed wrongly."""
+TRIVIAL = 1.0, 0.0, -1.0
+"""Factors of rows that a kernel could treat apart."""
+
+
+def draw_mixed(rng: Rng, case: Case) -> Arrays:
+    """Draw numbers from -1 to 1. `zeros`: many zeros at odd positions; `extreme`: numbers of any size at even ones."""
+    n, terms = kernels.THREADS * case.params["blocks"], case.params["terms"]
+    x = rng.uniform(-1, 1, n).astype(np.float32)
+    if case.params.get("zeros"):
+        x[1::2] *= rng.integers(0, 2, n // 2)
+    if case.params.get("extreme"):
+        x[::2] = rng.choice(EXTREME, n // 2)
+    return {"x": x, "c": rng.standard_normal(terms).astype(np.float32)}
+
+
+def expect_mixed(arrays: Arrays) -> Arrays:
+    """The result, and what a launch may do at most."""
+    x, c = arrays["x"].astype(np.float64), arrays["c"]
+    y = np.where(np.arange(x.size) % 2, np.polyval(c, x), np.maximum(x, 0)).astype(np.float32)
+    blocks, of_c = x.size // kernels.THREADS, x.size // 2 * c.size * ITEM
+    most = allow_at_most(
+        "mixed",
+        reads={"x": x.size * ITEM, "c": of_c},
+        writes={"y": x.size * ITEM},
+        busiest=2 * kernels.THREADS * ITEM + of_c // blocks,
+        widest=kernels.THREADS,
+        programs=blocks,
+    )
+    return {
+        "y": y,
+        **most,
+        **flatten({kernels.WARPS: {kernels.LANES: 0, kernels.EACH: c.size + 4, kernels.ELSEWHERE: 0}}),
+    }
+
+
+def draw_scaled(rng: Rng, case: Case) -> Arrays:
+    """Draw a matrix and factors. `trivial`: factors of 1, 0 and -1 among them, and zeros in the matrix."""
+    rows, columns = case.params["rows"], case.params["columns"]
+    x, s = rng.standard_normal((rows, columns), np.float32), rng.standard_normal(rows, np.float32)
+    if case.params.get("trivial"):
+        s[: len(TRIVIAL)] = TRIVIAL[:rows]
+        x *= rng.integers(0, 2, x.shape)
+    return {"x": x, "s": s}
+
+
+def expect_scaled(arrays: Arrays) -> Arrays:
+    """The result, and what a launch may do at most."""
+    x, s = arrays["x"], arrays["s"]
+    rows, columns = x.shape
+    most = allow_at_most(
+        "scale_rows",
+        reads={"x": x.nbytes, "s": rows * kernels.THREADS * ITEM},
+        writes={"y": x.nbytes},
+        busiest=(2 * columns + kernels.THREADS) * ITEM,
+        widest=kernels.THREADS,
+        programs=rows,
+    )
+    over = int(columns % SECTOR_NUMBERS > 0)  # rows that do not start at sectors
+    turns = -(-columns // kernels.THREADS)
+    requests = SPLIT * kernels.THREADS // WARP * (2 * turns + 1)
+    warps = {kernels.SECTORS: over, kernels.EACH: 2 * turns + 1, kernels.REQUESTS: requests}
+    return {"y": s[:, None] * x, **most, **flatten({kernels.WARPS: warps})}
+
+
+def compare_warps(got: Arrays, expected: Arrays) -> Mismatch | None:
+    """Values, memory and traffic as in every traced check, then what warps do."""
+    others = nest(expected)
+    limits = others.pop(kernels.WARPS)
+    if (mismatch := agree(got, flatten(others))) is not None:
+        return mismatch
+    warps = nest(got)[kernels.WARPS]
+    for name, most in limits.items():
+        if (count := int(warps[name]["count"])) > most:
+            return _report(name, count, int(most), decode_text(warps[name]["at"]))
+    return None
+
+
+def _report(name: str, count: int, most: int, at: str) -> Mismatch:
+    if name == kernels.LANES:
+        return Mismatch("a warp diverges: some of its lanes wait for the others", at, "all 32 lanes in each request")
+    if name == kernels.ELSEWHERE:
+        expected = f"each block stores into its own {kernels.THREADS} elements"
+        return Mismatch("a block stores into elements of another block", at, expected)
+    if name == kernels.REQUESTS:
+        return report_split(at, "global", count, most)
+    return report_scattered(at, most) if name == kernels.SECTORS else report_not_shared(at, "global", count, most)
