@@ -56,7 +56,7 @@ CHECKS = (
                 Case(name.replace("_", " "), {**WORK, "operations": (name,), "sizes": (2, 5)})
                 for name in draw.OPERATIONS
             ),
-            Case("counts beyond 64 bits", {"operations": ("matmul",), "sizes": (2**21, 3 * 2**20)}),
+            Case("counts beyond 64 bits", {"operations": ("matmul",), "sizes": (2**21 + 1, 3 * 2**20 + 1)}),
             *draw_cases(WORK, public=2, hidden=2, sizes=(1, 9000)),
         ),
         name="work",
