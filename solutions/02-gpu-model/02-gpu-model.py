@@ -774,9 +774,11 @@ class Occupancy:
 # |---|---|
 # | `"blocks"` | `blocks_per_unit` |
 # | `"warps"` | as many as fit into `warps_per_unit`; a block has a whole number of warps, rounded up |
-# | `"registers"` | a warp gets 32 · `registers`, rounded up to a multiple of 256. The registers of an SM are divided |
-# | | among 4 schedulers, and a warp's must all come from one quarter |
-# | `"shared memory"` | a block gets `shared_bytes` + 1,024 bytes, rounded up to a multiple of 128 |
+# | `"registers"` | as many as fit; a warp gets 32 · `registers` of them, rounded up to a multiple of 256 |
+# | `"shared memory"` | as many as fit; a block gets `shared_bytes` + 1,024 bytes, rounded up to a multiple of 128 |
+#
+# An SM has 4 schedulers, and each has a quarter of the registers for its own warps. Count the warps that fit into one
+# quarter, multiply by 4, and see how many blocks these warps make.
 #
 # Little's law: bytes in flight = bandwidth · latency. While a load is on its way for `latency_s` seconds, the memory
 # could deliver this many bytes, so this many must have been requested already. A warp with `loads` loads of
@@ -806,7 +808,7 @@ class Occupancy:
 # ```
 #
 # (Why 4 warps: 4096 · 0.5 = 2048 bytes must be in flight, 512 on each SM, and a warp has 32 · 4 = 128. Why 2 blocks: a
-# warp takes 4,096 registers, 4 warps fit into a quarter of 16,384, and a block has 8 warps.)
+# warp takes 4,096 registers, 4 warps fit into each quarter of 16,384, and these 16 warps make 2 blocks of 8.)
 #
 # **Requirements**
 #

@@ -50,7 +50,7 @@ GIVEN = (
     "all three lanes want word 16",
     "A stride of 24 hits only every eighth bank: 24 and 32 have 8 as their greatest common divisor",
     "(Why 4 warps: 4096 · 0.5 = 2048 bytes must be in flight, 512 on each SM, and a warp has 32 · 4 = 128. Why 2 "
-    "blocks: a warp takes 4,096 registers, 4 warps fit into a quarter of 16,384",
+    "blocks: a warp takes 4,096 registers, 4 warps fit into each quarter of 16,384, and these 16 warps make 2 blocks",
     "Threads 0 to 31 of a block are its first warp",
     "a load of 16 bytes per lane",
     "Which of the eight operations move",
