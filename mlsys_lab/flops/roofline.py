@@ -20,7 +20,7 @@ class Bound:
     limit: str  # "memory" or "compute"
 
 
-def matmul(m: int, n: int, k: int, element_bytes: float) -> tuple[float, float]:
+def matmul_work(m: int, n: int, k: int, element_bytes: float) -> tuple[float, float]:
     """FLOPs and least bytes of (m,k)·(k,n): 2mnk, and each of the three matrices moved once."""
     return 2.0 * m * n * k, (m * k + k * n + m * n) * element_bytes
 

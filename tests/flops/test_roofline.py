@@ -6,7 +6,7 @@ import pytest
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.einsum import Einsum
-from mlsys_lab.flops.roofline import attention_intensity, bound, bound_on, critical_batch, matmul
+from mlsys_lab.flops.roofline import attention_intensity, bound, bound_on, critical_batch, matmul_work
 from mlsys_lab.hardware import device
 
 
@@ -19,7 +19,7 @@ def test_time_is_the_larger_of_compute_and_memory() -> None:
 
 
 def test_a_row_of_the_table_gives_peak_and_bandwidth() -> None:
-    h100, work = device("H100"), matmul(64, 4096, 4096, 2)
+    h100, work = device("H100"), matmul_work(64, 4096, 4096, 2)
     same = bound(*work, peak_flops_per_s=989.4e12, bandwidth_bytes_per_s=3.35e12)
     assert bound_on(h100, "bf16", *work) == same and same.limit == "memory"
     with pytest.raises(InputError, match="no bf16 peak"):
@@ -32,7 +32,7 @@ def test_the_critical_batch_is_where_a_wide_matmul_meets_the_ridge() -> None:
     rows = critical_batch(ridge)
     assert rows == pytest.approx(ridge)
     wide = 10**7
-    below, above = (bound_on(h100, "bf16", *matmul(int(rows * x), wide, wide, 2)).limit for x in (0.99, 1.01))
+    below, above = (bound_on(h100, "bf16", *matmul_work(int(rows * x), wide, wide, 2)).limit for x in (0.99, 1.01))
     assert (below, above) == ("memory", "compute")
 
 

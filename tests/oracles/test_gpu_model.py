@@ -8,7 +8,7 @@ import pytest
 
 from mlsys_lab.flops.einsum import Einsum
 from mlsys_lab.flops.peaks import implied_clock_hz, implied_multiply_adds, peak_flops_per_s
-from mlsys_lab.flops.roofline import bound, bound_on, matmul
+from mlsys_lab.flops.roofline import bound, bound_on, matmul_work
 from mlsys_lab.hardware import device
 from mlsys_lab.kernels.trace.occupancy import occupancy
 from tests.oracles.catalogue import oracles
@@ -28,7 +28,7 @@ def without_fma(i):
 
 def product_us(i):
     roofs = {"peak_flops_per_s": i["flops"], "bandwidth_bytes_per_s": i["bw"]}
-    return [1e6 * bound(*matmul(rows, i["out"], i["inp"], 2), **roofs).time_s for rows in i["rows"]]
+    return [1e6 * bound(*matmul_work(rows, i["out"], i["inp"], 2), **roofs).time_s for rows in i["rows"]]
 
 
 def addition(i):

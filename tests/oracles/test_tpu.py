@@ -12,7 +12,7 @@ import pytest
 from mlsys_lab.flops.communication import gather_bytes
 from mlsys_lab.flops.compute import two_n
 from mlsys_lab.flops.einsum import Einsum
-from mlsys_lab.flops.roofline import Bound, bound, bound_on, critical_batch, matmul
+from mlsys_lab.flops.roofline import Bound, bound, bound_on, critical_batch, matmul_work
 from mlsys_lab.hardware import Device, Link, device
 from tests.oracles.catalogue import oracles
 from tests.oracles.systolic import SystolicArrays
@@ -45,7 +45,7 @@ def pods(i):
 def int8_batch(i):
     def from_memory(bandwidth: float) -> float:
         roofs = {"peak_flops_per_s": i["ops"], "bandwidth_bytes_per_s": bandwidth}
-        return compute_bound_from(lambda B: bound(*matmul(B, i["out"], i["inp"], 1), **roofs))
+        return compute_bound_from(lambda B: bound(*matmul_work(B, i["out"], i["inp"], 1), **roofs))
 
     return [from_memory(i["hbm"]), from_memory(i["vmem"] * i["hbm"])]
 

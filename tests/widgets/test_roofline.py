@@ -7,7 +7,7 @@ import re
 import pytest
 
 from mlsys_lab import hardware
-from mlsys_lab.flops.roofline import bound, matmul
+from mlsys_lab.flops.roofline import bound, matmul_work
 from mlsys_lab.widgets import Roofline, device_data, element, esm
 from tests.pages import read_letter_sizes, settle
 
@@ -31,7 +31,7 @@ def roofline(**state) -> str:
 
 
 def test_a_matrix_multiply_by_hand() -> None:
-    flops, size_bytes = matmul(2, 3, 5, 4)
+    flops, size_bytes = matmul_work(2, 3, 5, 4)
     assert (flops, size_bytes) == (60.0, (10 + 15 + 6) * 4)
     assert bound(60.0, 120.0, peak_flops_per_s=10.0, bandwidth_bytes_per_s=40.0).limit == "compute"
     slow = bound(60.0, 120.0, peak_flops_per_s=100.0, bandwidth_bytes_per_s=40.0)
@@ -62,7 +62,7 @@ def test_the_figure_and_python_compute_the_same_bound(open_module) -> None:
         got = page.evaluate(
             "([m, n, k, e, p, b]) => bound(matmul(m, n, k, e), p, b)", [m, n, k, element_bytes, peak, bandwidth]
         )
-        expected = bound(*matmul(m, n, k, element_bytes), peak_flops_per_s=peak, bandwidth_bytes_per_s=bandwidth)
+        expected = bound(*matmul_work(m, n, k, element_bytes), peak_flops_per_s=peak, bandwidth_bytes_per_s=bandwidth)
         assert got.pop("limit") == expected.limit
         assert list(got.values()) == pytest.approx(
             [expected.intensity, expected.ridge, expected.time_s, expected.flops_per_s, expected.fraction], rel=1e-12
@@ -71,7 +71,7 @@ def test_the_figure_and_python_compute_the_same_bound(open_module) -> None:
 
 def test_the_verdict_follows_the_keyboard(open_page) -> None:
     page = open_page(roofline(m=64))
-    expected = bound(*matmul(64, 4096, 4096, 2), peak_flops_per_s=800e12, bandwidth_bytes_per_s=2e12)
+    expected = bound(*matmul_work(64, 4096, 4096, 2), peak_flops_per_s=800e12, bandwidth_bytes_per_s=2e12)
     verdict = page.locator("mlsys-roofline .verdict")
     assert verdict.inner_text() == f"memory-bound: {100 * expected.fraction:.2g} % of peak"
     before = page.locator("mlsys-roofline circle.dot").get_attribute("cx")
@@ -87,7 +87,7 @@ def test_another_device_offers_its_own_precisions(open_page) -> None:
     page = open_page(roofline())
     page.get_by_label("Device").select_option("Small")
     assert page.get_by_label("Precision").locator("option").all_inner_texts() == ["fp32"]
-    expected = bound(*matmul(64, 4096, 4096, 4), peak_flops_per_s=4e12, bandwidth_bytes_per_s=100e9)
+    expected = bound(*matmul_work(64, 4096, 4096, 4), peak_flops_per_s=4e12, bandwidth_bytes_per_s=100e9)
     assert (
         page.locator("mlsys-roofline .verdict").inner_text() == f"memory-bound: {100 * expected.fraction:.2g} % of peak"
     )

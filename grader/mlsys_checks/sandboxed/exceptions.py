@@ -64,7 +64,7 @@ def describe_raised(error: BaseException) -> Mismatch:
         function, place = called
         what = f"`{function.__qualname__}` does not take the arguments of the task"
         wanted = f"parameters for `{_source_of(entry)}`" if _source_of(entry) else "the parameters of the task"
-        return Mismatch(what, f"{said}, at {place}", wanted, is_form=True)
+        return Mismatch(what, f"{said}, at {place}", _read_notes(error) or wanted, is_form=True)
     at = f", in the check's `{_source_of(entry)}`" if _source_of(entry) else ""
     return Mismatch(
         "the check could not go on with what your code defines or gives back", said + at, "what the task describes"

@@ -18,7 +18,7 @@ def min_bytes(m: int, n: int, k: int, itemsize: int = 4) -> int:
     """Minimum bytes of (m, k)·(k, n): each of the three matrices moved once."""
     require_non_negative(m=m, n=n, k=k)
     require_positive(itemsize=itemsize)
-    return int(roofline.matmul(m, n, k, itemsize)[1])
+    return int(roofline.matmul_work(m, n, k, itemsize)[1])
 
 
 def tiled_bytes(m: int, n: int, k: int, rows: int, columns: int, itemsize: int = 4) -> int:

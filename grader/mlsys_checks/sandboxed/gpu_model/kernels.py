@@ -1,4 +1,4 @@
-"""Calls of tasks 6 and 7: a launch of a kernel, recorded: its result, its traffic, its lanes and its sectors."""
+"""Launch lab 02's kernels and record them: results, traffic, lanes and sectors. Only traced checks have what counts."""
 
 from __future__ import annotations
 
@@ -20,46 +20,46 @@ from mlsys_lab.kernels.trace.sectors import coalescing
 THREADS = 128
 """Threads of a block."""
 WARPS = "warps"
-"""The branch that holds what is counted beside `findings`, each with how many and where."""
-LANES, SECTORS, SHARE, REQUESTS = "idle lanes", "needless sectors", "accesses", "requests"
+"""The branch that holds what is counted in addition to `findings`, each with a number and where it was found."""
+LANES, SECTORS, EACH, REQUESTS = "idle lanes", "needless sectors", "accesses", "requests"
 ELSEWHERE = "elements of other blocks"
 """Counted there: most idle lanes and most needless sectors of a warp's request, most accesses of a thread, most
-requests of a block, and stores into another block's share of the result."""
+requests of a block, and stores into another block's elements."""
 
 
-def mixed(artifact: Any, arrays: Arrays) -> Arrays:
+def run_mixed(artifact: Any, arrays: Arrays) -> Arrays:
     """Launch `mixed` with a thread for each element: its result and what was counted."""
     x = arrays["x"]
-    return _launched(artifact, "mixed", x.size // THREADS, {"x": x, "c": arrays["c"], "y": np.empty_like(x)})
+    return _launch(artifact, "mixed", x.size // THREADS, {"x": x, "c": arrays["c"], "y": np.empty_like(x)})
 
 
-def scale_rows(artifact: Any, arrays: Arrays) -> Arrays:
+def run_scale_rows(artifact: Any, arrays: Arrays) -> Arrays:
     """Launch `scale_rows` with a block for each row: its result and what was counted."""
     x = arrays["x"]
-    return _launched(artifact, "scale_rows", len(x), {"x": x, "s": arrays["s"], "y": np.empty_like(x)})
+    return _launch(artifact, "scale_rows", len(x), {"x": x, "s": arrays["s"], "y": np.empty_like(x)})
 
 
-def _launched(artifact: Any, kernel: str, grid: int, given: dict[str, np.ndarray]) -> Arrays:
+def _launch(artifact: Any, kernel: str, grid: int, given: dict[str, np.ndarray]) -> Arrays:
     """What a launch left in `y`, and all that was counted."""
     if (parameters := parameters_of(artifact, kernel)) != list(given):
         raise InputError(f"`{kernel}` has the wrong parameters", got=", ".join(parameters), expected=", ".join(given))
     trace = locate_in_cells(record_launch(artifact, kernel, grid, THREADS, *given.values(), outputs=("y",)), artifact)
     found = {
-        LANES: _idle(trace),
+        LANES: _find_idle(trace),
         SECTORS: find_worst(coalescing(trace), "sectors"),
-        SHARE: busiest_thread(trace, "global"),
+        EACH: busiest_thread(trace, "global"),
         REQUESTS: busiest_block(trace, "global"),
-        ELSEWHERE: _elsewhere(trace, given["y"].nbytes // grid),
+        ELSEWHERE: _find_elsewhere(trace, given["y"].nbytes // grid),
     }
-    warps = {name: {"count": count, "at": at} for name, (count, at) in found.items()}
+    warps = {name: {"count": number, "at": at} for name, (number, at) in found.items()}
     return {"y": given["y"], **collect_findings(trace, actor="block"), **flatten({WARPS: warps})}
 
 
-def _elsewhere(trace: Trace, share_bytes: int) -> tuple[int, str]:
-    """How many stores into `y` go to another block's share of it, where each has as many bytes, and the first."""
+def _find_elsewhere(trace: Trace, block_bytes: int) -> tuple[int, str]:
+    """How many stores into `y` go to another block's elements, where each has `block_bytes`, and the first of them."""
     rows = trace.accesses
     rows = rows[np.array([buffer.name == "y" for buffer in trace.buffers])[rows["buffer"]]]
-    strange = rows[rows["offset"] // share_bytes != rows["block"]]
+    strange = rows[rows["offset"] // block_bytes != rows["block"]]
     if not len(strange):
         return 0, ""
     first = strange[0]
@@ -67,16 +67,15 @@ def _elsewhere(trace: Trace, share_bytes: int) -> tuple[int, str]:
     return len(strange), f"{trace.sites[first['site']]}: y[{at}] by block {first['block']}"
 
 
-def _idle(trace: Trace) -> tuple[int, str]:
-    """How many lanes of a warp take no part in a request at most, to whatever memory, and which request it is."""
+def _find_idle(trace: Trace) -> tuple[int, str]:
+    """The most lanes of a warp that take no part in a request, to any memory, and which request it is."""
     rows = trace.accesses  # a branch may hide behind shared memory, and behind local
     if not len(rows):
         return 0, ""
     order, starts = group_rows(rows["request"])
-    at_work = group_sizes(starts, len(rows))
-    fewest = int(at_work.argmin())
+    active = group_sizes(starts, len(rows))
+    fewest = int(active.argmin())
     first = rows[order[starts[fewest]]]
     who = f"block {first['block']} warp {first['thread'] // WARP}"
     does = f"{VERBS[int(first['kind'])]} {trace.buffers[first['buffer']].name}"
-    said = f"{trace.sites[first['site']]}: {at_work[fewest]} of {WARP} lanes of {who} {does}"
-    return WARP - int(at_work[fewest]), said
+    return WARP - int(active[fewest]), f"{trace.sites[first['site']]}: {active[fewest]} of {WARP} lanes of {who} {does}"

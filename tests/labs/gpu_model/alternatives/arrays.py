@@ -1,32 +1,33 @@
 """NumPy where the reference has Python: sorted times, weights of a polynomial's fit, unique sectors, words by bank."""
 
 
-def elementwise_work(n, inputs, flops_each, *, element_bytes=2):
-    arrays = [n] * inputs + [n]
-    return flops_each * n, sum(arrays) * element_bytes
-
-
-def matmul_work(m, n, k, *, element_bytes=2):
+def matmul_work(m, n, k, element_bytes=2):
     multiplications = additions = m * n * k
     return multiplications + additions, element_bytes * (m * (k + n) + n * k)
 
 
-def bound(flops, size_bytes, flops_per_s, bytes_per_s):
-    intensity, ridge = flops / size_bytes, flops_per_s / bytes_per_s
+def bound(flops, size_bytes, *, peak_flops_per_s, bandwidth_bytes_per_s):
+    intensity, ridge = flops / size_bytes, peak_flops_per_s / bandwidth_bytes_per_s
+    limit, time_s = "compute", flops / peak_flops_per_s
     if intensity < ridge:
-        return intensity, size_bytes / bytes_per_s, "memory"
-    return intensity, flops / flops_per_s, "compute"
+        limit, time_s = "memory", size_bytes / bandwidth_bytes_per_s
+    fraction = min(1.0, intensity / ridge)
+    return Bound(intensity, ridge, time_s, fraction * peak_flops_per_s, fraction, limit)
 
 
-def median_time_s(make, call, clock, *, samples, warmup):
+def median_s(samples_s):
+    ordered, n = np.sort(samples_s), len(samples_s)
+    return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+
+
+def measure(call, *, samples=30, warmup=3, make_args, clock=time.perf_counter):
     times = np.empty(warmup + samples)
     for i in range(len(times)):
-        value = make()
+        args = make_args()
         times[i] = -clock()
-        call(value)
+        call(*args)
         times[i] += clock()
-    kept = np.sort(times[warmup:])
-    return (kept[(samples - 1) // 2] + kept[samples // 2]) / 2
+    return Timing(times[warmup:])
 
 
 def fit_overhead_and_bandwidth(sizes_bytes, times_s):
@@ -35,15 +36,9 @@ def fit_overhead_and_bandwidth(sizes_bytes, times_s):
 
 
 def predict_s(flops, size_bytes, machine):
-    return (
-        bound(flops, size_bytes, machine.flops_per_s, machine.bytes_per_s)[1]
-        if _busy(flops, size_bytes, machine)
-        else machine.overhead_s
-    )
-
-
-def _busy(flops, size_bytes, machine):
-    return bound(flops, size_bytes, machine.flops_per_s, machine.bytes_per_s)[1] > machine.overhead_s
+    peak, bandwidth = machine.peak_flops_per_s, machine.bandwidth_bytes_per_s
+    roof = bound(flops, size_bytes, peak_flops_per_s=peak, bandwidth_bytes_per_s=bandwidth)
+    return max(roof.time_s, machine.overhead_s)
 
 
 def sectors_touched(addresses, size_bytes):
@@ -59,7 +54,7 @@ def bank_passes(addresses):
 
 @cuda.jit
 def mixed(x, c, y):
-    """Within a block the first two warps take the even places, the last two the odd ones."""
+    """Within a block the first two warps take the even positions, the last two the odd ones."""
     t = cuda.threadIdx.x
     odd = t // 64
     at = cuda.blockIdx.x * cuda.blockDim.x + 2 * (t % 64) + odd

@@ -1,10 +1,10 @@
-"""Counting one by one where the reference has formulas; sorted lists; a pair of elements a thread."""
+"""Counting one by one where the reference has formulas; normal equations; a pair of elements for each thread."""
 
 import math
 import statistics
 
 
-def softmax_work(rows, columns, *, element_bytes=2):
+def softmax_work(rows, columns, element_bytes=2):
     flops = size = 0
     for _ in range(rows):
         flops += columns + columns + columns + columns + columns  # max, -, exp, +, /
@@ -12,44 +12,44 @@ def softmax_work(rows, columns, *, element_bytes=2):
     return flops, size
 
 
-def layer_norm_work(rows, width, *, element_bytes=2):
+def layer_norm_work(rows, width, element_bytes=2):
     mean, variance, root = width + 1, width + 2 * width + 1, 3
     moved = rows * width + width + width + rows * width
     return rows * (mean + variance + root + 3 * width), moved * element_bytes
 
 
-def decode_attention_work(batch, tokens, heads, kv_heads, head_dim, *, element_bytes=2):
-    flops = size = 0
+def decode_attention_work(batch, tokens, heads, kv_heads, head_dim, element_bytes=2):
     scores = matmul_work(1, tokens, head_dim)[0] + tokens
-    for _ in range(batch):
-        size += 2 * heads * head_dim * element_bytes
-        size += 2 * kv_heads * tokens * head_dim * element_bytes
-        for _ in range(heads):
-            flops += scores + softmax_work(1, tokens)[0] + matmul_work(1, head_dim, tokens)[0]
-    return flops, size
+    head = scores + softmax_work(1, tokens)[0] + matmul_work(1, head_dim, tokens)[0]
+    size = 2 * (heads + kv_heads * tokens) * head_dim * element_bytes
+    return batch * heads * head, batch * size
 
 
-def bound(flops, size_bytes, flops_per_s, bytes_per_s):
-    times = {"compute": flops / flops_per_s, "memory": size_bytes / bytes_per_s}
+def bound(flops, size_bytes, *, peak_flops_per_s, bandwidth_bytes_per_s):
+    times = {"compute": flops / peak_flops_per_s, "memory": size_bytes / bandwidth_bytes_per_s}
     limit = max(times, key=times.get)
-    return flops / size_bytes, times[limit], limit
+    rate, ridge = flops / times[limit], peak_flops_per_s / bandwidth_bytes_per_s
+    return Bound(flops / size_bytes, ridge, times[limit], rate, rate / peak_flops_per_s, limit)
 
 
-def median_time_s(make, call, clock, *, samples, warmup):
+def median_s(samples_s):
+    return statistics.median(samples_s)
+
+
+def measure(call, *, samples=30, warmup=3, make_args, clock=time.perf_counter):
     for _ in range(warmup):
-        call(make())
+        call(*make_args())
     times = []
     while len(times) < samples:
-        given = make()
+        args = make_args()
         before = clock()
-        call(given)
+        call(*args)
         after = clock()
         times.append(after - before)
-    return statistics.median(times)
+    return Timing(times)
 
 
 def fit_overhead_and_bandwidth(sizes_bytes, times_s):
-    """The normal equations, solved by hand."""
     a, b = 1 / times_s, sizes_bytes / times_s
     aa, ab, bb = (a * a).sum(), (a * b).sum(), (b * b).sum()
     determinant = aa * bb - ab * ab
@@ -73,8 +73,8 @@ def bank_passes(addresses):
     return passes
 
 
-def warps_needed(bytes_per_s, latency_s, units, bytes_a_lane, *, loads=1):
-    return math.ceil(bytes_per_s * latency_s / units / 32 / bytes_a_lane / loads)
+def warps_needed(bandwidth_bytes_per_s, latency_s, units, bytes_per_lane, *, loads=1):
+    return math.ceil(bandwidth_bytes_per_s * latency_s / units / 32 / bytes_per_lane / loads)
 
 
 @cuda.jit

@@ -1,21 +1,21 @@
-"""Comparisons where the reference takes a maximum or a minimum; a multiprocessor filled block by block."""
+"""Comparisons where the reference takes a maximum or a minimum; a multiprocessor filled warp by warp."""
 
 
 def regime(time_s, flops, size_bytes, machine):
     least = predict_s(flops, size_bytes, machine)
-    share = least / time_s
-    if share < 0.5:
-        return "unexplained", share
-    if flops / machine.flops_per_s == least:
-        return "compute", share
-    if size_bytes / machine.bytes_per_s == least:
-        return "memory", share
-    return "overhead", share
+    explained = least / time_s
+    if explained < 0.5:
+        return "unexplained", explained
+    if flops / machine.peak_flops_per_s == least:
+        return "compute", explained
+    if size_bytes / machine.bandwidth_bytes_per_s == least:
+        return "memory", explained
+    return "overhead", explained
 
 
 def predict_s(flops, size_bytes, machine):
     longest = machine.overhead_s
-    for time_s in (flops / machine.flops_per_s, size_bytes / machine.bytes_per_s):
+    for time_s in (flops / machine.peak_flops_per_s, size_bytes / machine.bandwidth_bytes_per_s):
         if time_s > longest:
             longest = time_s
     return longest
@@ -25,26 +25,30 @@ def _rounded(amount, unit):
     return amount + (-amount) % unit
 
 
-def held(unit, threads, registers, shared_bytes):
+def occupancy(device, threads, *, registers, shared_bytes=0):
     warps = _rounded(threads, 32) // 32
-    of_warps = 4 * (unit.registers // 4 // _rounded(32 * registers, 256))
+    per_warp, of_warps = _rounded(32 * registers, 256), 0
+    while (of_warps // 4 + 1) * per_warp <= device.register_bytes_per_unit // 16:
+        of_warps += 1
     shared = _rounded(shared_bytes + 1024, 128)
-    blocks = 0
-    while True:
-        more = blocks + 1
-        if more > unit.blocks:
-            return Held(blocks, blocks * warps, "blocks")
-        if more * warps > unit.warps:
-            return Held(blocks, blocks * warps, "warps")
-        if more * warps > of_warps:
-            return Held(blocks, blocks * warps, "registers")
-        if more * shared > unit.shared_bytes:
-            return Held(blocks, blocks * warps, "shared memory")
-        blocks = more
+    by = {
+        "shared memory": device.shared_bytes_per_unit // shared,
+        "registers": of_warps // warps,
+        "warps": device.warps_per_unit // warps,
+        "blocks": device.blocks_per_unit,
+    }
+    blocks = sorted(by.values())[0]
+    return Occupancy(blocks=blocks, warps=blocks * warps, occupancy=blocks * warps / device.warps_per_unit, by=by)
 
 
-def warps_needed(bytes_per_s, latency_s, units, bytes_a_lane, *, loads=1):
-    return int(-(-bytes_in_flight(bytes_per_s, latency_s) // (units * 32 * bytes_a_lane * loads)))
+def warps_needed(bandwidth_bytes_per_s, latency_s, units, bytes_per_lane, *, loads=1):
+    return int(-(-bandwidth_bytes_per_s * latency_s // (units * 32 * bytes_per_lane * loads)))
+
+
+def bandwidth_fraction(warps, bandwidth_bytes_per_s, latency_s, units, bytes_per_lane, *, loads=1):
+    in_flight = units * warps * 32 * bytes_per_lane * loads
+    usable = in_flight / latency_s
+    return 1 if usable > bandwidth_bytes_per_s else usable / bandwidth_bytes_per_s
 
 
 @cuda.jit
@@ -57,7 +61,7 @@ def polynomial(value, c):
 
 @cuda.jit
 def mixed(x, c, y):
-    """Warps in turn: of each 64 elements the first warp has the odd places, the second the even ones."""
+    """Warps in turn: of each 64 elements the first warp has the odd positions, the second the even ones."""
     i = cuda.grid(1)
     lane, second = i % 32, i // 32 % 2
     at = i - lane - 32 * second + 2 * lane + 1 - second
