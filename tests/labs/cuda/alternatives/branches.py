@@ -14,12 +14,12 @@ def relu(x, y):
 
 
 @cuda.jit
-def sgd_step(w, g, rate):
+def sgd_step(w, g, lr):
     """The last element first, and indices below 0, which count from the end."""
     i = -1 - cuda.grid(1)
     if i < -w.size:
         return
-    w[i] -= rate * g[i]
+    w[i] -= lr * g[i]
 
 
 @cuda.jit
