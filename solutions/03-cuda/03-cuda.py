@@ -10,9 +10,9 @@
 # ```text
 #   grid                 thread block                      warp: 32 threads, one request at a time
 #   ┌───┬───┬───┐        ┌─────────────────────────┐
-#   │ 0 │ 1 │ 2 │ ─────► │ warp 0 │ warp 1 │  …    │ ───►  global memory:  sectors of 32 bytes, 4 to 32 a request
+#   │ 0 │ 1 │ 2 │ ─────► │ warp 0 │ warp 1 │  …    │ ───►  global memory:  sectors of 32 bytes, 4 to 32 per request
 #   └───┴───┴───┘        ├─────────────────────────┤
-#                        │ shared memory, barrier  │ ───►  shared memory:  32 banks, 1 to 32 passes a request
+#                        │ shared memory, barrier  │ ───►  shared memory:  32 banks, 1 to 32 passes per request
 #                        └─────────────────────────┘
 # ```
 #
@@ -121,8 +121,9 @@ SIDE = 16  # of the matrix product's tiles, and of its blocks
 # w[:2].tolist(), len(report(trace).faults)  # → ([0.5, 0.5], 0)
 # ```
 #
-# (`record` launches a kernel in the simulator. 128 threads for 100 elements: the last 28 must not touch anything. A
-# GPU would let them, and they would change whatever lies behind the array.)
+# (`record` launches a kernel in the simulator; `outputs` names the arrays that hold nothing before. 128 threads for 100
+# elements: the last 28 must not touch anything. A GPU would let them, and they would change whatever lies behind the
+# array.)
 #
 # **Requirements**
 #
@@ -174,6 +175,7 @@ Accesses.from_trace(trace)
 # The same launch as a table. You can print one for every kernel of this lab.
 
 # %%
+trace = record(sgd_step, 2, THREADS, w, g, np.float32(0.1))
 show_table(report(trace).table())
 
 # %% [markdown]
@@ -270,8 +272,8 @@ check("outer")
 check("axpy")
 
 # %% [markdown]
-# **See it.** Which thread of its block stored which element of your mask. Threads 0 to 31 are the first warp, 32 to 63
-# the second. Along a row the numbers rise one by one: that is what **coalesced** access looks like.
+# **See it.** The number in each element of the mask is that of the thread of its block which stored it. Threads 0 to 31
+# are the first warp, 32 to 63 the second. Along a row the numbers rise one by one: that is **coalesced** access.
 
 # %%
 scores, masked = np.zeros((12, 12), np.float32), np.empty((12, 12), np.float32)
@@ -433,8 +435,8 @@ for name, predicted, found in (
 show_table(multiplied.table())
 
 # %% [markdown]
-# The line that loads `a` is where this product loses: each request fetches 32 sectors for 128 bytes. Along `row` the
-# lanes of a warp are a whole row of `a` apart. With row and column exchanged, all lanes of a warp want the *same*
+# The line that loads `a` is where this product loses: each request fetches 32 sectors for 128 bytes, because
+# neighbouring lanes are a whole row of `a` apart. With row and column exchanged, all lanes of a warp want the *same*
 # element of `a` and neighbouring elements of `b`, which takes 1 + 4 sectors in place of 32 + 1. That exchange is the
 # worklog's step from 309 to 1,987 GFLOP/s.
 #
@@ -916,7 +918,7 @@ check.predict(guess, percent["by tiles"], "percent of the fp32 peak")
 #
 # Each begins with `extern "C" __global__ void`. A block of `matmul` computes a square of CPP_TILE × CPP_TILE elements
 # of `c`, and `blockIdx.x` counts squares along a row. With `CPP_TILE = 16` that is your kernel of Task 7. With 64, each
-# thread computes 4 × 4 elements: 4 + 4 numbers from shared memory serve 16 multiply-adds. The choice is yours.
+# thread computes 4 × 4 elements: 4 + 4 numbers from shared memory serve 16 multiply-adds. You may change it.
 #
 # **Example**
 #
@@ -1077,7 +1079,7 @@ for name in ("transpose_cpp", "matmul_cpp"):
 # ## What you can read now
 #
 # - NVIDIA's cuda-samples, `transpose.cu`: `transposeNaive`, `transposeCoalesced` and `transposeNoBankConflicts` are
-#   your Task 6; and `reduction_kernel.cu`: `reduce0` is interleaved, `reduce2` is your Task 5, later ones use shuffles.
+#   your Task 6; and `reduction_kernel.cu`: `reduce0` is interleaved, `reduce2` has the addressing of your Task 5.
 # - PyTorch, `aten/src/ATen/native/cuda/block_reduce.cuh`: `WarpReduceSum` and `BlockReduceSum`, the two levels of a
 #   sum; and `CUDALoops.cuh`: `vectorized_elementwise_kernel`, which is `relu` with wider loads.
 # - vLLM, `csrc/layernorm_kernels.cu`: `rms_norm_kernel`, a block per token, a sum by a block, and a value in shared

@@ -1,6 +1,6 @@
 """Calls of lab 03: kernels launched and recorded, predictions, kernels in CUDA C++ emulated and timed.
 
-torch is imported where it is used: most calls need none.
+torch is imported where it is used: most calls need none. So is what counts accesses, which predictions may not see.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from mlsys_checks.sandboxed.spec import Arrays
 from mlsys_checks.sandboxed.trees import Tree, flatten
 from mlsys_checks.sandboxed.values import count, decode_text, parts, whole
 from mlsys_lab.errors import InputError
-from mlsys_lab.kernels.numba_record import Extent, parameters_of, record_launch
 from mlsys_lab.kernels.trace.cells import locate_in_cells
 from mlsys_lab.kernels.trace.events import LOAD, STORE, Trace
 from mlsys_lab.kernels.trace.faults import UNWRITTEN
-from mlsys_lab.kernels.trace.report import report
 from mlsys_lab.kernels.trace.requests import busiest_block, busiest_thread, find_worst
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from mlsys_lab.kernels.cuda_cpp import Launcher
+
+Extent = int | tuple[int, int]
 
 THREADS = 128
 """Threads of a block, in tasks with one dimension."""
@@ -101,6 +101,8 @@ def launch(artifact: Any, arrays: Arrays) -> Arrays:
 
     Of `block_sum` it is the total: which block adds which element is the learner's choice.
     """
+    from mlsys_lab.kernels.numba_record import parameters_of, record_launch
+
     kernel = decode_text(arrays["kernel"])
     plan = LAUNCHES[kernel]
     given: dict[str, Any] = {name: arrays[name].copy()[()] for name in plan.names}
@@ -134,6 +136,8 @@ def figures(trace: Trace, artifact: Any, names: Iterable[str]) -> Arrays:
 
     Lines are counted within their cell.
     """
+    from mlsys_lab.kernels.trace.report import report
+
     trace = locate_in_cells(trace, artifact)
     found = report(trace)
     wrong = {

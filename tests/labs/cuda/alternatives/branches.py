@@ -40,29 +40,6 @@ def axpy(a, x, y):
 
 
 @cuda.jit
-def smooth(x, y):
-    near = cuda.shared.array(WINDOW, float32)
-    first = THREADS * cuda.blockIdx.x - 1
-    k = cuda.threadIdx.x
-    while True:
-        if k >= WINDOW:
-            break
-        i = first + k
-        k += THREADS
-        if i < 0 or i >= x.size:
-            near[i - first] = 0
-            continue
-        near[i - first] = x[i]
-    cuda.syncthreads()
-    i, t = cuda.grid(1), cuda.threadIdx.x
-    if i < x.size:
-        total = float32(0)
-        for k in range(2, -1, -1):
-            total += near[t + k]
-        y[i] = total / 3
-
-
-@cuda.jit
 def block_sum(x, sums):
     """The last warp of the tree waits for itself alone."""
     part = cuda.shared.array(THREADS, float32)

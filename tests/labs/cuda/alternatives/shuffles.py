@@ -13,15 +13,6 @@ def sgd_step(weights: "float32[:]", gradient: "float32[:]", learning_rate: "floa
 
 
 @cuda.jit
-def causal_mask(scores, masked):
-    row = cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y
-    column = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
-    if row >= masked.shape[0] or column >= masked.shape[1]:
-        return
-    masked[row, column] = scores[row, column] if column <= row else -math.inf
-
-
-@cuda.jit
 def outer(u, v, out):
     column, row = cuda.grid(2)
     while row < u.size:

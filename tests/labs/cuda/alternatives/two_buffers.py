@@ -18,12 +18,6 @@ def predict_loads(m, n, k, side):
 
 
 @cuda.jit
-def relu(x, y):
-    place = cuda.grid(1)
-    y[place] = max(0.0, x[place])
-
-
-@cuda.jit
 def dot(x, y, out):
     products = cuda.shared.array(THREADS, float32)
     t = cuda.threadIdx.x
