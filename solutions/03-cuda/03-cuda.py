@@ -35,7 +35,7 @@
 #
 # - Why can the same kernel be eight times slower with two indices exchanged?
 # - When must threads wait for each other, and what goes wrong if a barrier is inside a branch?
-# - Why does a transpose need a tile of 33 columns?
+# - Why does a tile of 32 columns slow a transpose down, and what is the smallest change that helps?
 # - How often must a matrix product read its operands, and what decides that?
 #
 # **Time:** about 280 minutes. **Points:** 100. **You need:** Python, and grids, blocks and warps as in

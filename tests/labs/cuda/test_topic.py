@@ -78,7 +78,7 @@ def computed() -> Iterator[str]:
     yield f"how the {WARP} threads of a warp ask for theirs"
     yield f"each number {side} times less often than the naive one"
     yield "be eight times slower" if WARP // full == 8 else ""
-    yield f"need a tile of {BANKS + 1} columns"
+    yield f"Why does a tile of {BANKS} columns slow a transpose down"
     yield f"{threads} threads for 100 elements: the last {threads - 100} must not"
     yield f"{2 * NUMBER} bytes per element for `relu`, {3 * NUMBER} for `sgd_step`"
     yield f"The {WARP} threads of a warp load or store together"
