@@ -1,66 +1,79 @@
 # %% [markdown]
-# # Lab 03 · CUDA kernels: ten kernels, each seen at work
+# # Lab 03 · CUDA kernels: from one thread per element to a tiled matrix product
 #
-# A GPU runs one small program in thousands of threads. To write that program is easy; to have its threads share the
-# work without stepping on each other, and to have a warp's 32 threads ask for memory in the way that memory likes, is
-# the craft. In this lab you write the kernels that every course on GPUs is built of, and look at each through a
-# microscope: a simulator that records every load and every store. It needs no GPU, and nothing of the kernels changes
-# on one.
+# A published worklog (Boehm 2022) multiplies two 4,092 × 4,092 matrices on an RTX A6000. Its first kernel is correct
+# and reaches 309 GFLOP/s. Exchanging two indices takes it to 1,987; loading tiles through shared memory to 2,980;
+# NVIDIA's cuBLAS reaches 23,250. All of them do the same arithmetic. They differ in how often they ask memory for a
+# number, and in how the 32 threads of a warp ask for theirs. In this lab you write such kernels, and a simulator counts
+# every load and every store, so you can see the difference without a GPU.
+#
+# ```text
+#   grid                 thread block                      warp: 32 threads, one request at a time
+#   ┌───┬───┬───┐        ┌─────────────────────────┐
+#   │ 0 │ 1 │ 2 │ ─────► │ warp 0 │ warp 1 │  …    │ ───►  global memory:  sectors of 32 bytes, 4 to 32 per request
+#   └───┴───┴───┘        ├─────────────────────────┤
+#                        │ shared memory, barrier  │ ───►  shared memory:  32 banks, 1 to 32 passes per request
+#                        └─────────────────────────┘
+# ```
 #
 # **You will build**
 #
-# 1. maps over one and two dimensions, with guards, broadcasts and strides over the grid;
-# 2. a prediction, by hand, of what two naive kernels ask of memory, held against the count;
-# 3. a moving average and a dot product whose threads share what they have read;
-# 4. the sum of an array by a tree of additions;
-# 5. a transpose that reads and writes whole sectors, without bank conflicts;
-# 6. a matrix product by tiles that reads each number sixteen times less often than the naive one;
-# 7. both once more in CUDA C++, compiled here for an H100, and timed where there is a GPU.
+# - **Part 1, threads and memory** (about 125 minutes)
+#   1. maps, with one thread for each element (`25 min`);
+#   2. two dimensions, and loops over the grid (`35 min`);
+#   3. a prediction, by hand, of what two naive kernels ask of memory (`25 min`);
+#   4. a moving average and a dot product through shared memory (`40 min`).
+# - **Part 2, tiles** (about 155 minutes)
+#   5. a sum by a tree of additions (`35 min`);
+#   6. a transpose in whole sectors, without bank conflicts (`35 min`);
+#   7. a matrix product that reads each number 16 times less often than the naive one (`45 min`);
+#   8. both again in CUDA C++, compiled for an H100 (`40 min`).
+#
+# Each part is complete in itself, so the end of Part 1 is a good place for a break of a day.
 #
 # **At the end you can answer**
 #
 # - Why can the same kernel be eight times slower with two indices exchanged?
-# - When must threads wait for each other, and what goes wrong if a barrier stands in a branch?
-# - What is shared memory for, if not to be faster?
-# - Why does a transpose want a tile of 33 columns?
-# - How often must a matrix product read its operands, and what decides it?
+# - When must threads wait for each other, and what goes wrong if a barrier is inside a branch?
+# - Why does a tile of 32 columns slow a transpose down, and what is the smallest change that helps?
+# - How often must a matrix product read its operands, and what decides that?
 #
-# **Time:** about 280 minutes (each task says its share). **Points:** 100. **You need:** Python, and what a grid, a
-# block and a warp are. Lab 02 comes first. Chapter 05, *CUDA*, gives the background.
+# **Time:** about 280 minutes. **Points:** 100. **You need:** Python, and grids, blocks and warps as in
+# [lab 02](02-gpu-model.ipynb). Background: [chapter 05](../chapters/05-cuda.md).
 #
-# **Readings it leans on:** *An Even Easier Introduction to CUDA* (`harris-easier-cuda`), *GPU Puzzles* (`gpu-puzzles`),
-# *Getting Started With CUDA for Python Programmers* (`howard-cuda-python`).
+# **Readings:** *An Even Easier Introduction to CUDA* (`harris-easier-cuda`), *GPU Puzzles* (`gpu-puzzles`), *Getting
+# Started With CUDA for Python Programmers* (`howard-cuda-python`).
 #
-# **How it works.** Put your code in place of each line that raises `NotImplementedError`, run the cell, then run the
-# `check` cell below it. Cells that begin with `#| export` make up the module that is graded. Of these, only the kernels
-# and constants are run when memory is counted: a kernel may use arithmetic, `if`, `while`, `for` over `range`, its own
-# variables, the constants, other kernels, what `cuda` and `math` offer, and of Python's functions `abs`, `min`, `max`,
-# `int`, `float`, `bool` and `len`. It cannot print, import, or call any other. A constant is a name for a number, or
-# for what arithmetic, `math`, `int` and `float` make of numbers. Grid and block are the course's: each task says how
-# its kernel is launched. Grading runs the same checks with other numbers and a few more cases.
+# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example to see whether
+# your kernel does what the text says, then run the `check` below. A check asks in this order: is the result right, is
+# every access within its array, is nothing read before it is written, do no two threads race, do all threads reach each
+# barrier, and then what the kernel costs. Cells that start with `#| export` are graded, on other sizes and numbers.
 #
-# **The compiler** for a GPU is stricter than Python: through loops and branches a variable keeps its type, `None` is no
-# number, a tuple does not grow, and one that holds several types is indexed by constants alone. So each check asks
-# Numba's compiler too, as for an H100; no GPU is needed for that.
+# <details><summary>What a kernel may contain, and which numbers it meets</summary>
 #
-# **Numbers** are fp32. They may be 0 or infinite, and are never NaN. Right is what fp32 makes of a formula as it
-# stands: 0 · ∞ and ∞ − ∞ are NaN, and a sum with one infinity in it is infinite. The order in which you add is yours.
-# **Sizes** are any that a launch of at least one block can have. So most are 1 or more; the others may be 0, and a sum
-# of nothing is 0.
+# - A kernel may use arithmetic, `if`, `while`, `for` over `range`, its own variables, number constants of exported
+#   cells, other kernels, what `cuda` and `math` offer, and `abs`, `min`, `max`, `int`, `float`, `bool` and `len`. It
+#   cannot print, import or call anything else.
+# - Each check also asks Numba's compiler, as for an H100. The compiler is stricter than Python: a variable keeps its
+#   type through loops and branches, and the shape of a shared array is a constant.
+# - Numbers are fp32. They may be 0 or infinite and are never NaN. Right is what fp32 makes of a formula as it is
+#   written: 0 · ∞ and ∞ − ∞ are NaN. The order in which you add is up to you.
+# - Arrays may have any size for which a launch has at least one block. A sum of nothing is 0.
 #
-# **What a check asks,** in this order: is the result right; does every access lie within its array; is nothing read
-# before it was written; are no two threads at one element without a barrier between (for lanes of one warp,
-# `cuda.syncwarp()` is one); do all threads reach each barrier; and then what the kernel costs, in loads, sectors and
-# bank conflicts.
+# </details>
 
 # %%
 import numpy as np
+import plotly.graph_objects as go
 from rich import print as show_table
 
 from mlsys_lab.checks import lab
 from mlsys_lab.hardware import device
+from mlsys_lab.kernels.trace.events import STORE
 from mlsys_lab.kernels.trace.numba_simulator import record
 from mlsys_lab.kernels.trace.report import report
+from mlsys_lab.widgets import show
+from mlsys_lab.widgets.accesses import Accesses
 
 check = lab("cuda")
 
@@ -70,39 +83,62 @@ import math
 
 from mlsys_lab.kernels.numba_language import cuda, float32
 
-THREADS = 128  # of a block, in the tasks with one dimension
+THREADS = 128  # of a block, in tasks with one dimension
 WINDOW = THREADS + 2
 TILE = 32  # side of the square that a block transposes
-ROWS = 8  # rows of threads that do it
-SIDE = 16  # of the tiles of the matrix product, and of its blocks
+ROWS = 8  # rows of threads that transpose it
+SIDE = 16  # of the matrix product's tiles, and of its blocks
 
 # %% [markdown]
-# ## Task 1 · A thread for each element
+# ## Part 1 · Threads and memory
+#
+# ## Task 1 · One thread per element
 #
 # *About 25 minutes.*
 #
-# `kernel[grid, block](x, y)` starts `grid` blocks of `block` threads. Each runs the same function, and differs in
-# nothing but its place: `cuda.threadIdx.x` in its block, `cuda.blockIdx.x` of its block. Its place among all threads is
-# `cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x`, or `cuda.grid(1)` for short. A kernel returns nothing: it
-# stores to arrays that it was given.
+# **Goal.** A kernel is the program of *one* thread, and a launch runs it in thousands of them. Write two maps, in which
+# each thread handles one element, and keep threads without an element away from memory.
 #
-# **1a. Map.** `relu`: $y_i = \max(x_i, 0)$, also where $x_i$ is infinite. There are exactly as many threads as
-# elements, so no loop is needed. Launched as `relu[n // THREADS, THREADS](x, y)`.
+# `kernel[grid, block](x, y)` starts `grid` blocks of `block` threads. A thread knows its position in its block,
+# `cuda.threadIdx.x`, the number of its block, `cuda.blockIdx.x`, and the size of a block, `cuda.blockDim.x`. Its
+# position among *all* threads is `cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x`, or `cuda.grid(1)`.
 #
-# **1b. Guard.** `sgd_step`: $w_i \leftarrow w_i - \eta\, g_i$, in place. Blocks have a fixed size, and arrays do not
-# divide by it: launched as `sgd_step[ceil(n / THREADS), THREADS](w, g, rate)`, so that there are threads beyond the
-# last element. These must not touch anything. On a GPU nobody stops them: they change what happens to lie behind the
-# array.
+# **Interface.** A kernel returns nothing; it stores its results in arrays that it is given.
 #
-# **Size:** about 2 and 3 lines. **Cost:** a map reads each element once and writes each once, 8 bytes an element here
-# (fp32); `sgd_step` 12. Each `x[i]` in the text counts as a read, so keep in a variable what you need twice.
+# | launch | computes | for |
+# |---|---|---|
+# | `relu[n // THREADS, THREADS](x, y)` | `y[i] = max(x[i], 0)` | n elements, a multiple of `THREADS` |
+# | `sgd_step[ceil(n / THREADS), THREADS](w, g, lr)` | `w[i] -= lr * g[i]`, in place | any n |
+#
+# **Example**
+#
+# ```python
+# x, y = np.float32([-1, 2] * 64), np.empty(128, np.float32)
+# trace = record(relu, 1, THREADS, x, y, outputs=("y",))
+# y[:4].tolist()  # → [0.0, 2.0, 0.0, 2.0]
+# w, g = np.ones(100, np.float32), np.full(100, 2, np.float32)
+# trace = record(sgd_step, 1, THREADS, w, g, np.float32(0.25))
+# w[:2].tolist(), len(report(trace).faults)  # → ([0.5, 0.5], 0)
+# ```
+#
+# (`record` launches a kernel in the simulator; `outputs` names the arrays that hold nothing before. 128 threads for 100
+# elements: the last 28 must not touch anything. A GPU would let them, and they would change whatever lies behind the
+# array.)
+#
+# **Requirements**
+#
+# - Each element is loaded once and stored once: 8 bytes per element for `relu`, 12 for `sgd_step`. Every `x[i]` in
+#   your code is a load, so keep in a variable what you need twice.
+# - A thread beyond the last element touches neither `w` nor `g`.
+#
+# **Size:** about 2 and 3 lines.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-1-map"}
 #| export
 @cuda.jit
 def relu(x, y):
-    """y[i] = max(x[i], 0), with exactly one thread for each element. About 2 lines."""
+    """Store max(x[i], 0) in y[i]; one thread for each element. About 2 lines."""
     ### BEGIN SOLUTION
     i = cuda.grid(1)
     y[i] = max(x[i], float32(0))
@@ -110,12 +146,12 @@ def relu(x, y):
 
 
 @cuda.jit
-def sgd_step(w, g, rate):
-    """w[i] -= rate · g[i], with at least one thread for each element. About 3 lines."""
+def sgd_step(w, g, lr):
+    """Subtract lr · g[i] from w[i]; at least one thread for each. About 3 lines."""
     ### BEGIN SOLUTION
     i = cuda.grid(1)
     if i < w.size:
-        w[i] -= rate * g[i]
+        w[i] -= lr * g[i]
     ### END SOLUTION
 
 
@@ -126,58 +162,77 @@ check("relu")
 check("sgd_step")
 
 # %% [markdown]
-# **See it.** Your own kernel, request by request. The 32 threads of a warp ask for memory together; what they ask for
-# is fetched in **sectors** of 32 bytes, 8 numbers of fp32. Step through with the slider or the arrow keys: which
-# threads write at once, how many sectors is that, and what do the last threads of the second block do?
+# **See it.** Your own kernel, request by request. The 32 threads of a warp load or store together, and memory answers
+# in **sectors** of 32 bytes, which hold 8 numbers in fp32. Step through with the slider or the arrow keys: how many
+# sectors does a request touch, and what do the last threads of the second block do?
 
 # %%
-from mlsys_lab.widgets.accesses import Accesses
-
 w, g = np.ones(200, np.float32), np.ones(200, np.float32)
 trace = record(sgd_step, 2, THREADS, w, g, np.float32(0.1))
 Accesses.from_trace(trace)
 
 # %% [markdown]
-# The same as a table. You can print it for every kernel of this lab: `record` launches a kernel and keeps what it did
-# to memory, `report` says what that cost and what was wrong.
+# The same launch as a table. You can print one for every kernel of this lab.
 
 # %%
-show_table(report(record(sgd_step, 2, THREADS, w, g, np.float32(0.1))).table())
+trace = record(sgd_step, 2, THREADS, w, g, np.float32(0.1))
+show_table(report(trace).table())
 
 # %% [markdown]
 # ## Task 2 · Two dimensions, and more elements than threads
 #
 # *About 35 minutes.*
 #
-# A grid and its blocks may have two dimensions. `x` runs fastest: the threads of a warp are neighbours along `x`.
-# `cuda.grid(2)` gives the place along x and the place along y, *in this order*, while an element of a matrix is
-# `x[row, column]`. In memory, the elements of a *row* are neighbours. Decide which of the two the threads of a warp
-# should run along.
+# **Goal.** Matrices have rows and columns, and arrays have more elements than a GPU has threads. Decide which index the
+# threads of a warp run along, and write a loop over the grid in which they stay neighbours.
 #
-# **2a. Two dimensions.** `causal_mask`: attention may not look ahead. Of T × T scores (row: query, column: key),
-# $\mathrm{masked}_{rc} = s_{rc}$ where $c \le r$, and $-\infty$ (`-math.inf`) elsewhere. A score that is masked need
-# not be read: do not.
+# A grid and its blocks may have two dimensions, x and y, and x runs fastest: **the threads of a warp are neighbours
+# along x**. `cuda.grid(2)` returns a thread's position along x and along y, in this order. An element of a matrix is
+# `x[row, column]`, and the elements of a *row* are neighbours in memory.
 #
-# **2b. Broadcast.** `outer`: the gradient of a linear layer's weight from one token is
-# $\mathrm{out}_{rc} = u_r\, v_c$, for `u` of R elements and `v` of C.
+# **Interface**
 #
-# Both are launched with blocks of 32 × 4 threads, `kernel[(ceil(columns / 32), ceil(rows / 4)), (32, 4)](...)`.
+# | launch | computes | for |
+# |---|---|---|
+# | `causal_mask[grid, (32, 4)](scores, masked)` | `scores[r, c]` where c ≤ r, else `-math.inf` | both (T, T) |
+# | `outer[grid, (32, 4)](u, v, out)` | `out[r, c] = u[r] * v[c]` | `u` (R,), `v` (C,), `out` (R, C) |
+# | `axpy[blocks, THREADS](a, x, y)` | `y[i] += a * x[i]` | any n, with at least two blocks |
 #
-# **2c. Stride over the grid.** `axpy`: $y_i \leftarrow y_i + a\, x_i$, for *any* number of elements, with the threads
-# there are: launched as `axpy[blocks, THREADS](a, x, y)`, with two blocks or more. `cuda.gridsize(1)` is the number of
-# all threads. Each thread takes every so-many-th element, so that in each turn of the loop the threads of a warp stand
-# side by side.
+# The first is the mask of attention: query r must not see later keys. The second is the weight gradient of a linear
+# layer for one token. Their grid is `(ceil(columns / 32), ceil(rows / 4))`.
 #
-# **Size:** about 6, 3 and 2 lines. **Cost:** `causal_mask` reads T(T+1)/2 elements and writes T². `outer` reads at most
-# one element of `u` and one of `v` for each that it writes: threads beyond the last row or column touch nothing. `axpy`
-# reads 2n and writes n.
+# **Example**
+#
+# ```python
+# scores, masked = np.ones((2, 2), np.float32), np.empty((2, 2), np.float32)
+# trace = record(causal_mask, (1, 1), (32, 4), scores, masked, outputs=("masked",))
+# masked.tolist()  # → [[1.0, -math.inf], [1.0, 1.0]]
+# u, v, out = np.float32([1, 2]), np.float32([3, 4, 5]), np.empty((2, 3), np.float32)
+# trace = record(outer, (1, 1), (32, 4), u, v, out, outputs=("out",))
+# out.tolist()  # → [[3.0, 4.0, 5.0], [6.0, 8.0, 10.0]]
+# x, y = np.ones(300, np.float32), np.ones(300, np.float32)
+# trace = record(axpy, 2, THREADS, np.float32(2), x, y)
+# set(y.tolist())  # → {3.0}
+# ```
+#
+# (256 threads for 300 elements: threads 0 to 43 take a second one.)
+#
+# **Requirements**
+#
+# - The threads of a warp access neighbouring elements, in every iteration of a loop too.
+# - `causal_mask` does not load a score that is masked: T(T + 1)/2 loads, T² stores.
+# - `outer` loads at most one element of `u` and one of `v` for each element that it stores. Threads beyond the last row
+#   or column touch nothing.
+# - `axpy` works with whatever number of threads there is; `cuda.gridsize(1)` returns it.
+#
+# **Size:** about 6, 3 and 2 lines.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-2-dimensions"}
 #| export
 @cuda.jit
 def causal_mask(scores, masked):
-    """masked[r, c] = scores[r, c] where c <= r, else -inf; both (T, T). About 6 lines."""
+    """Copy scores[r, c] where c <= r, else store -inf; both (T, T). About 6 lines."""
     ### BEGIN SOLUTION
     column, row = cuda.grid(2)
     if row < scores.shape[0] and column < scores.shape[1]:
@@ -190,7 +245,7 @@ def causal_mask(scores, masked):
 
 @cuda.jit
 def outer(u, v, out):
-    """out[r, c] = u[r] · v[c]; u (R,), v (C,), out (R, C). About 3 lines."""
+    """Store u[r] · v[c] in out[r, c]; u (R,), v (C,), out (R, C). About 3 lines."""
     ### BEGIN SOLUTION
     column, row = cuda.grid(2)
     if row < u.size and column < v.size:
@@ -200,7 +255,7 @@ def outer(u, v, out):
 
 @cuda.jit
 def axpy(a, x, y):
-    """y[i] += a · x[i], for any number of elements with any number of threads. About 2 lines."""
+    """Add a · x[i] to y[i], for any number of elements and threads. About 2 lines."""
     ### BEGIN SOLUTION
     for i in range(cuda.grid(1), y.size, cuda.gridsize(1)):
         y[i] += a * x[i]
@@ -217,33 +272,68 @@ check("outer")
 check("axpy")
 
 # %% [markdown]
-# **See it.** Which thread of its block wrote which element of your mask: threads 0 to 31 are the first warp, 32 to 63
-# the second. Along a row the numbers rise one by one. That is what coalesced looks like.
+# **See it.** The number in each element of the mask is that of the thread of its block which stored it. Threads 0 to 31
+# are the first warp, 32 to 63 the second. Along a row the numbers rise one by one: that is **coalesced** access.
 
 # %%
-import plotly.graph_objects as go
-
-from mlsys_lab.kernels.trace.events import STORE
-from mlsys_lab.widgets import show
-
 scores, masked = np.zeros((12, 12), np.float32), np.empty((12, 12), np.float32)
 trace = record(causal_mask, (1, 3), (32, 4), scores, masked, outputs=("masked",))
-written = trace.of(buffer="masked", kinds=(STORE,))
-who = np.full(masked.size, np.nan)
-who[written["offset"] // masked.itemsize] = written["thread"]
-figure = go.Figure(go.Heatmap(z=who.reshape(masked.shape), texttemplate="%{z}", colorscale="Blues", showscale=False))
-figure.update_layout(xaxis_title="column", yaxis_title="row", yaxis_autorange="reversed", height=460, width=560)
+stores = trace.of(buffer="masked", kinds=(STORE,))
+thread = np.full(masked.size, np.nan)
+thread[stores["offset"] // masked.itemsize] = stores["thread"]
+thread = thread.reshape(masked.shape)
+heatmap = go.Heatmap(z=thread, texttemplate="%{z}", colorscale="Blues", showscale=False)
+figure = go.Figure(heatmap)
+figure.update_layout(xaxis_title="column", yaxis_title="row", height=460, width=560)
 figure.update_xaxes(dtick=1)
-figure.update_yaxes(dtick=1)
-show(figure, alt="The matrix of the mask; in each element the number of the thread that wrote it")
+figure.update_yaxes(dtick=1, autorange="reversed")
+show(figure, alt="The mask; in each element the number of the thread that stored it")
 
 # %% [markdown]
+# **Predict, then measure.** On a CPU each core would get one contiguous chunk of the array. Here is `axpy` written that
+# way. For 2,048 elements and 256 threads each thread has 8 neighbouring elements. How many times as many sectors does
+# it move as your `axpy`? Write your number into the cell below before you run the one after it.
+
+
+# %%
+@cuda.jit
+def chunked_axpy(a, x, y):
+    each = (y.size + cuda.gridsize(1) - 1) // cuda.gridsize(1)
+    first = each * cuda.grid(1)
+    for i in range(first, min(first + each, y.size)):
+        y[i] += a * x[i]
+
+
+# %%
+guess = None  # times as many sectors as axpy
+
+
+# %%
+def sectors(found):
+    """Sectors of 32 bytes that a launch moves, by array in the kernel's order."""
+    return {one.buffer: one.both.moved_bytes // 32 for one in found.traffic}
+
+
+moved = {}
+for kernel in (axpy, chunked_axpy):
+    x, y = np.ones(2048, np.float32), np.ones(2048, np.float32)
+    launched = report(record(kernel, 2, THREADS, np.float32(2), x, y))
+    moved[launched.kernel] = sum(sectors(launched).values())
+    print(f"{launched.kernel:12} {moved[launched.kernel]:6,} sectors")
+ratio = moved["chunked_axpy"] / moved["axpy"]
+check.predict(guess, ratio, "times as many sectors")
+
+# %% [markdown]
+# In each iteration the lanes of a warp are 8 elements apart, so each lane touches a sector of its own: 32 sectors for
+# 128 bytes, where 4 would hold them. A cache may keep the other 7 numbers of a sector for later iterations, if it has
+# room for all warps at once. A grid-stride loop does not depend on that.
+#
 # ## Task 3 · Predict, then measure
 #
 # *About 25 minutes.*
 #
-# Here are two kernels as one writes them first. They are right, and slow. Nothing is to be mended yet: work out on
-# paper what they ask of memory, and only then count it.
+# **Goal.** These two kernels are correct and slow. Before you improve them in Part 2, work out on paper what they ask
+# of memory; then let the simulator count.
 
 
 # %%
@@ -265,32 +355,42 @@ def naive_matmul(a, b, c):
 
 
 # %% [markdown]
-# All arrays are fp32, begin at the start of a sector, and have sides that are multiples of 32. Both kernels have blocks
-# of 32 × 4 threads, so that a warp is 32 threads along x. A request of a warp touches as many sectors as its 32
-# addresses lie in; a sector that two requests touch counts twice. Threads of a request that want the same bytes share
-# them.
+# All arrays are fp32, start at a sector, and have sides that are multiples of 32. Blocks have 32 × 4 threads, so a warp
+# is 32 threads along x.
 #
-# **3a.** `predict_transpose(rows, columns)`: the sectors that all warps together read of `x` (rows × columns), and
-# those that they write of `y`.
+# **Interface.** Each function returns a tuple of Python ints.
 #
-# **3b.** `predict_matmul(m, n, k)`: for `a` (m × k), `b` (k × n) and `c` (m × n), the sectors read of `a`, those read
-# of `b`, and those written of `c`. Here, too, a warp is one request for each time it comes to a load.
+# | function | returns |
+# |---|---|
+# | `predict_transpose(rows, columns)` | sectors loaded of `x` (rows, columns), sectors stored of `y` |
+# | `predict_matmul(m, n, k)` | sectors loaded of `a` (m, k), loaded of `b` (k, n), stored of `c` (m, n) |
+# | `predict_loads(m, n, k, side)` | *elements* loaded of `a`, and of `b`, by a better product: see below |
 #
-# **3c.** `predict_loads(m, n, k, side)`: now let the threads of a block of `side` × `side` make as many elements of
-# `c`, and let the block load each number that it needs *once*, to share it. How many elements do all blocks together
-# load from `a`, and how many from `b`? (`side` is any number that divides m and n, also where no GPU has such a block.
-# With `side` 1 it is the naive kernel.)
+# In the third, a block of `side` × `side` threads computes as many elements of `c`, and loads each number that it needs
+# *once*, to share it among its threads. With `side` 1 it is the naive kernel.
 #
-# Each returns a tuple, in the order of the sentence. All are whole numbers, and of any size: divide by `//`, and count
-# by formula, in Python's own `int`. The checks ask for matrices that fit into no memory, whose counts pass 2⁶³.
+# **Example.** A copy, `y[row, column] = x[row, column]`, of a 64 × 96 matrix has 64 · 96 / 32 = 192 warps. Each loads
+# 32 neighbours, 128 bytes or 4 sectors, and stores 4 sectors: 768 and 768. The naive product with m = n = 32 and k = 64
+# has 1,024 threads, each of which loads 64 numbers of `a` and 64 of `b`:
 #
-# **Size:** about 2, 2 and 1 lines. **Cost:** none; but what you predict here is what Tasks 6 and 7 are for.
+# ```python
+# predict_loads(32, 32, 64, 1)  # → (65536, 65536)
+# ```
+#
+# **Requirements**
+#
+# - A request touches as many sectors as its 32 addresses lie in. Lanes that want the same bytes share them; a sector
+#   that two requests touch counts twice, as if there were no cache.
+# - Count requests too: one for each warp and each time it comes to a load.
+# - Counts are exact for matrices of any size, also for ones that fit into no memory: use `//`, not `/`.
+#
+# **Size:** about 2, 2 and 1 lines.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-3-predict"}
 #| export
 def predict_transpose(rows, columns):
-    """Sectors read of x and written of y by naive_transpose. About 2 lines."""
+    """Sectors that naive_transpose loads of x and stores of y. About 2 lines."""
     ### BEGIN SOLUTION
     warps = rows * columns // 32
     return 4 * warps, 32 * warps
@@ -298,7 +398,7 @@ def predict_transpose(rows, columns):
 
 
 def predict_matmul(m, n, k):
-    """Sectors read of a, read of b and written of c by naive_matmul. About 2 lines."""
+    """Sectors that naive_matmul loads of a and b and stores of c. About 2 lines."""
     ### BEGIN SOLUTION
     warps = m * n // 32
     return 32 * k * warps, k * warps, 32 * warps
@@ -306,7 +406,7 @@ def predict_matmul(m, n, k):
 
 
 def predict_loads(m, n, k, side):
-    """Elements loaded from a and from b where side × side threads share what they load. About 1 line."""
+    """Elements that blocks of side × side load of a and of b. About 1 line."""
     ### BEGIN SOLUTION
     return m * n * k // side, m * n * k // side
     ### END SOLUTION
@@ -319,62 +419,84 @@ check("predict_sectors")
 check("predict_loads")
 
 # %% [markdown]
-# **Measure.** The microscope counts what you predicted. For the matrix product, look at the line that reads `a`: each
-# request touches 32 sectors for 128 bytes.
+# **Measure.** The simulator counts what you predicted.
 
 # %%
 x, y = np.ones((64, 96), np.float32), np.empty((96, 64), np.float32)
 transposed = report(record(naive_transpose, (3, 16), (32, 4), x, y, outputs=("y",)))
-a, b, c = np.ones((32, 64), np.float32), np.ones((64, 32), np.float32), np.empty((32, 32), np.float32)
+a, b = np.ones((32, 64), np.float32), np.ones((64, 32), np.float32)
+c = np.empty((32, 32), np.float32)
 multiplied = report(record(naive_matmul, (1, 8), (32, 4), a, b, c, outputs=("c",)))
-
-
-def sectors(found):
-    """Sectors by array, in the order of the kernel's parameters."""
-    return {one.buffer: one.both.moved_bytes // 32 for one in found.traffic}
-
-
-print("transpose: predicted", predict_transpose(64, 96), "measured", sectors(transposed))
-print("matmul:    predicted", predict_matmul(32, 32, 64), "measured", sectors(multiplied))
+for name, predicted, found in (
+    ("transpose", predict_transpose(64, 96), transposed),
+    ("matmul", predict_matmul(32, 32, 64), multiplied),
+):
+    print(f"{name}: predicted {predicted}, measured {tuple(sectors(found).values())}")
 show_table(multiplied.table())
 
 # %% [markdown]
-# ## Task 4 · Threads that share
+# The line that loads `a` is where this product loses: each request fetches 32 sectors for 128 bytes, because
+# neighbouring lanes are a whole row of `a` apart. With row and column exchanged, all lanes of a warp want the *same*
+# element of `a` and neighbouring elements of `b`, which takes 1 + 4 sectors in place of 32 + 1. That exchange is the
+# worklog's step from 309 to 1,987 GFLOP/s.
+#
+# ## Task 4 · Shared memory
 #
 # *About 40 minutes.*
 #
-# `cuda.shared.array(shape, float32)` gives all threads of a block *one* array, on the chip, which lives as long as the
-# block. (The shape must be constant: numbers, or names of constants such as `WINDOW`. Numba takes no arithmetic there:
-# what you would write as `2 * THREADS` gets a name beside `WINDOW`.) One thread loads a number from global memory, and
-# others use it. But the threads do not run in step: a thread that wants what another one stores has to wait until it is
-# there. `cuda.syncthreads()` is the barrier: no thread passes it before all threads of the block have come. So *all*
-# have to come, and to the same one: never put it into a branch that some threads do not take, nor one into each of two
-# branches.
+# **Goal.** Threads of a block can load a number once and share it. Write a moving average whose blocks load each
+# element once, and a dot product in which one thread adds what all of them computed.
 #
-# (A GPU of today does not wait for a thread that has returned. The checks ask that all threads of the block come all
-# the same: one that returns early is not there to load for the others either.)
+# `cuda.shared.array(shape, float32)` gives the block *one* array on the chip. Its shape is a constant: numbers, or
+# names of constants such as `WINDOW`. Threads of a block do not run in step, so a thread that reads what another one
+# stores has to wait for it: `cuda.syncthreads()` is the **barrier** that no thread passes before all threads of the
+# block have reached it.
 #
-# **4a. Neighbours.** `smooth`: the moving average over three, $y_i = (x_{i-1} + x_i + x_{i+1}) / 3$, where $x_{-1}$ and
-# $x_n$ count as 0. Launched as `smooth[ceil(n / THREADS), THREADS](x, y)`. Reading all three from global memory would
-# read everything three times. A block's THREADS elements need THREADS + 2 of `x`: load these once into shared memory,
-# wait, then add. (Numba counts an index below 0 from the end, as Python does: `x[-1]` is the last element, and no fault
-# that anybody would tell you of.)
+# **Interface**
 #
-# **4b. A dot product.** `dot`: $\mathrm{out}_0 = \sum_i a_i b_i$ of at most THREADS elements, by *one* block:
-# `dot[1, THREADS](a, b, out)`. Each thread has its product at hand, and none of the others'. Let every thread store its
-# product into shared memory, and after the barrier let thread 0 add them up and store the sum. (Task 5 does better than
-# to let all others wait for one. A tree is as right here; atomic additions to one number are not, for they wait for
-# each other.)
+# | launch | computes | for |
+# |---|---|---|
+# | `smooth[ceil(n / THREADS), THREADS](x, y)` | `y[i] = (x[i-1] + x[i] + x[i+1]) / 3` | any n; x is 0 outside |
+# | `dot[1, THREADS](x, y, out)` | `out[0]` = Σ `x[i] * y[i]` | at most `THREADS` elements, one block |
 #
-# **Size:** about 11 and 10 lines. **Cost:** a block of `smooth` reads its elements and their neighbours once, as far as
-# there are any: at most THREADS + 2. `dot` reads each element once and stores once.
+# **Example**
+#
+# ```python
+# x, y = np.float32([3, 6, 9, 12]), np.empty(4, np.float32)
+# trace = record(smooth, 1, THREADS, x, y, outputs=("y",))
+# y.tolist()  # → [3.0, 6.0, 9.0, 7.0]
+# x, y, out = np.float32([1, 2, 3]), np.float32([4, 5, 6]), np.empty(1, np.float32)
+# trace = record(dot, 1, THREADS, x, y, out, outputs=("out",))
+# out.tolist(), report(trace).problems  # → ([32.0], ())
+# ```
+#
+# **Requirements**
+#
+# - A block of `smooth` loads its elements and their two outer neighbours once each: at most `WINDOW` numbers, kept in
+#   shared memory.
+# - **All** threads of a block reach each barrier, and the same one: never put it into a branch that some threads do not
+#   take. A thread that returns early does not reach it either.
+# - In `dot`, every thread stores its product into shared memory; after the barrier, thread 0 adds them up and stores
+#   the sum. Each element is loaded once, and `out` is stored once.
+# - Shared memory that no thread has stored to holds anything.
+#
+# **Size:** about 11 and 10 lines.
+#
+# <details><summary>Details</summary>
+#
+# - An index below 0 counts from the end, in Numba as in Python: `x[-1]` is the last element, and no error.
+# - `WINDOW` is `THREADS + 2`. Numba takes no arithmetic in a shape: give a sum a name outside of the kernel.
+# - A tree of additions (Task 5) is right in `dot` too. Atomic additions to one number are not: each waits for the last.
+# - `dot` may be asked for no elements at all; the sum is 0.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-4-share"}
 #| export
 @cuda.jit
 def smooth(x, y):
-    """y[i] = (x[i-1] + x[i] + x[i+1]) / 3, each block's elements read once. About 11 lines."""
+    """Store the mean of x[i-1], x[i] and x[i+1] in y[i]. About 11 lines."""
     ### BEGIN SOLUTION
     near = cuda.shared.array(WINDOW, float32)  # near[t + 1] is x[i]
     t, i = cuda.threadIdx.x, cuda.grid(1)
@@ -390,17 +512,17 @@ def smooth(x, y):
 
 
 @cuda.jit
-def dot(a, b, out):
-    """out[0] = Σ a[i] · b[i] of at most THREADS elements, by one block. About 10 lines."""
+def dot(x, y, out):
+    """Store Σ x[i] · y[i] in out[0]: one block, at most THREADS. About 10 lines."""
     ### BEGIN SOLUTION
     products = cuda.shared.array(THREADS, float32)
     t = cuda.threadIdx.x
-    if t < a.size:
-        products[t] = a[t] * b[t]
+    if t < x.size:
+        products[t] = x[t] * y[t]
     cuda.syncthreads()
     if t == 0:
         total = float32(0)
-        for i in range(a.size):
+        for i in range(x.size):
             total += products[i]
         out[0] = total
     ### END SOLUTION
@@ -413,8 +535,8 @@ check("smooth")
 check("dot")
 
 # %% [markdown]
-# **See it.** Shared memory as your block fills and uses it. At each step, the figure says whether a request takes one
-# pass through the banks or more.
+# **See it.** Shared memory as your block fills it and reads it. For each request the figure says in how many passes the
+# banks serve it; Task 6 is about those.
 
 # %%
 x, y = np.arange(200, dtype=np.float32), np.empty(200, np.float32)
@@ -422,34 +544,62 @@ trace = record(smooth, 2, THREADS, x, y, outputs=("y",))
 Accesses.from_trace(trace)
 
 # %% [markdown]
+# **End of Part 1.** You can write a kernel for any shape, say in advance what it asks of memory, and have the threads
+# of a block work together. Part 2 turns that into three kernels that every GPU library has.
+#
+# ## Part 2 · Tiles
+#
 # ## Task 5 · A sum by a tree
 #
 # *About 35 minutes.*
 #
-# With one thread adding, 128 numbers take 128 steps. In a **tree**, half of the threads add one number each to their
-# own, then a quarter do, and so on: 7 steps. Between two steps lies a barrier, for each reads what another wrote.
+# **Goal.** In `dot` one thread added 128 numbers, one after the other, while 127 threads waited. Add them in a **tree**
+# instead: half of the threads add one number each to their own, then a quarter of them, and so on, 7 steps in all.
 #
-# `block_sum`: launched as `block_sum[blocks, THREADS](x, sums)` for `x` of any size. Together, the elements of `sums`
-# (one a block) add up to the sum of `x`:
+# **Interface.** `block_sum[blocks, THREADS](x, sums)` for `x` of any size. `sums` has one element per block, and
+# together they add up to the sum of `x`.
 #
-# 1. Each thread adds up its share of `x` in a variable: a stride over the grid, as in `axpy`.
-# 2. It stores that into shared memory. The block then adds by a tree, and its thread 0 stores `sums[blockIdx.x]`.
+# 1. Each thread adds up its elements of `x` in a variable, in a grid-stride loop as in `axpy`.
+# 2. It stores that number in shared memory, `part[t]`.
+# 3. The block adds by a tree, and thread 0 stores `sums[blockIdx.x]`.
 #
-# *Which* threads add decides what it costs. If those do whose number is a multiple of 2, then of 4, and so on, nearly
-# every warp has to run in nearly every step, most of its lanes idle. **Sequential addressing** lets the first 64
-# threads add the numbers of the last 64, then the first 32 those of the next 32: whole warps are done early, and the
-# lanes of a warp are at neighbouring words. With n threads left at work, thread t < n adds `part[t + n]` to `part[t]`.
+# **Example**
 #
-# **Size:** about 15 lines. **Cost:** each element of `x` is read once. In the tree, warps ask shared memory 29 times a
-# block: 4 times to store, $3 \cdot (2 + 1 + 1 + 1 + 1 + 1 + 1)$ times to add, once to read the sum. Interleaved it
-# would be 74. The check asks for at most 40, and does not mind fewer, such as with shuffles for the last steps.
+# ```python
+# x, sums = np.ones(300, np.float32), np.empty(2, np.float32)
+# trace = record(block_sum, 2, THREADS, x, sums, outputs=("sums",))
+# float(sums.sum()), report(trace).problems  # → (300.0, ())
+# ```
+#
+# *Which* threads add decides what a step costs, because a warp issues a request even if only one of its lanes is
+# active. **Sequential addressing:** with n threads still at work, thread t < n adds `part[t + n]` to `part[t]`. Whole
+# warps then retire early, and the active lanes are neighbours. A block's warps make 4 requests to store, and in each
+# step 3 for each active warp (two loads and a store), $3 \cdot (2 + 1 + 1 + 1 + 1 + 1 + 1)$ in all. With the last load,
+# of the sum, that is 29.
+#
+# **Requirements**
+#
+# - Each element of `x` is loaded once, by neighbouring threads of a warp.
+# - In each step a thread reads what another one stored in the step before: there is a barrier between them, which all
+#   threads reach.
+# - At most 40 requests of a block to shared memory, and no more than 26 accesses by any thread.
+#
+# **Size:** about 15 lines.
+#
+# <details><summary>Details</summary>
+#
+# - A block may have no elements, and `x` may be empty. Such sums are 0.
+# - Shuffles between the lanes of a warp are welcome for the last steps. So is `cuda.syncwarp()`, which is a barrier for
+#   the lanes of one warp.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-5-sum"}
 #| export
 @cuda.jit
 def block_sum(x, sums):
-    """sums[block] = the sum of the block's share of x, by a tree in shared memory. About 15 lines."""
+    """Store the sum of a block's elements in sums[block]. About 15 lines."""
     ### BEGIN SOLUTION
     part = cuda.shared.array(THREADS, float32)
     t = cuda.threadIdx.x
@@ -473,59 +623,84 @@ def block_sum(x, sums):
 check("block_sum")
 
 # %% [markdown]
-# **See it.** Threads that are at work in shared memory, barrier by barrier: your tree beside the single thread of
-# `dot`. The work is the same, one addition for each number; the time is the number of steps that wait for one another.
+# **Predict, then measure.** In **interleaved** addressing the threads whose number is a multiple of 2 add their
+# neighbour's number, then the multiples of 4 add from 2 away, then the multiples of 8 from 4 away, and so on. How many
+# requests to shared memory does a block make? It stores first and loads the sum at the end, as your kernel does; so
+# count the warps that have at least one active lane in each of the 7 steps.
 
 # %%
+guess = None  # requests of a block to shared memory, interleaved
+
+
+# %%
+from mlsys_lab.kernels.reduction import numba_steps  # has the interleaved tree
+
 x, sums = np.ones(THREADS, np.float32), np.empty(1, np.float32)
 tree = record(block_sum, 1, THREADS, x, sums, outputs=("sums",))
+interleaved = record(numba_steps.interleaved, 1, THREADS, x, sums, outputs=("sums",))
 line = record(dot, 1, THREADS, x, x.copy(), sums, outputs=("out",))
 figure = go.Figure()
-for name, trace in (("block_sum", tree), ("dot", line)):
-    asked = trace.of(space="shared")
-    phases = range(int(asked["phase"].max()) + 1)
-    busy = [len(np.unique(asked["thread"][asked["phase"] == phase])) for phase in phases]
-    figure.add_bar(x=list(phases), y=busy, name=name, text=busy)
-    lane = np.bincount(asked["thread"]).max()
-    print(f"{name}: the busiest thread asks shared memory {lane} times, one after the other")
-figure.update_layout(
-    xaxis_title="barriers passed", yaxis_title="threads at work", yaxis_type="log", xaxis_dtick=1, barmode="group"
-)
-figure.update_yaxes(dtick=1)
-show(figure, alt="Threads at work after each barrier: halving in block_sum, all and then one in dot")
+requests = {}
+for name, trace in (("block_sum", tree), ("interleaved", interleaved), ("dot", line)):
+    accesses = trace.of(space="shared")
+    requests[name] = len(np.unique(accesses["request"]))
+    phase, warp = accesses["phase"], accesses["thread"] // 32
+    busy = [len(np.unique(warp[phase == p])) for p in range(int(phase.max()) + 1)]
+    figure.add_bar(x=list(range(len(busy))), y=busy, name=name, text=busy)
+    longest = np.bincount(accesses["thread"]).max()
+    print(f"{name:12} {requests[name]:4} requests, busiest thread: {longest} accesses")
+figure.update_layout(xaxis_title="barriers passed", yaxis_title="warps at work")
+figure.update_xaxes(dtick=1)
+show(figure, alt="Warps at work after each barrier, for block_sum, interleaved and dot")
+check.predict(guess, requests["interleaved"], "requests to shared memory")
 
 # %% [markdown]
+# Both trees need 127 additions in 7 steps. Interleaved, all 4 warps stay busy until the active threads are more than a
+# warp apart: warps, not threads, are what a multiprocessor schedules.
+#
 # ## Task 6 · Transpose
 #
 # *About 35 minutes.*
 #
-# You predicted that the naive transpose writes 32 sectors in each request, for data that would fill 4. Whichever way
-# round its threads stand, either the reads or the writes go down a column. The way out is to turn the matrix *inside*
-# the chip: a block reads a tile of 32 × 32 by rows, keeps it in shared memory, and writes rows of the result, which are
-# columns of the tile.
+# **Goal.** The naive transpose stores 32 sectors per request, for data that fill 4. Whichever way its threads run,
+# either the loads or the stores go down a column, so turn the matrix *on the chip*: load a tile of 32 × 32 by rows,
+# keep it in shared memory, and store rows of the result, which are columns of the tile.
 #
-# `transpose`: `y[c, r] = x[r, c]`, launched as
-# `transpose[(ceil(columns / TILE), ceil(rows / TILE)), (TILE, ROWS)](x, y)`, rows and columns being those of `x`. The
-# block has 32 × 8 threads, so each moves 4 elements: rows `ty`, `ty + ROWS`, … of the tile. The block at
-# (`blockIdx.x`, `blockIdx.y`) reads the tile whose first column is `TILE * blockIdx.x` and whose first row is
-# `TILE * blockIdx.y`, and writes it to the place where it belongs in `y`. Sides need not be multiples of TILE.
+# **Interface.** `transpose[(ceil(columns / TILE), ceil(rows / TILE)), (TILE, ROWS)](x, y)` stores `y[c, r] = x[r, c]`,
+# for `x` of shape (rows, columns). A block has 32 × 8 threads, so each moves 4 elements: rows `ty`, `ty + ROWS`, … of
+# its tile.
 #
-# **Banks.** Shared memory is spread over 32 banks, word after word: word $i$ lies in bank $i \bmod 32$. A request is
-# done in one pass if its lanes want 32 different banks (or the same word); two different words of one bank take two
-# passes. In which bank is `tile[r, c]` of a tile with 32 columns? What does that mean for a warp that reads a column,
-# and what is the least that you can change about the tile's shape? The second check asks for a transpose without
-# conflicts, whichever way you come to it.
+# **Example**
 #
-# **Size:** about 11 lines. **Cost:** each element is read once and written once, both in whole sectors.
+# ```python
+# x, y = np.float32([[1, 2, 3], [4, 5, 6]]), np.empty((3, 2), np.float32)
+# trace = record(transpose, (1, 1), (TILE, ROWS), x, y, outputs=("y",))
+# y.tolist()  # → [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]
+# ```
+#
+# **Banks.** Shared memory is spread over 32 banks: word $i$ is in bank $i \bmod 32$. A request takes one pass if its
+# lanes want different banks (or the same word). Different words of one bank take a pass each: a **bank conflict**. In
+# which bank is `tile[r, c]` of a tile with 32 columns, what does that mean for a warp that reads a column, and what is
+# the smallest change of the tile's shape that helps?
+#
+# **Requirements**
+#
+# - The block at (`blockIdx.x`, `blockIdx.y`) loads the tile whose first column is `TILE * blockIdx.x` and whose first
+#   row is `TILE * blockIdx.y`, and stores it where it belongs in `y`.
+# - Sides need not be multiples of `TILE`. Loads and stores each have a guard of their own.
+# - Each element is loaded once and stored once, in whole sectors both times (first check).
+# - No bank conflicts, whichever way you avoid them (second check).
+#
+# **Size:** about 11 lines.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-6-transpose"}
 #| export
 @cuda.jit
 def transpose(x, y):
-    """y[c, r] = x[r, c] through a tile in shared memory; x (rows, columns), y (columns, rows). About 11 lines."""
+    """Store x[r, c] in y[c, r] through a tile in shared memory. About 11 lines."""
     ### BEGIN SOLUTION
-    tile = cuda.shared.array((TILE, 33), float32)  # a column more than is used: its columns lie in 32 banks
+    tile = cuda.shared.array((TILE, 33), float32)  # 33: a column is in 32 banks
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     top, left = TILE * cuda.blockIdx.y, TILE * cuda.blockIdx.x
     for k in range(ty, TILE, ROWS):
@@ -545,8 +720,8 @@ check("transpose")
 check("transpose_banks")
 
 # %% [markdown]
-# **See it.** One tile through your kernel: the warps that write `y`, and the columns of the tile that they read. Then
-# the sectors of the naive kernel beside yours and the least possible.
+# **See it.** One tile through your kernel: step to the warps that store `y`, and look at the columns of the tile that
+# they read.
 
 # %%
 x, y = np.arange(1024, dtype=np.float32).reshape(32, 32), np.empty((32, 32), np.float32)
@@ -558,41 +733,102 @@ x, y = np.ones((64, 96), np.float32), np.empty((96, 64), np.float32)
 tiled = report(record(transpose, (3, 2), (TILE, ROWS), x, y, outputs=("y",)))
 least = {one.buffer: one.both.least_bytes // 32 for one in tiled.traffic}
 figure = go.Figure()
-for name, moved in (("naive", sectors(transposed)), ("yours", sectors(tiled)), ("least", least)):
-    figure.add_bar(name=name, x=["x, read", "y, written"], y=list(moved.values()), text=list(moved.values()))
+bars = (("naive", sectors(transposed)), ("yours", sectors(tiled)), ("least", least))
+for name, counts in bars:
+    y = list(counts.values())
+    figure.add_bar(name=name, x=["x, loaded", "y, stored"], y=y, text=y)
 figure.update_layout(yaxis_title="sectors of 32 bytes", barmode="group")
-show(figure, alt="Sectors read and written by the naive transpose, by yours, and the least possible")
+show(figure, alt="Sectors of the naive transpose, of yours, and the least possible")
 
 # %% [markdown]
-# ## Task 7 · Matrix product by tiles
+# **Predict, then measure.** If one extra column helps, do two help twice as much? A warp reads a column of 32 numbers
+# from a tile with 34 columns. In how many passes? The kernel in the next cell reads such a column for any number of
+# columns, the `pitch`.
+
+
+# %%
+@cuda.jit
+def read_column(pitch, out):
+    words = cuda.shared.array(2048, float32)
+    lane = cuda.threadIdx.x
+    words[lane * pitch] = lane
+    cuda.syncwarp()
+    out[lane] = words[lane * pitch]
+
+
+# %%
+guess = None  # passes to read a column of a tile with 34 columns
+
+# %%
+passes = {}
+for pitch in range(32, 41):
+    out = np.empty(32, np.float32)
+    trace = record(read_column, 1, 32, pitch, out, outputs=("out",))
+    passes[pitch] = max(one.worst.taken for one in report(trace).conflicts)
+    print(f"{pitch} columns: {passes[pitch]:2} passes")
+check.predict(guess, passes[34], "passes")
+
+# %% [markdown]
+# Row r of the column is in bank (r × pitch) mod 32, so the passes are the greatest common divisor of the pitch and 32.
+# Any odd pitch is free of conflicts. With 34 columns, two rows share each bank that is used, and half of the banks are
+# idle.
+#
+# ## Task 7 · A matrix product by tiles
 #
 # *About 45 minutes.*
 #
-# The naive product loads two numbers for every multiply-add. But the elements of a row of C all want the same row of A.
-# Let a block make a tile of SIDE × SIDE elements of C, and walk along k in steps of SIDE: in each step it loads a tile
-# of A and a tile of B into shared memory, one number of each a thread, and every thread then does SIDE multiply-adds
-# with what is there. Each number that is loaded serves SIDE threads: as you predicted, global memory is read SIDE times
-# less often.
+# **Goal.** The naive product loads two numbers for every multiply-add, although neighbouring elements of C want the
+# same row of A. Let a block compute a tile of SIDE × SIDE elements of C from tiles of A and B in shared memory, so that
+# each number that is loaded serves SIDE threads.
 #
-# `matmul`: $c = a\,b$, launched as `matmul[(ceil(n / SIDE), ceil(m / SIDE)), (SIDE, SIDE)](a, b, c)`, for `a` (m × k),
-# `b` (k × n), `c` (m × n) of any sizes. With k = 0 there is nothing to add up, and `c` is 0.
+# ```text
+#                          B   k ↓  ┌──────┐
+#                                   │ tile │  step s: rows s·SIDE …
+#                                   └──────┘
+#      A      ┌──────┐  C           ┌──────┐
+#             │ tile │              │ block│  one thread per element:
+#             └──────┘              └──────┘  total += a_tile[ty, k] * b_tile[k, tx]
+#      k →  columns s·SIDE …
+# ```
 #
-# - Outside of `a` and `b`, store zeros into *both* tiles: they add nothing. (One is not enough: an element may be
-#   infinite, and zero times that is NaN.) *All* threads help to load and reach every barrier, also those without an
-#   element of `c`: a thread that returns early loads nothing for the others.
-# - Two barriers a step. What can go wrong without the first, and what without the second? (With two pairs of tiles in
-#   turn, one a step is enough.)
-# - The second check looks at memory: whole sectors of global memory, and no bank conflicts. Which index of each
-#   tile should run with `threadIdx.x`, when it is filled and when it is read?
+# **Interface.** `matmul[(ceil(n / SIDE), ceil(m / SIDE)), (SIDE, SIDE)](a, b, c)` stores `c = a · b`, for `a` (m, k),
+# `b` (k, n) and `c` (m, n) of any sizes.
 #
-# **Size:** about 15 lines. **Cost:** 2·m·n·k FLOPs; at most m·k·⌈n/SIDE⌉ + k·n·⌈m/SIDE⌉ loads.
+# **Example**
+#
+# ```python
+# a, b = np.float32([[1, 2], [3, 4]]), np.float32([[5, 6], [7, 8]])
+# c = np.empty((2, 2), np.float32)
+# trace = record(matmul, (1, 1), (SIDE, SIDE), a, b, c, outputs=("c",))
+# c.tolist()  # → [[19.0, 22.0], [43.0, 50.0]]
+# ```
+#
+# **Requirements**
+#
+# - In each step of SIDE along k, every thread loads one number of each tile; then each thread does SIDE multiply-adds
+#   with what is in shared memory. At most m·k·⌈n/SIDE⌉ + k·n·⌈m/SIDE⌉ loads in all.
+# - Outside of `a` and `b`, store zeros into *both* tiles, so that they add nothing.
+# - **All** threads load, and reach every barrier, those without an element of `c` too.
+# - Two barriers per step. Before you write them: what goes wrong without the first, and what without the second?
+# - Whole sectors of global memory and no bank conflicts (second check): which index of each tile runs with
+#   `threadIdx.x` when the tile is filled, and which when it is read?
+#
+# **Size:** about 15 lines.
+#
+# <details><summary>Details</summary>
+#
+# - Zeros in one tile are not enough: the number opposite may be infinite or left over, and 0 · ∞ is NaN.
+# - With k = 0 there is nothing to add, and `c` is 0.
+# - With two pairs of tiles that take turns, one barrier per step is enough.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-7-matmul"}
 #| export
 @cuda.jit
 def matmul(a, b, c):
-    """c = a · b by tiles of SIDE × SIDE in shared memory; a (m, k), b (k, n), c (m, n). About 15 lines."""
+    """Store a · b in c, by tiles of SIDE × SIDE in shared memory. About 15 lines."""
     ### BEGIN SOLUTION
     a_tile = cuda.shared.array((SIDE, SIDE), float32)
     b_tile = cuda.shared.array((SIDE, SIDE), float32)
@@ -600,8 +836,10 @@ def matmul(a, b, c):
     column, row = cuda.grid(2)
     total = float32(0)
     for start in range(0, a.shape[1], SIDE):
-        a_tile[ty, tx] = a[row, start + tx] if row < a.shape[0] and start + tx < a.shape[1] else float32(0)
-        b_tile[ty, tx] = b[start + ty, column] if start + ty < b.shape[0] and column < b.shape[1] else float32(0)
+        of_a = row < a.shape[0] and start + tx < a.shape[1]
+        of_b = start + ty < b.shape[0] and column < b.shape[1]
+        a_tile[ty, tx] = a[row, start + tx] if of_a else float32(0)
+        b_tile[ty, tx] = b[start + ty, column] if of_b else float32(0)
         cuda.syncthreads()
         for k in range(SIDE):
             total += a_tile[ty, k] * b_tile[k, tx]
@@ -618,108 +856,133 @@ check("matmul")
 check("matmul_memory")
 
 # %% [markdown]
-# **See it.** Your prediction, held against your kernel; then both kernels on the roofline of an H100. The bytes are
-# those that the warps' requests move, as counted, with no cache to help. Left of the ridge, memory sets the speed.
+# **Predict, then measure.** How far does this take you on an H100? In fp32 it computes 67 TFLOP/s and reads 3.35 TB/s,
+# so its ridge point is at 20 FLOP/B. Suppose that no cache helps. Per step a block of 16 × 16 loads two tiles and does
+# 16 multiply-adds per thread: how many FLOP/B is that, and what percentage of the fp32 peak does memory then allow?
 
 # %%
-a, b, c = np.ones((32, 64), np.float32), np.ones((64, 32), np.float32), np.empty((32, 32), np.float32)
-by_tiles = report(record(matmul, (2, 2), (SIDE, SIDE), a, b, c, outputs=("c",)))
-for name, found, side in (("naive", multiplied, 1), ("by tiles", by_tiles, SIDE)):
-    loads = [one.read.asked_bytes // 4 for one in found.traffic[:2]]
-    print(f"{name}: predicted {predict_loads(32, 32, 64, side)} loads of a and b, measured {tuple(loads)}")
+guess = None  # percent of an H100's fp32 peak that the tiled product can reach
 
-flops = 2 * 32 * 32 * 64
-h100 = device("H100")
-intensity = {
-    name: flops / sum(one.both.moved_bytes for one in found.traffic)
-    for name, found in (("naive", multiplied), ("by tiles", by_tiles))
-}
+# %%
+a, b = np.ones((32, 64), np.float32), np.ones((64, 32), np.float32)
+c = np.empty((32, 32), np.float32)
+by_tiles = report(record(matmul, (2, 2), (SIDE, SIDE), a, b, c, outputs=("c",)))
+h100, flops, points = device("H100"), 2 * 32 * 32 * 64, []
+percent = {}
+for name, found, side in (("naive", multiplied, 1), ("by tiles", by_tiles, SIDE)):
+    loads = tuple(one.read.asked_bytes // 4 for one in found.traffic[:2])
+    predicted = predict_loads(32, 32, 64, side)
+    print(f"{name}: predicted {predicted} loads, measured {loads}")
+    intensity = flops / sum(one.both.moved_bytes for one in found.traffic)
+    bound = h100.attainable("fp32", intensity)
+    percent[name] = 100 * bound / h100.peak("fp32")
+    print(f"{name}: {intensity:.2f} FLOP/B, at most {percent[name]:.1f} % of the peak")
+    point = {"x": [intensity], "y": [bound / 1e12], "name": name, "mode": "markers"}
+    points.append(go.Scatter(**point, marker_size=13))
 ridge = h100.peak("fp32") / h100.memory_bandwidth_bytes_per_s
 axis = sorted([*(2.0**power for power in range(-5, 9)), ridge])
-roof = go.Scatter(x=axis, y=[h100.attainable("fp32", x) / 1e12 for x in axis], mode="lines", name="H100, fp32")
-points = [
-    go.Scatter(x=[x], y=[h100.attainable("fp32", x) / 1e12], name=name, mode="markers", marker_size=13)
-    for name, x in intensity.items()
-]
-figure = go.Figure([roof, *points])
-figure.update_layout(xaxis_title="FLOP per byte", yaxis_title="TFLOP/s at most", xaxis_type="log", yaxis_type="log")
-figure.update_xaxes(dtick=1, tickformat=",")
-figure.update_yaxes(dtick=1, tickformat=",")
-show(figure, alt="The naive and the tiled matrix product on the roofline of an H100, both left of its ridge")
-for name, x in intensity.items():
-    print(f"{name}: {x:.2f} FLOP/B, at most {h100.attainable('fp32', x) / h100.peak('fp32'):.1%} of the fp32 peak")
+roofline = [h100.attainable("fp32", x) / 1e12 for x in axis]
+figure = go.Figure([go.Scatter(x=axis, y=roofline, name="H100, fp32"), *points])
+figure.update_layout(xaxis_title="FLOP/B", yaxis_title="TFLOP/s at most")
+figure.update_xaxes(type="log", dtick=1, tickformat=",")
+figure.update_yaxes(type="log", dtick=1, tickformat=",")
+show(figure, alt="The naive and the tiled product on the roofline of an H100")
+check.predict(guess, percent["by tiles"], "percent of the fp32 peak")
 
 # %% [markdown]
+# A tile of side 16 does 2 · 16 FLOPs for every 2 numbers of 4 bytes: 4 FLOP/B, a fifth of the ridge point. (Measured,
+# it is a little less, because storing `c` counts too, and here k is only 64.) A larger tile needs more threads than a
+# block may have, unless each thread computes several elements. That is Task 8.
+#
 # ## Task 8 · The same in CUDA C++
 #
-# *About 40 minutes.* Needs g++, no GPU; there are extra points for speed where there is one.
+# *About 40 minutes.* Needs g++, no GPU.
 #
-# What you wrote in Python is CUDA all but for the letters: `cuda.threadIdx.x` is `threadIdx.x`, `cuda.syncthreads()` is
-# `__syncthreads()`, `cuda.shared.array((TILE, 33), float32)` is `__shared__ float tile[32][33]`. What C++ does not have
-# is shapes: an array is an address, so that `x[r, c]` becomes `x[(size_t)r * columns + c]`. (`size_t` has 64 bits: an
-# `int` ends at 2³¹ elements.)
+# **Goal.** Most kernels that run in production are CUDA C++. Translate your transpose, then write a matrix product in
+# which each thread computes several elements of `c`, so that a number from shared memory serves several multiply-adds.
 #
-# Write both kernels as text; the course compiles it and launches it. Any sizes must come out right, also those of
-# matrices with more elements than an `unsigned` counts; and an element may be infinite, or k be 0, as in Task 7. Each
-# array begins at a multiple of 256 bytes, and its rows follow one another. Of the toolkit's headers only `cuda_fp16.h`
-# and `cuda_bf16.h` can be included.
+# | Python | CUDA C++ |
+# |---|---|
+# | `cuda.threadIdx.x`, `cuda.blockIdx.y` | `threadIdx.x`, `blockIdx.y` |
+# | `cuda.syncthreads()` | `__syncthreads()` |
+# | `cuda.shared.array((TILE, 32), float32)` | `__shared__ float tile[32][32]` |
+# | `x[r, c]` | `x[(size_t)r * columns + c]`: an array is an address and has no shape |
+# | a variable per element | `float sums[4][4] = {}`: in registers, if each index is known at compile time |
 #
-# **Checked without a GPU.** The text must compile for an H100. An *emulator* then runs it on the CPU: g++ makes a
-# program of it in which the threads of a block take turns, each up to its next barrier, first to last and then last to
-# first. The emulator watches each load and store. It stops at the first one that is out of bounds, that races with
-# another thread's, or that reads shared memory before any thread of the block has written it, and names the line, the
-# thread and the element. A `float4` has to begin at a multiple of its size, as on a GPU. Some blocks are left out now
-# and then, and their tiles must stay as they were: each block does its own. Variables that all blocks would share
-# (`__device__`, `static`) are refused, and so is a barrier in each of two branches: on a GPU, blocks run at once, and
-# threads meet at one barrier. It is a model of what the language promises, not of a GPU: it knows no caches, no time,
-# and no assembly (`asm`). Beside what C++ has, it knows `threadIdx`, `blockIdx`, `blockDim`, `gridDim`, `dim3`,
-# `__shared__`, `__constant__`, `__syncthreads`, `__syncwarp`, shuffles and votes (`__shfl_down_sync`, `__ballot_sync`),
-# `__threadfence`, atomics (`atomicAdd`, `atomicCAS`), `__ldg`, `__fmaf_rn`, `min`, `max`, `float2` and `float4`,
-# functions that are `__device__`, and what only advises a compiler: `__restrict__`, `__launch_bounds__`, `#pragma
-# unroll`.
+# **Interface.** Both functions return the source text of a kernel; the course compiles and launches it.
 #
-# **8a.** `transpose_cpp` gives the text of
-# `extern "C" __global__ void transpose(const float* x, float* y, int rows, int columns)`, launched as in Task 6: blocks
-# of (32, 8) threads, one for each tile of 32 × 32.
+# | function | signature of the kernel in its text | launched with |
+# |---|---|---|
+# | `transpose_cpp()` | `transpose(const float* x, float* y, int rows, int columns)` | blocks of (32, 8), as in Task 6 |
+# | `matmul_cpp()` | `matmul(const float* a, const float* b, float* c, int m, int n, int k)` | blocks of (16, 16) |
 #
-# **8b.** `matmul_cpp` gives the text of
-# `extern "C" __global__ void matmul(const float* a, const float* b, float* c, int m, int n, int k)`, launched with
-# blocks of (16, 16) threads, one for each square of CPP_TILE × CPP_TILE elements of `c`: its `blockIdx.x` counts
-# squares along a row. With CPP_TILE 16 it is your kernel of Task 7. With more, each thread makes several elements: two
-# numbers from shared memory for each multiply-add become 4 + 4 numbers for 16, if a thread makes 4 × 4 of them and
-# keeps the numbers and the sums in variables (`float sums[4][4]`, in registers as long as every index is known when it
-# is compiled). Give a thread elements that lie 16 rows and 16 columns apart, so that neighbours stay neighbours. Change
-# CPP_TILE as you like.
+# Each begins with `extern "C" __global__ void`. A block of `matmul` computes a square of CPP_TILE × CPP_TILE elements
+# of `c`, and `blockIdx.x` counts squares along a row. With `CPP_TILE = 16` that is your kernel of Task 7. With 64, each
+# thread computes 4 × 4 elements: 4 + 4 numbers from shared memory serve 16 multiply-adds. You may change it.
 #
-# **What the extra points are for.** Where the course is graded on a GPU, each kernel is timed beside torch's own on the
-# same GPU in the same run: 2 points for a transpose at 0.7 of its speed, 4 for a matrix product at 0.4 of cuBLAS in
-# fp32; fewer from 0.4 and 0.15 on. The time in which inputs are drawn and results looked at counts against you, so aim
-# higher. The checks below have to pass first. Without a GPU these points are *not measured here*: nobody loses a mark,
-# and the 100 points of the lab are complete without them.
+# **Example**
 #
-# **Size:** about 14 and 28 lines. **Cost:** the transpose moves 8 bytes an element; the product does 2·m·n·k FLOPs.
+# ```python
+# import torch
+# from mlsys_lab.kernels.cuda_cpp import Emulator, Source
+# x, y = torch.arange(6.0).reshape(2, 3), torch.zeros(3, 2)
+# source, block = Source(transpose_cpp(), "transpose.cu"), (32, 8)
+# Emulator()(source, "transpose", (1, 1), block, x, y, 2, 3)
+# y.tolist()  # → [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
+# ```
+#
+# **Requirements**
+#
+# - Right for any sizes, as in Tasks 6 and 7, and for matrices of more than 2³² elements: compute positions in `size_t`.
+# - The text compiles for an H100, and runs in an *emulator*, which watches each access. It stops at the first one that
+#   is out of bounds, races, or reads shared memory that nothing has stored to, and names line, thread and element.
+# - Each block computes its own tile, and no other: some launches leave blocks out.
+#
+# **Speed, for extra points.** Where the course is graded on a GPU, each kernel is timed next to torch's own: 2 points
+# for a transpose at 0.7 of its speed, 4 for a matrix product at 0.4 of cuBLAS in fp32; fewer from 0.4 and 0.15 on. The
+# 100 points of the lab are complete without them.
+#
+# **Size:** about 17 and 33 lines.
+#
+# <details><summary>Details</summary>
+#
+# - A thread's elements are best 16 rows and 16 columns apart: neighbouring threads then stay at neighbouring elements.
+# - Each array starts at a multiple of 256 bytes, and its rows follow one another. A `float4` has to start at a multiple
+#   of 16 bytes.
+# - Of the toolkit's headers, `cuda_fp16.h` and `cuda_bf16.h` can be included. The emulator knows shuffles and votes,
+#   `__syncwarp`, atomics, `__ldg`, `__fmaf_rn`, `float2`, `float4`, `__device__` functions, `__constant__`,
+#   `__restrict__`, `__launch_bounds__` and `#pragma unroll`; it knows no caches, no time and no `asm`.
+# - It runs the threads of a block in turns, first to last and then last to first. It refuses variables that all blocks
+#   would share (`__device__`, `static`), and a barrier in each of two branches.
+# - In a timed run, drawing inputs and reading results counts against you too, so aim higher than the target.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-8-cuda-cpp"}
 #| export
-CPP_TILE = 64  # side of the square of c that a block of 16 × 16 threads makes
+CPP_TILE = 64  # side of the square of c that a block of 16 × 16 threads computes
 
 
 def transpose_cpp():
-    """The text of: transpose(const float* x, float* y, int rows, int columns). About 14 lines."""
+    """Text of transpose(x, y, rows, columns) in CUDA C++. About 17 lines."""
     ### BEGIN SOLUTION
     return r"""
-extern "C" __global__ void transpose(const float* x, float* y, int rows, int columns) {
+extern "C" __global__ void transpose(
+        const float* x, float* y, int rows, int columns) {
     __shared__ float tile[32][33];
-    int tx = threadIdx.x, ty = threadIdx.y, top = 32 * blockIdx.y, left = 32 * blockIdx.x;
-    for (int k = 0; k < 32; k += 8) {
-        int row = top + ty + k, column = left + tx;
-        if (row < rows && column < columns) tile[ty + k][tx] = x[(size_t)row * columns + column];
+    int tx = threadIdx.x, ty = threadIdx.y;
+    int top = 32 * blockIdx.y, left = 32 * blockIdx.x;
+    for (int k = ty; k < 32; k += 8) {
+        int row = top + k, column = left + tx;
+        if (row < rows && column < columns)
+            tile[k][tx] = x[(size_t)row * columns + column];
     }
     __syncthreads();
-    for (int k = 0; k < 32; k += 8) {
-        int row = left + ty + k, column = top + tx;  // of y
-        if (row < columns && column < rows) y[(size_t)row * rows + column] = tile[tx][ty + k];
+    for (int k = ty; k < 32; k += 8) {
+        int row = left + k, column = top + tx;  // of y
+        if (row < columns && column < rows)
+            y[(size_t)row * rows + column] = tile[tx][k];
     }
 }
 """
@@ -727,20 +990,27 @@ extern "C" __global__ void transpose(const float* x, float* y, int rows, int col
 
 
 def matmul_cpp():
-    """The text of: matmul(const float* a, const float* b, float* c, int m, int n, int k). About 28 lines."""
+    """Text of matmul(a, b, c, m, n, k) in CUDA C++. About 33 lines."""
     ### BEGIN SOLUTION
     return r"""
-const int TILE = 64, STEP = 16, EACH = TILE / 16;  // a thread makes EACH × EACH elements, 16 apart
+const int TILE = 64, STEP = 16, EACH = TILE / 16;  // EACH × EACH elements per thread
 
-extern "C" __global__ void matmul(const float* a, const float* b, float* c, int m, int n, int k) {
+extern "C" __global__ void matmul(
+        const float* a, const float* b, float* c, int m, int n, int k) {
     __shared__ float a_tile[TILE][STEP], b_tile[STEP][TILE];
-    int tx = threadIdx.x, ty = threadIdx.y, top = TILE * blockIdx.y, left = TILE * blockIdx.x;
+    int tx = threadIdx.x, ty = threadIdx.y;
+    int top = TILE * blockIdx.y + ty, left = TILE * blockIdx.x + tx;
     float sums[EACH][EACH] = {};
     for (int start = 0; start < k; start += STEP) {
         for (int i = 0; i < EACH; i++) {
-            int row = top + ty + 16 * i, column = left + tx + 16 * i;
-            a_tile[ty + 16 * i][tx] = row < m && start + tx < k ? a[(size_t)row * k + start + tx] : 0.0f;
-            b_tile[ty][tx + 16 * i] = start + ty < k && column < n ? b[(size_t)(start + ty) * n + column] : 0.0f;
+            int row = top + 16 * i, s = start + tx;
+            bool inside = row < m && s < k;
+            a_tile[ty + 16 * i][tx] = inside ? a[(size_t)row * k + s] : 0;
+        }
+        for (int j = 0; j < EACH; j++) {
+            int s = start + ty, column = left + 16 * j;
+            bool inside = s < k && column < n;
+            b_tile[ty][tx + 16 * j] = inside ? b[(size_t)s * n + column] : 0;
         }
         __syncthreads();
         for (int s = 0; s < STEP; s++) {
@@ -754,7 +1024,7 @@ extern "C" __global__ void matmul(const float* a, const float* b, float* c, int 
     }
     for (int i = 0; i < EACH; i++)
         for (int j = 0; j < EACH; j++) {
-            int row = top + ty + 16 * i, column = left + tx + 16 * j;
+            int row = top + 16 * i, column = left + 16 * j;
             if (row < m && column < n) c[(size_t)row * n + column] = sums[i][j];
         }
 }
@@ -769,9 +1039,9 @@ check("transpose_cpp")
 check("matmul_cpp")
 
 # %% [markdown]
-# **See it compiled,** for an H100, with no GPU needed. Messages count lines from the one in which the text's quotes
-# open. Registers and shared memory decide how many blocks a multiprocessor holds at once; what *spills* lies in memory
-# for want of registers.
+# **See it compiled** for an H100. Line numbers in messages count from the line on which the text's quotes open.
+# Registers and shared memory decide how many blocks a multiprocessor holds at once. What *spills* is kept in memory
+# because the registers ran out.
 
 # %%
 from mlsys_lab.errors import CourseError
@@ -780,30 +1050,84 @@ from mlsys_lab.kernels.trace.occupancy import occupancy
 
 try:
     for name, text in (("transpose", transpose_cpp()), ("matmul", matmul_cpp())):
-        used = compile_cuda(text, (name,), name=f"{name}.cu", arch="sm_90").resources[name]
-        held = occupancy(device("H100"), 256, registers=used.registers, shared_bytes=used.shared_bytes)
-        print(f"{name}: {used.registers} registers and {used.spill_bytes} spilled bytes a thread, ", end="")
-        print(f"{used.shared_bytes:,} shared bytes a block: {held.blocks} blocks, {held.occupancy:.0%} of all warps")
-except CourseError as error:  # an error of yours at its line, or that there is no compiler here
+        compiled = compile_cuda(text, (name,), name=f"{name}.cu", arch="sm_90")
+        used = compiled.resources[name]
+        limits = {"registers": used.registers, "shared_bytes": used.shared_bytes}
+        held = occupancy(device("H100"), 256, **limits)
+        print(f"{name}, per thread: {used.registers} registers, ", end="")
+        print(f"{used.spill_bytes} bytes spilled; {used.shared_bytes:,} shared bytes")
+        print(f"  per block: {held.blocks} blocks, {held.occupancy:.0%} of all warps")
+except CourseError as error:  # an error at its line, or there is no compiler here
     print(error)
 
 # %% [markdown]
-# **See it run,** where there is a GPU: beside torch, at the sizes that are graded.
+# **See it run,** where there is a GPU: next to torch, at the sizes that are graded.
 
 # %%
 for name in ("transpose_cpp", "matmul_cpp"):
     check.speed(name)
 
 # %% [markdown]
-# ## Answer for yourself
+# ## Stretch: no points
 #
-# - A tile of 16 × 16 gives 4 FLOP for each byte loaded. Which side would bring you to the ridge, and does a block have
-#   that many threads? (Chapter 05 goes on: each thread makes several elements.)
-# - Caches exist. Which of your predictions of Task 3 would they change, and which not?
-# - `smooth` reads two elements more than a block's own. For a window of 2h + 1, from which h on is shared memory no
-#   better than the naive kernel? Why does the answer depend on THREADS?
-# - In `block_sum`, a thread t ≥ 64 does nothing after it has stored but come to barriers. What could go wrong if it
-#   skipped them and then stored to `part` for a second sum?
+# - **Swizzle.** Avoid the transpose's bank conflicts without padding: store `tile[r, c]` at column `c ^ r`. Why does
+#   that work for both the rows that are filled and the columns that are read? TMA and tensor cores use such layouts.
+# - **Wider loads.** In `matmul_cpp`, load `float4` where rows allow it. A warp then asks for 512 bytes in one request.
+# - **Double buffering.** Load the tiles of the next step while the current ones are multiplied, as the chapter's last
+#   versions do. How much shared memory does that take, and how many blocks still fit?
+#
+# ## What you can read now
+#
+# - NVIDIA's cuda-samples, `transpose.cu`: `transposeNaive`, `transposeCoalesced` and `transposeNoBankConflicts` are
+#   your Task 6; and `reduction_kernel.cu`: `reduce0` is interleaved, `reduce2` has the addressing of your Task 5.
+# - PyTorch, `aten/src/ATen/native/cuda/block_reduce.cuh`: `WarpReduceSum` and `BlockReduceSum`, the two levels of a
+#   sum; and `CUDALoops.cuh`: `vectorized_elementwise_kernel`, which is `relu` with wider loads.
+# - vLLM, `csrc/layernorm_kernels.cu`: `rms_norm_kernel`, a block per token, a sum by a block, and a value in shared
+#   memory that all threads read.
+# - CUTLASS, `include/cutlass/gemm/threadblock/mma_pipelined.h`: `MmaPipelined`, the loop of Task 8 with two buffers.
+# - The course's own `mlsys_lab/kernels/matmul/steps.cu`: the same product, from naive to tensor cores.
+#
+# ## Test yourself
+#
+# <details><summary>Which side of a square tile would reach an H100's ridge point, and can a block have that many
+# threads?</summary>
+#
+# A side of s gives s/4 FLOP/B, so 20 FLOP/B need a side of 80: 6,400 threads with one element each, and a block has at
+# most 1,024. With 4 × 4 elements per thread, 256 threads compute a side of 64, which gives 16 FLOP/B; with 8 × 8 they
+# compute a side of 128.
+#
+# </details>
+#
+# <details><summary>Caches exist. Which of the predictions of Task 3 do they change?</summary>
+#
+# The counts of requests and of sectors per request stay; how many sectors come from DRAM changes. The 32 sectors that
+# a request of the naive product touches of `a` hold the numbers of its next 7 iterations, so the L1 cache can serve
+# these, if the sectors of all resident warps fit into it. Each request is still served in 32 pieces.
+#
+# </details>
+#
+# <details><summary>For a moving average over 2h + 1 elements, how much does shared memory save, and how does that
+# depend on THREADS?</summary>
+#
+# Without it each element is loaded 2h + 1 times. With it a block loads THREADS + 2h numbers for THREADS results. At
+# h = 1 that is 130/128 loads per element in place of 3; at h = 64 it is 2 in place of 129. Larger blocks load less of
+# their neighbours, and need more shared memory.
+#
+# </details>
+#
+# <details><summary>In block_sum, threads t ≥ 64 have nothing to add. May they return before the tree?</summary>
+#
+# No. They would not reach the barriers. Even where the hardware does not wait for threads that have returned, a thread
+# that skips a barrier and goes on, say to store into `part` for a second sum, races with those that still read it.
+#
+# </details>
+#
+# <details><summary>Why are two barriers per step needed in matmul?</summary>
+#
+# The first keeps a thread from multiplying numbers that another one has not stored yet. The second keeps a fast thread
+# from storing the next tiles while a slow one still multiplies with the current ones.
+#
+# </details>
 #
 # When all checks pass, save the notebook and run `mlsys-lab check cuda` in a terminal. On a machine with a GPU,
 # `matmul[grid, block](a, b, c)` compiles and runs the same kernels on arrays made with `cuda.to_device`.

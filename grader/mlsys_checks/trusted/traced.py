@@ -80,7 +80,8 @@ def find_nan(got: Arrays, values: Arrays) -> Mismatch | None:
             if len(missing):
                 index = tuple(missing[0].tolist())
                 at = f" at [{', '.join(map(str, index))}]" if index else ""
-                where = f" has {len(missing):,} NaN in {want.size:,} entries, first{at}" if index else " is NaN"
+                entries = "1 entry" if want.size == 1 else f"{want.size:,} entries"
+                where = f" has {len(missing):,} NaN in {entries}, first{at}" if index else " is NaN"
                 return Mismatch(f"`{name}`{where}", f"NaN{at}", f"{want[index]:.6g}{at}")
     return None
 

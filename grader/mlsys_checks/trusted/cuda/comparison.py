@@ -1,6 +1,6 @@
-"""What lab 03 says of a launch: values first, then what is wrong with memory, then what it costs too much of.
+"""How lab 03 judges a launch: values first, then what is wrong with memory, then what it costs too much of.
 
-A check's `expect` gives the values, and beside them `limits`: the most that may be counted of what `figures` count.
+A check's `expect` gives the values and, next to them, `limits`: the most that may be counted of what `figures` counts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mlsys_checks.sandboxed.cuda import figures
+from mlsys_checks.sandboxed import cuda as calls
 from mlsys_checks.sandboxed.spec import Arrays, Mismatch
 from mlsys_checks.sandboxed.trees import Tree, flatten, nest
 from mlsys_checks.sandboxed.values import decode_text
@@ -19,48 +19,50 @@ from mlsys_checks.trusted.traced import SPLIT, find_nan, report_not_shared, repo
 from mlsys_lab.kernels.trace.events import WARP
 
 MOST = "most"
-"""The branch of what is expected that holds the limits."""
+"""The branch of the expected values that holds the limits."""
 WRONG = {
-    "outside": ("threads touch memory outside of an array", "every access within its array"),
-    "barriers": ("a barrier waits for threads that do not come", "each barrier where all threads of a block reach it"),
+    "outside": ("threads access memory outside of an array", "every access within its array: is a guard missing?"),
+    "barriers": ("a barrier is not reached by all threads of a block", "each barrier outside of every branch"),
     "races": (
-        "two threads race, and chance decides",
-        "a barrier between two threads of a block that touch one element, if one of them stores to it",
+        "two threads race: nothing fixes the order of their accesses",
+        "a barrier between two threads of a block that access one element, if one of them stores to it",
     ),
     "races of blocks": (
-        "two blocks race, and chance decides",
-        "no element that one block stores to and another touches: no barrier orders blocks",
+        "two blocks race: nothing fixes the order of their accesses",
+        "no element that one block stores to and another accesses: no barrier orders blocks",
     ),
-    "unwritten": ("memory is read that nothing has written", "each element stored to before it is read"),
+    "unwritten": ("memory is read to which nothing has been stored", "each element stored to before it is read"),
 }
 """What makes a kernel wrong, by the figure that holds the sentences: in words, and what is expected."""
 
 
 def limits(**most: Mapping[str, int]) -> Arrays:
-    """The most that may be counted, by kind (`figures.READS` and the others) and what the counts are of."""
+    """The most that may be counted, by kind (`calls.READS` and the others) and what the counts are of."""
     return flatten({MOST: most})
 
 
 def each_thread(times: int, threads: int) -> dict[str, Mapping[str, int]]:
-    """Limits where no thread of a block touches global memory more often: its warps ask as often, or branches split."""
-    return {figures.ACCESSES: {"global": times}, figures.REQUESTS: {"global": SPLIT * times * (threads // WARP)}}
+    """Limits where no thread of a block accesses global memory more often; branches may split requests."""
+    return {calls.ACCESSES: {"global": times}, calls.REQUESTS: {"global": SPLIT * times * (threads // WARP)}}
 
 
 def agree(got: Arrays, expected: Arrays) -> Mismatch | None:
-    """None for right values from a launch that does nothing wrong and keeps to the limits, else what is first."""
+    """None for right values from a launch that does nothing wrong and keeps to the limits, else the first problem."""
     values, found = nest(expected), nest(got)
     most: Tree = values.pop(MOST, {})
     answers, values = forgive_nan({name: got[name] for name in values if name in got}, values)
     if (differs := find_nan(answers, values)) is not None:
-        differs = replace(differs, what=f"{differs.what} (memory holds no number before one is stored there)")
+        differs = replace(
+            differs, what=f"{differs.what} (memory is NaN until a number is stored there; 0 · ∞ is NaN too)"
+        )
     differs = differs or close(answers, values)
-    wrong = _first_wrong(found[figures.WRONG])
+    wrong = _first_wrong(found[calls.WRONG])
     if differs and wrong:
         both = zip((differs.got, differs.expected), (wrong.got, wrong.expected), strict=True)
         return Mismatch(f"{differs.what}, and {wrong.what}", *("\n".join(said) for said in both))
-    counts = found[figures.COUNTS]
-    if figures.WRITES in most:  # what is not named is not to be changed
-        most[figures.WRITES] = dict.fromkeys(counts[figures.WRITES], 0) | most[figures.WRITES]
+    counts = found[calls.COUNTS]
+    if calls.WRITES in most:  # an array without a limit must not be changed
+        most[calls.WRITES] = dict.fromkeys(counts[calls.WRITES], 0) | most[calls.WRITES]
     tried = (
         _exceed(kind, of, counts[kind][of], int(limit)) for kind, named in most.items() for of, limit in named.items()
     )
@@ -92,14 +94,41 @@ def _exceed(kind: str, of: str, found: Tree, most: int) -> Mismatch | None:
     count, at = int(found["count"]), decode_text(found["at"])
     if count <= most:
         return None
-    if (kind, of) == (figures.OVER, "sectors"):
+    if (kind, of) == (calls.OVER, "sectors"):
         return report_scattered(at, most)
-    if (kind, of) == (figures.OVER, "turns"):
+    if (kind, of) == (calls.OVER, "turns"):
         return Mismatch("lanes of a warp update one element, one after the other", at, "one turn a request")
-    if kind == figures.OVER:
-        return Mismatch("lanes of a warp want different words of one bank", at, "one pass a request")
-    if kind == figures.ACCESSES:
+    if kind == calls.OVER:
+        return Mismatch("a bank conflict: lanes want different words of one bank", at, "one pass a request")
+    if kind == calls.ACCESSES:
         return report_not_shared(at, of, count, most)
-    if kind == figures.REQUESTS:
+    if kind == calls.REQUESTS:
         return report_split(at, of, count, most)
-    return Mismatch(f"more {kind} of `{of}` than it takes", f"{count:,} {kind}: {at}", f"at most {most:,}")
+    does, verb = ("loads", "loaded") if kind == calls.READS else ("stores", "stored to")
+    wanted = f"at most {most:,} {does}" if most else f"no {does}"
+    return Mismatch(f"`{of}` is {verb} more often than needed", f"{count:,} {does}: {at}", wanted)
+
+
+def agree_by_tiles(got: Arrays, expected: Arrays) -> Mismatch | None:
+    """None where each block computed its tile of the transpose, or was not run and left it."""
+    return _agree_by_blocks(got, expected, "y", calls.TILE)
+
+
+def agree_by_squares(got: Arrays, expected: Arrays) -> Mismatch | None:
+    """None where each block computed its square of the product, or was not run and left it."""
+    side = got.get("CPP_TILE", np.array(0))
+    if side.shape != () or side.dtype.kind != "i" or side < 1:
+        return Mismatch("CPP_TILE is no side of a tile", expected="a whole number from 1 on")
+    return _agree_by_blocks(got, expected, "c", int(side))
+
+
+def _agree_by_blocks(got: Arrays, expected: Arrays, output: str, side: int) -> Mismatch | None:
+    row, column = np.indices(expected[output].shape) // side
+    x, y = (row, column) if output == "y" else (column, row)
+    run = calls.is_run(x, y, int(expected["skipped"]))
+    want = {output: np.where(run, expected[output], expected["before"])}
+    for name, when in ((output, ""), (calls.OTHER_ORDER.format(output), "with the last threads first, ")):
+        found = {output: got[name]} if name in got else {}
+        if (differs := close(*forgive_nan(found, want))) is not None:
+            return Mismatch(f"{when}{differs.what}", differs.got, differs.expected)
+    return None

@@ -14,12 +14,12 @@ def relu(x, y):
 
 
 @cuda.jit
-def sgd_step(w, g, rate):
+def sgd_step(w, g, lr):
     """The last element first, and indices below 0, which count from the end."""
     i = -1 - cuda.grid(1)
     if i < -w.size:
         return
-    w[i] -= rate * g[i]
+    w[i] -= lr * g[i]
 
 
 @cuda.jit
@@ -37,29 +37,6 @@ def causal_mask(scores, masked):
 def axpy(a, x, y):
     for i in range(y.size - 1 - cuda.grid(1), -1, -cuda.gridsize(1)):
         y[i] += a * x[i]
-
-
-@cuda.jit
-def smooth(x, y):
-    near = cuda.shared.array(WINDOW, float32)
-    first = THREADS * cuda.blockIdx.x - 1
-    k = cuda.threadIdx.x
-    while True:
-        if k >= WINDOW:
-            break
-        i = first + k
-        k += THREADS
-        if i < 0 or i >= x.size:
-            near[i - first] = 0
-            continue
-        near[i - first] = x[i]
-    cuda.syncthreads()
-    i, t = cuda.grid(1), cuda.threadIdx.x
-    if i < x.size:
-        total = float32(0)
-        for k in range(2, -1, -1):
-            total += near[t + k]
-        y[i] = total / 3
 
 
 @cuda.jit

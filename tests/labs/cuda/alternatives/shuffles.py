@@ -1,25 +1,49 @@
-"""Registers where the reference uses shared memory: sums by shuffles in a warp; indices worked out by hand."""
+"""Registers and shuffles where the reference uses shared memory, loops where it has branches."""
 
 EVERY_LANE = 0xFFFFFFFF
 WARPS = 4  # of a block
+LENGTH: int = THREADS + 2
+PITCH = TILE + 1
 
 
 @cuda.jit
-def relu(x, y):
-    i = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
-    value = x[i]
-    if value < 0:
-        value = float32(0)
-    y[i] = value
+def sgd_step(weights: "float32[:]", gradient: "float32[:]", learning_rate: "float32") -> "None":
+    for i in range(cuda.grid(1), weights.size, cuda.gridsize(1)):
+        weights[i] = weights[i] - learning_rate * gradient[i]
 
 
 @cuda.jit
-def causal_mask(scores, masked):
-    row = cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y
-    column = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
-    if row >= masked.shape[0] or column >= masked.shape[1]:
-        return
-    masked[row, column] = scores[row, column] if column <= row else -math.inf
+def outer(u, v, out):
+    column, row = cuda.grid(2)
+    while row < u.size:
+        if column < v.size:
+            out[row, column] = v[column] * u[row]
+        row += cuda.gridsize(2)[1]
+
+
+@cuda.jit
+def axpy(a, x, y):
+    i = cuda.grid(1)
+    while i < x.size:
+        old = y[i]
+        y[i] = old + a * x[i]
+        i += cuda.blockDim.x * cuda.gridDim.x
+
+
+@cuda.jit
+def smooth(x, y):
+    window = cuda.shared.array(LENGTH, float32)
+    first = THREADS * cuda.blockIdx.x - 1
+    for k in range(cuda.threadIdx.x, LENGTH, THREADS):
+        at = first + k
+        window[k] = x[at] if 0 <= at < x.size else float32(0)
+    cuda.syncthreads()
+    i = cuda.grid(1)
+    if i < x.size:
+        total = float32(0)
+        for k in range(3):
+            total += window[cuda.threadIdx.x + k]
+        y[i] = total / 3
 
 
 @cuda.jit(device=True)
@@ -30,10 +54,10 @@ def warp_total(value):
 
 
 @cuda.jit
-def dot(a, b, out):
+def dot(x, y, out):
     of_warps = cuda.shared.array(WARPS, float32)
     t = cuda.threadIdx.x
-    mine = a[t] * b[t] if t < a.size else float32(0)
+    mine = x[t] * y[t] if t < x.size else float32(0)
     mine = warp_total(mine)
     if t % 32 == 0:
         of_warps[t // 32] = mine
@@ -63,25 +87,16 @@ def block_sum(x, sums):
 
 
 @cuda.jit
-def matmul(a, b, c):
-    a_tile = cuda.shared.array((16, 16), float32)
-    b_tile = cuda.shared.array((16, 16), float32)
+def transpose(x, y):
+    """The turn is made when the tile is filled."""
+    tile = cuda.shared.array((TILE, PITCH), float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-    row, column = cuda.blockIdx.y * 16 + ty, cuda.blockIdx.x * 16 + tx
-    total = float32(0)
-    for step in range((b.shape[0] + 15) // 16):
-        k = step * 16
-        value = float32(0)
-        if row < a.shape[0] and k + tx < a.shape[1]:
-            value = a[row, k + tx]
-        a_tile[ty, tx] = value
-        value = float32(0)
-        if k + ty < b.shape[0] and column < b.shape[1]:
-            value = b[k + ty, column]
-        b_tile[ty, tx] = value
-        cuda.syncthreads()
-        for j in range(16):
-            total = total + a_tile[ty, j] * b_tile[j, tx]
-        cuda.syncthreads()
-    if row < c.shape[0] and column < c.shape[1]:
-        c[row, column] = total
+    for k in range(ty, TILE, cuda.blockDim.y):
+        row, column = cuda.blockIdx.y * TILE + k, cuda.blockIdx.x * TILE + tx
+        if row < x.shape[0] and column < x.shape[1]:
+            tile[tx, k] = x[row, column]
+    cuda.syncthreads()
+    for k in range(ty, TILE, cuda.blockDim.y):
+        row, column = cuda.blockIdx.x * TILE + k, cuda.blockIdx.y * TILE + tx
+        if row < y.shape[0] and column < y.shape[1]:
+            y[row, column] = tile[k, tx]

@@ -1,4 +1,4 @@
-"""Two tiles of each operand, so that one barrier a step is enough; a dot product by a tree; predictions by shifts."""
+"""Two arrays that take turns, so that one barrier a step is enough; a dot product by a tree; shifts."""
 
 
 def predict_transpose(rows, columns):
@@ -18,16 +18,10 @@ def predict_loads(m, n, k, side):
 
 
 @cuda.jit
-def relu(x, y):
-    place = cuda.grid(1)
-    y[place] = max(0.0, x[place])
-
-
-@cuda.jit
-def dot(a, b, out):
+def dot(x, y, out):
     products = cuda.shared.array(THREADS, float32)
     t = cuda.threadIdx.x
-    products[t] = a[t] * b[t] if t < a.size else float32(0)
+    products[t] = x[t] * y[t] if t < x.size else float32(0)
     cuda.syncthreads()
     half = THREADS // 2
     while half > 0:
@@ -37,6 +31,27 @@ def dot(a, b, out):
         cuda.syncthreads()
     if t == 0:
         out[0] = products[0]
+
+
+@cuda.jit
+def block_sum(x, sums):
+    """A block takes neighbouring elements; the tree goes back and forth between two arrays."""
+    part = cuda.shared.array((2, THREADS), float32)
+    t, block = cuda.threadIdx.x, cuda.blockIdx.x
+    each = (x.size + cuda.gridDim.x - 1) // cuda.gridDim.x
+    mine = float32(0)
+    for i in range(block * each + t, min(x.size, (block + 1) * each), THREADS):
+        mine += x[i]
+    part[0, t] = mine
+    now, half = 0, THREADS // 2
+    cuda.syncthreads()
+    while half >= 1:
+        if t < half:
+            part[1 - now, t] = part[now, t] + part[now, t + half]
+        now, half = 1 - now, half // 2
+        cuda.syncthreads()
+    if t == 0:
+        sums[block] = part[now, 0]
 
 
 @cuda.jit

@@ -1,1 +1,0 @@
-"""The sandboxed side of lab 03: kernels launched and recorded, predictions asked for."""
