@@ -108,11 +108,11 @@ FLASH_SPEED = Performance(
 
 
 def _check(
-    name: str, inputs: Any, run: Any, expect: Any, snippet: str, *, uses: str, compare: Any = agree, **parts: Any
+    name: str, inputs: Any, run: Any, expect: Any, describe: Any, *, uses: str, compare: Any = agree, **parts: Any
 ) -> Check:
     """Return a traced check of kernels."""
     sides = {"inputs": inputs, "run": run, "expect": expect, "compare": compare}
-    return Check(name, **sides, snippet=snippet, uses=tuple(uses.split()), traced=True, **parts)
+    return Check(name, **sides, describe=describe, uses=tuple(uses.split()), traced=True, **parts)
 
 
 CHECKS = (
@@ -121,7 +121,7 @@ CHECKS = (
         rows.draw_silu,
         calls.silu_mul,
         rows.expect_silu,
-        rows.SILU_MUL,
+        rows.describe_silu,
         uses="silu_mul_kernel",
         compare=rows.compare_programs,
         title="An elementwise kernel with a mask",
@@ -136,7 +136,7 @@ CHECKS = (
             Case("a gate of about −10³⁰", {"n": 3, "first": -1e30}),
             *draw_cases(ELEMENTS, public=1, hidden=2, n=Range(1, 200)),
         ),
-        first_hint="Which offsets has the last program, and which of them are beyond the array?",
+        first_hint="Is it the arithmetic, or the offsets? Which offsets of the last program are beyond the array?",
         hint="A program's offsets are a block that starts at its number times BLOCK. Those below `n` are inside; both "
         "loads and the store need that mask. tl.sigmoid wants float32.",
     ),
@@ -145,7 +145,7 @@ CHECKS = (
         rows.draw_softmax,
         calls.softmax,
         rows.expect_softmax,
-        rows.SOFTMAX,
+        rows.describe_softmax,
         uses="softmax_kernel",
         title="Softmax of rows of any length",
         points=8,
@@ -168,7 +168,7 @@ CHECKS = (
         rows.draw_softmax,
         calls.softmax,
         rows.expect_softmax_traffic,
-        rows.SOFTMAX,
+        rows.describe_softmax,
         uses="softmax_kernel",
         performance=SOFTMAX_SPEED,
         title="Softmax loads and stores each number once",
@@ -186,7 +186,7 @@ CHECKS = (
         rows.draw_norm,
         calls.rms_norm,
         rows.expect_norm,
-        rows.RMS_NORM,
+        rows.describe_norm,
         uses="rms_norm_kernel",
         title="RMS norm of rows, and their r",
         points=6,
@@ -199,7 +199,7 @@ CHECKS = (
             Case("one element", {"rows": 1, "D": 1}),
             *draw_cases(NORM, public=1, hidden=2, D=Range(1, 200)),
         ),
-        first_hint="Which number does the mean divide by, and where under the root is ε?",
+        first_hint="Which number does the mean divide by, where is ε, and at which address is a row's r?",
         hint="The mean divides by D; ε is added to it under the root. r is one number per row: store it at r_ptr + "
         "row. Beyond the row's end x must be 0.",
     ),
@@ -208,7 +208,7 @@ CHECKS = (
         rows.draw_norm,
         calls.rms_norm,
         rows.expect_norm_traffic,
-        rows.RMS_NORM,
+        rows.describe_norm,
         uses="rms_norm_kernel",
         title="RMS norm loads each row once",
         points=3,
@@ -224,7 +224,7 @@ CHECKS = (
         rows.draw_backward,
         calls.rms_norm_backward,
         rows.expect_backward,
-        rows.RMS_NORM_BACKWARD,
+        rows.describe_backward,
         uses="rms_norm_backward_kernel sum_rows_kernel",
         title="Gradients of x and of the weight",
         points=9,
@@ -248,7 +248,7 @@ CHECKS = (
         rows.draw_backward,
         calls.rms_norm_backward,
         rows.expect_backward_traffic,
-        rows.RMS_NORM_BACKWARD,
+        rows.describe_backward,
         uses="rms_norm_backward_kernel sum_rows_kernel",
         title="The backward pass loads x and dy once, and shares its work",
         points=4,
@@ -266,7 +266,7 @@ CHECKS = (
         tiles.draw_order,
         calls.order,
         tiles.expect_order,
-        tiles.TILE_ORDER,
+        tiles.describe_order,
         uses="tile_index order_kernel",
         title="Which tile is whose",
         points=6,
@@ -286,7 +286,7 @@ CHECKS = (
         tiles.draw_matmul,
         calls.matmul,
         tiles.expect_matmul,
-        tiles.MATMUL,
+        tiles.describe_matmul,
         uses="matmul_kernel",
         title="A product of tiles, accumulated in float32",
         points=10,
@@ -306,7 +306,8 @@ CHECKS = (
             Case("one number", {"m": 1, "n": 1, "k": 1}),
             *draw_cases(PRODUCT, public=1, hidden=2),
         ),
-        first_hint="Which of the three lengths ends inside of a tile in this case, and what is loaded beyond it?",
+        first_hint="What is special about this case: an edge inside a tile, a stride, half precision? Which of your "
+        "lines depends on that?",
         hint="Rows and columns of the tile come from tile_index, the place along K from the loop. A load has two "
         "edges, and what is beyond K must add nothing to a sum. The accumulator starts as zeros in float32.",
     ),
@@ -315,7 +316,7 @@ CHECKS = (
         tiles.draw_matmul,
         calls.matmul,
         tiles.expect_matmul_traffic,
-        tiles.MATMUL,
+        tiles.describe_matmul,
         uses="matmul_kernel",
         compare=rows.compare_programs,
         performance=MATMUL_SPEED,
@@ -361,7 +362,7 @@ CHECKS = (
         tiles.draw_attention,
         calls.flash,
         tiles.expect_attention,
-        tiles.FLASH,
+        tiles.describe_attention,
         uses="flash_kernel",
         compare=tiles.compare_attention,
         title="Causal FlashAttention and its log-sum-exp",
@@ -393,7 +394,7 @@ CHECKS = (
         tiles.draw_attention,
         calls.flash,
         tiles.expect_attention_traffic,
-        tiles.FLASH,
+        tiles.describe_attention,
         uses="flash_kernel",
         compare=tiles.compare_attention,
         performance=FLASH_SPEED,
@@ -413,7 +414,7 @@ CHECKS = (
         tiles.draw_decode,
         calls.decode,
         tiles.expect_decode,
-        tiles.DECODE,
+        tiles.describe_decode,
         uses="decode_kernel",
         compare=tiles.compare_decode,
         title="Attention of one token over a paged cache",
@@ -450,7 +451,7 @@ CHECKS = (
         tiles.draw_decode,
         calls.decode,
         tiles.expect_decode_traffic,
-        tiles.DECODE,
+        tiles.describe_decode,
         uses="decode_kernel",
         compare=tiles.compare_decode,
         title="Each cached key once for all queries of its group",

@@ -201,32 +201,53 @@ def expect_backward_traffic(arrays: Arrays) -> Arrays:
 
 # --- cases as code ----------------------------------------------------------------------------------------------------
 
-SILU_MUL = """\
-n, y = gate.numel(), torch.empty_like(gate, dtype=torch.float32 if wide else gate.dtype)
-trace = record(silu_mul_kernel, triton.cdiv(n, BLOCK), gate, up, y, n, BLOCK=BLOCK, outputs="y_ptr")
-show_table(report(trace).table())
-y"""
-SOFTMAX = """\
-(rows, D), y = x.shape, torch.empty_like(x, dtype=torch.float32 if wide else x.dtype)
-trace = record(softmax_kernel, rows, x, y, D, BLOCK=triton.next_power_of_2(D), outputs="y_ptr")
-show_table(report(trace).table())
-y"""
-RMS_NORM = """\
-rows, D = x.shape
-y, r = torch.empty_like(x, dtype=torch.float32 if wide else x.dtype), torch.empty(rows)
-sizes = {"BLOCK": triton.next_power_of_2(D), "outputs": ["y_ptr", "r_ptr"]}
-trace = record(rms_norm_kernel, rows, x, w, y, r, D, eps, **sizes)
-show_table(report(trace).table())
-y, r"""
-RMS_NORM_BACKWARD = """\
-N, D = x.shape
-dx, dw = (torch.empty_like(one, dtype=torch.float32 if wide else x.dtype) for one in (x, w))
-partials = torch.empty(programs, D)
-sizes = {"BLOCK": triton.next_power_of_2(D), "outputs": ["dx_ptr", "partials_ptr"]}
-trace = record(rms_norm_backward_kernel, programs, dy, x, w, r, dx, partials, N, D, **sizes)
-show_table(report(trace).table())
-BLOCK = BLOCK_of_sum_rows
-grid = triton.cdiv(D, BLOCK)
-trace = record(sum_rows_kernel, grid, partials, dw, programs, D, BLOCK=BLOCK, outputs="dw_ptr")
-show_table(report(trace).table())
-dx, partials, dw"""
+
+def render_result(arrays: Arrays, like: str) -> str:
+    """Write code for an unwritten result of an input's shape."""
+    return f"torch.empty_like({like}, dtype=torch.float32)" if arrays.get("wide") else f"torch.empty_like({like})"
+
+
+def render_launch(kernel: str, grid: object, inputs: str, results: dict[str, str], arguments: str, **sizes: int) -> str:
+    """Write code for one launch: inputs from the case, results by their code, the launch, and its report."""
+    names = inputs.split()
+    loaded = [f'{name} = torch.from_numpy(given["{name}"])' for name in names]
+    if len(names) > 1:
+        loaded = [f"{', '.join(names)} = (torch.from_numpy(given[name]) for name in {inputs!r}.split())"]
+    made = [f"{name} = {code}" for name, code in results.items()]
+    constants = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    outputs = [f"{name}_ptr" for name in results]
+    trace = f"trace = record({kernel}, {grid}, {arguments}, {constants}, outputs={outputs})"
+    return "\n".join([*loaded, *made, trace, "show_table(report(trace).table())", ", ".join(results)])
+
+
+def describe_silu(arrays: Arrays) -> str:
+    """Write a case of Task 1 as code."""
+    n, block, results = arrays["gate"].size, int(arrays["BLOCK"]), {"y": render_result(arrays, "gate")}
+    return render_launch("silu_mul_kernel", blocks(n, block), "gate up", results, f"gate, up, y, {n}", BLOCK=block)
+
+
+def describe_softmax(arrays: Arrays) -> str:
+    """Write a case of Task 2 as code."""
+    (rows, D), results = arrays["x"].shape, {"y": render_result(arrays, "x")}
+    return render_launch("softmax_kernel", rows, "x", results, f"x, y, {D}", BLOCK=power_of_two(D))
+
+
+def describe_norm(arrays: Arrays) -> str:
+    """Write a case of Task 3 as code."""
+    rows, D = arrays["x"].shape
+    results = {"y": render_result(arrays, "x"), "r": f"torch.empty({rows})"}
+    arguments = f"x, w, y, r, {D}, {float(arrays['eps'])}"
+    return render_launch("rms_norm_kernel", rows, "x w", results, arguments, BLOCK=power_of_two(D))
+
+
+def describe_backward(arrays: Arrays) -> str:
+    """Write a case of Task 4 as code: both launches."""
+    (N, D), programs, block = arrays["x"].shape, int(arrays["programs"]), int(arrays["BLOCK_of_sum_rows"])
+    results = {"dx": render_result(arrays, "x"), "partials": f"torch.empty({programs}, {D})"}
+    arguments, sums = f"dy, x, w, r, dx, partials, {N}, {D}", f"partials, dw, {programs}, {D}"
+    kernel = "rms_norm_backward_kernel"
+    first = render_launch(kernel, programs, "dy x w r", results, arguments, BLOCK=power_of_two(D))
+    second = render_launch(
+        "sum_rows_kernel", blocks(D, block), "", {"dw": render_result(arrays, "w")}, sums, BLOCK=block
+    )
+    return f"{first}\n{second}, dx, partials".replace("\ndx, partials\n", "\n")

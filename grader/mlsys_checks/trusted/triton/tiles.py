@@ -15,7 +15,7 @@ from mlsys_checks.sandboxed.spec import Arrays, Case, Mismatch
 from mlsys_checks.sandboxed.triton import MIN_SIDE, NAN_READS, PROGRAMS, blocks, power_of_two
 from mlsys_checks.trusted.compare import close
 from mlsys_checks.trusted.traced import agree, allow_at_most
-from mlsys_checks.trusted.triton.rows import F32, draw_wide, dtype_of, like_result
+from mlsys_checks.trusted.triton.rows import F32, draw_wide, dtype_of, like_result, render_launch, render_result
 
 INT32 = 4
 """Bytes of an int32."""
@@ -287,41 +287,47 @@ def compare_decode(got: Arrays, expected: Arrays) -> Mismatch | None:
 
 # --- cases as code ----------------------------------------------------------------------------------------------------
 
-TILE_ORDER = """\
-programs = triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N)
-m, n = torch.empty(2, programs, dtype=torch.int32)
-sizes = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "GROUP_M": GROUP_M, "outputs": ["m_ptr", "n_ptr"]}
-trace = record(order_kernel, programs, m, n, M, N, **sizes)
-m, n"""
-MATMUL = """\
-if a_transposed:
-    a = a.T.contiguous().T
-if b_transposed:
-    b = b.T.contiguous().T
-if padded:
-    a, b = (torch.nn.functional.pad(x, (0, 5))[:, :-5] for x in (a, b))
-(M, K), N = a.shape, b.shape[1]
-c = torch.empty(M, N, dtype=torch.float32 if wide else a.dtype)
-programs = triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N)
-sizes = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K, "GROUP_M": GROUP_M}
-arguments = (a, b, c, M, N, K, *a.stride(), *b.stride())
-trace = record(matmul_kernel, programs, *arguments, **sizes, outputs="c_ptr")
-show_table(report(trace).table())
-c"""
-FLASH = """\
-heads, S, D = q.shape
-out, lse = torch.empty_like(q), torch.empty(heads, S)
-grid = triton.cdiv(S, BLOCK_M), heads
-sizes = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_D": max(16, triton.next_power_of_2(D))}
-arguments, outputs = (q, k, v, out, lse, S, D, scale), ["out_ptr", "lse_ptr"]
-trace = record(flash_kernel, grid, *arguments, **sizes, outputs=outputs)
-show_table(report(trace).table())
-out, lse"""
-DECODE = """\
-(sequences, heads, D), (_, BLOCK_SIZE, kv_heads, _) = q.shape, k.shape
-out = torch.empty_like(q, dtype=torch.float32 if wide else q.dtype)
-sizes = {"D": D, "GROUP": heads // kv_heads, "BLOCK_SIZE": BLOCK_SIZE, "outputs": "out_ptr"}
-arguments = (q, k, v, block_table, seq_lens, out, block_table.shape[1], scale)
-trace = record(decode_kernel, (sequences, kv_heads), *arguments, **sizes)
-show_table(report(trace).table())
-out"""
+
+def _sizes(arrays: Arrays, *names: str) -> dict[str, int]:
+    return {name: int(arrays[name]) for name in names}
+
+
+def describe_order(arrays: Arrays) -> str:
+    """Write a case of Task 5 as code."""
+    M, N, sizes = int(arrays["M"]), int(arrays["N"]), _sizes(arrays, "BLOCK_M", "BLOCK_N", "GROUP_M")
+    programs = blocks(M, sizes["BLOCK_M"]) * blocks(N, sizes["BLOCK_N"])
+    results = dict.fromkeys("mn", f"torch.empty({programs}, dtype=torch.int32)")
+    return render_launch("order_kernel", programs, "", results, f"m, n, {M}, {N}", **sizes)
+
+
+def describe_matmul(arrays: Arrays) -> str:
+    """Write a case of Task 6 as code."""
+    (M, K), N, sizes = arrays["a"].shape, arrays["b"].shape[1], _sizes(arrays, "BLOCK_M", "BLOCK_N", "BLOCK_K")
+    programs = blocks(M, sizes["BLOCK_M"]) * blocks(N, sizes["BLOCK_N"])
+    results = {"c": f"torch.empty({M}, {N}{'' if arrays['wide'] else ', dtype=a.dtype'})"}
+    turned = [f"{x} = {x}.T.contiguous().T" for x in "ab" if arrays[f"{x}_transposed"] and not arrays["padded"]]
+    padded = [f"{x} = torch.nn.functional.pad({x}, (0, 5))[:, :-5]" for x in "ab" if arrays["padded"]]
+    arguments = f"a, b, c, {M}, {N}, {K}, *a.stride(), *b.stride()"
+    group = int(arrays["GROUP_M"])
+    code = render_launch("matmul_kernel", programs, "a b", results, arguments, **sizes, GROUP_M=group)
+    first, rest = code.split("\n", 1)
+    return "\n".join([first, *turned, *padded, rest])
+
+
+def describe_attention(arrays: Arrays) -> str:
+    """Write a case of FlashAttention as code."""
+    (heads, S, D), sizes = arrays["q"].shape, _sizes(arrays, "BLOCK_M", "BLOCK_N")
+    results = {"out": "torch.empty_like(q)", "lse": f"torch.empty({heads}, {S})"}
+    arguments, grid = f"q, k, v, out, lse, {S}, {D}, {float(arrays['scale'])}", (blocks(S, sizes["BLOCK_M"]), heads)
+    width = max(MIN_SIDE, power_of_two(D))
+    return render_launch("flash_kernel", grid, "q k v", results, arguments, **sizes, BLOCK_D=width)
+
+
+def describe_decode(arrays: Arrays) -> str:
+    """Write a case of Task 8 as code."""
+    (sequences, heads, D), (_, size, kv_heads, _) = arrays["q"].shape, arrays["k"].shape
+    inputs, results = "q k v block_table seq_lens", {"out": render_result(arrays, "q")}
+    stride, scale = arrays["block_table"].shape[1], float(arrays["scale"])
+    arguments = f"q, k, v, block_table, seq_lens, out, {stride}, {scale}"
+    sizes = {"D": D, "GROUP": heads // kv_heads, "BLOCK_SIZE": size}
+    return render_launch("decode_kernel", (sequences, kv_heads), inputs, results, arguments, **sizes)
