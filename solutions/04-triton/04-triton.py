@@ -24,7 +24,8 @@
 # - *Part 2, tiles:* grouped tile order (`25 min`), a matrix product (`40 min`), FlashAttention (`60 min`), and decode
 #   attention over a paged KV cache (`40 min`).
 #
-# Stop after part 1, and come back another day. Of part 1, part 2 needs the softmax only, for one measurement.
+# The parts are independent, except that one measurement of part 2 uses your softmax: stop after part 1, and come back
+# another day.
 #
 # **At the end you can answer**
 #
@@ -63,12 +64,17 @@
 # </details>
 
 # %%
+import plotly.graph_objects as go
 import torch
+from plotly.colors import qualitative
 from rich import print as show_table
 
 from mlsys_lab.checks import lab
 from mlsys_lab.kernels.trace.report import report
+from mlsys_lab.kernels.trace.traffic import total, traffic
 from mlsys_lab.kernels.trace.triton_interpreter import record
+from mlsys_lab.widgets import show
+from mlsys_lab.widgets.accesses import Accesses
 
 check = lab("triton")
 
@@ -83,9 +89,9 @@ from mlsys_lab.kernels.triton_language import tl, triton
 #
 # *About 15 minutes.*
 #
-# **Goal.** The MLP of a Llama model computes $y = \mathrm{silu}(g) \odot u$ with $\mathrm{silu}(g) = g\,\sigma(g)$.
-# As two library calls, the product in between goes to memory and back; write one kernel that keeps it in registers,
-# which is what *fusion* means.
+# **Goal.** The MLP of a Llama model multiplies $\mathrm{silu}(g) = g\,\sigma(g) = g / (1 + e^{-g})$ by $u$, element by
+# element. As two library calls, silu(g) goes to memory and back; write one kernel that keeps it in registers, which is
+# what *fusion* means.
 #
 # A Triton **program** works on a whole block of elements. `tl.program_id(0)` is the number of this program,
 # `tl.arange(0, BLOCK)` the block 0, 1, …, BLOCK - 1, and a pointer plus a block of offsets is a block of addresses.
@@ -146,8 +152,6 @@ check("silu_mul")
 # kernel's cell and this one again, and look at the end of the array.
 
 # %%
-from mlsys_lab.widgets.accesses import Accesses
-
 gate, up, y = torch.randn(70), torch.randn(70), torch.empty(70)
 trace = record(silu_mul_kernel, 3, gate, up, y, 70, BLOCK=32, outputs=["y_ptr"])
 Accesses.from_trace(trace)
@@ -157,9 +161,9 @@ Accesses.from_trace(trace)
 #
 # *About 25 minutes.*
 #
-# **Goal.** A softmax needs the maximum of a row, then its sum of exponentials, then the quotients: read off the
-# formula, three passes over memory. Write a kernel whose programs hold a whole row in registers, so that memory is read
-# once.
+# **Goal.** A softmax needs the maximum of a row, then its sum of exponentials, then the quotients: three passes over
+# memory, if each is a loop of its own. Write a kernel whose programs hold a whole row in registers, so that memory is
+# read once.
 #
 # $$y_j = \frac{e^{x_j - m}}{\sum_i e^{x_i - m}}, \qquad m = \max_i x_i$$
 #
@@ -224,8 +228,6 @@ check("softmax_traffic")
 guess = None  # sectors loaded per row of 37 floats
 
 # %%
-from mlsys_lab.kernels.trace.traffic import total, traffic
-
 sectors_per_row = {}
 for D in (37, 40):
     x, y = torch.randn(8, D), torch.empty(8, D)
@@ -408,10 +410,6 @@ check("rms_norm_backward_traffic")
 guess = None  # bytes with 16 programs / bytes with 1 program
 
 # %%
-import plotly.graph_objects as go
-
-from mlsys_lab.widgets import show
-
 N, D = 16, 24
 x, dy, w = torch.randn(N, D), torch.randn(N, D), torch.randn(D)
 r = (x.square().mean(1) + 1e-6).rsqrt()
@@ -437,7 +435,8 @@ check.predict(guess, moved[16] / moved[1], "times as many bytes")
 # of x, dy and dx, so a program per row nearly doubles the traffic. With 8,192 rows and one program for each of an
 # H100's 132 SMs, it is less than 2 %.
 #
-# Part 1 ends here. Part 2 uses nothing of it but the softmax, for one measurement.
+# Part 1 ends here. Part 2 uses nothing of it but the softmax, for one measurement: on another day, run the first two
+# cells of code and the softmax's cell, and continue below.
 #
 # ## Part 2 · Tiles
 #
@@ -535,10 +534,8 @@ check("tile_order")
 
 
 # %%
-import plotly
-
 AT_ONCE = 16
-colours = plotly.colors.qualitative.Safe[:8]
+colours = qualitative.Safe[:8]
 colourscale = [[i / 7, colour] for i, colour in enumerate(colours)]
 strips = {}
 for group in (1, 4):
