@@ -475,11 +475,12 @@ guess_grouped = None  # GROUP_M = 4
 # **Example** (the table above: 3 × 4 tiles of 16 × 16, the last ones cut off)
 #
 # ```python
-# m, n = torch.empty(2, 12, dtype=torch.int32)
-# trace = record(order_kernel, 12, m, n, 40, 64, BLOCK_M=16, BLOCK_N=16, GROUP_M=2)
-# list(zip(m.tolist(), n.tolist()))[:4]  # → [(0, 0), (1, 0), (0, 1), (1, 1)]
-# (m[9].item(), n[9].item())  # → (2, 1)
+# programs = torch.empty(3, 4, dtype=torch.int32)
+# trace = record(order_kernel, 12, programs, 40, 64, BLOCK_M=16, BLOCK_N=16, GROUP_M=2)
+# programs.tolist()  # → [[0, 2, 4, 6], [1, 3, 5, 7], [8, 9, 10, 11]]
 # ```
+#
+# (`order_kernel`, below your function, stores the number of each tile's program.)
 #
 # **Requirements**
 #
@@ -511,19 +512,17 @@ def tile_index(
 
 @triton.jit
 def order_kernel(
-    m_ptr,
-    n_ptr,
+    programs_ptr,
     M,
     N,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """Store the tile of each program."""
+    """Store the number of each tile's program."""
     program = tl.program_id(0)
     m, n = tile_index(program, M, N, BLOCK_M, BLOCK_N, GROUP_M)
-    tl.store(m_ptr + program, m)
-    tl.store(n_ptr + program, n)
+    tl.store(programs_ptr + m * tl.cdiv(N, BLOCK_N) + n, program)
 
 
 # %% nbgrader={"grade": true, "grade_id": "tile_order"}
@@ -539,12 +538,11 @@ colours = qualitative.Safe[:8]
 colourscale = [[i / 7, colour] for i, colour in enumerate(colours)]
 strips = {}
 for group in (1, 4):
-    m, n = torch.empty(2, 256, dtype=torch.int32)
+    numbers = torch.empty(16, 16, dtype=torch.int32)
     sizes = {"BLOCK_M": 16, "BLOCK_N": 16, "GROUP_M": group}
-    record(order_kernel, 256, m, n, 256, 256, **sizes, outputs=["m_ptr", "n_ptr"])
-    strips[group] = len(m[:AT_ONCE].unique()) + len(n[:AT_ONCE].unique())
-    numbers = torch.empty(16, 16, dtype=torch.long)
-    numbers[m.long(), n.long()] = torch.arange(256)
+    record(order_kernel, 256, numbers, 256, 256, **sizes, outputs="programs_ptr")
+    m, n = torch.nonzero(numbers < AT_ONCE, as_tuple=True)
+    strips[group] = len(m.unique()) + len(n.unique())
     waves = (numbers // AT_ONCE * 3 % 8).tolist()
     first = [[str(p) if p < AT_ONCE else "" for p in row] for row in numbers.tolist()]
     tiles = go.Heatmap(z=waves, text=first, colorscale=colourscale, showscale=False)

@@ -125,12 +125,12 @@ def rms_norm_backward(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def order(artifact: Any, arrays: Arrays) -> Arrays:
-    """Launch `order_kernel`: row and column of each program's tile."""
+    """Launch `order_kernel`: the program of each tile."""
     sizes = {name: int(arrays[name]) for name in ("M", "N", "BLOCK_M", "BLOCK_N", "GROUP_M")}
     M, N = sizes.pop("M"), sizes.pop("N")
-    programs = blocks(M, sizes["BLOCK_M"]) * blocks(N, sizes["BLOCK_N"])
-    outputs = {name: _unwritten(programs, dtype=torch.int32) for name in ("m_ptr", "n_ptr")}
-    return _launch(artifact, "order_kernel", programs, *outputs.values(), M, N, outputs=outputs, **sizes)[0]
+    programs = _unwritten(blocks(M, sizes["BLOCK_M"]), blocks(N, sizes["BLOCK_N"]), dtype=torch.int32)
+    outputs = {"programs_ptr": programs}
+    return _launch(artifact, "order_kernel", programs.numel(), programs, M, N, outputs=outputs, **sizes)[0]
 
 
 @cache

@@ -271,9 +271,9 @@ CHECKS = (
         title="Which tile is whose",
         points=6,
         cases=(
-            Case("row-major", {"tiles_m": 3, "tiles_n": 4, "group": 1}),
-            Case("groups of 2 rows, the last one lower", {"tiles_m": 3, "tiles_n": 4, "group": 2}),
-            Case("a group larger than the matrix", {"tiles_m": 2, "tiles_n": 3, "group": 8}),
+            Case("row-major, all tiles full", {"tiles_m": 3, "tiles_n": 4, "group": 1, "cut": 0}),
+            Case("groups of 2 rows, the last one lower", {"tiles_m": 3, "tiles_n": 4, "group": 2, "cut": 1}),
+            Case("a group larger than the matrix, tall tiles", {"tiles_m": 2, "tiles_n": 3, "group": 8, "log_M": 1}),
             Case("groups of 82 rows", {"tiles_m": 85, "tiles_n": 2, "group": 82}),  # 164 · (1 / 164) < 1 in float32
             *draw_cases(ORDER, public=3, hidden=3, tiles_m=Range(1, 14)),
         ),

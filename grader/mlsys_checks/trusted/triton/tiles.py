@@ -32,10 +32,11 @@ def _side(case: Case, name: str) -> int:
 
 
 def draw_order(rng: np.random.Generator, case: Case) -> Arrays:
-    """Draw C's sides from numbers of tiles: the last tile of each side is cut off somewhere."""
+    """Draw C's sides from numbers of tiles: the last tile of a side is full, or cut off somewhere."""
     sides = {f"BLOCK_{side}": _side(case, f"log_{side}") for side in "MN"}
     tiles = {side: case.params[f"tiles_{side.lower()}"] for side in "MN"}
-    sizes = {side: n * sides[f"BLOCK_{side}"] - int(rng.integers(0, MIN_SIDE)) for side, n in tiles.items()}
+    cuts = rng.integers(1, MIN_SIDE, 2) * (rng.random(2) < case.params.get("cut", 0.5))
+    sizes = {side: n * sides[f"BLOCK_{side}"] - int(cut) for (side, n), cut in zip(tiles.items(), cuts, strict=True)}
     numbers = {**sizes, **sides, "GROUP_M": case.params["group"]}
     return {name: np.array(number) for name, number in numbers.items()}
 
@@ -46,8 +47,10 @@ def expect_order(arrays: Arrays) -> Arrays:
     group, all_rows = int(arrays["GROUP_M"]), list(range(rows))
     groups = [all_rows[i : i + group] for i in range(0, rows, group)]
     walked = [(m, n) for members in groups for n in range(columns) for m in members]
-    m, n = (np.array(side, dtype=np.int32) for side in zip(*walked, strict=True))
-    return {"m": m, "n": n}
+    programs = np.empty((rows, columns), np.int32)
+    for program, tile in enumerate(walked):
+        programs[tile] = program
+    return {"programs": programs}
 
 
 # --- matmul -----------------------------------------------------------------------------------------------------------
@@ -87,9 +90,7 @@ def expect_matmul_traffic(arrays: Arrays) -> Arrays:
         widest=max(block_m * block_n, block_m * block_k, block_k * block_n),
         programs=rows * columns,
     )
-    order = expect_order({**arrays, "M": np.array(M), "N": np.array(N)})
-    programs = np.empty((rows, columns), np.int64)
-    programs[order["m"], order["n"]] = np.arange(programs.size)
+    programs = expect_order({**arrays, "M": np.array(M), "N": np.array(N)})["programs"].astype(np.int64)
     of_elements = programs.repeat(block_m, axis=0).repeat(block_n, axis=1)[:M, :N]
     return {**values, PROGRAMS: of_elements, **limits}
 
@@ -295,9 +296,9 @@ def _sizes(arrays: Arrays, *names: str) -> dict[str, int]:
 def describe_order(arrays: Arrays) -> str:
     """Write a case of Task 5 as code."""
     M, N, sizes = int(arrays["M"]), int(arrays["N"]), _sizes(arrays, "BLOCK_M", "BLOCK_N", "GROUP_M")
-    programs = blocks(M, sizes["BLOCK_M"]) * blocks(N, sizes["BLOCK_N"])
-    results = dict.fromkeys("mn", f"torch.empty({programs}, dtype=torch.int32)")
-    return render_launch("order_kernel", programs, "", results, f"m, n, {M}, {N}", **sizes)
+    rows, columns = blocks(M, sizes["BLOCK_M"]), blocks(N, sizes["BLOCK_N"])
+    results = {"programs": f"torch.empty({rows}, {columns}, dtype=torch.int32)"}
+    return render_launch("order_kernel", rows * columns, "", results, f"programs, {M}, {N}", **sizes)
 
 
 def describe_matmul(arrays: Arrays) -> str:
