@@ -1,72 +1,80 @@
 # %% [markdown]
-# # Lab 04 · Triton kernels: from a mask to attention over pages
+# # Lab 04 · Triton kernels: from a mask to paged attention
 #
-# A kernel is right when its numbers are right, and good when it moves no byte twice that it could have kept. In this
-# lab you write the kernels that a language model spends its time in, and every load and store that they make is written
-# down and counted. No GPU is needed: Triton's interpreter runs your kernels as they stand, one program after the other.
-# For a GPU the very same text is compiled; there `softmax_kernel[(rows,)](x, y, columns, BLOCK=1024)` launches it on
-# tensors of that GPU.
+# Causal attention of 32 heads over 8,192 tokens, with head dimension 128, needs 0.6 ms of arithmetic on an H100.
+# Written as three library calls, it stores its 8.6 GB of scores, loads them for the softmax, stores the weights, and
+# loads those again: 10 ms for the memory alone. FlashAttention computes the same result and stores no score at all.
+# In this lab you write that kernel, and the others that a language model spends its time in, and every byte that they
+# load and store is counted.
+#
+# ```text
+#        program p, on one SM                          GPU memory
+#   ┌─────────────────────────────┐     load    ┌─────────────────────┐
+#   │ offsets = p·BLOCK + 0 1 2 … │ ◄────────── │ x  ▒▒▒▒ ▒▒▒▒ ▒▒▒▒ ▒ │
+#   │ mask    = offsets < n       │             │                     │
+#   │ compute in registers        │ ──────────► │ y  ▒▒▒▒ ▒▒▒▒ ▒▒▒▒ ▒ │
+#   └─────────────────────────────┘    store    └─────────────────────┘
+#     a block of elements   ·   a row   ·   a tile   ·   the blocks of a KV cache
+# ```
 #
 # **You will build**
 #
-# 1. an elementwise kernel whose mask ends where the array ends;
-# 2. a softmax of rows that reads each number once;
-# 3. RMS norm, forward, and
-# 4. backward, with the weight's gradient in partial sums;
-# 5. an order of tiles that finds its data in the cache;
-# 6. a tiled matrix product;
-# 7. flash attention, with a softmax that never sees a whole row;
-# 8. attention of one new token over a paged cache, each key read once for all heads that share it.
+# - *Part 1, rows:* an elementwise kernel (`15 min`), a softmax (`25 min`), RMS norm (`20 min`) and its backward pass
+#   (`40 min`).
+# - *Part 2, tiles:* grouped tile order (`25 min`), a matrix product (`40 min`), FlashAttention (`60 min`), and decode
+#   attention over a paged KV cache (`40 min`).
+#
+# The parts are independent, except that one measurement of part 2 uses your softmax: stop after part 1, and come back
+# another day.
 #
 # **At the end you can answer**
 #
-# - What does a program have that a thread has not, and what takes the place of `if i < n`?
-# - Why does flash attention move fewer bytes, though it does as many FLOPs, and how many fewer?
-# - What does the order in which tiles are worked on change, if not the result?
+# - What replaces `if i < n` in a language without threads?
+# - Why does FlashAttention move fewer bytes although it does as many FLOPs?
+# - What does the order of the tiles change, if not the result?
 # - Why do grouped query heads make decoding faster?
 #
-# **Time:** about 265 minutes (each task says its share). **Points:** 100. **You need:** Linux (Triton is published for
-# no other system; Colab will do) and `pip install "mlsys-lab[kernels]"`, NumPy's broadcasting, what attention computes.
-# Lab 02, which counts FLOPs, bytes and sectors, comes first; Lab 03 is no condition. Chapter 06, *Triton*, gives the
-# background.
+# **Time:** about 265 minutes, 100 for part 1 and 165 for part 2. **Points:** 100. **You need:** Linux (or Colab) with
+# `pip install "mlsys-lab[kernels]"`, but no GPU; [lab 02](02-gpu-model.ipynb) (FLOPs, bytes, sectors); what attention
+# computes. Background: [chapter 6](../chapters/06-triton.md).
 #
-# **Readings it leans on:** *Introducing Triton: Open-source GPU programming for neural networks* (`openai-triton`),
-# *Making Deep Learning Go Brrrr From First Principles* (`he-brrrr`), *Matrix Multiplication on Blackwell: Part 1 -
-# Introduction* (`modular-blackwell-matmul`).
+# **Readings:** *Introducing Triton: Open-source GPU programming for neural networks* (`openai-triton`), *Making Deep
+# Learning Go Brrrr From First Principles* (`he-brrrr`), *Matrix Multiplication on Blackwell: Part 1 - Introduction*
+# (`modular-blackwell-matmul`).
 #
-# **How it works.** Put your code in place of each line that raises `NotImplementedError`, run the cell, then run the
-# `check` cell below it. Cells that begin with `#| export` make up the module that is graded. You write kernels and
-# nothing around them: how many programs are launched, and with which blocks, is said in each task and done by the
-# check. Grading runs the same checks with other numbers and a few more cases.
+# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example, then run the
+# `check` below it. Cells that start with `#| export` are graded. Parameters have the names of the course's kernels,
+# `mlsys_lab.kernels`. You write kernels only: each task says how its kernel is launched, and the check launches it.
+# `record(kernel, grid, *arguments, **constants)` launches it in Triton's interpreter, one program after another, and
+# returns a trace of its loads and stores. On a GPU, `kernel[grid](…)` compiles the same text.
 #
-# **What a kernel may hold.** Arithmetic, branches, loops (`for` over a range, or `while`), calls of other kernels, and
-# what `tl` offers for computing, loading and storing. No imports, no Python lists, no printing: what is counted has to
-# be all that happens. A constant beside the kernels is written as the compiler asks: `NAME = tl.constexpr(number)`.
-# The compiler for a GPU is stricter than the interpreter: an `if` asks about one number, never about a block; a
-# variable keeps its type and shape through a loop; no loop is left by `break`. So each check asks the compiler too, as
-# for an H100, which takes no GPU either. In one point the interpreter is the stricter one: conditions on blocks are
-# joined by `&`, `|` and `~`; `and`, `or` and `not` are for single numbers. Parameters keep their names and order; one
-# that you have no use for may stay unused.
+# <details><summary>What a kernel may contain, what arrays hold, and how traffic is counted</summary>
 #
-# **What arrays hold.** What a launch reads is float32 or float16 (half precision), all of one kind, but for what a task
-# calls float32 or int32. What it writes is of the same kind, or float32: so a number that is rounded on its way shows.
-# All numbers are finite, unless a task says otherwise, and may lie anywhere: no finite number is far enough below all
-# of them to stand for $-\infty$, and a row may be all zeros. Where a task says to compute in float32, float64 is right,
-# too. Sides of blocks are powers of two.
+# - **Language.** Arithmetic, `if`, `for` over a range, `while`, calls of other kernels, and `tl`. No imports, no
+#   printing. A constant outside of a kernel is `NAME = tl.constexpr(number)`. Each check also asks Triton's compiler
+#   for an H100, which is stricter than the interpreter: `if` takes a single number, not a block; a variable keeps its
+#   type and shape through a loop; there is no `break`. Combine conditions on blocks with `&`, `|` and `~`.
+# - **Numbers.** Inputs are float32 or float16, outputs of the same dtype or float32. Compute in float32 (or float64):
+#   `tl.store` converts to the array's dtype. Inputs are finite unless a task says otherwise, and may have any size.
+#   Sides of blocks are powers of two.
+# - **Traffic.** Lanes whose mask is false move nothing. A check of traffic allows 1.1 times the minimum that the task
+#   states, for each array, and the same for the busiest program, so one program cannot do the work of all. Results must
+#   be right too. An access beyond the end of an array is an error in every check.
 #
-# **What is counted.** A lane is one element of a block. Lanes whose mask is false touch nothing and cost nothing.
-# A load or a store beyond the end of its array is an error in every check, whatever becomes of the number.
-# *Least* means: each element that is needed is read once, and each element of the result is written once. A check about
-# traffic allows 1.1 times what the task says: of each array for all programs together, and for any one program as many
-# times what the program with the largest share has to move. So one program that does the work of all fails.
+# </details>
 
 # %%
+import plotly.graph_objects as go
 import torch
+from plotly.colors import qualitative
 from rich import print as show_table
 
 from mlsys_lab.checks import lab
 from mlsys_lab.kernels.trace.report import report
+from mlsys_lab.kernels.trace.traffic import total, traffic
 from mlsys_lab.kernels.trace.triton_interpreter import record
+from mlsys_lab.widgets import show
+from mlsys_lab.widgets.accesses import Accesses
 
 check = lab("triton")
 
@@ -75,37 +83,63 @@ check = lab("triton")
 from mlsys_lab.kernels.triton_language import tl, triton
 
 # %% [markdown]
-# ## Task 1 · A mask for the rest
+# ## Part 1 · Rows
+#
+# ## Task 1 · An elementwise kernel with a mask
 #
 # *About 15 minutes.*
 #
-# The MLP of a Llama model ends its first half with $y = \mathrm{silu}(g) \odot u$, where
-# $\mathrm{silu}(g) = g\,\sigma(g) = g / (1 + e^{-g})$. Done by two operations of a library, the product in between goes
-# to memory and back. Done by one kernel, it does not: that is all that *fusion* means.
+# **Goal.** The MLP of a Llama model multiplies $\mathrm{silu}(g) = g\,\sigma(g) = g / (1 + e^{-g})$ by $u$, element by
+# element. As two library calls, silu(g) goes to memory and back; write one kernel that keeps it in registers, which is
+# what *fusion* means.
 #
-# A Triton **program** works on a block of numbers at once. `tl.program_id(0)` says which program this is,
-# `tl.arange(0, BLOCK)` is the block $0, 1, \dots,$ BLOCK − 1, and pointer plus block is a block of addresses. Arrays
-# seldom end where a block does: where `mask` is false nothing is loaded and nothing is stored. What such a lane holds
-# after a load is not defined (here it is NaN), unless `other=` of `tl.load` says it.
+# A Triton **program** works on a whole block of elements. `tl.program_id(0)` is the number of this program,
+# `tl.arange(0, BLOCK)` the block 0, 1, …, BLOCK - 1, and a pointer plus a block of offsets is a block of addresses.
+# An array seldom ends where a block ends: where the `mask` is false, `tl.load` and `tl.store` touch nothing. What such
+# a lane holds after a load is undefined (the interpreter shows NaN), unless you pass `other=`.
 #
-# **Launch:** ⌈`size` / `BLOCK`⌉ programs; program `p` has the elements from `p * BLOCK` on. **Write**
-# `silu_mul_kernel`. Compute in float32, whatever the arrays hold (`.to(tl.float32)`); `tl.store` turns the result into
-# the array's own kind of number.
+# **Interface**
 #
-# **Size:** about 6 lines. **Cost:** three bytes moved for each one that a result has, and hardly any arithmetic.
+# | parameter | shape | |
+# |---|---|---|
+# | `gate_ptr`, `up_ptr` | (n,) | inputs |
+# | `y_ptr` | (n,) | output |
+# | `BLOCK` | | elements per program |
+#
+# **Launch:** ⌈`n` / `BLOCK`⌉ programs. Program p computes the elements from `p * BLOCK` on.
+#
+# **Example** (three programs, the last with a single element)
+#
+# ```python
+# gate, up = torch.tensor([0.0, 1.0, -2.0, 3.0, 0.5]), torch.tensor([5.0, 2.0, 1.0, 1.0, 4.0])
+# y = torch.empty(5)
+# trace = record(silu_mul_kernel, 3, gate, up, y, 5, BLOCK=2)
+# [round(value, 3) for value in y.tolist()]  # → [0.0, 1.462, -0.238, 2.858, 1.245]
+# len(trace.accesses)  # → 15
+# ```
+#
+# (15 accesses: two loads and a store for each of 5 elements, and none for the sixth lane.)
+#
+# **Requirements**
+#
+# - Each element is loaded once, computed in float32 (`.to(tl.float32)`) and stored once, without rounding in between.
+# - No access beyond the end of an array.
+# - Right for any finite gate, however large or small.
+#
+# **Size:** about 6 lines.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-1-elementwise"}
 #| export
 @triton.jit
-def silu_mul_kernel(gate_ptr, up_ptr, y_ptr, size, BLOCK: tl.constexpr):
-    """y = silu(gate) · up of `size` elements, BLOCK of them in each program. About 6 lines."""
+def silu_mul_kernel(gate_ptr, up_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    """Store silu(gate) · up for one block of elements. About 6 lines."""
     ### BEGIN SOLUTION
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < size
-    gate = tl.load(gate_ptr + at, mask=inside).to(tl.float32)
-    up = tl.load(up_ptr + at, mask=inside).to(tl.float32)
-    tl.store(y_ptr + at, gate * tl.sigmoid(gate) * up, mask=inside)
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    gate = tl.load(gate_ptr + offsets, mask=mask).to(tl.float32)
+    up = tl.load(up_ptr + offsets, mask=mask).to(tl.float32)
+    tl.store(y_ptr + offsets, gate * tl.sigmoid(gate) * up, mask=mask)
     ### END SOLUTION
 
 
@@ -113,15 +147,13 @@ def silu_mul_kernel(gate_ptr, up_ptr, y_ptr, size, BLOCK: tl.constexpr):
 check("silu_mul")
 
 # %% [markdown]
-# **See it.** Your kernel's requests, one after the other, on arrays of 70 numbers: 32 lanes at a time, as a warp asks
-# for them. Go through them with the arrow keys. What does the last program leave out? Then take the mask out of one
-# load, run the cell of the kernel and this one again, and look at the end of the array.
+# **See it.** Your kernel's requests on arrays of 70 elements, 32 lanes at a time, as a warp makes them. Step through
+# them with the arrow keys. Which lanes does the last program leave out? Then remove the mask from one load, run the
+# kernel's cell and this one again, and look at the end of the array.
 
 # %%
-from mlsys_lab.widgets.accesses import Accesses
-
-gate, up = torch.randn(70), torch.randn(70)
-trace = record(silu_mul_kernel, 3, gate, up, torch.empty(70), 70, BLOCK=32, outputs=["y_ptr"])
+gate, up, y = torch.randn(70), torch.randn(70), torch.empty(70)
+trace = record(silu_mul_kernel, 3, gate, up, y, 70, BLOCK=32, outputs=["y_ptr"])
 Accesses.from_trace(trace)
 
 # %% [markdown]
@@ -129,32 +161,54 @@ Accesses.from_trace(trace)
 #
 # *About 25 minutes.*
 #
-# $$y_{j} = \frac{e^{x_j - m}}{\sum_i e^{x_i - m}}, \qquad m = \max_i x_i.$$
+# **Goal.** A softmax needs the maximum of a row, then its sum of exponentials, then the quotients: three passes over
+# memory, if each is a loop of its own. Write a kernel whose programs hold a whole row in registers, so that memory is
+# read once.
 #
-# The maximum is subtracted because $e^{89}$ has no place in float32; the quotient stays the same. Read off the page,
-# this is three passes over a row: its maximum, its sum, its quotients. A program that holds the whole row in registers
-# reads memory once.
+# $$y_j = \frac{e^{x_j - m}}{\sum_i e^{x_i - m}}, \qquad m = \max_i x_i$$
 #
-# **Launch:** one program for each row; `BLOCK` is the smallest power of two that a row fits into, so a mask cuts off
-# the rest. Rows follow one another without gaps: row `r` begins `r * columns` elements after the first. **Write**
-# `softmax_kernel`, again computing in float32. What has to stand in the lanes beyond the row's end, so that it changes
-# neither the maximum nor the sum? (`-float("inf")` is a number that a kernel may use.) A row may hold $-\infty$ itself,
-# as rows of masked scores do, but never that alone; its softmax there is 0.
+# Subtracting $m$ changes no quotient, but $e^{89}$ does not fit into float32.
 #
-# **Size:** about 6 lines. **Cost:** each element read once and written once. Points for traffic ask for just that.
+# **Interface**
+#
+# | parameter | shape | |
+# |---|---|---|
+# | `x_ptr`, `y_ptr` | (rows, D) | input and output, contiguous: row r starts at element `r * D` |
+# | `BLOCK` | | smallest power of two that D fits into |
+#
+# **Launch:** one program per row.
+#
+# **Example**
+#
+# ```python
+# x, y = torch.tensor([[1.0, 1.0, 1.0], [0.0, 100.0, 100.0]]), torch.empty(2, 3)
+# trace = record(softmax_kernel, 2, x, y, 3, BLOCK=4)
+# [[round(value, 3) for value in row] for row in y.tolist()]  # → [[0.333, 0.333, 0.333], [0.0, 0.5, 0.5]]
+# ```
+#
+# (Each row has one lane too many. Which value there changes neither the maximum nor the sum?)
+#
+# **Requirements**
+#
+# - Each element is loaded once and stored once (`softmax_traffic`).
+# - Rows of any finite values: no finite number is so small that it can stand for $-\infty$.
+# - A row may contain $-\infty$ itself, as masked scores do, but always has a finite value; the softmax of $-\infty$ is
+#   0. (`-float("inf")` works in a kernel.)
+#
+# **Size:** about 6 lines.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-2-softmax"}
 #| export
 @triton.jit
-def softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
-    """Softmax of one row a program, of `columns` elements, at most BLOCK. About 6 lines."""
+def softmax_kernel(x_ptr, y_ptr, D, BLOCK: tl.constexpr):
+    """Store the softmax of one row of D elements. About 6 lines."""
     ### BEGIN SOLUTION
-    at = tl.arange(0, BLOCK)
-    row = tl.program_id(0) * columns
-    x = tl.load(x_ptr + row + at, mask=at < columns, other=-float("inf")).to(tl.float32)
+    columns = tl.arange(0, BLOCK)
+    offsets, mask = tl.program_id(0) * D + columns, columns < D
+    x = tl.load(x_ptr + offsets, mask=mask, other=-float("inf")).to(tl.float32)
     e = tl.exp(x - tl.max(x, axis=0))
-    tl.store(y_ptr + row + at, e / tl.sum(e, axis=0), mask=at < columns)
+    tl.store(y_ptr + offsets, e / tl.sum(e, axis=0), mask=mask)
     ### END SOLUTION
 
 
@@ -165,46 +219,83 @@ check("softmax")
 check("softmax_traffic")
 
 # %% [markdown]
-# **See it.** All that the microscope says about your kernel, on 7 rows of 37. *Sectors* are the 32-byte pieces in which
-# memory answers. Rows of 37 floats do not begin at a sector's start: what does that cost, and would rows of 40?
+# **Predict, then measure.** Memory answers in sectors of 32 bytes, 8 floats, and each request for a part of a sector
+# moves all of it. Eight rows of 37 floats follow one another without gaps, so most rows start in the middle of a
+# sector. A program loads its row in two requests, of 32 lanes and of 5. On average, how many sectors does a program
+# load per row? (A row of 40 floats takes exactly 5.)
 
 # %%
-x = torch.randn(7, 37)
-y = torch.empty_like(x)
-show_table(report(record(softmax_kernel, 7, x, y, 37, BLOCK=64, outputs=["y_ptr"])).table())
-print("largest difference from torch:", (y - torch.softmax(x, dim=1)).abs().max().item())
+guess = None  # sectors loaded per row of 37 floats
+
+# %%
+sectors_per_row = {}
+for D in (37, 40):
+    x, y = torch.randn(8, D), torch.empty(8, D)
+    trace = record(softmax_kernel, 8, x, y, D, BLOCK=64, outputs=["y_ptr"])
+    (reads,) = (one.read for one in traffic(trace) if one.buffer == "x_ptr")
+    sectors_per_row[D] = reads.moved_bytes / 32 / 8
+    show_table(report(trace).table())
+print("sectors per row, by length of row:", sectors_per_row)
+check.predict(guess, sectors_per_row[37], "sectors per row of 37 floats")
 
 # %% [markdown]
+# Rows of 37 floats move more than rows of 40: requests that start in the middle of a sector touch one sector more, and
+# two requests share a sector that each of them loads. The L2 cache serves some of these, but alignment is free: this
+# is why models pad vocabularies and head dimensions to multiples of 8 or 64.
+#
 # ## Task 3 · RMS norm
 #
 # *About 20 minutes.*
 #
-# $$r = \frac{1}{\sqrt{\frac{1}{D}\sum_j x_j^2 + \varepsilon}}, \qquad y_j = x_j\, r\, w_j.$$
+# **Goal.** RMS norm scales each row to mean square 1 and multiplies by a learned weight. Write the forward pass, which
+# also stores one number per row that the backward pass needs again.
 #
-# The weight $w$ has D numbers for all rows. The backward pass will want $r$ again: keep it, one float32 number for each
-# row.
+# $$r = \frac{1}{\sqrt{\frac{1}{D}\sum_j x_j^2 + \varepsilon}}, \qquad y_j = x_j\, r\, w_j$$
 #
-# **Launch:** one program for each row, `BLOCK` as before, D is `columns`. **Write** `rms_norm_kernel`, here and
-# in Task 4 computing in float32, too. Divide by D, not by the length of the block.
+# **Interface**
 #
-# **Size:** about 8 lines. **Cost:** x once, y once, r once, and w once in each program. (A cache answers for w: all
-# programs want the same.)
+# | parameter | shape | |
+# |---|---|---|
+# | `x_ptr`, `y_ptr` | (rows, D) | input and output, contiguous |
+# | `w_ptr` | (D,) | weight, the same for all rows |
+# | `r_ptr` | (rows,), float32 | output: r of each row |
+# | `eps` | | ε, under the root |
+#
+# **Launch:** one program per row, `BLOCK` as in Task 2.
+#
+# **Example**
+#
+# ```python
+# x, w = torch.tensor([[3.0, 4.0, 0.0]]), torch.tensor([1.0, 1.0, 2.0])
+# y, r = torch.empty(1, 3), torch.empty(1)
+# trace = record(rms_norm_kernel, 1, x, w, y, r, 3, 0.0, BLOCK=4)
+# round(r.item(), 4)  # → 0.3464
+# [round(value, 4) for value in y[0].tolist()]  # → [1.0392, 1.3856, 0.0]
+# ```
+#
+# (0.3464 is $1/\sqrt{25/3}$: the mean is over 3 elements, not over the 4 lanes of the block.)
+#
+# **Requirements**
+#
+# - x is loaded once, y and r are stored once, and w is loaded once per program (`rms_norm_traffic`).
+# - Everything is computed in float32: ε may be 0 in float16, and squares may overflow there.
+#
+# **Size:** about 8 lines.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-3-rms-norm"}
 #| export
 @triton.jit
-def rms_norm_kernel(x_ptr, w_ptr, y_ptr, r_ptr, columns, eps, BLOCK: tl.constexpr):
-    """RMS norm of one row a program, and its r. About 8 lines."""
+def rms_norm_kernel(x_ptr, w_ptr, y_ptr, r_ptr, D, eps, BLOCK: tl.constexpr):
+    """Store the RMS norm of one row, and its r. About 8 lines."""
     ### BEGIN SOLUTION
-    at = tl.arange(0, BLOCK)
-    inside = at < columns
-    row = tl.program_id(0)
-    x = tl.load(x_ptr + row * columns + at, mask=inside, other=0.0).to(tl.float32)
-    w = tl.load(w_ptr + at, mask=inside).to(tl.float32)
-    r = 1.0 / tl.sqrt(tl.sum(x * x, axis=0) / columns + eps)
+    row, columns = tl.program_id(0), tl.arange(0, BLOCK)
+    offsets, mask = row * D + columns, columns < D
+    x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+    w = tl.load(w_ptr + columns, mask=mask).to(tl.float32)
+    r = 1.0 / tl.sqrt(tl.sum(x * x, axis=0) / D + eps)
     tl.store(r_ptr + row, r)
-    tl.store(y_ptr + row * columns + at, x * r * w, mask=inside)
+    tl.store(y_ptr + offsets, x * r * w, mask=mask)
     ### END SOLUTION
 
 
@@ -219,58 +310,89 @@ check("rms_norm_traffic")
 #
 # *About 40 minutes.*
 #
-# Given $dy$, the gradient of the loss with respect to y, and with $\hat x_j = x_j r$ and $g_j = dy_j\, w_j$:
+# **Goal.** The gradient of x is computed row by row, but the gradient of w is a sum over *all* rows, and programs
+# cannot wait for each other. So a few persistent programs take many rows each and keep a **partial sum** of dw in
+# registers, and a second kernel adds the partial sums.
 #
-# $$dx_j = r\,\Bigl(g_j - \hat x_j\, \frac{1}{D} \sum_i g_i \hat x_i\Bigr), \qquad dw_j = \sum_{\text{rows}} dy_j\, \hat
-# x_j.$$
+# **Derive it first.** Let $dy$ be the gradient of y, $g_j = dy_j\, w_j$ and $\hat x_j = x_j\, r$, so $y_j = x_j\, r\,
+# w_j$. An $x_j$ enters the loss twice: through its own $y_j$, and through $r$, which every $y_i$ of the row contains:
 #
-# Each row has its own dx. But dw sums over rows, and programs cannot wait for one another. So few programs stay for
-# many rows: each adds up its **share** of dw in registers and writes it once, and a second kernel adds the shares. The
-# order of additions is then the same at every run, which atomics would not give.
+# $$dx_j = r\, g_j + \frac{\partial r}{\partial x_j} \sum_i g_i\, x_i.$$
 #
-# **4a.** `rms_norm_backward_kernel`. **Launch:** P programs (`tl.num_programs(0)`), no more than rows; program $p$ has
-# the rows $p, p + P, p + 2P, \dots$, one at a time: its blocks are one row long. It stores dx of these, and its share
-# of dw as row $p$ of `share_ptr`, (P, `columns`), float32. So is r.
+# Write r as $s^{-1/2}$ with $s = \frac{1}{D}\sum_i x_i^2 + \varepsilon$, differentiate, and express the result in
+# $r$, $g$ and $\hat x$ only. What is $dw_j$?
 #
-# **4b.** `sum_shares_kernel`. **Launch:** ⌈`columns` / `BLOCK`⌉ programs, each with BLOCK columns of all P rows, a row
-# at a time.
+# **Interface**
 #
-# **Size:** about 15 and 6 lines. **Cost:** x and dy once, dx once; w once in each program; the shares are written once
-# and read once.
+# | parameter | shape | |
+# |---|---|---|
+# | `dy_ptr`, `x_ptr`, `dx_ptr` | (N, D) | inputs dy and x, output dx |
+# | `w_ptr`, `dw_ptr` | (D,) | weight, and its gradient |
+# | `r_ptr` | (N,), float32 | r of each row, from Task 3 |
+# | `partials_ptr` | (P, D), float32 | partial sums of dw, a row per program |
+#
+# **Launch:** `rms_norm_backward_kernel` with P programs (`tl.num_programs(0)`, at most N), `BLOCK` as in Task 2; then
+# `sum_rows_kernel` with ⌈D / `BLOCK`⌉ programs, each of which adds `BLOCK` columns of all P rows, with a `BLOCK` of its
+# own.
+#
+# **Example** (two rows, a single program: its partial sum is dw itself)
+#
+# ```python
+# x, dy = torch.tensor([[3.0, 4.0], [1.0, 1.0]]), torch.tensor([[1.0, 0.0], [1.0, -1.0]])
+# w, r = torch.tensor([1.0, 2.0]), x.square().mean(1).rsqrt()
+# dx, partials, dw = torch.empty(2, 2), torch.empty(1, 2), torch.empty(2)
+# trace = record(rms_norm_backward_kernel, 1, dy, x, w, r, dx, partials, 2, 2, BLOCK=2)
+# trace = record(sum_rows_kernel, 1, partials, dw, 1, 2, BLOCK=2)
+# [[round(value, 3) for value in row] for row in dx.tolist()]  # → [[0.181, -0.136], [1.5, -1.5]]
+# [round(value, 3) for value in dw.tolist()]  # → [1.849, -1.0]
+# ```
+#
+# (To test your derivation: torch's autograd gives the same dx.)
+#
+# **Requirements**
+#
+# - Program p takes the rows p, p + P, p + 2P, …, one at a time, and stores its partial sum as row p of `partials_ptr`.
+# - `sum_rows_kernel` adds the partial sums row by row, so that every run gives the same bits. Atomics would not.
+# - dy and x are loaded once, dx is stored once, w is loaded once per program, partial sums are stored once and loaded
+#   once (`rms_norm_backward_traffic`).
+#
+# **Size:** about 15 and 6 lines.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-4-rms-norm-backward"}
 #| export
 @triton.jit
-def rms_norm_backward_kernel(dy_ptr, x_ptr, w_ptr, r_ptr, dx_ptr, share_ptr, rows, columns, BLOCK: tl.constexpr):
-    """dx of every P-th row, and this program's share of dw. About 15 lines."""
+def rms_norm_backward_kernel(
+    dy_ptr, x_ptr, w_ptr, r_ptr, dx_ptr, partials_ptr, N, D, BLOCK: tl.constexpr
+):
+    """Store dx of every P-th row, and this program's partial sum of dw. About 15 lines."""
     ### BEGIN SOLUTION
-    program = tl.program_id(0)
-    at = tl.arange(0, BLOCK)
-    inside = at < columns
-    w = tl.load(w_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    share = tl.zeros((BLOCK,), tl.float32)
-    for row in range(program, rows, tl.num_programs(0)):
+    program, columns = tl.program_id(0), tl.arange(0, BLOCK)
+    mask = columns < D
+    w = tl.load(w_ptr + columns, mask=mask, other=0.0).to(tl.float32)
+    dw = tl.zeros((BLOCK,), tl.float32)
+    for row in range(program, N, tl.num_programs(0)):
+        offsets = row * D + columns
         r = tl.load(r_ptr + row)
-        x_hat = tl.load(x_ptr + row * columns + at, mask=inside, other=0.0).to(tl.float32) * r
-        dy = tl.load(dy_ptr + row * columns + at, mask=inside, other=0.0).to(tl.float32)
-        g = dy * w
-        dx = r * (g - x_hat * (tl.sum(g * x_hat, axis=0) / columns))
-        tl.store(dx_ptr + row * columns + at, dx, mask=inside)
-        share += dy * x_hat
-    tl.store(share_ptr + program * columns + at, share, mask=inside)
+        x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+        g, x_hat = dy * w, x * r
+        dx = r * (g - x_hat * (tl.sum(g * x_hat, axis=0) / D))
+        tl.store(dx_ptr + offsets, dx, mask=mask)
+        dw += dy * x_hat
+    tl.store(partials_ptr + program * D + columns, dw, mask=mask)
     ### END SOLUTION
 
 
 @triton.jit
-def sum_shares_kernel(share_ptr, dw_ptr, programs, columns, BLOCK: tl.constexpr):
-    """dw of BLOCK columns: the sum of all shares. About 6 lines."""
+def sum_rows_kernel(partials_ptr, dw_ptr, P, D, BLOCK: tl.constexpr):
+    """Store dw of BLOCK columns, the sum of P partial sums. About 6 lines."""
     ### BEGIN SOLUTION
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     dw = tl.zeros((BLOCK,), tl.float32)
-    for p in range(0, programs):
-        dw += tl.load(share_ptr + p * columns + at, mask=at < columns, other=0.0)
-    tl.store(dw_ptr + at, dw, mask=at < columns)
+    for row in range(0, P):
+        dw += tl.load(partials_ptr + row * D + columns, mask=columns < D, other=0.0)
+    tl.store(dw_ptr + columns, dw, mask=columns < D)
     ### END SOLUTION
 
 
@@ -281,50 +403,55 @@ check("rms_norm_backward")
 check("rms_norm_backward_traffic")
 
 # %% [markdown]
-# **See it.** The price of programs: bytes that your two kernels move for 16 rows of 24, by the number of programs. A
-# GPU wants as many programs as it has multiprocessors, and no more. Say before you run it what the curve looks like.
+# **Predict, then measure.** More programs keep more SMs busy, but each loads w, stores a partial sum and has it loaded
+# again. With 16 rows of 24 floats, how many times as many bytes do both kernels move with 16 programs as with 1?
 
 # %%
-import plotly
-import plotly.graph_objects as go
+guess = None  # bytes with 16 programs / bytes with 1 program
 
-from mlsys_lab.kernels.trace.traffic import total
-from mlsys_lab.widgets import show
-
-rows, columns = 16, 24
-x, dy, w = torch.randn(rows, columns), torch.randn(rows, columns), torch.randn(columns)
+# %%
+N, D = 16, 24
+x, dy, w = torch.randn(N, D), torch.randn(N, D), torch.randn(D)
 r = (x.square().mean(1) + 1e-6).rsqrt()
-counts = [1, 2, 4, 8, 16]
-moved = []
-for programs in counts:
-    share, dx, dw = torch.empty(programs, columns), torch.empty_like(x), torch.empty(columns)
-    arrays = (dy, x, w, r, dx, share)
+moved = {}
+for P in (1, 2, 4, 8, 16):
+    dx, partials, dw = torch.empty(N, D), torch.empty(P, D), torch.empty(D)
+    arrays, outputs = (dy, x, w, r, dx, partials), ["dx_ptr", "partials_ptr"]
     first = record(
-        rms_norm_backward_kernel, programs, *arrays, rows, columns, BLOCK=32, outputs=["dx_ptr", "share_ptr"]
+        rms_norm_backward_kernel, P, *arrays, N, D, BLOCK=32, outputs=outputs
     )
-    second = record(sum_shares_kernel, 2, share, dw, programs, columns, BLOCK=16, outputs=["dw_ptr"])
-    moved.append((total(first) + total(second)).asked_bytes)
-figure = go.Figure(go.Scatter(x=counts, y=moved, mode="lines+markers", name="counted"))
-least = 4 * (3 * rows * columns + 2 * columns + rows)
-figure.add_hline(y=least, line_dash="dot", annotation_text="least", annotation_position="bottom right")
-figure.update_layout(xaxis_title="programs", yaxis_title="bytes moved", yaxis_rangemode="tozero", margin_t=30)
+    second = record(sum_rows_kernel, 2, partials, dw, P, D, BLOCK=16, outputs="dw_ptr")
+    moved[P] = (total(first) + total(second)).asked_bytes
+counts = list(moved)
+figure = go.Figure(go.Scatter(x=counts, y=list(moved.values()), mode="lines+markers"))
+figure.update_layout(xaxis_title="programs", yaxis_title="bytes moved", height=340)
 figure.update_xaxes(tickvals=counts)
-show(figure, alt="Bytes that the backward pass moves rise in a line with the number of programs", height=340)
+figure.update_yaxes(rangemode="tozero")
+show(figure, alt="Bytes that the backward pass moves, rising with the programs")
+check.predict(guess, moved[16] / moved[1], "times as many bytes")
 
 # %% [markdown]
-# ## Task 5 · Which tile is mine?
+# Each program adds three rows of D floats: w, a partial sum stored, a partial sum loaded. Here that is as much as a row
+# of x, dy and dx, so a program per row nearly doubles the traffic. With 8,192 rows and one program for each of an
+# H100's 132 SMs, it is less than 2 %.
+#
+# Part 1 ends here. Part 2 uses nothing of it but the softmax, for one measurement: on another day, run the first two
+# cells of code and the softmax's cell, and continue below.
+#
+# ## Part 2 · Tiles
+#
+# ## Task 5 · Grouped tile order
 #
 # *About 25 minutes.*
 #
-# The next task cuts a matrix C into tiles, `tiles_m` × `tiles_n` of them, and gives each to a program. To make tile
-# $(m, n)$, a program reads row $m$ of A's tiles and column $n$ of B's. Which tile program $p$ takes changes nothing
-# about the result, nor about what is read altogether. But programs with neighbouring numbers run at the same time, and
-# what one of them has read the others find in the L2 cache.
+# **Goal.** A matrix product cuts C into tiles, one per program; tile (m, n) needs row m of A's tiles and column n of
+# B's. Which program computes which tile changes neither the result nor the bytes requested, but programs with
+# neighbouring numbers run at the same time, and share what they load through the L2 cache: write the order that lets
+# them share most.
 #
-# Row after row, $m = \lfloor p / \mathtt{tiles\_n} \rfloor$ and $n = p \bmod \mathtt{tiles\_n}$. **In groups:** the
-# rows of tiles are cut into groups of `GROUP`, from the top; the last group has what is left. Groups come one after the
-# other. Within a group one goes down a column of it, then down the next column. GROUP is any whole number from 1 on.
-# For 3 × 4 tiles and GROUP = 2:
+# In row-major order, program p has row `p // columns` and column `p % columns` of the tiles. In **grouped order**, rows
+# of tiles are taken in groups of `GROUP_M`, from the top. Within a group, programs go down one column of it, then down
+# the next. The last group has the rows that are left. For 3 × 4 tiles and `GROUP_M = 2`:
 #
 # | | n = 0 | 1 | 2 | 3 |
 # |---|---|---|---|---|
@@ -332,98 +459,163 @@ show(figure, alt="Bytes that the backward pass moves rise in a line with the num
 # | m = 1 | 1 | 3 | 5 | 7 |
 # | m = 2 | 8 | 9 | 10 | 11 |
 #
-# **Write** `tile_of`, which another kernel calls: `m, n = tile_of(program, tiles_m, tiles_n, GROUP)`. GROUP = 1 is row
-# after row. (`tl.swizzle2d` is Triton's own; a check of this lab does not take it: write the order out.)
-#
-# **Predict first.** 16 × 16 tiles, and 16 programs run at once, 0 to 15. How many rows of A's tiles and columns of B's
-# do these 16 read, taken together, row after row? And in groups of 4?
+# **Predict first.** C has 16 × 16 tiles, and programs 0 to 15 run at once. How many rows of A's tiles and columns of
+# B's do they need together, in row-major order (`GROUP_M = 1`)? And in groups of 4 rows?
 
 # %%
-guess_row_after_row = None  # rows of A's tiles and columns of B's, added up
-guess_in_groups = None
+guess_row_major = None  # rows of A's tiles + columns of B's, GROUP_M = 1
+guess_grouped = None  # GROUP_M = 4
 
 # %% [markdown]
-# **Size:** about 5 lines. **Cost:** a few integer operations a program.
+# **Interface**
+#
+# `m, n = tile_index(program, M, N, BLOCK_M, BLOCK_N, GROUP_M)`: row and column of a program's tile. C is (M, N), with
+# ⌈M / BLOCK_M⌉ × ⌈N / BLOCK_N⌉ tiles. Another kernel calls it.
+#
+# **Example** (the table above: 3 × 4 tiles of 16 × 16, the last ones cut off)
+#
+# ```python
+# programs = torch.empty(3, 4, dtype=torch.int32)
+# trace = record(order_kernel, 12, programs, 40, 64, BLOCK_M=16, BLOCK_N=16, GROUP_M=2)
+# programs.tolist()  # → [[0, 2, 4, 6], [1, 3, 5, 7], [8, 9, 10, 11]]
+# ```
+#
+# (`order_kernel`, below your function, stores the number of each tile's program.)
+#
+# **Requirements**
+#
+# - `GROUP_M` is any number from 1 on, and may exceed the rows of tiles.
+# - Integer arithmetic only. (`tl.swizzle2d` is not accepted: write the order out.)
+#
+# **Size:** about 6 lines.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-5-order"}
 #| export
 @triton.jit
-def tile_of(program, tiles_m, tiles_n, GROUP: tl.constexpr):
-    """Row and column of a program's tile, in groups of GROUP rows. About 5 lines."""
+def tile_index(
+    program,
+    M,
+    N,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    """Row and column of a program's tile, in groups of GROUP_M rows. About 6 lines."""
     ### BEGIN SOLUTION
-    group = program // (GROUP * tiles_n)
-    within = program % (GROUP * tiles_n)
-    height = min(tiles_m - group * GROUP, GROUP)
-    return group * GROUP + within % height, within // height
+    rows, columns = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    group, within = program // (GROUP_M * columns), program % (GROUP_M * columns)
+    height = min(rows - group * GROUP_M, GROUP_M)  # the last group may be lower
+    return group * GROUP_M + within % height, within // height
     ### END SOLUTION
 
 
 @triton.jit
-def order_kernel(m_ptr, n_ptr, tiles_m, tiles_n, GROUP: tl.constexpr):
-    """Write down where each program works."""
+def order_kernel(
+    programs_ptr,
+    M,
+    N,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    """Store the number of each tile's program."""
     program = tl.program_id(0)
-    m, n = tile_of(program, tiles_m, tiles_n, GROUP)
-    tl.store(m_ptr + program, m)
-    tl.store(n_ptr + program, n)
+    m, n = tile_index(program, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    tl.store(programs_ptr + m * tl.cdiv(N, BLOCK_N) + n, program)
 
 
 # %% nbgrader={"grade": true, "grade_id": "tile_order"}
 check("tile_order")
 
+# %% [markdown]
+# **Measure it.** Tiles of the same colour are computed at the same time.
+
 
 # %%
-def order(tiles_m: int, tiles_n: int, group: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Row and column of every program's tile, by your function."""
-    m, n = torch.empty(tiles_m * tiles_n, dtype=torch.int32), torch.empty(tiles_m * tiles_n, dtype=torch.int32)
-    record(order_kernel, tiles_m * tiles_n, m, n, tiles_m, tiles_n, GROUP=group, outputs=["m_ptr", "n_ptr"])
-    return m.long(), n.long()
-
-
 AT_ONCE = 16
-for group, guess in ((1, guess_row_after_row), (4, guess_in_groups)):
-    m, n = order(16, 16, group)
-    strips = len(m[:AT_ONCE].unique()) + len(n[:AT_ONCE].unique())
-    print(f"GROUP = {group}: 16 programs read {strips} strips of A and B; you said {guess}")
-    numbers = torch.empty(16, 16, dtype=torch.long)
-    numbers[m, n] = torch.arange(16 * 16)
-    first = [[str(p) if p < AT_ONCE else "" for p in row] for row in numbers.tolist()]
+colours = qualitative.Safe[:8]
+colourscale = [[i / 7, colour] for i, colour in enumerate(colours)]
+strips = {}
+for group in (1, 4):
+    numbers = torch.empty(16, 16, dtype=torch.int32)
+    sizes = {"BLOCK_M": 16, "BLOCK_N": 16, "GROUP_M": group}
+    record(order_kernel, 256, numbers, 256, 256, **sizes, outputs="programs_ptr")
+    m, n = torch.nonzero(numbers < AT_ONCE, as_tuple=True)
+    strips[group] = len(m.unique()) + len(n.unique())
     waves = (numbers // AT_ONCE * 3 % 8).tolist()
-    colours = [[i / 7, colour] for i, colour in enumerate(plotly.colors.qualitative.Safe[:8])]
-    tiles = go.Heatmap(z=waves, text=first, customdata=numbers.tolist(), colorscale=colours, showscale=False)
-    tiles.update(texttemplate="%{text}", hovertemplate="tile (%{y}, %{x}): program %{customdata}<extra></extra>")
-    figure = go.Figure(tiles)
-    figure.update_yaxes(autorange="reversed", scaleanchor="x", constrain="domain", title="m", dtick=4)
-    figure.update_xaxes(constrain="domain", title="n", dtick=4)
-    figure.update_layout(title=f"GROUP = {group}: sixteen programs a colour", margin=dict(t=50, l=50, r=10, b=50))
-    show(figure, alt=f"Tiles of C in groups of {group}, coloured by which sixteen programs run at once", height=420)
+    first = [[str(p) if p < AT_ONCE else "" for p in row] for row in numbers.tolist()]
+    tiles = go.Heatmap(z=waves, text=first, colorscale=colourscale, showscale=False)
+    figure = go.Figure(tiles.update(texttemplate="%{text}"))
+    figure.update_yaxes(autorange="reversed", scaleanchor="x", title="m")
+    figure.update_layout(title=f"GROUP_M = {group}", xaxis_title="n", height=420)
+    show(figure, alt=f"Tiles in groups of {group} rows, coloured by wave of programs")
+check.predict(guess_row_major, strips[1], "strips of A and B in row-major order")
+check.predict(guess_grouped, strips[4], "strips of A and B in groups of 4 rows")
 
 # %% [markdown]
+# A wave that covers a square needs the fewest strips: its sides add up to the least for their product. Row-major order
+# covers a line, which is the worst rectangle. The same data would be requested either way; in the square, more of the
+# requests are for strips that another program has just brought into the L2 cache.
+#
 # ## Task 6 · A tiled matrix product
 #
 # *About 40 minutes.*
 #
-# $C = A B$, with A of shape (M, K) and B of shape (K, N). A program makes one tile of C, BLOCK_M × BLOCK_N, and walks
-# along K: it loads a BLOCK_M × BLOCK_K tile of A and a BLOCK_K × BLOCK_N tile of B, and adds their product to its sums.
-# `tl.dot(a, b, sums)` does that, on tensor cores where there are some.
+# **Goal.** C = A·B. A program computes one tile of C: it walks along K, loads a tile of A and a tile of B per step, and
+# adds their product to a float32 accumulator with `tl.dot`, which runs on tensor cores.
 #
-# Sums are float32, whatever A and B hold: a float16 that has grown to 2,048 no longer notices that one is added. (On a
-# GPU `tl.dot` also rounds float32 tiles to 10 bits of mantissa, unless it is told `input_precision="ieee"`. The
-# interpreter never does.)
+# ```text
+#                    K                       N
+#              ┌───────────┐            ┌────┬──┬────┐ K     step along K:
+#            M │           │            │    │B ↓    │       a  BLOCK_M × BLOCK_K
+#              ├──┬────────┤            │    ├──┤    │       b  BLOCK_K × BLOCK_N
+#              │A →        │            │    │  │    │       accumulator += a·b
+#              └──┴────────┘            └────┴──┴────┘
+# ```
 #
-# `a_m` is how many elements lie between two rows of A, `a_k` between two of its columns, `b_k` and `b_n` the same for
-# B: so a transposed matrix need not be copied. C has no gaps: its rows are N elements long.
+# **Interface**
 #
-# **Launch:** ⌈M / BLOCK_M⌉ · ⌈N / BLOCK_N⌉ programs in one dimension; your `tile_of` says which tile is whose.
-# **Write** `matmul_kernel`. A block of two dimensions comes from broadcasting:
-# `rows[:, None] * a_m + columns[None, :] * a_k`. Mind three edges: M, N and K. Which of them may be left without a mask
-# in the loads, and what would a missing one do to C? (Rows that wrap around, `% M`, as in Triton's own tutorial, are as
-# good as a mask: the check of traffic allows for whole tiles.) The three sides of tiles are at least 16, and any of
-# them may be the longest.
+# | parameter | shape | |
+# |---|---|---|
+# | `a_ptr`, `b_ptr` | (M, K), (K, N) | inputs, with any strides |
+# | `c_ptr` | (M, N) | output, contiguous |
+# | `stride_am`, `stride_ak` | | elements from one row of A to the next, and from one column to the next |
+# | `stride_bk`, `stride_bn` | | the same for B |
+# | `BLOCK_M`, `BLOCK_N`, `BLOCK_K` | | sides of the tiles, at least 16 |
 #
-# **Size:** about 16 lines. **Cost:** 2MKN FLOPs. A is read ⌈N / BLOCK_N⌉ times, B ⌈M / BLOCK_M⌉ times, C is written
-# once. Larger tiles read less, until registers and shared memory are full. The check of traffic also asks that each
-# tile is made by the program whose it is, by `tile_of` with the launch's GROUP.
+# **Launch:** ⌈M / BLOCK_M⌉ · ⌈N / BLOCK_N⌉ programs in one dimension. `tile_index` says which tile is whose. (The
+# checks of this task use a `tile_index` of their own, so that a mistake there costs nothing here.)
+#
+# A block of two dimensions comes from broadcasting: `rows[:, None] * stride_am + columns[None, :] * stride_ak`.
+#
+# **Example** (one tile, mostly masked; B is stored transposed)
+#
+# ```python
+# a, b = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 0.0], [5.0, 1.0]]).T
+# c = torch.empty(2, 2)
+# sizes = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "GROUP_M": 1}
+# trace = record(matmul_kernel, 1, a, b, c, 2, 2, 2, *a.stride(), *b.stride(), **sizes)
+# c.tolist()  # → [[1.0, 7.0], [3.0, 19.0]]
+# ```
+#
+# **Requirements**
+#
+# - M, N and K need not be multiples of the tile. Which of these three edges must be masked in the loads, and what does
+#   a missing mask do to C?
+# - The accumulator is float32, whatever A and B hold: a float16 that has grown to 2,048 stays there if 1 is added.
+# - Each tile of A and of B is loaded once per step and program: A ⌈N / BLOCK_N⌉ times in total, B ⌈M / BLOCK_M⌉ times.
+#   C is stored once, each tile by its program (`matmul_traffic`).
+#
+# **Size:** about 16 lines.
+#
+# <details><summary>Details</summary>
+#
+# - Rows that wrap around (`% M`), as in Triton's tutorial, are as good as a mask.
+# - On a GPU `tl.dot` rounds float32 tiles to 10 bits of mantissa (TF32) unless it gets `input_precision="ieee"`. The
+#   interpreter never does.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-6-matmul"}
@@ -436,30 +628,30 @@ def matmul_kernel(
     M,
     N,
     K,
-    a_m,
-    a_k,
-    b_k,
-    b_n,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
+    GROUP_M: tl.constexpr,
 ):
-    """One tile of C = A·B, summed in float32. About 16 lines."""
+    """Store one tile of C = A·B, accumulated in float32. About 16 lines."""
     ### BEGIN SOLUTION
-    m, n = tile_of(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP)
-    rows = m * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = n * BLOCK_N + tl.arange(0, BLOCK_N)
-    sums = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    m, n = tile_index(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    rows = (m * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
+    columns = (n * BLOCK_N + tl.arange(0, BLOCK_N))[None, :]
+    accumulator = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for first in range(0, K, BLOCK_K):
-        depth = first + tl.arange(0, BLOCK_K)
-        a_at = rows[:, None] * a_m + depth[None, :] * a_k
-        b_at = depth[:, None] * b_k + columns[None, :] * b_n
-        a = tl.load(a_ptr + a_at, mask=(rows < M)[:, None] & (depth < K)[None, :], other=0.0)
-        b = tl.load(b_ptr + b_at, mask=(depth < K)[:, None] & (columns < N)[None, :], other=0.0)
-        sums = tl.dot(a, b, sums)
-    c_at = rows[:, None] * N + columns[None, :]
-    tl.store(c_ptr + c_at, sums, mask=(rows < M)[:, None] & (columns < N)[None, :])
+        k = first + tl.arange(0, BLOCK_K)
+        a_ptrs = a_ptr + rows * stride_am + k[None, :] * stride_ak
+        b_ptrs = b_ptr + k[:, None] * stride_bk + columns * stride_bn
+        a = tl.load(a_ptrs, mask=(rows < M) & (k[None, :] < K), other=0.0)
+        b = tl.load(b_ptrs, mask=(k[:, None] < K) & (columns < N), other=0.0)
+        accumulator = tl.dot(a, b, accumulator)
+    c_ptrs = c_ptr + rows * N + columns
+    tl.store(c_ptrs, accumulator, mask=(rows < M) & (columns < N))
     ### END SOLUTION
 
 
@@ -470,96 +662,126 @@ check("matmul")
 check("matmul_traffic")
 
 # %% [markdown]
-# **See it.** What 16 programs that run at once ask for, and how much of it is different data: the part that has to come
-# from memory even with a cache that forgets nothing meanwhile. You predicted it in strips. Here it is counted in bytes,
-# out of your own kernel's loads.
+# **See it.** What the first 16 programs request, and how much of it is different data, which must come from memory even
+# if the L2 cache keeps everything. Task 5 counted strips; here your own kernel's loads are counted, in bytes.
 
 
 # %%
-def multiply(a: torch.Tensor, b: torch.Tensor, block: int = 16, group: int = 4):
-    """Your product of two matrices, with square tiles, and its trace."""
+def multiply(a: torch.Tensor, b: torch.Tensor, group: int = 4):
+    """The product of two matrices by your kernel in tiles of 16 × 16, and its trace."""
     (m, k), n = a.shape, b.shape[1]
     c = torch.empty(m, n)
-    programs = -(-m // block) * -(-n // block)
-    sizes = dict(BLOCK_M=block, BLOCK_N=block, BLOCK_K=block, GROUP=group)
-    strides = (*a.stride(), *b.stride())
-    return c, record(matmul_kernel, programs, a, b, c, m, n, k, *strides, **sizes, outputs=["c_ptr"])
+    programs = triton.cdiv(m, 16) * triton.cdiv(n, 16)
+    sizes = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "GROUP_M": group}
+    arguments = (a, b, c, m, n, k, *a.stride(), *b.stride())
+    return c, record(matmul_kernel, programs, *arguments, **sizes, outputs="c_ptr")
 
 
 a, b = torch.randn(256, 16), torch.randn(16, 256)
 for group in (1, 4):
-    c, trace = multiply(a, b, group=group)
-    asked = different = 0
+    c, trace = multiply(a, b, group)
+    requested = different = 0
     for name in ("a_ptr", "b_ptr"):
         rows = trace.of(buffer=name)
         rows = rows[rows["block"] < AT_ONCE]
-        asked += 4 * len(rows)
+        requested += 4 * len(rows)
         different += 4 * len(set(rows["offset"].tolist()))
-    print(
-        f"GROUP = {group}: {asked:,} bytes asked for, {different:,} of them different, {asked / different:.1f} to one"
-    )
+    ratio = f"{requested / different:.1f} to one"
+    print(f"GROUP_M = {group}: {requested:,} bytes, {different:,} different, {ratio}")
 print("largest difference from torch:", (c - a @ b).abs().max().item())
 
 # %% [markdown]
-# ## Task 7 · Flash attention
+# ## Task 7 · FlashAttention
 #
 # *About 60 minutes.*
 #
-# $$O = \mathrm{softmax}(s\, Q K^{\mathsf T})\, V$$
+# **Goal.** Attention, $O = \mathrm{softmax}(s\,Q K^{\mathsf T})\,V$, written as a product, a softmax and a product
+# stores S × S scores: 40 GB for one head at S = 100,000. FlashAttention (Dao et al. 2022) never stores them: it
+# computes the softmax **online**, a block of keys at a time.
 #
-# with Q, K, V of shape (S, D) in each head, and a scale $s > 0$. The plain way makes an S × S matrix of scores, writes
-# it, reads it for the softmax, writes that, and reads it again for the product with V. For S = 100,000 that matrix has
-# 40 GB, for one head. It need not exist: a softmax can be computed **online**, a block of keys at a time. Keep for each
-# query the largest score so far $m$, the sum so far $l$, and the weighted values so far $a$, all relative to $m$. For a
-# block of new scores $z$ with values V:
+# **Derive it first.** For one query keep the largest score so far $m$, the sum $l = \sum_i e^{z_i - m}$, and the
+# weighted values $a = \sum_i e^{z_i - m}\, v_i$. A block of new scores raises the maximum to $m'$. By which factor
+# must $l$ and $a$ be multiplied, so that they are relative to $m'$? What does the new block add? What are $O$ and the
+# **log-sum-exp** $\ln \sum_i e^{z_i}$ at the end?
 #
-# $$m' = \max(m, \max z), \quad p = e^{z - m'}, \quad l' = l\, e^{m - m'} + \sum p, \quad a' = a\, e^{m - m'} + p V.$$
+# With numbers: scores 1 and 3 have $m = 3$ and $l = e^{-2} + 1 = 1.135$. Now 5 arrives. The sum relative to 5 is
+# $e^{-4} + e^{-2} + 1 = 1.154$: how does it follow from 1.135, without 1 and 3?
 #
-# What was summed before is shrunk to the new maximum, and nothing is lost. At the end $O = a / l$, and $m + \ln l$ is
-# the **log-sum-exp** of the query's scores, one number a query, from which the backward pass has all weights again.
+# **Interface**
 #
-# **7a. Predict first**, as functions of S, D and a block B: all in float32 (4 bytes), one head, S a multiple of B, D at
-# most B. Bytes *asked for* by the kernels, as they are counted in this lab, as exact whole numbers: at a million
-# tokens, too, and for a B that is no power of two.
+# | | |
+# |---|---|
+# | `naive_attention_bytes(S, D, block)` | `int`: bytes that the naive version requests, without a mask |
+# | `flash_attention_bytes(S, D, block)` | `int`: bytes that `flash_kernel` requests, with a causal mask |
 #
-# - `naive_attention_bytes`: three launches. Your `matmul_kernel` with tiles of B × B makes all S × S scores; your
-#   `softmax_kernel` reads and writes them; your `matmul_kernel` multiplies them by V. There is no
-#   causal mask.
-# - `flash_attention_bytes`: each program has B queries and reads them once, reads keys and values in blocks of B, **up
-#   to the block that holds its last query** (a causal mask: query $i$ sees keys 0 to $i$), and writes O and the
-#   log-sum-exp.
+# Both are for one head in float32. S is a multiple of `block`, D at most `block`, and all tiles have side `block`. The
+# naive version is three launches: `matmul_kernel` for the scores, `softmax_kernel`, and `matmul_kernel` for the result.
 #
-# **7b.** `flash_kernel`. **Launch:** ⌈S / BLOCK_M⌉ × heads programs in two dimensions: `tl.program_id(0)` is the block
-# of queries, `tl.program_id(1)` the head. Q, K, V and O are (heads, S, D) without gaps, the log-sum-exp is (heads, S),
-# float32. BLOCK_D is the smallest power of two that D fits into, at least 16; BLOCK_M and BLOCK_N are at least 16, too,
-# and either may be the larger. The mask is causal. Compute scores, $m$, $l$ and $a$ in float32, and give `tl.dot` tiles
-# of one kind: `p.to(v.dtype)`, for that product alone ($l$ adds up $p$ as it is).
+# | parameter of `flash_kernel` | shape | |
+# |---|---|---|
+# | `q_ptr`, `k_ptr`, `v_ptr`, `out_ptr` | (heads, S, D) | contiguous |
+# | `lse_ptr` | (heads, S), float32 | output: log-sum-exp, from which the backward pass recomputes the weights |
+# | `scale` | | s, above 0 |
+# | `BLOCK_M`, `BLOCK_N` | | queries per program and keys per step, at least 16; either may be larger |
+# | `BLOCK_D` | | smallest power of two that D fits into, at least 16 |
 #
-# `tl.trans(k)` turns a tile. Every query sees at least key 0, which lies in the first block: so $m$ is a number from
-# then on, and $e^{-\infty - m'}$ is 0 as it should be.
+# **Launch:** ⌈S / BLOCK_M⌉ × heads programs: `tl.program_id(0)` is the block of queries, `tl.program_id(1)` the head.
 #
-# **Size:** about 4, 3 and 26 lines. **Cost:** 4·D FLOPs for each pair of a query and a key. Q, O and the log-sum-exp
-# once; keys and values once for each block of queries that sees them. No S × S array.
+# **Example** (three tokens; the causal mask lets query 0 see key 0 only)
+#
+# ```python
+# q = k = torch.tensor([[[1.0], [1.0], [1.0]]])
+# v = torch.tensor([[[2.0], [4.0], [9.0]]])
+# out, lse = torch.empty(1, 3, 1), torch.empty(1, 3)
+# sizes = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_D": 16}
+# trace = record(flash_kernel, (1, 1), q, k, v, out, lse, 3, 1, 1.0, **sizes)
+# [round(value, 3) for value in out.flatten().tolist()]  # → [2.0, 3.0, 5.0]
+# [round(value, 3) for value in lse.flatten().tolist()]  # → [1.0, 1.693, 2.099]
+# naive_attention_bytes(16, 16, 16), flash_attention_bytes(16, 16, 16)  # → (8192, 4160)
+# ```
+#
+# (8,192 bytes are 8 tiles of 16 × 16 floats: Q, K, scores stored; scores loaded, weights stored; weights, V loaded, O
+# stored. 4,160 are 4 such tiles, and 16 log-sum-exps.)
+#
+# **Requirements**
+#
+# - Query i sees keys 0 to i. A program's loop ends with the block that holds its last query's key: later blocks are not
+#   loaded.
+# - Scores, maximum, sum and weighted values are float32. `tl.dot` takes tiles of one dtype: round the weights to it
+#   with `p.to(v.dtype)` for that product only.
+# - Q is loaded once, K and V once for each block of queries that sees them; the outputs are stored once
+#   (`flash_traffic`).
+#
+# **Size:** about 4, 3 and 26 lines.
+#
+# <details><summary>Details</summary>
+#
+# - `tl.trans(k)` transposes a tile.
+# - Every query sees key 0, which is in the first block. From then on its maximum is a number, and $e^{-\infty - m}$ is
+#   0 as it should be.
+# - `block` in the two functions need not be a power of two, and S may be a million: count in whole numbers.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-7-flash"}
 #| export
 def naive_attention_bytes(S: int, D: int, block: int) -> int:
-    """Bytes that two products and a softmax move for one head without a mask, in float32. About 4 lines."""
+    """Bytes that two products and a softmax request, without a mask. About 4 lines."""
     ### BEGIN SOLUTION
     scores = 2 * S * D * (S // block) + S * S
     softmax = 2 * S * S
-    mixed = S * S + S * D * (S // block) + S * D
-    return 4 * (scores + softmax + mixed)
+    result = S * S + S * D * (S // block) + S * D
+    return 4 * (scores + softmax + result)
     ### END SOLUTION
 
 
 def flash_attention_bytes(S: int, D: int, block: int) -> int:
-    """Bytes that flash attention moves for one head with a causal mask, in float32. About 3 lines."""
+    """Bytes that FlashAttention requests, with a causal mask. About 3 lines."""
     ### BEGIN SOLUTION
     blocks = S // block
-    keys_read = block * blocks * (blocks + 1) // 2
-    return 4 * (2 * S * D + 2 * keys_read * D + S)
+    keys_loaded = block * blocks * (blocks + 1) // 2
+    return 4 * (2 * S * D + 2 * keys_loaded * D + S)
     ### END SOLUTION
 
 
@@ -577,34 +799,32 @@ def flash_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """BLOCK_M queries of one head against all keys that they see, BLOCK_N at a time. About 26 lines."""
+    """Attention of BLOCK_M queries of one head, BLOCK_N keys at a time. About 26 lines."""
     ### BEGIN SOLUTION
-    first = tl.program_id(0) * BLOCK_M
-    head = tl.program_id(1) * S
-    queries = first + tl.arange(0, BLOCK_M)
-    d = tl.arange(0, BLOCK_D)
-    q_at = (head + queries)[:, None] * D + d[None, :]
-    q_inside = (queries < S)[:, None] & (d < D)[None, :]
-    q = tl.load(q_ptr + q_at, mask=q_inside, other=0.0)
-    largest = tl.full((BLOCK_M,), -float("inf"), tl.float32)
-    total = tl.zeros((BLOCK_M,), tl.float32)
-    mixed = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    first, head = tl.program_id(0) * BLOCK_M, tl.program_id(1) * S
+    queries, d = first + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)[None, :]
+    q_offsets = (head + queries)[:, None] * D + d
+    q_mask = (queries < S)[:, None] & (d < D)
+    q = tl.load(q_ptr + q_offsets, mask=q_mask, other=0.0)
+    row_max = tl.full((BLOCK_M,), -float("inf"), tl.float32)
+    row_sum = tl.zeros((BLOCK_M,), tl.float32)
+    accumulator = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     for start in range(0, min(first + BLOCK_M, S), BLOCK_N):
         keys = start + tl.arange(0, BLOCK_N)
-        k_at = (head + keys)[:, None] * D + d[None, :]
-        k_inside = (keys < S)[:, None] & (d < D)[None, :]
-        k = tl.load(k_ptr + k_at, mask=k_inside, other=0.0)
-        v = tl.load(v_ptr + k_at, mask=k_inside, other=0.0)
+        k_offsets = (head + keys)[:, None] * D + d
+        k_mask = (keys < S)[:, None] & (d < D)
+        k = tl.load(k_ptr + k_offsets, mask=k_mask, other=0.0)
+        v = tl.load(v_ptr + k_offsets, mask=k_mask, other=0.0)
         scores = tl.dot(q, tl.trans(k)) * scale
         scores = tl.where(keys[None, :] <= queries[:, None], scores, -float("inf"))
-        larger = tl.maximum(largest, tl.max(scores, axis=1))
-        p = tl.exp(scores - larger[:, None])
-        shrink = tl.exp(largest - larger)
-        total = total * shrink + tl.sum(p, axis=1)
-        mixed = tl.dot(p.to(v.dtype), v, mixed * shrink[:, None])
-        largest = larger
-    tl.store(out_ptr + q_at, mixed / total[:, None], mask=q_inside)
-    tl.store(lse_ptr + head + queries, largest + tl.log(total), mask=queries < S)
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        p = tl.exp(scores - new_max[:, None])
+        rescale = tl.exp(row_max - new_max)
+        row_sum = row_sum * rescale + tl.sum(p, axis=1)
+        accumulator = tl.dot(p.to(v.dtype), v, accumulator * rescale[:, None])
+        row_max = new_max
+    tl.store(out_ptr + q_offsets, accumulator / row_sum[:, None], mask=q_mask)
+    tl.store(lse_ptr + head + queries, row_max + tl.log(row_sum), mask=queries < S)
     ### END SOLUTION
 
 
@@ -618,93 +838,107 @@ check("flash")
 check("flash_traffic")
 
 # %% [markdown]
-# **Measure it.** The lines are your predictions, the points are counted while your kernels run: attention the plain way
-# out of your own product and softmax, and flash attention. Before you run it: how many times more does the plain way
-# move at 256 tokens? And does the quotient grow with the length?
+# **Predict, then measure.** The lines below are your two functions, the points are counted from your kernels. How many
+# times as many bytes does the naive version request at 256 tokens, with D = 16 and blocks of 16? And does this ratio
+# grow with the length?
 
 # %%
-guess = None  # bytes of the plain way over those of flash attention, at 256 tokens
-
-if guess is None:
-    print("Write a number first, then go on.")
+guess = None  # bytes of the naive version / bytes of FlashAttention, 256 tokens
 
 # %%
 D = BLOCK = 16
 lengths = [32, 64, 128, 256]
-counted = {"two products and a softmax": [], "flash attention": []}
+counted = {"naive": [], "flash": []}
 for S in lengths:
     q, k, v = torch.randn(3, S, D)
-    scores, first = multiply(q, k.T)
     weights, out, lse = torch.empty(S, S), torch.empty(S, D), torch.empty(S)
-    second = record(softmax_kernel, S, scores, weights, S, BLOCK=S, outputs=["y_ptr"])
-    mixed, third = multiply(weights, v)
-    counted["two products and a softmax"].append(sum(total(one).asked_bytes for one in (first, second, third)))
-    flash = record(
-        flash_kernel, (S // BLOCK, 1), q, k, v, out, lse, S, D, D**-0.5,
-        BLOCK_M=BLOCK, BLOCK_N=BLOCK, BLOCK_D=D, outputs=["out_ptr", "lse_ptr"],
-    )  # fmt: skip
-    counted["flash attention"].append(total(flash).asked_bytes)
+    scores, first = multiply(q, k.T)
+    second = record(softmax_kernel, S, scores, weights, S, BLOCK=S, outputs="y_ptr")
+    _, third = multiply(weights, v)
+    naive = [total(one).asked_bytes for one in (first, second, third)]
+    counted["naive"].append(sum(naive))
+    sizes = {"BLOCK_M": BLOCK, "BLOCK_N": BLOCK, "BLOCK_D": D}
+    arguments, outputs = (q, k, v, out, lse, S, D, D**-0.5), ["out_ptr", "lse_ptr"]
+    flash = record(flash_kernel, (S // BLOCK, 1), *arguments, **sizes, outputs=outputs)
+    counted["flash"].append(total(flash).asked_bytes)
 
-predicted = {"two products and a softmax": naive_attention_bytes, "flash attention": flash_attention_bytes}
+predicted = {"naive": naive_attention_bytes, "flash": flash_attention_bytes}
 figure = go.Figure()
-for (name, formula), symbol, colour in zip(
-    predicted.items(), ("circle", "square"), plotly.colors.qualitative.Plotly, strict=False
-):
-    axis, look = list(range(32, 257, 16)), {"line_color": colour, "marker_color": colour}
-    figure.add_scatter(x=axis, y=[formula(S, D, BLOCK) for S in axis], name=f"{name}, predicted", mode="lines", **look)
-    figure.add_scatter(
-        x=lengths, y=counted[name], name="counted", mode="markers", marker_symbol=symbol, marker_size=10, **look
-    )
-figure.update_layout(
-    xaxis_title="tokens", yaxis_title="bytes moved", xaxis_type="log", yaxis_type="log", xaxis_tickvals=lengths
-)
-figure.update_yaxes(dtick=1, exponentformat="power")
-figure.update_layout(legend={"orientation": "h", "y": -0.25}, margin_t=30)
-show(
-    figure,
-    alt="Bytes of plain and of flash attention against the length: counted points on predicted lines",
-    height=480,
-)
-naive, flash_bytes = (values[-1] for values in counted.values())
-print(f"at {lengths[-1]} tokens: {naive / flash_bytes:.2f} to one; you said {guess}")
+axis = list(range(32, 257, 16))
+for name, formula in predicted.items():
+    bytes_of = [formula(S, D, BLOCK) for S in axis]
+    figure.add_scatter(x=axis, y=bytes_of, mode="lines", name=f"{name}, predicted")
+    points = {"mode": "markers", "marker_size": 10, "name": f"{name}, counted"}
+    figure.add_scatter(x=lengths, y=counted[name], **points)
+figure.update_xaxes(type="log", title="tokens", tickvals=lengths)
+figure.update_yaxes(type="log", title="bytes requested", dtick=1)
+show(figure, alt="Bytes of naive attention and FlashAttention by length", height=440)
+naive_bytes, flash_bytes = (values[-1] for values in counted.values())
+check.predict(guess, naive_bytes / flash_bytes, "times as many bytes")
 
 # %% [markdown]
-# Both curves are squares in the end, since keys and values are read again for each block of queries. But those are the
-# same S · D numbers again and again, which the L2 cache holds; the scores are new ones each time. And a larger block
-# makes the flash curve lower, while the S × S scores stay what they are.
+# Both curves end up as squares, because keys and values are loaded again for each block of queries. But those are the
+# same S × D numbers again and again, which the L2 cache serves; each of the S × S scores is a new number. And a larger
+# block lowers the flash curve, while the scores stay what they are.
 #
-# ## Task 8 · One new token, and a cache of pages
+# ## Task 8 · Decode attention over a paged KV cache
 #
 # *About 40 minutes.*
 #
-# To make the next token, attention has one query a head and sequence, and all keys and values of that sequence from its
-# **cache**. A server does not know how long a sequence will become, so the cache is cut into **pages** of PAGE tokens
-# each, and a sequence takes another page when its last one is full. A table says which page of the cache is its first,
-# its second, and so on. Pages of one sequence lie anywhere. What is in a slot that no token has filled yet is not
-# defined: it may be NaN. Nor is what stands in a row of the table after the sequence's last page.
+# **Goal.** To generate its next token, a sequence has one query per head, and attends to all keys and values in its KV
+# cache. Servers cut the cache into **blocks** of `BLOCK_SIZE` tokens, as in [lab 11](11-serving.ipynb), so the blocks
+# of a sequence lie anywhere in memory and a **block table** lists them: write the kernel that reads the cache through
+# the table (PagedAttention, Kwon et al. 2023).
 #
-# Query heads come in groups of GROUP that share one key/value head. So a program takes all queries of one group: each
-# key that it reads serves GROUP of them.
+# In grouped-query attention, `GROUP` query heads share one KV head. A program takes all query heads of one group, so
+# that each key it loads serves `GROUP` queries.
 #
-# | array | shape | what |
+# **Interface**
+#
+# | parameter | shape | |
 # |---|---|---|
-# | `q_ptr`, `out_ptr` | (sequences, heads, D) | query heads; those of one group are neighbours |
-# | `k_ptr`, `v_ptr` | (pages of the cache, PAGE, kv_heads, D) | |
-# | `table_ptr` | (sequences, `most_pages`), int32 | the number of each page of a sequence |
-# | `length_ptr` | (sequences,), int32 | tokens of a sequence, at least 1 |
+# | `q_ptr`, `out_ptr` | (sequences, heads, D) | the heads of a group are neighbours |
+# | `k_ptr`, `v_ptr` | (num_blocks, BLOCK_SIZE, kv_heads, D) | the KV cache |
+# | `block_table_ptr` | (sequences, stride_table), int32 | ids of the blocks of each sequence, in order |
+# | `seq_lens_ptr` | (sequences,), int32 | tokens in the cache, at least 1 |
+# | `stride_table` | | elements from one row of the block table to the next |
+# | `D`, `GROUP`, `BLOCK_SIZE` | | powers of two; D and BLOCK_SIZE at least 16 |
 #
-# **Launch:** sequences × kv_heads programs in two dimensions: `tl.program_id(0)` is the sequence, `tl.program_id(1)`
-# the key/value head, `tl.num_programs(1)` how many of these there are. D, PAGE and GROUP are powers of two and
-# constants, D and PAGE at least 16. The scale is above 0.
+# **Launch:** sequences × kv_heads programs: `tl.program_id(0)` is the sequence, `tl.program_id(1)` the KV head, and
+# `tl.num_programs(1)` the number of KV heads.
 #
-# **Write** `decode_kernel`: the online softmax once more, all of it in float32 (the weights, too, for the sum of
-# values), a page at a time, over as many pages as the sequence has. There is no mask but the sequence's end. `tl.dot`
-# works on tiles of at least 16 rows, of which GROUP queries mostly fill few: here it does as well to multiply with
-# broadcasting and sum, `tl.sum(q[:, None, :] * k[None, :, :], axis=2)`.
+# **Example** (17 tokens in blocks 2 and 0; all keys are equal, so the output is the mean of the values)
 #
-# **Size:** about 24 lines. **Cost:** each key and value that the sequence has, once for its group, and no other; what
-# else a program needs, once: a page's number serves for its keys and for its values. So the FLOPs for a byte of cache
-# grow with GROUP: that is what grouped heads are for.
+# ```python
+# q, k, v = torch.zeros(1, 2, 16), torch.zeros(3, 16, 1, 16), torch.full((3, 16, 1, 16), 100.0)
+# v[2], v[0, 0] = 1.0, 18.0
+# block_table, seq_lens = torch.tensor([[2, 0]], dtype=torch.int32), torch.tensor([17], dtype=torch.int32)
+# out = torch.empty(1, 2, 16)
+# arguments = (q, k, v, block_table, seq_lens, out, 2, 0.25)
+# trace = record(decode_kernel, (1, 1), *arguments, D=16, GROUP=2, BLOCK_SIZE=16)
+# out[0, :, 0].tolist()  # → [2.0, 2.0]
+# ```
+#
+# (16 tokens of block 2 have value 1, the first of block 0 has 18: (16 + 18) / 17 = 2. The 100s are in slots that hold
+# no token.)
+#
+# **Requirements**
+#
+# - Online softmax as in Task 7, one block of the cache per step, all in float32, the weights too.
+# - Slots beyond the sequence's end and entries of the block table beyond its last block are undefined, perhaps NaN: do
+#   not load them.
+# - Each cached key and value is loaded once per group, each block id once, and nothing else of the cache
+#   (`decode_traffic`).
+#
+# **Size:** about 24 lines.
+#
+# <details><summary>Details</summary>
+#
+# - `tl.dot` wants tiles of at least 16 rows, and a group seldom has that many queries. Here broadcasting and a sum do
+#   as well: `tl.sum(q[:, None, :] * k[None, :, :], axis=2)`.
+# - The scale is above 0.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-8-decode"}
@@ -714,42 +948,43 @@ def decode_kernel(
     q_ptr,
     k_ptr,
     v_ptr,
-    table_ptr,
-    length_ptr,
+    block_table_ptr,
+    seq_lens_ptr,
     out_ptr,
-    most_pages,
+    stride_table,
     scale,
-    GROUP: tl.constexpr,
-    PAGE: tl.constexpr,
     D: tl.constexpr,
+    GROUP: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
 ):
-    """Attention of one group's queries over the pages of one sequence. About 24 lines."""
+    """Attention of one group's queries over the blocks of one sequence. About 24 lines."""
     ### BEGIN SOLUTION
-    sequence, kv_head, kv_heads = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
-    length = tl.load(length_ptr + sequence)
-    d = tl.arange(0, D)
-    heads = (sequence * kv_heads + kv_head) * GROUP + tl.arange(0, GROUP)
-    q_at = heads[:, None] * D + d[None, :]
-    q = tl.load(q_ptr + q_at).to(tl.float32)
-    largest = tl.full((GROUP,), -float("inf"), tl.float32)
-    total = tl.zeros((GROUP,), tl.float32)
-    mixed = tl.zeros((GROUP, D), tl.float32)
-    for page in range(0, tl.cdiv(length, PAGE)):
-        number = tl.load(table_ptr + sequence * most_pages + page)
-        slots = tl.arange(0, PAGE)
-        there = page * PAGE + slots < length
-        k_at = ((number * PAGE + slots) * kv_heads + kv_head)[:, None] * D + d[None, :]
-        k = tl.load(k_ptr + k_at, mask=there[:, None], other=0.0).to(tl.float32)
-        v = tl.load(v_ptr + k_at, mask=there[:, None], other=0.0).to(tl.float32)
+    seq, kv_head, kv_heads = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    length = tl.load(seq_lens_ptr + seq)
+    d, slots = tl.arange(0, D)[None, :], tl.arange(0, BLOCK_SIZE)
+    heads = (seq * kv_heads + kv_head) * GROUP + tl.arange(0, GROUP)
+    q_offsets = heads[:, None] * D + d
+    q = tl.load(q_ptr + q_offsets).to(tl.float32)
+    row_max = tl.full((GROUP,), -float("inf"), tl.float32)
+    row_sum = tl.zeros((GROUP,), tl.float32)
+    accumulator = tl.zeros((GROUP, D), tl.float32)
+    for i in range(0, tl.cdiv(length, BLOCK_SIZE)):
+        block = tl.load(block_table_ptr + seq * stride_table + i)
+        filled = i * BLOCK_SIZE + slots < length
+        rows = (block * BLOCK_SIZE + slots) * kv_heads + kv_head
+        kv_offsets, mask = rows[:, None] * D + d, filled[:, None]
+        k = tl.load(k_ptr + kv_offsets, mask=mask, other=0.0).to(tl.float32)
+        v = tl.load(v_ptr + kv_offsets, mask=mask, other=0.0).to(tl.float32)
         scores = tl.sum(q[:, None, :] * k[None, :, :], axis=2) * scale
-        scores = tl.where(there[None, :], scores, -float("inf"))
-        larger = tl.maximum(largest, tl.max(scores, axis=1))
-        p = tl.exp(scores - larger[:, None])
-        shrink = tl.exp(largest - larger)
-        total = total * shrink + tl.sum(p, axis=1)
-        mixed = mixed * shrink[:, None] + tl.sum(p[:, :, None] * v[None, :, :], axis=1)
-        largest = larger
-    tl.store(out_ptr + q_at, mixed / total[:, None])
+        scores = tl.where(filled[None, :], scores, -float("inf"))
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        p = tl.exp(scores - new_max[:, None])
+        rescale = tl.exp(row_max - new_max)
+        row_sum = row_sum * rescale + tl.sum(p, axis=1)
+        weighted = tl.sum(p[:, :, None] * v[None, :, :], axis=1)
+        accumulator = accumulator * rescale[:, None] + weighted
+        row_max = new_max
+    tl.store(out_ptr + q_offsets, accumulator / row_sum[:, None])
     ### END SOLUTION
 
 
@@ -760,60 +995,115 @@ check("decode")
 check("decode_traffic")
 
 # %% [markdown]
-# **See it.** Eight query heads, two sequences of 37 and 20 tokens, pages of 16: what your kernel moves when 8, 4, 2 or
-# 1 key/value heads serve them, and the FLOPs that it does for each byte.
+# **Predict, then measure.** Eight query heads, two sequences of 37 and 20 tokens, blocks of 16, D = 16. How many times
+# as many FLOPs per byte does a single KV head give as eight KV heads? (All bytes count: queries, output and block table
+# too.)
 
 # %%
-lengths_now = torch.tensor([37, 20], dtype=torch.int32)
-table = torch.tensor([[5, 1, 3], [0, 4, -1]], dtype=torch.int32)
+guess = None  # FLOPs per byte with 1 KV head / with 8 KV heads
+
+# %%
+seq_lens = torch.tensor([37, 20], dtype=torch.int32)
+block_table = torch.tensor([[5, 1, 3], [0, 4, -1]], dtype=torch.int32)
 bars = {"keys and values": [], "everything else": []}
-intensity = []
-groups = [1, 2, 4, 8]
-for group in groups:
-    q = torch.randn(2, 8, 16)
-    out = torch.empty_like(q)
-    k, v = torch.randn(2, 6, 16, 8 // group, 16)
-    trace = record(
-        decode_kernel, (2, 8 // group), q, k, v, table, lengths_now, out, 3, 0.25,
-        GROUP=group, PAGE=16, D=16, outputs=["out_ptr"],
-    )  # fmt: skip
-    cache = 4 * sum(len(trace.of(buffer=name)) for name in ("k_ptr", "v_ptr"))
-    bars["keys and values"].append(cache)
-    bars["everything else"].append(total(trace).asked_bytes - cache)
-    intensity.append(4 * 8 * 16 * int(lengths_now.sum()) / total(trace).asked_bytes)
-names = [f"{8 // group}<br>({x:.1f})" for group, x in zip(groups, intensity, strict=True)]
-figure = go.Figure([go.Bar(x=names, y=values, name=name) for name, values in bars.items()])
-figure.update_layout(barmode="stack", yaxis_title="bytes moved", xaxis_title="key/value heads (FLOPs for a byte)")
-figure.update_layout(legend={"orientation": "h", "y": -0.3}, margin_t=30)
-show(
-    figure, alt="Bytes of a decode step fall with the number of key/value heads, nearly all of them cached", height=380
-)
+intensity = {}
+for kv_heads in (8, 4, 2, 1):
+    q, out = torch.randn(2, 8, 16), torch.empty(2, 8, 16)
+    k, v = torch.randn(2, 6, 16, kv_heads, 16)
+    sizes = {"D": 16, "GROUP": 8 // kv_heads, "BLOCK_SIZE": 16}
+    arguments = (q, k, v, block_table, seq_lens, out, 3, 0.25)
+    trace = record(decode_kernel, (2, kv_heads), *arguments, **sizes, outputs="out_ptr")
+    cached = 4 * sum(len(trace.of(buffer=name)) for name in ("k_ptr", "v_ptr"))
+    bars["keys and values"].append(cached)
+    bars["everything else"].append(total(trace).asked_bytes - cached)
+    flops = 4 * 8 * 16 * int(seq_lens.sum())
+    intensity[kv_heads] = flops / total(trace).asked_bytes
+names = [f"{n}<br>({value:.1f})" for n, value in intensity.items()]
+figure = go.Figure([go.Bar(x=names, y=y, name=name) for name, y in bars.items()])
+figure.update_layout(barmode="stack", yaxis_title="bytes moved", height=380)
+figure.update_xaxes(title="KV heads (FLOPs per byte)")
+show(figure, alt="Bytes of a decode step by number of KV heads")
+check.predict(guess, intensity[1] / intensity[8], "times as many FLOPs per byte")
 
 # %% [markdown]
-# ## With a GPU · Points for speed
+# Each key and value is used by `GROUP` queries, so the FLOPs per byte of cache grow with `GROUP`: by 8 if nothing else
+# were moved. Even so, a decode step stays far below the ridge point of a GPU: with 8 queries per key in bf16 it does 8
+# FLOPs per byte, where an H100 needs about 300.
 #
-# Ten extra points are for speed; who has no GPU loses nothing. On a machine with one, grading compiles your kernels and
-# times them at sizes of real models beside torch's softmax, cuBLAS and torch's fused attention, on the same GPU in the
-# same run: 2 points for a softmax at 0.65 of torch's speed, 4 for a product at 0.4 of cuBLAS, 4 for attention at 0.35;
-# fewer from 0.4, 0.1 and 0.1 on. The time in which inputs are drawn and results looked at counts against you, so aim
-# higher. Launches are the course's there, too, with tiles of 128 × 128 × 32 for the product, and 128 queries by 64
-# keys. So it is the text that counts: what stands in the innermost loop that need not be there?
+# ## With a GPU: points for speed
 #
-# To try it on a GPU, start JupyterLab without `TRITON_INTERPRET`, run the exported cells, then this one.
+# Ten extra points are for speed; without a GPU you lose nothing. On a machine with a GPU, grading compiles your kernels
+# and times them next to torch's softmax, cuBLAS and torch's fused attention, at sizes of real models on the same GPU: 2
+# points for a softmax at 0.65 of torch's speed, 4 for a product at 0.4 of cuBLAS, 4 for attention at 0.35; fewer from
+# 0.4, 0.1 and 0.1 on. Drawing inputs and reading results counts against you, so aim higher. Launches are the course's,
+# with tiles of 128 × 128 × 32 for the product, and 128 queries by 64 keys for attention. So look at your innermost
+# loop: what in it need not be there?
+#
+# To try it, start JupyterLab without `TRITON_INTERPRET`, run the exported cells, then this one.
 
 # %%
 for name in ("softmax_traffic", "matmul_traffic", "flash_traffic"):
     check.speed(name)
 
 # %% [markdown]
-# ## Answer for yourself
+# ## Stretch: no points
 #
-# - Your softmax holds a whole row. From which length on does it not, and what does the online softmax of Task 7 then
-#   cost in traffic?
-# - In Task 6, A is read N / BLOCK_N times. With bf16 and square tiles, from which BLOCK on is a large product bound by
-#   the tensor cores of an H100 rather than by its memory, if no cache helped? (Lab 02 has the ridge.)
-# - Flash attention keeps the log-sum-exp. What would the backward pass have to keep without it?
-# - Decoding one token of one sequence leaves most of a GPU idle if a program takes all pages of a sequence. How would
-#   you cut a sequence among programs, and what do they have to hand on to be put together?
+# - **Split the keys.** One program per sequence and KV head leaves most SMs idle. Cut a long sequence among several
+#   programs that store their output and log-sum-exp, and write a second kernel that combines them (Flash-Decoding).
+# - **Skip the mask.** Blocks of keys that all queries of a program see need no `tl.where`. Split the loop of
+#   `flash_kernel` in two. What fraction of the blocks still needs the mask at 8,192 tokens?
+# - **Backward.** Recompute the weights from the log-sum-exp, and write dQ, dK and dV (Dao 2023, algorithm 2).
+#
+# ## What you can read now
+#
+# - Triton, `python/tutorials/02-fused-softmax.py`, `03-matrix-multiplication.py` (its `GROUP_SIZE_M` is Task 5) and
+#   `06-fused-attention.py` (`_attn_fwd` and `_attn_fwd_inner` are Task 7).
+# - vLLM, `triton_decode_attention.py` and `triton_unified_attention.py` in `attention/ops`: a block table as in Task 8,
+#   and split keys as in the first stretch task.
+# - Liger Kernel, `src/liger_kernel/ops/rms_norm.py`: `_rms_norm_backward_kernel` keeps the partial sums of Task 4, one
+#   program per SM.
+# - The course's own `mlsys_lab/kernels`: `matmul/triton_kernels.py` (`tile_index`), `norms/triton_kernels.py`
+#   (`sum_rows_kernel`), `attention` and `decode_attention`.
+#
+# ## Test yourself
+#
+# <details><summary>Your softmax holds a whole row. From which length on does it not fit, and what does the online
+# softmax cost in traffic?</summary>
+#
+# An SM has 65,536 registers of 4 bytes, so rows of some ten thousand elements start to spill. An online softmax reads a
+# row twice, once for maximum and sum, once for the quotients: 3 bytes moved in place of 2. Attention avoids the second
+# read, because it can rescale its accumulator.
+#
+# </details>
+#
+# <details><summary>With bf16 and square tiles, from which tile side on is a large product compute-bound on an H100
+# without help from a cache?</summary>
+#
+# A step along K loads 2·n numbers of 2 bytes per unit of K and does 2·n² FLOPs: n/2 FLOPs per byte. The ridge point is
+# about 295 FLOPs per byte, so n must be about 590. Tiles of 128 are fast only because the L2 cache serves most loads.
+#
+# </details>
+#
+# <details><summary>Why does the backward pass of FlashAttention want the log-sum-exp, and not m and l?</summary>
+#
+# A weight is $e^{z - m} / l = e^{z - (m + \ln l)}$: one number per query is enough, and no division is left.
+#
+# </details>
+#
+# <details><summary>Why does `rms_norm_backward_kernel` not add its partial sums to dw with atomics?</summary>
+#
+# Float addition is not associative, and atomics arrive in any order: two runs would differ in the last bits, which
+# makes bugs hard to reproduce. They would also need a dw that is cleared first, and kept in float32.
+#
+# </details>
+#
+# <details><summary>A decode program takes all blocks of its sequence. What is idle, and what would programs that split
+# the sequence have to exchange?</summary>
+#
+# With 8 sequences and 8 KV heads there are 64 programs for 132 SMs, and the longest sequence decides when the step
+# ends. Each part yields an output and a log-sum-exp L; the combined output is the mean of the outputs weighted by
+# $e^{L}$.
+#
+# </details>
 #
 # When all checks pass, save the notebook and run `mlsys-lab check triton` in a terminal.

@@ -15,8 +15,8 @@ CUDA = "mlsys_checks.trusted.cuda"
 def test_a_side_has_what_serves_every_lab_and_a_labs_own_part() -> None:
     files = find_files(SANDBOXED, CUDA)
     assert {SANDBOXED / "spec.py", SANDBOXED / "cuda.py"} <= set(files)
-    assert not [file for file in files if file.stem == "scaling_laws" or file.parent.name == "triton"]
-    assert find_other_labs(SANDBOXED, CUDA) >= {SANDBOXED / "scaling_laws.py", SANDBOXED / "triton"}
+    assert not [file for file in files if file.stem in ("scaling_laws", "triton")]
+    assert find_other_labs(SANDBOXED, CUDA) >= {SANDBOXED / "scaling_laws.py", SANDBOXED / "triton.py"}
     assert SANDBOXED / "cuda.py" not in find_other_labs(SANDBOXED, CUDA)
     others = find_other_labs(TRUSTED, "an instructor's")
     assert find_files(TRUSTED, "an instructor's") == sorted(set(TRUSTED.glob("*.py")) - others)

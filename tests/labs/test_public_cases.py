@@ -10,7 +10,7 @@ from tests.labs.harness import kernels_of, labs, module_of
 LABS = {lab.info.topic: lab for lab in labs()}
 HALO = "near[t + 2] = x[i + 1] if i + 1 < x.size else float32(0)"
 STRIDED = "for i in range(cuda.grid(1), y.size, cuda.gridsize(1)):"
-HEAD = "head = tl.program_id(1) * S\n"
+HEAD = "tl.program_id(1) * S\n"
 MISTAKES = {
     "smooth: no right neighbour": ("cuda", "smooth", HALO, "near[t + 2] = float32(0)"),
     "smooth: the right neighbour of the end": ("cuda", "smooth", HALO, "near[t + 2] = x[i + 1]"),
@@ -33,21 +33,21 @@ MISTAKES = {
         "triton",
         "flash",
         HEAD,
-        "head = tl.program_id(1) * tl.num_programs(0) * BLOCK_M\n",
+        "tl.program_id(1) * tl.num_programs(0) * BLOCK_M\n",
     ),
     "flash: heads lie apart by what keys fill": (
         "triton",
         "flash",
         HEAD,
-        "head = tl.program_id(1) * tl.cdiv(S, BLOCK_N) * BLOCK_N\n",
+        "tl.program_id(1) * tl.cdiv(S, BLOCK_N) * BLOCK_N\n",
     ),
-    "flash: heads lie D apart": ("triton", "flash", HEAD, "head = tl.program_id(1) * D\n"),
-    "flash: all programs have the first head": ("triton", "flash", HEAD, "head = tl.program_id(1) * 0\n"),
+    "flash: heads lie D apart": ("triton", "flash", HEAD, "tl.program_id(1) * D\n"),
+    "flash: all programs have the first head": ("triton", "flash", HEAD, "tl.program_id(1) * 0\n"),
     "flash: keys of a head are padded": (
         "triton",
         "flash",
-        "k_at = (head + keys)[:, None] * D",
-        "k_at = (head + keys)[:, None] * BLOCK_D",
+        "k_offsets = (head + keys)[:, None] * D",
+        "k_offsets = (head + keys)[:, None] * BLOCK_D",
     ),
     "flash: the log-sum-exp of a head is padded": (
         "triton",

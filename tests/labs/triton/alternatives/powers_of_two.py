@@ -1,4 +1,12 @@
-"""Scores as powers of two, and whole tiles before the mask begins."""
+"""Scores in base 2, a helper kernel for a block of keys, full tiles before the mask begins, Triton's own softmax."""
+
+
+@triton.jit
+def softmax_kernel(x_ptr, y_ptr, D, BLOCK: tl.constexpr):
+    lanes = tl.arange(0, BLOCK)
+    offsets = tl.program_id(0) * D + lanes
+    x = tl.load(x_ptr + offsets, mask=lanes < D, other=float("-inf")).to(tl.float32)
+    tl.store(y_ptr + offsets, tl.softmax(x), mask=lanes < D)
 
 
 @triton.jit
@@ -25,15 +33,15 @@ def flash_kernel(
     state_max = tl.zeros([BLOCK_M], tl.float32) - float("inf")
     state_sum = tl.zeros([BLOCK_M], tl.float32)
     state = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    whole = first // BLOCK_N * BLOCK_N
-    for n in range(0, whole, BLOCK_N):
+    full = first // BLOCK_N * BLOCK_N
+    for n in range(0, full, BLOCK_N):
         keys = n + tl.arange(0, BLOCK_N)[:, None]
         at = start + keys * D + d
         everything = (queries >= 0) & (keys >= 0).T
         state_max, state_sum, state = attend(
             q, k_ptr, v_ptr, at, d < D, everything, state_max, state_sum, state, scale * 1.4426950408889634
         )
-    for n in range(whole, tl.minimum(S, first + BLOCK_M), BLOCK_N):
+    for n in range(full, tl.minimum(S, first + BLOCK_M), BLOCK_N):
         keys = n + tl.arange(0, BLOCK_N)[:, None]
         at = start + keys * D + d
         seen = (queries >= keys.T) & (keys < S).T
@@ -57,20 +65,21 @@ def naive_attention_bytes(S, D, block):
 
 @triton.jit
 def decode_kernel(
-    q_ptr, k_ptr, v_ptr, table_ptr, length_ptr, out_ptr, most_pages, scale,
-    GROUP: tl.constexpr, PAGE: tl.constexpr, D: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, block_table_ptr, seq_lens_ptr, out_ptr, stride_table, scale,
+    D: tl.constexpr, GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     sequence, kv_head, kv_heads = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
-    g, s, d = tl.arange(0, GROUP), tl.arange(0, PAGE), tl.arange(0, D)
+    g, s, d = tl.arange(0, GROUP), tl.arange(0, BLOCK_SIZE), tl.arange(0, D)
     rows = sequence * kv_heads * GROUP + kv_head * GROUP + g
     q = tl.load(q_ptr + rows[:, None] * D + d[None, :]).to(tl.float32) * (scale * 1.4426950408889634)
-    left = tl.load(length_ptr + sequence)
-    table_ptr += sequence * most_pages
+    left = tl.load(seq_lens_ptr + sequence)
+    block_table_ptr += sequence * stride_table
     state_max = tl.full([GROUP], float("-inf"), tl.float32)
     state_sum = tl.zeros([GROUP], tl.float32)
     state = tl.zeros([GROUP, D], tl.float32)
     while left > 0:
-        at = tl.load(table_ptr) * PAGE * kv_heads * D + s[:, None] * kv_heads * D + kv_head * D + d[None, :]
+        at = tl.load(block_table_ptr) * BLOCK_SIZE * kv_heads * D
+        at = at + s[:, None] * kv_heads * D + kv_head * D + d[None, :]
         k = tl.load(k_ptr + at, mask=s[:, None] < left, other=0.0).to(tl.float32)
         v = tl.load(v_ptr + at, mask=s[:, None] < left, other=0.0).to(tl.float32)
         scores = tl.where(s[None, :] < left, tl.dot(q, tl.trans(k)), float("-inf"))
@@ -80,6 +89,6 @@ def decode_kernel(
         state_sum = state_sum * old + tl.sum(p, 1)
         state = state * old[:, None] + tl.dot(p, v)
         state_max = new
-        left -= PAGE
-        table_ptr += 1
+        left -= BLOCK_SIZE
+        block_table_ptr += 1
     tl.store(out_ptr + rows[:, None] * D + d[None, :], state / state_sum[:, None])
