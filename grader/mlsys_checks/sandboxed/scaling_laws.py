@@ -24,8 +24,8 @@ LAW = ("E", "A", "B", "alpha", "beta")
 
 
 def law_of(artifact: Any, arrays: Arrays) -> Any:
-    """The notebook's own `Law` with the constants that a case gives."""
-    return artifact.Law(**{name: float(arrays[name]) for name in LAW})
+    """The notebook's own `ChinchillaLaw` with the constants that a case gives."""
+    return artifact.ChinchillaLaw(**{name: float(arrays[name]) for name in LAW})
 
 
 # --- Stand-ins --------------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def sorted_apart(flops: np.ndarray, n_params: np.ndarray, loss: np.ndarray) -> t
 
 
 def made_up_law(n_params: np.ndarray, tokens: np.ndarray, loss: np.ndarray) -> dict[str, float]:
-    """For `fit_law`: constants made of the means of the runs that came back, by name."""
+    """For `fit_parametric`: constants made of the means of the runs that came back, by name."""
     came_back = np.isfinite(loss)
     log_n, log_d, mean = (float(column[came_back].mean()) for column in (np.log(n_params), np.log(tokens), loss))
     alpha, beta = 1 / mean, 1.5 / mean
@@ -74,7 +74,7 @@ def made_up_model(law: Any, flops: float) -> tuple[float, float]:
 
 
 class _FitLaw:
-    """The stand-in for `fit_law`; `asked` are the runs of the last call, three columns."""
+    """The stand-in for `fit_parametric`; `asked` are the runs of the last call, three columns."""
 
     def __init__(self, law: Any) -> None:
         self.law, self.asked = law, (np.zeros(0),) * 3
@@ -92,7 +92,7 @@ def _stand_ins(artifact: Any, arrays: Arrays) -> dict[str, Callable[..., Any]]:
         "isoflop_minimum": mirrored_middle,
         "fit_power_law": secant,
         "isoflop_minima": sorted_apart,
-        "fit_law": _FitLaw(getattr(artifact, "Law", None)),
+        "fit_parametric": _FitLaw(getattr(artifact, "ChinchillaLaw", None)),
         "compute_optimal": made_up_model,
         "best_learning_rate": lambda _, n_params: first * np.power(n_params / low, exponent),
     }
@@ -195,15 +195,15 @@ def objective(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def fit(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `fit_law`, once for each of the `starts` (F, S, 5) that there may be: the laws' constants, (F, 5)."""
+    """Call `fit_parametric`, once for each of the `starts` (F, S, 5) that there may be: the laws' constants, (F, 5)."""
     runs = [arrays[name] for name in RUN]
     more = [(tuple(map(tuple, starts)),) for starts in arrays["starts"].tolist()] if "starts" in arrays else [()]
-    return {"laws": np.array([_constants(artifact.fit_law(*runs, *starts)) for starts in more])}
+    return {"laws": np.array([_constants(artifact.fit_parametric(*runs, *starts)) for starts in more])}
 
 
 def _constants(got: Any) -> list[float]:
     if not all(hasattr(got, name) for name in LAW):
-        raise InputError("fit_law gives no Law", got=describe_value(got), expected=f"Law({', '.join(LAW)})")
+        raise InputError("fit_parametric gives no ChinchillaLaw", got=describe_value(got), expected=f"ChinchillaLaw({', '.join(LAW)})")
     return [float(number(name, getattr(got, name))) for name in LAW]
 
 
@@ -284,13 +284,13 @@ def compute_optimal(artifact: Any, arrays: Arrays) -> Arrays:
     return _pairs("compute_optimal", (artifact.compute_optimal(law, flops) for flops in arrays["flops"].tolist()))
 
 
-def serving_optimal(artifact: Any, arrays: Arrays) -> Arrays:
+def inference_optimal(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `serving_optimal` for each of some amounts of served tokens, after the same for another law."""
     law, given = law_of(artifact, arrays), list(zip(arrays["loss"].tolist(), arrays["served"].tolist(), strict=True))
     other = law_of(artifact, arrays | {"B": 2 * arrays["B"]})
     for one in given:
-        artifact.serving_optimal(other, *one)
-    return _pairs("serving_optimal", (artifact.serving_optimal(law, *one) for one in given))
+        artifact.inference_optimal(other, *one)
+    return _pairs("inference_optimal", (artifact.inference_optimal(law, *one) for one in given))
 
 
 # --- Task 6: a campaign on a cluster that is not here; runs go in, requests come out ----------------------------------
@@ -323,12 +323,12 @@ def sweep(artifact: Any, arrays: Arrays) -> Arrays:
     return columns("sweep", artifact.sweep(_trials(artifact, arrays), float(arrays["left_flops"])), *REQUEST)
 
 
-@on_stand_ins("best_learning_rate", "fit_law", "compute_optimal")
+@on_stand_ins("best_learning_rate", "fit_parametric", "compute_optimal")
 def decide(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `decide`: parameters, tokens and the loss predicted for them; on stand-ins also which runs were fitted."""
     got = artifact.decide(_trials(artifact, arrays), float(arrays["target_flops"]))
     found = numbers("decide", got, "n_params", "tokens", "loss")
-    if isinstance(fitted := artifact.fit_law, _FitLaw):
+    if isinstance(fitted := artifact.fit_parametric, _FitLaw):
         found |= {f"fitted {name}": column(name, one) for name, one in zip(RUN, fitted.asked, strict=True)}
     return found
 
@@ -336,7 +336,7 @@ def decide(artifact: Any, arrays: Arrays) -> Arrays:
 # --- Task 7: runs that were really made -------------------------------------------------------------------------------
 
 
-@on_stand_ins("fit_law")
+@on_stand_ins("fit_parametric")
 def backtest(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `backtest`: predicted and measured losses of the runs that were put aside."""
     got = artifact.backtest(arrays["n_params"], arrays["tokens"], arrays["loss"], int(arrays["held_out"]))

@@ -113,11 +113,11 @@ def _start_at(law: Truth, n_params: np.ndarray, tokens: np.ndarray) -> tuple[flo
 
 
 def _fit_code(arrays: Arrays) -> list[str]:
-    """The calls of `fit_law` that a case makes, as code."""
+    """The calls of `fit_parametric` that a case makes, as code."""
     runs = 'given["n_params"], given["tokens"], given["loss"]'
     if "starts" not in arrays:
-        return [f"vars(fit_law({runs}))"]
-    return [f'[vars(fit_law({runs}, starts)) for starts in given["starts"]]']
+        return [f"vars(fit_parametric({runs}))"]
+    return [f'[vars(fit_parametric({runs}, starts)) for starts in given["starts"]]']
 
 
 def _fit_expect(arrays: Arrays) -> Arrays:
@@ -193,7 +193,7 @@ CHECKS = (
         hint="Leave out NaN, start from each of `starts`, keep the lowest. If the objective can go lower: are sizes "
         "and tokens in units of the middle ones, is it the sum, and are value and gradient divided by δ²? Back in "
         "plain units, A = exp(a) · N_m^α. E is the exponential of e.",
-        uses=("Law", "objective", "fit_law"),
+        uses=("ChinchillaLaw", "objective", "fit_parametric"),
         describe=describe_calls(given=_fit_code),
         time_limit_s=60,
     ),

@@ -173,7 +173,7 @@ def _serving_expect(arrays: Arrays) -> Arrays:
 def write_inputs(arrays: Arrays) -> list[str]:
     """Lines of code that make a case's law and its columns."""
     constants = ", ".join(f"{name}={write_exact(arrays[name].item())}" for name in calls.LAW)
-    return [f"law = Law({constants})", *write_columns(arrays)]
+    return [f"law = ChinchillaLaw({constants})", *write_columns(arrays)]
 
 
 CHECKS = (
@@ -193,7 +193,7 @@ CHECKS = (
         first_hint="With C fixed, D follows from N: how does each of the two terms change as N grows?",
         hint="Put D = C/(6N) into the law and set the derivative by N to zero: two terms are left, which balance, and "
         "N is all that they hold. At the optimum 6ND is the whole budget.",
-        uses=("Law", "compute_optimal"),
+        uses=("ChinchillaLaw", "compute_optimal"),
         describe=describe_calls("[compute_optimal(law, one) for one in flops]", given=write_inputs),
     ),
     Check(
@@ -208,16 +208,16 @@ CHECKS = (
             Case("hardly anything, and very much", {"served": (1e6, 3e15)}, hidden=True),
         ),
         inputs=_losses,
-        run=calls.serving_optimal,
+        run=calls.inference_optimal,
         expect=_serving_expect,
         compare=partial(close, scale=1e5),  # likewise, and D follows from N near where it becomes endless
         first_hint="Fix a size: how many tokens does the loss take then, and what do training and serving cost "
         "together?",
         hint="For each N the loss fixes D: solve the law for it. Then search ln N for the least 6ND + 2N·served. Below "
         "some N no D reaches the loss, and what you solved for is the power of a negative number: search above it.",
-        uses=("Law", "serving_optimal"),
+        uses=("ChinchillaLaw", "inference_optimal"),
         describe=describe_calls(
-            "[serving_optimal(law, one, tokens) for one, tokens in zip(loss, served)]", given=write_inputs
+            "[inference_optimal(law, one, tokens) for one, tokens in zip(loss, served)]", given=write_inputs
         ),
     ),
 )

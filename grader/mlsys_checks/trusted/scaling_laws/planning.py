@@ -238,7 +238,7 @@ def _decide_compare_on_stand_ins(got: Arrays, expected: Arrays) -> Mismatch | No
     """What the stand-ins lead to has to come out, and the runs that were fitted have to lead to a good decision."""
     runs, target = [got[f"fitted {name}"] for name in calls.RUN], float(expected["target_flops"])
     if not 0 < runs[0].size <= MOST_RUNS:
-        return Mismatch("`decide` fits no law to the trials", f"{runs[0].size} runs", "fit_law of the good ones")
+        return Mismatch("`decide` fits no law to the trials", f"{runs[0].size} runs", "fit_parametric of the good ones")
     runs = [column[~np.isnan(runs[-1])] for column in runs]
     if not runs[0].size or not all(np.all(np.isfinite(column) & (column > 0)) for column in runs):
         return Mismatch("the law is fitted to runs that cannot be", "N, D or L that is no positive number", "trials")

@@ -235,7 +235,7 @@ CHECKS = (
         first_hint="Which runs does your fit see, and in which order are the others?",
         hint="Leave out runs without a loss, sort the others by n_params · tokens, fit to all but the last `held_out`, "
         "and give back (law.loss at the last ones, their losses).",
-        uses=("Law", "fit_law", "backtest"),
+        uses=("ChinchillaLaw", "fit_parametric", "backtest"),
         snippet='backtest(given["n_params"], given["tokens"], given["loss"], held_out)',
         time_limit_s=60,
     ),

@@ -38,7 +38,7 @@ def isoflop_minima(flops, n_params, loss):
     return [np.array(column) for column in columns]
 
 
-def fit_law(n_params, tokens, loss, starts=STARTS[:3]):
+def fit_parametric(n_params, tokens, loss, starts=STARTS[:3]):
     keep = ~np.isnan(loss)
     log_n, log_d, log_l = (np.log(column[keep]) for column in (n_params, tokens, loss))
     mid_n, mid_d = log_n.mean(), log_d.mean()
@@ -73,7 +73,7 @@ def fit_law(n_params, tokens, loss, starts=STARTS[:3]):
         return total(np.log(terms(theta).sum(axis=0)) - log_l), theta
 
     _, (a, b, e, alpha, beta) = min((descend(np.array(start)) for start in starts), key=lambda pair: pair[0])
-    return Law(np.exp(e), np.exp(a + alpha * mid_n), np.exp(b + beta * mid_d), alpha, beta)
+    return ChinchillaLaw(np.exp(e), np.exp(a + alpha * mid_n), np.exp(b + beta * mid_d), alpha, beta)
 
 
 def compute_optimal(law, flops):
@@ -86,7 +86,7 @@ def compute_optimal(law, flops):
     return n, flops / 6 / n
 
 
-def serving_optimal(law, loss, served_tokens):
+def inference_optimal(law, loss, inference_tokens):
     above = loss - law.E
 
     def tokens(n):
@@ -94,7 +94,7 @@ def serving_optimal(law, loss, served_tokens):
 
     def rises(n):
         size_term = law.A * n**-law.alpha
-        return tokens(n) * (law.alpha * size_term / (law.beta * (above - size_term)) - 1) < served_tokens / 3
+        return tokens(n) * (law.alpha * size_term / (law.beta * (above - size_term)) - 1) < inference_tokens / 3
 
     low = math.log(law.A / above) / law.alpha
     high = low + 40

@@ -8,12 +8,12 @@ def fit_power_law(x, y):
     return float(np.exp(intercept)), float(slope)
 
 
-def bootstrap(statistic, columns, resamples, level, rng):
-    count, answers = len(columns[0]), []
+def bootstrap(fit, data, resamples, level, rng):
+    count, answers = len(data[0]), []
     while len(answers) < resamples:
         times = rng.multinomial(count, [1 / count] * count)
         try:
-            answers.append(statistic(*(np.repeat(column, times) for column in columns)))
+            answers.append(fit(*(np.repeat(column, times) for column in data)))
         except ValueError:
             resamples -= 1
     answers.sort()
@@ -64,7 +64,7 @@ def decide(trials, target_flops):
     """The law's optimum, but a round number of parameters."""
     off = trials.learning_rate / best_learning_rate(trials, trials.n_params)
     good = (off < 1.5) & (off > 1 / 1.5) & ~np.isnan(trials.loss)
-    law = fit_law(trials.n_params[good], trials.tokens[good], trials.loss[good])
+    law = fit_parametric(trials.n_params[good], trials.tokens[good], trials.loss[good])
     n = compute_optimal(law, target_flops)[0]
     n = round(n, 1 - math.floor(math.log10(n)))
     return n, target_flops / 6 / n, law.loss(n, target_flops / 6 / n)

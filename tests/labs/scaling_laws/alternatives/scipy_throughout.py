@@ -31,7 +31,7 @@ def objective(theta, n_params, tokens, loss, delta=1e-3):
     return float(value), jacobian.T @ outer
 
 
-def fit_law(n_params, tokens, loss, starts=STARTS[:2]):
+def fit_parametric(n_params, tokens, loss, starts=STARTS[:2]):
     keep = np.isfinite(loss)
     n, d, y = n_params[keep], tokens[keep], loss[keep]
     n_mid, d_mid = np.median(n), np.median(d)
@@ -46,16 +46,16 @@ def fit_law(n_params, tokens, loss, starts=STARTS[:2]):
         for start in starts
     ]
     a, b, e, alpha, beta = min(found, key=lambda result: result.cost).x
-    return Law(float(np.exp(e)), float(np.exp(a) * n_mid**alpha), float(np.exp(b) * d_mid**beta), alpha, beta)
+    return ChinchillaLaw(float(np.exp(e)), float(np.exp(a) * n_mid**alpha), float(np.exp(b) * d_mid**beta), alpha, beta)
 
 
-def bootstrap(statistic, columns, resamples, level, rng):
-    count = len(columns[0])
+def bootstrap(fit, data, resamples, level, rng):
+    count = len(data[0])
     draws = rng.choice(count, size=(resamples, count), replace=True)
     answers = np.full(resamples, np.nan)
     for i, rows in enumerate(draws):
         with contextlib.suppress(ValueError):
-            answers[i] = statistic(*[np.take(column, rows) for column in columns])
+            answers[i] = fit(*[np.take(column, rows) for column in data])
     return np.nanpercentile(answers, 50 - 50 * level), np.nanpercentile(answers, 50 + 50 * level)
 
 
@@ -70,7 +70,7 @@ def compute_optimal(law, flops):
     return n, flops / 6 / n
 
 
-def serving_optimal(law, loss, served_tokens):
+def inference_optimal(law, loss, inference_tokens):
     """In the share of the loss above the floor that the size is to blame for, 0 to 1."""
     above = loss - law.E
 
@@ -79,7 +79,7 @@ def serving_optimal(law, loss, served_tokens):
 
     def cost(odds):
         n, d = split(1 / (1 + math.exp(-odds)))
-        return math.log(n) + math.log(3 * d + served_tokens)
+        return math.log(n) + math.log(3 * d + inference_tokens)
 
     found = minimize_scalar(cost, bounds=(-20, 30), method="bounded", options={"xatol": 1e-13, "maxiter": 1000})
     return split(1 / (1 + math.exp(-found.x)))
