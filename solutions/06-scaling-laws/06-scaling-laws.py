@@ -3,9 +3,9 @@
 #
 # Gopher spent $5.76 \cdot 10^{23}$ FLOPs, about 404,000 hours of an H100 at 40 % of its peak, on 280 billion
 # parameters. Months later Chinchilla spent the same on 70 billion parameters and 1.4 trillion tokens, reached a lower
-# loss, and cost a quarter as much to serve. Nobody can try sizes with a run that is paid for once. What one can do is
-# train many small models, fit a law to their losses, and extrapolate it by a factor of a hundred or more. That is this
-# lab.
+# loss, and cost a quarter as much to serve. A run of that size is paid for once, so sizes cannot be tried out. Instead
+# one trains many small models, fits a law to their losses, and extrapolates it by a factor of a hundred or more. That
+# is what you do here.
 #
 # ```text
 #                   ┌─► a parabola per budget ─► N_opt = k · C^a ──────┐
@@ -175,7 +175,7 @@ check("isoflop_refuses")
 # *About 30 minutes.*
 #
 # **Goal.** Five budgets give five minima, and if the best size follows a power law $N_\mathrm{opt} = k\,C^a$, they lie
-# on a straight line in logarithms. Fit that line and read off the size for a budget that nobody has tried: this is
+# on a straight line in logarithms. Fit that line and read off the size for a budget that was never tried: this is
 # approach 2 of the Chinchilla paper.
 #
 # **Interface**
@@ -292,7 +292,7 @@ print(f"{d_target / 1e12:.2f} trillion tokens")
 check.predict(guess, 100**exponent, "times the parameters")
 
 # %% [markdown]
-# An exponent near one half means that parameters and tokens share the growth: ten times as many of each. Kaplan's
+# An exponent near one half means that parameters and tokens grow alike: ten times as many of each. Kaplan's
 # exponent would make the model almost three times larger than that, and train it on a third of the tokens. The size for
 # Gopher's compute comes out near Chinchilla's, although the largest budget of the table is 375 times smaller.
 #
@@ -716,7 +716,7 @@ check.predict(guess, d_ten / n_ten, "tokens per parameter")
 #
 # *About 55 minutes.*
 #
-# **Goal.** Nobody gives you data now. You have a cluster and a **budget** of FLOPs, and must decide what to train with
+# **Goal.** Now there is no data yet. You have a cluster and a **budget** of FLOPs, and must decide what to train with
 # **a hundred times** that budget: first scout learning rates, then sweep sizes, then decide.
 #
 # The cluster is simulated, each time with another hidden law. What is known about it beforehand:
@@ -1018,8 +1018,9 @@ from mlsys_lab.widgets.progress import progress_bar
 @cache
 def real_runs():
     """(N, D, L) of the sixteen runs, which are made once."""
-    said, came = backtest(n_params, tokens, loss, 4)  # before two minutes are spent
-    worst = np.abs(said / came - 1).max()
+    # A mistake in backtest shows here, before two minutes are spent.
+    predicted, came = backtest(n_params, tokens, loss, 4)
+    worst = np.abs(predicted / came - 1).max()
     print(f"of Task 1's runs the four costliest are predicted to {worst:.1%}")
     progress = progress_bar("FLOPs of sixteen runs")
     curves = train_all(corpus=corpus, progress=progress)
@@ -1039,8 +1040,9 @@ print(
 )
 print(f" + {real_law.B:.3g}/D^{real_law.beta:.2f}")
 print("the largest budget, by the law of the three smaller ones:")
-for said, came in zip(*backtest(real_n, real_d, real_loss, 4), strict=True):
-    print(f"  predicted {said:.3f}, measured {came:.3f}: {said / came - 1:+.1%}")
+for predicted, came in zip(*backtest(real_n, real_d, real_loss, 4), strict=True):
+    print(f"  predicted {predicted:.3f}, measured {came:.3f}", end=": ")
+    print(f"{predicted / came - 1:+.1%}")
 
 # %% [markdown]
 # **Predict, then measure.** One more run comes, with three times the FLOPs of the largest budget: 80 thousand
@@ -1058,9 +1060,9 @@ real_n, real_d, real_loss = real_runs()
 real_law = fit_parametric(real_n, real_d, real_loss)
 progress = progress_bar("FLOPs of the held-out run")
 last = train(size, d_held, corpus=corpus, progress=progress)
-said = real_law.loss(last.n_params, last.tokens[-1])
+predicted = real_law.loss(last.n_params, last.tokens[-1])
 print("by your law:")
-check.predict(said, last.final_loss, "nats per token", within=0.02)
+check.predict(predicted, last.final_loss, "nats per token", within=0.02)
 print("by eye:")
 check.predict(guess, last.final_loss, "nats per token", within=0.02)
 real_c = np.repeat(list(PLAN), [len(sizes) for sizes in PLAN.values()])
@@ -1069,7 +1071,7 @@ figure = plot_profiles(real_c, real_n, real_loss, law=real_law.loss, title=title
 star = {"symbol": "star", "size": 12, "color": "gray"}
 x, y = [last.n_params], [last.final_loss]
 figure.add_scatter(x=x, y=y, mode="markers", name="held out", marker=star)
-figure.add_scatter(x=x, y=[said], mode="markers", name="your law", marker=CROSS)
+figure.add_scatter(x=x, y=[predicted], mode="markers", name="your law", marker=CROSS)
 show(figure, alt="Sixteen real runs at four budgets, the fitted law, the held-out run")
 
 # %% [markdown]

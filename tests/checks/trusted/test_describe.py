@@ -8,7 +8,7 @@ import numpy as np
 
 from mlsys_checks.sandboxed.scaling_laws import LAW
 from mlsys_checks.trusted.describe import MAX_WRITTEN, describe_calls
-from mlsys_checks.trusted.scaling_laws.law import write_inputs
+from mlsys_checks.trusted.scaling_laws.fits import write_inputs
 
 
 def test_the_account_is_code_that_makes_the_inputs_again() -> None:
