@@ -1,41 +1,55 @@
 # %% [markdown]
 # # Lab 06 · Scaling laws: fit one, then bet on it
 #
-# You have a budget for small experiments, and a hundred times as much for one large run. How large should that model
-# be, on how many tokens, and what loss will it reach? Nobody can try it out: the large run is paid for once. What can
-# be done is to train many small models, fit a law to them, and read it a hundred times further out.
+# Gopher spent $5.76 \cdot 10^{23}$ FLOPs, about 404,000 hours of an H100 at 40 % of its peak, on 280 billion
+# parameters. Months later Chinchilla spent the same on 70 billion parameters and 1.4 trillion tokens, reached a lower
+# loss, and cost a quarter as much to serve. A run of that size is paid for once, so sizes cannot be tried out. Instead
+# one trains many small models, fits a law to their losses, and extrapolates it by a factor of a hundred or more. That
+# is what you do here.
+#
+# ```text
+#                   ┌─► a parabola per budget ─► N_opt = k · C^a ──────┐
+#  small runs:      │                                                  ├─► N and D for 100 times
+#  (N, D) → loss ───┤                                                  │   the compute, and the
+#       ▲           └─► L = E + A/N^α + B/D^β ─► compute-optimal N, D ─┘   loss to expect
+#       │                      └─► bootstrap: how sure?
+#       │
+#  a budget of FLOPs: scout learning rates ─► sweep sizes ─► decide
+# ```
 #
 # **You will build**
 #
-# 1. the IsoFLOP fit: a parabola for each budget, a power law through the lowest points;
-# 2. the parametric fit: five constants of a law by Huber's loss, and an interval for what they imply;
-# 3. compute-optimal allocation, and the smaller model that is cheaper once it has to serve;
-# 4. a campaign on a simulated cluster that charges FLOPs, loses runs, and punishes wrong learning rates;
-# 5. a fit to real runs of small transformers on this book's own text, which you train here.
+# 1. the IsoFLOP parabola of one budget (`25 min`);
+# 2. a power law through the minima of several budgets (`30 min`);
+# 3. the parametric fit: five constants from all runs, by Huber's loss (`45 min`);
+# 4. the bootstrap: an interval for whatever you fitted (`20 min`);
+# 5. compute-optimal allocation, and the smaller model that is cheaper once it has to serve (`35 min`);
+# 6. a campaign on a simulated cluster with a budget, failed runs and unknown learning rates (`55 min`);
+# 7. a backtest on real runs of small transformers, which you train here (`30 min`).
 #
 # **At the end you can answer**
 #
 # - With ten times the compute, how much larger should the model be?
 # - Which experiments tell most about a model that is a hundred times larger, and which are wasted?
-# - Why did two famous fits disagree, and why did a third one with the same data disagree with the second?
-# - How far can a law that was fitted to an afternoon's runs be trusted?
+# - Why did two famous fits disagree, and how far can a law from an afternoon's runs be trusted?
 #
-# **Time:** about 240 minutes (each task says its share). **Points:** 100. **You need:** logarithms, least squares,
-# partial derivatives, NumPy; what a training FLOP is (lab 05). Chapter 08, *Scaling laws*, gives the background.
+# **Time:** about 240 minutes. **Points:** 100. **You need:** logarithms, least squares, partial derivatives, NumPy, and
+# what a training FLOP is ([lab 05](05-transformer-arithmetic.ipynb)). Background: chapter 8, *Scaling laws*.
 #
-# **Readings it leans on:** *Scaling Laws for Neural Language Models* (`kaplan2020scaling`), *How to Scale Your Model,
-# Part 4: All the Transformer Math You Need to Know* (`scaling-book-transformers`).
+# **Readings:** *Scaling Laws for Neural Language Models* (`kaplan2020scaling`), *How to Scale Your Model, Part 4: All
+# the Transformer Math You Need to Know* (`scaling-book-transformers`).
 #
-# **How it works.** Put your code in place of each line that raises `NotImplementedError`, run the cell, then run the
-# `check` cell below it. Cells that begin with `#| export` make up the module that is graded. Grading runs the same
-# checks with other numbers and a few more cases; the laws behind them are drawn anew, and stay where they are judged.
+# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example to see whether
+# it does what the text says, then run the `check` below. Cells that start with `#| export` are what is graded. Grading
+# runs the same checks on other numbers. Names are those of the course's package, `mlsys_lab.scaling`, where it has the
+# same function. If a function calls one of an earlier task, a mistake in the earlier one costs points only once.
 #
-# Throughout, N is the number of parameters, D the number of tokens trained on, C = 6ND the FLOPs of that (a
-# multiply-add is two), and L the loss in nats a token.
+# **Letters:** N parameters, D training tokens, C = 6ND training FLOPs (a multiply-add is two), L loss in nats per
+# token. Runs come as columns: arrays `(R,)` with one entry per run. The loss of a failed run is NaN.
 
 # %%
 from mlsys_lab.checks import lab
-from mlsys_lab.scaling import BESIROGLU_2024  # the constants that Task 1's runs are simulated with
+from mlsys_lab.scaling import BESIROGLU_2024  # Task 1's runs are simulated with it
 
 check = lab("scaling-laws")
 
@@ -52,68 +66,100 @@ from scipy.optimize import minimize, minimize_scalar
 # %%
 from threadpoolctl import threadpool_limits
 
-threads = threadpool_limits(1, user_api="blas")  # products of five numbers gain nothing from a second thread
+threads = threadpool_limits(1, user_api="blas")  # these arrays are too small for two
 
 # %% [markdown]
 # ## Task 1 · One budget, many sizes
 #
 # *About 25 minutes.*
 #
-# Fix the compute. A small model can then train on many tokens, a large one on few, and somewhere in between the loss is
-# least. Hoffmann et al. (2022) called such a set of runs an **IsoFLOP** profile. Close to its lowest point any smooth
-# curve is a parabola, and losses vary with *factors* of size, so we fit
+# **Goal.** With the compute fixed, a small model trains on many tokens and a large one on few, and the loss is lowest
+# somewhere in between. Find that size from an **IsoFLOP profile** (Hoffmann et al. 2022): several sizes trained with
+# one budget, and a parabola through their losses.
 #
-# $$L \approx c_0 + c_1 x + c_2 x^2, \qquad x = \ln N,$$
+# Near its minimum every smooth curve is a parabola, and losses depend on *factors* of size. So the parabola is one in
+# $\ln N$, fitted by least squares:
 #
-# by least squares. The minimum is at $x = -c_1 / 2c_2$, and the loss there is $c_0 - c_1^2 / 4c_2$.
+# $$L \approx c_0 + c_1 x + c_2 x^2, \qquad x = \ln N.$$
 #
-# The runs below are simulated, from the constants that Besiroglu et al. (2024) fitted to the data of Hoffmann et al.,
-# with noise of half a percent of the part that training can remove. Two runs never came back: their loss is NaN.
+# The runs below are simulated from the constants that Besiroglu et al. (2024) fitted, with noise of half a percent
+# of the part of the loss that training can remove. Two runs failed.
 
 # %%
 rng = np.random.default_rng(8)
 flops = np.repeat(6e18 * 4.0 ** np.arange(5), 9)
 n_params = np.sqrt(flops / (6 * np.tile(np.geomspace(2, 200, 9), 5)))
 tokens = flops / (6 * n_params)
-above_floor = (BESIROGLU_2024.loss(n_params, tokens) - BESIROGLU_2024.E) * np.exp(0.005 * rng.standard_normal(45))
-loss = BESIROGLU_2024.E + above_floor
+above_floor = BESIROGLU_2024.loss(n_params, tokens) - BESIROGLU_2024.E
+loss = BESIROGLU_2024.E + above_floor * np.exp(0.005 * rng.standard_normal(45))
 loss[[12, 31]] = np.nan
 print("budget      ", "  ".join(f"{c:.1e}" for c in np.unique(flops)))
 for row in range(9):
-    print(f"size {row + 1}: loss", "    ".join(f"{one:.3f}" for one in loss[row::9]))
+    print(f"size {row + 1}: loss", "    ".join(f"{x:.3f}" for x in loss[row::9]))
 
 # %% [markdown]
-# **Write** `isoflop_minimum(n_params, loss)` for the runs of one budget: the size of least loss, and that loss. Leave
-# out runs that failed. A fit always gives numbers back, even where there is nothing to be read off: **raise
-# `ValueError`** when fewer than three different sizes came back, when the parabola opens downward, and when its
-# minimum lies below the smallest or above the largest size that came back. (The loss still falls there: what lies
-# beyond is a guess.)
+# **Interface**
 #
-# One thing to mind: $x$ is about 20 and $x^2$ about 400, both nearly constant over the runs. Fit $x$ minus its mean.
+# | | returns |
+# |---|---|
+# | `isoflop_minimum(n_params, loss)` | `(n_opt, loss_opt)`: the size at the parabola's minimum, and the loss there |
+#
+# Both arguments are `(R,)`: the runs of one budget, in no order.
+#
+# **Example**
+#
+# ```python
+# sizes = np.array([1e8, 2e8, 4e8, 8e8])
+# n_opt, loss_opt = isoflop_minimum(sizes, np.array([3.1, 3.0, 3.0, 3.1]))
+# round(n_opt / 1e6, 1), round(loss_opt, 4)  # → (282.8, 2.9875)
+# n_opt, loss_opt = isoflop_minimum(sizes, np.array([3.1, 3.0, np.nan, 3.1]))
+# round(n_opt / 1e6, 1), round(loss_opt, 4)  # → (282.8, 2.9875)
+# ```
+#
+# (The losses are symmetric, so the minimum lies halfway between the middle sizes *in logarithms*, at
+# $\sqrt{2 \cdot 4} \cdot 10^8$, and below both of them.)
+#
+# **Requirements**
+#
+# - Work out where the parabola has its minimum, and its value there, from $c_0$, $c_1$ and $c_2$.
+# - Leave out failed runs.
+# - A least-squares fit always returns numbers. Raise `ValueError` where they mean nothing: if fewer than three
+#   different sizes came back, if the parabola does not open upward, or if its minimum lies below the smallest or above
+#   the largest size that came back.
+# - Fit $x$ minus its mean: $x$ is about 20 and $x^2$ about 400, and both hardly change from run to run, which
+#   costs digits.
 #
 # **Size:** about 11 lines.
+#
+# <details><summary>Details</summary>
+#
+# - A size may have been run more than once. Every run counts.
+# - A minimum outside the sizes that were tried would be an extrapolation: the loss still falls there, and how far is a
+#   guess.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-1-parabola"}
 #| export
 def isoflop_minimum(n_params: np.ndarray, loss: np.ndarray) -> tuple[float, float]:
-    """(N, L) at the lowest point of the parabola of loss (R,) on ln n_params (R,), NaN losses left out. About 11 lines.
+    """(N, L) at the minimum of a parabola of loss (R,) in ln n_params (R,).
 
-    Raises ValueError where the runs that came back do not show a minimum.
+    Raises ValueError where the runs show no minimum. About 11 lines.
     """
     ### BEGIN SOLUTION
     came_back = np.isfinite(loss)
     x, y = np.log(n_params[came_back]), loss[came_back]
     if len(np.unique(x)) < 3:
         raise ValueError("a parabola needs three sizes")
-    middle = x.mean()
-    c2, c1, c0 = np.polyfit(x - middle, y, 2)
+    mean = x.mean()
+    c2, c1, c0 = np.polyfit(x - mean, y, 2)
     if c2 <= 0:
         raise ValueError("the parabola opens downward")
-    lowest = middle - c1 / (2 * c2)
-    if not x.min() <= lowest <= x.max():
+    vertex = mean - c1 / (2 * c2)
+    if not x.min() <= vertex <= x.max():
         raise ValueError("the minimum is not among the sizes that were tried")
-    return math.exp(lowest), c0 - c1**2 / (4 * c2)
+    return math.exp(vertex), c0 - c1**2 / (4 * c2)
     ### END SOLUTION
 
 
@@ -124,35 +170,48 @@ check("isoflop_minimum")
 check("isoflop_refuses")
 
 # %% [markdown]
-# ## Task 2 · From valleys to a law
+# ## Task 2 · From minima to a power law
 #
 # *About 30 minutes.*
 #
-# Five budgets give five lowest points. If the best size follows a power law, $N_\mathrm{opt} = k\,C^a$, they lie on a
-# straight line in logarithms: $\ln N = \ln k + a \ln C$. The tokens follow from $C = 6ND$.
+# **Goal.** Five budgets give five minima, and if the best size follows a power law $N_\mathrm{opt} = k\,C^a$, they lie
+# on a straight line in logarithms. Fit that line and read off the size for a budget that was never tried: this is
+# approach 2 of the Chinchilla paper.
 #
-# **Predict first.** Somebody gives you a hundred times the compute. By what factor should the model grow, if parameters
-# and tokens were to share the growth evenly? And what would Kaplan et al. (2020) have said, with $a = 0.73$?
-
-# %%
-evenly = None  # your factor
-kaplan = None  # your factor, roughly
-
-for name, mine, exponent in (("evenly", evenly, 0.5), ("Kaplan", kaplan, 0.73)):
-    if mine is None:
-        print(f"{name}: write a number first, then go on.")
-    else:
-        right = abs(mine / 100**exponent - 1) < 0.1
-        print(f"{name}: {'right' if right else f'not {mine:g}: it is 100 to the power {exponent:g}'}.")
-
-# %% [markdown]
-# **Write**
+# **Interface**
 #
-# - `fit_power_law(x, y)`: $(k, p)$ of $y = k x^p$ by least squares in logarithms;
-# - `isoflop_minima(flops, n_params, loss)`: all runs of all budgets in one heap, in no order. Runs of one budget have
-#   exactly equal `flops`. Three arrays come back, one entry for each budget that has a minimum, budgets rising (three
-#   empty ones where none has);
-# - `isoflop_optimum(flops, n_params, loss, target_flops)`: the N and D that the law advises for a target.
+# | | returns |
+# |---|---|
+# | `fit_power_law(x, y)` | `(k, p)` of $y = k x^p$, by least squares of $\ln y$ on $\ln x$ |
+# | `isoflop_minima(flops, n_params, loss)` | `(C, N_opt, L_opt)`: three arrays, one entry per budget with a minimum |
+# | `isoflop_optimum(flops, n_params, loss, target_flops)` | `(N, D)` that the power law gives for `target_flops` |
+#
+# `flops`, `n_params` and `loss` are `(R,)`: all runs of all budgets, in no order.
+#
+# **Example**
+#
+# ```python
+# k, p = fit_power_law(np.array([1.0, 4.0, 16.0]), np.array([3.0, 6.0, 12.0]))
+# round(k, 6), round(p, 6)  # → (3.0, 0.5)
+# c = np.repeat([1e20, 1e18, 1e19], 3)
+# n = 1e7 * np.array([8, 16, 32, 1, 2, 4, 3, 6, 12])
+# measured = np.array([2.5, 2.4, 2.5, 3.1, 3.0, 3.1, 2.9, 2.8, 2.7])
+# budgets, n_opt, loss_opt = isoflop_minima(c, n, measured)
+# budgets.tolist(), loss_opt.round(3).tolist()  # → ([1e18, 1e20], [3.0, 2.4])
+# (n_opt / 1e7).round(3).tolist()  # → [2.0, 16.0]
+# n_best, d_best = isoflop_optimum(c, n, measured, 1e22)
+# round(n_best / 1e9, 3), round(d_best / 1e12, 3)  # → (1.28, 1.302)
+# ```
+#
+# (At 1e19 FLOPs the loss still falls at the largest size, so this budget has no minimum. The two others say: 100
+# times the compute, 8 times the parameters.)
+#
+# **Requirements**
+#
+# - Runs of one budget have exactly equal `flops`.
+# - Budgets come back in rising order. A budget in which `isoflop_minimum` finds none is left out; if that is so for
+#   all of them, the arrays are empty.
+# - D follows from C = 6ND.
 #
 # **Size:** about 2, 8 and 4 lines.
 
@@ -160,15 +219,17 @@ for name, mine, exponent in (("evenly", evenly, 0.5), ("Kaplan", kaplan, 0.73)):
 # %% nbgrader={"solution": true, "grade_id": "task-2-power-law"}
 #| export
 def fit_power_law(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """(k, p) of y = k · x^p, by least squares of ln y on ln x; arrays (R,). About 2 lines."""
+    """(k, p) of y = k · x^p, fitted in logarithms to (R,) points. About 2 lines."""
     ### BEGIN SOLUTION
     exponent, intercept = np.polyfit(np.log(x), np.log(y), 1)
     return math.exp(intercept), exponent
     ### END SOLUTION
 
 
-def isoflop_minima(flops: np.ndarray, n_params: np.ndarray, loss: np.ndarray) -> tuple[np.ndarray, ...]:
-    """(C, N_opt, L_opt), each (budgets that have a minimum,), from runs (R,) of all budgets. About 8 lines."""
+def isoflop_minima(
+    flops: np.ndarray, n_params: np.ndarray, loss: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """(C, N_opt, L_opt) of the budgets that have a minimum. About 8 lines."""
     ### BEGIN SOLUTION
     found = []
     for budget in np.unique(flops):
@@ -184,12 +245,12 @@ def isoflop_minima(flops: np.ndarray, n_params: np.ndarray, loss: np.ndarray) ->
 def isoflop_optimum(
     flops: np.ndarray, n_params: np.ndarray, loss: np.ndarray, target_flops: float
 ) -> tuple[float, float]:
-    """(N, D) for a budget that nobody has tried, by the power law through the minima. About 4 lines."""
+    """(N, D) for a budget that was not tried, by the power law. About 4 lines."""
     ### BEGIN SOLUTION
     budgets, n_opt, _ = isoflop_minima(flops, n_params, loss)
     coefficient, exponent = fit_power_law(budgets, n_opt)
-    best = coefficient * target_flops**exponent
-    return best, target_flops / (6 * best)
+    n_target = coefficient * target_flops**exponent
+    return n_target, target_flops / (6 * n_target)
     ### END SOLUTION
 
 
@@ -203,76 +264,122 @@ check("isoflop_minima")
 check("isoflop_optimum")
 
 # %% [markdown]
-# **See it.** Each colour is a budget, each point a run, each curve the parabola through its runs, and each cross the
-# lowest point that you found.
+# **Predict, then measure.** Kaplan et al. (2020) found $a = 0.73$: most of any additional compute should go into
+# parameters. The table in Task 1 was simulated with the refit of Chinchilla's data. From that table, by what factor
+# does the best size grow with 100 times the compute?
+
+# %%
+guess = None  # best size at 100 C / best size at C
 
 # %%
 from mlsys_lab.widgets import show
 from mlsys_lab.widgets.profiles import CROSS, loss_figure, plot_profiles
 
 budgets, n_opt, loss_opt = isoflop_minima(flops, n_params, loss)
-figure = plot_profiles(flops, n_params, loss, title="Five budgets, nine sizes each")
-figure.add_scatter(x=n_opt, y=loss_opt, mode="markers", name="your minima", marker=CROSS)
-show(figure, alt="Loss against parameters for five budgets: a parabola each, their minima moving right and down")
-
+title = "Five budgets, nine sizes each, and your minima"
+figure = plot_profiles(flops, n_params, loss, title=title)
+figure.add_scatter(x=n_opt, y=loss_opt, mode="markers", name="minima", marker=CROSS)
+show(
+    figure,
+    alt="Loss against parameters: a parabola per budget, minima moving right and down",
+)
 coefficient, exponent = fit_power_law(budgets, n_opt)
 n_target, d_target = isoflop_optimum(flops, n_params, loss, 5.76e23)
-print(f"N_opt = {coefficient:.3g} · C^{exponent:.3f}: 100 times the compute, {100**exponent:.1f} times the parameters")
-print(f"at 5.76e23 FLOPs: {n_target / 1e9:.0f} billion parameters, {d_target / 1e12:.2f} trillion tokens")
+print(f"N_opt = {coefficient:.3g} · C^{exponent:.3f}", end=", ")
+print(f"with Kaplan's exponent 100 times C is {100**0.73:.0f} times N")
+print(f"at 5.76e23 FLOPs: {n_target / 1e9:.0f} billion parameters", end=", ")
+print(f"{d_target / 1e12:.2f} trillion tokens")
+check.predict(guess, 100**exponent, "times the parameters")
 
 # %% [markdown]
-# Gopher had spent those 5.76e23 FLOPs on 280 billion parameters. Chinchilla spent the same on 70 billion and 1.4
-# trillion tokens, and was better.
+# An exponent near one half means that parameters and tokens grow alike: ten times as many of each. Kaplan's
+# exponent would make the model almost three times larger than that, and train it on a third of the tokens. The size for
+# Gopher's compute comes out near Chinchilla's, although the largest budget of the table is 375 times smaller.
 #
 # ## Task 3 · One law for all runs
 #
 # *About 45 minutes.*
 #
-# Parabolas use only runs of exactly equal compute, and say nothing about the loss. The **parametric form** uses them
-# all:
+# **Goal.** Parabolas use only runs of equal compute, and say little about the loss. Fit the parametric form of the
+# Chinchilla paper (approach 3), which uses all runs at once and predicts the loss of any model:
 #
 # $$L(N, D) = E + \frac{A}{N^\alpha} + \frac{B}{D^\beta}.$$
 #
-# E is what no training removes: the entropy of the text. The two other terms are what finite size and finite data cost.
-# Constants that differ by factors of $10^3$ are best sought as logarithms: with $a = \ln A$, $b = \ln B$, $e = \ln E$,
+# E is the irreducible loss: the entropy of the text. The two other terms are what finite size and finite data cost.
+# A and B differ by factors of thousands from fit to fit, so their logarithms are fitted. With $a = \ln A$, $b = \ln B$
+# and $e = \ln E$,
 #
 # $$\ln L = \ln\left(e^{z_1} + e^{z_2} + e^{z_3}\right), \qquad z = (a - \alpha \ln N,\; b - \beta \ln D,\; e).$$
 #
-# Some runs go wrong without failing, and squares would bend the law to please them. So the residual of each run, $r =
-# \ln L(N, D) - \ln L_\mathrm{run}$, enters by **Huber's loss**, which is a square for small residuals and a straight
-# line for large ones, and we minimise the **sum** over all runs:
+# Some runs go wrong without failing, and least squares would bend the law towards them. So the residual of a run, $r =
+# \ln L(N, D) - \ln L_\mathrm{run}$, enters by **Huber's loss**: a parabola for small residuals, a straight line for
+# large ones. We minimise its sum over all runs.
 #
 # $$\sum_\mathrm{runs} H_\delta(r), \qquad
 #   H_\delta(r) = \begin{cases} r^2/2 & |r| \le \delta \\ \delta\,(|r| - \delta/2) & |r| > \delta\end{cases}, \qquad
 #   \delta = 10^{-3}.$$
 #
-# **3a.** `objective(theta, n_params, tokens, loss, delta)` with `theta` = $(a, b, e, \alpha, \beta)$: that sum, and its
-# five slopes. Lab 01's rule works by hand here: the slope of $H_\delta$ is $r$ clipped to $\pm\delta$, and the slope of
-# $\ln\sum e^{z_i}$ by $z_i$ is the softmax of $z$. In a far-off corner $e^{z}$ overflows although its logarithm is
-# harmless: take the largest $z_i$ out of the sum first.
+# **Interface**
 #
-# **3b.** `fit_law(n_params, tokens, loss, starts)`: L-BFGS with your gradient from each start, the lowest one wins. NaN
-# losses stay out. Two things decide whether it finds the floor of the valley.
+# | | returns |
+# |---|---|
+# | `objective(theta, n_params, tokens, loss, delta=1e-3)` | `(value, gradient)`: the sum, and its gradient `(5,)` |
+# | `fit_parametric(n_params, tokens, loss, starts=STARTS)` | the `ChinchillaLaw` with the lowest objective |
 #
-# - *Units.* With $\ln N \approx 20$ a step in $\alpha$ must be met by a step in $a$ twenty times as large: the valley
-#   is long and thin. Measure sizes and tokens in units of the middle one, $N_m = \exp(\mathrm{mean} \ln N)$, and call
-#   `objective` with $N/N_m$ and $D/D_m$: $a$ and $\alpha$ then have little to do with each other, and all starts are
-#   written for these units. Afterwards $A = e^{a} N_m^{\alpha}$, and B likewise.
-# - *When to stop.* scipy's L-BFGS stops when all slopes are below `gtol` ($10^{-5}$), or when a step gains less than
-#   `ftol` times $\max(|f|, 1)$. Your sum is of the order of $10^{-3}$, and so are its slopes: hand over value and
-#   gradient divided by $\delta^2$. A mean over the runs looks as good as a sum, but makes everything smaller once more
-#   by the number of runs, and the search ends before it has come to the floor. That is what Besiroglu et al. found had
-#   happened to the published fit.
+# `theta` is $(a, b, e, \alpha, \beta)$, and so is each start.
 #
-# **Size:** about 11 and 13 lines. **Cost:** an evaluation takes 3 exponentials a run; each start takes about 50
-# evaluations in good units, two to three times as many in bad ones, and not all of those arrive.
+# **Example**
+#
+# ```python
+# theta = np.array([math.log(2), math.log(3), 0.0, 0.5, 0.5])
+# n, d, measured = np.array([4.0]), np.array([9.0]), np.array([3 * math.exp(-0.05)])
+# value, gradient = objective(theta, n, d, measured, delta=0.1)
+# round(value, 6), gradient.round(4).tolist()  # → (0.00125, [0.0167, 0.0167, 0.0167, -0.0231, -0.0366])
+# value, gradient = objective(theta, n, d, measured, delta=0.02)
+# round(value, 6), gradient.round(4).tolist()  # → (0.0008, [0.0067, 0.0067, 0.0067, -0.0092, -0.0146])
+# law = ChinchillaLaw(E=1.7, A=400.0, B=2000.0, alpha=0.35, beta=0.37)
+# n, d = (x.ravel() for x in np.meshgrid(np.geomspace(1e7, 1e10, 6), np.geomspace(1e9, 1e11, 5)))
+# fitted = fit_parametric(n, d, law.loss(n, d))
+# round(fitted.E, 3), round(fitted.alpha, 3), round(fitted.beta, 3)  # → (1.7, 0.35, 0.37)
+# ```
+#
+# (The law gives $1 + 2/\sqrt 4 + 3/\sqrt 9 = 3$, so $r = 0.05$: inside δ = 0.1, outside δ = 0.02. The three terms of
+# the law are equal, so each gets a third of the slope. `round(fitted.A, 1)` gives 400.0, too.)
+#
+# **Requirements**
+#
+# - Derive the gradient by the chain rule, as in lab 01: the slope of $H_\delta$ at $r$, times the slope of $\ln \sum_i
+#   e^{z_i}$ in each $z_i$, times the slope of $z_i$ in the constant. Hold it against differences of the value.
+# - $e^{z}$ must not overflow: take the largest $z_i$ of each run out of the sum first.
+# - `fit_parametric` leaves failed runs out, calls scipy's `minimize` (L-BFGS-B, with your gradient) from every start,
+#   and keeps the lowest result.
+# - Fit in units of the middle run: call `objective` with $N/N_m$ and $D/D_m$, $N_m = \exp(\mathrm{mean} \ln N)$ and
+#   likewise $D_m$. All starts are in these units. Work out which A and B, in plain units, the result means.
+# - Give the optimizer value and gradient **divided by** $\delta^2$.
+#
+# Both of the last two decide whether the search arrives. With $\ln N \approx 20$, a step in $\alpha$ must be met by a
+# step in $a$ twenty times as large, and the search crawls along a thin valley; in units of the middle run the two
+# hardly interact. And L-BFGS stops when all slopes are below $10^{-5}$ or a step gains less than `ftol` ·
+# max(|value|, 1), while your sum is of the order of $10^{-3}$. Besiroglu et al. found that the published Chinchilla
+# fit had ended too early in this way: it minimised a mean over the runs, which makes everything smaller still.
+#
+# **Size:** about 11 and 13 lines. **Cost:** each start takes about 50 evaluations in good units. In plain ones it
+# takes two to three times as many, and not every start arrives.
+#
+# <details><summary>Details</summary>
+#
+# - `delta` is whatever the caller passes. `fit_parametric` uses $10^{-3}$.
+# - If the search stops above the minimum, lower scipy's `ftol` (its default is about $2 \cdot 10^{-9}$), and raise
+#   `maxiter`.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-3-objective"}
 #| export
 @dataclass(frozen=True)
-class Law:
-    """L(N, D) = E + A / N^alpha + B / D^beta, in nats a token."""
+class ChinchillaLaw:
+    """L(N, D) = E + A / N^alpha + B / D^beta, in nats per token."""
 
     E: float
     A: float
@@ -286,13 +393,17 @@ class Law:
 
 
 STARTS = tuple(itertools.product((-1.0,), (-1.0,), (0.0, 0.7), (0.2, 0.6), (0.2, 0.6)))
-"""Where to begin: (a, b, e, alpha, beta), with sizes and tokens in units of the middle ones."""
+"""Where to begin: (a, b, e, alpha, beta), in units of the middle run."""
 
 
 def objective(
-    theta: np.ndarray, n_params: np.ndarray, tokens: np.ndarray, loss: np.ndarray, delta: float = 1e-3
+    theta: np.ndarray,
+    n_params: np.ndarray,
+    tokens: np.ndarray,
+    loss: np.ndarray,
+    delta: float = 1e-3,
 ) -> tuple[float, np.ndarray]:
-    """The sum of Huber losses of log residuals over the runs (R,), and its gradient (5,). About 11 lines."""
+    """Sum of Huber losses of log residuals (R,), and its gradient. About 11 lines."""
     ### BEGIN SOLUTION
     a, b, e, alpha, beta = theta
     log_n, log_d = np.log(n_params), np.log(tokens)
@@ -304,14 +415,18 @@ def objective(
     value = (slope * (residual - slope / 2)).sum()
     by_z = slope * powers / powers.sum(axis=0)  # (3, R)
     by_a, by_b, by_e = by_z.sum(axis=1)
-    return value, np.array([by_a, by_b, by_e, -(by_z[0] @ log_n), -(by_z[1] @ log_d)])
+    by_alpha, by_beta = -(by_z[0] @ log_n), -(by_z[1] @ log_d)
+    return value, np.array([by_a, by_b, by_e, by_alpha, by_beta])
     ### END SOLUTION
 
 
-def fit_law(
-    n_params: np.ndarray, tokens: np.ndarray, loss: np.ndarray, starts: Sequence[Sequence[float]] = STARTS
-) -> Law:
-    """The law of least objective over runs (R,), by L-BFGS from each of `starts`. About 13 lines."""
+def fit_parametric(
+    n_params: np.ndarray,
+    tokens: np.ndarray,
+    loss: np.ndarray,
+    starts: Sequence[Sequence[float]] = STARTS,
+) -> ChinchillaLaw:
+    """The law of lowest objective, by L-BFGS from each of `starts`. About 13 lines."""
     ### BEGIN SOLUTION
     came_back, delta = np.isfinite(loss), 1e-3
     n, d, measured = n_params[came_back], tokens[came_back], loss[came_back]
@@ -321,10 +436,12 @@ def fit_law(
         value, gradient = objective(theta, n / n_mid, d / d_mid, measured, delta)
         return value / delta**2, gradient / delta**2
 
-    options = {"maxiter": 1000, "ftol": 1e-10}
-    found = [minimize(scaled, start, jac=True, method="L-BFGS-B", options=options) for start in starts]
+    settings = {"jac": True, "method": "L-BFGS-B"}
+    settings["options"] = {"maxiter": 1000, "ftol": 1e-10}
+    found = [minimize(scaled, start, **settings) for start in starts]
     a, b, e, alpha, beta = min(found, key=lambda result: result.fun).x
-    return Law(math.exp(e), math.exp(a) * n_mid**alpha, math.exp(b) * d_mid**beta, alpha, beta)
+    A, B = math.exp(a) * n_mid**alpha, math.exp(b) * d_mid**beta
+    return ChinchillaLaw(math.exp(e), A, B, alpha, beta)
     ### END SOLUTION
 
 
@@ -335,50 +452,81 @@ check("huber_objective")
 check("parametric_fit")
 
 # %% [markdown]
-# **See it.** What the law says of every run, against what the run gave; and the three constants that matter most beside
-# those that the data were made from.
+# **See it.** One surface through all 43 runs that came back, and three of its constants next to those that the data
+# were made with. Which of the three is known worst, and which runs would tell more about it?
 
 # %%
-law = fit_law(n_params, tokens, loss)
-figure = plot_profiles(flops, n_params, loss, law=law.loss, title="One law through all runs")
-show(figure, alt="The fitted law over the runs of five budgets: one surface goes through them all")
+law = fit_parametric(n_params, tokens, loss)
+figure = plot_profiles(
+    flops, n_params, loss, law=law.loss, title="One law through all runs"
+)
+show(figure, alt="The fitted law over the runs of five budgets")
 for name in ("E", "alpha", "beta"):
-    print(f"{name:5s} fitted {getattr(law, name):.4f}, the data were made with {getattr(BESIROGLU_2024, name):.4f}")
+    fitted, true = getattr(law, name), getattr(BESIROGLU_2024, name)
+    print(f"{name:5s} {fitted:.4f}, the data were made with {true:.4f}", end="")
+    print(f": {fitted / true - 1:+.1%}")
 
 # %% [markdown]
 # ## Task 4 · How sure?
 #
 # *About 20 minutes.*
 #
-# A fit gives five numbers and no doubt. The **bootstrap** (Efron 1979) makes the doubt visible: pretend that the runs
-# you have are the world, draw as many runs from them with replacement, fit again, and see how much the answer moves.
-# After many draws, the middle 80 % of the answers are an interval.
+# **Goal.** A fit returns a number and no doubt about it. The **bootstrap** (Efron 1979) draws as many runs as there
+# are from the runs themselves, with replacement, fits again, and repeats this many times: how far the answers scatter
+# is how little the runs say.
 #
-# **Write** `bootstrap(statistic, columns, resamples, level, rng)`. `columns` is a tuple of arrays of one length, and
-# `statistic(*columns)` gives a number. A run is a *row*: its size, its tokens and its loss stay together. Where
-# `statistic` raises `ValueError` (a resample may lack what a fit needs), leave that resample out. The interval leaves
-# $(1 - \mathrm{level})/2$ of the answers below it, and as many above.
+# **Interface**
 #
-# **Size:** about 9 lines. **Cost:** as many fits as resamples. That is why the parabola's exponent below takes hundreds
-# of them, and the parametric fit fewer, from a single start.
+# | | returns |
+# |---|---|
+# | `bootstrap(fit, data, resamples, level, rng)` | `(low, high)`: between them lies the middle `level` of the answers |
+#
+# `data` is a tuple of columns, and `fit(*data)` returns a number. `rng` is a NumPy generator.
+#
+# **Example**
+#
+# ```python
+# x, rng = np.arange(10.0), np.random.default_rng(0)
+# low, high = bootstrap(lambda x: float(x.mean()), (x,), 2000, 0.8, rng)
+# 2.9 < low < 3.7, 5.3 < high < 6.1  # → (True, True)
+# low, high = bootstrap(lambda x, y: float((y - x).max()), (x, x + 1), 100, 0.8, rng)
+# float(low), float(high)  # → (1.0, 1.0)
+# ```
+#
+# (The mean of ten draws scatters around 4.5. In the second call each row keeps its $y = x + 1$, whichever rows are
+# drawn.)
+#
+# **Requirements**
+#
+# - A run is a *row*: a resample takes the same rows of every column, and as many rows as there are.
+# - Leave out a resample whose `fit` raises `ValueError`: it may lack what the fit needs. Any other exception is a bug
+#   of the fit, and comes out.
+# - The fraction $(1 - \mathrm{level})/2$ of the answers lies below the interval, and as much above it.
+# - Draw with `rng`, so that the same seed gives the same interval.
+#
+# **Size:** about 9 lines. **Cost:** as many fits as resamples, so the parametric fit below takes few of them, from a
+# single start.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-4-bootstrap"}
 #| export
 def bootstrap(
-    statistic: Callable[..., float],
-    columns: tuple[np.ndarray, ...],
+    fit: Callable[..., float],
+    data: tuple[np.ndarray, ...],
     resamples: int,
     level: float,
     rng: np.random.Generator,
 ) -> tuple[float, float]:
-    """(low, high): where the middle `level` of statistic(*columns) lies over resampled rows. About 9 lines."""
+    """(low, high): the middle `level` of fit(*data) over resampled rows.
+
+    Resamples whose fit raises ValueError are left out. About 9 lines.
+    """
     ### BEGIN SOLUTION
-    count, answers = len(columns[0]), []
+    count, answers = len(data[0]), []
     for _ in range(resamples):
         rows = rng.integers(count, size=count)
         try:
-            answers.append(statistic(*(column[rows] for column in columns)))
+            answers.append(fit(*(column[rows] for column in data)))
         except ValueError:
             continue
     low, high = np.quantile(answers, [(1 - level) / 2, (1 + level) / 2])
@@ -390,63 +538,102 @@ def bootstrap(
 check("bootstrap")
 
 # %% [markdown]
-# Two ways to the exponent $a$ of $N_\mathrm{opt} \propto C^a$: through the parabolas, and through the law, where the
-# optimum has $a = \beta / (\alpha + \beta)$. Which interval is narrower, and why should it be? Do both hold the truth?
-# An interval of 80 % misses it one time in five.
+# **Predict, then measure.** There are two ways to the exponent $a$ of $N_\mathrm{opt} \propto C^a$: through the
+# parabolas, which use five minima, and through the law, where the optimum has $a = \beta / (\alpha + \beta)$ and all
+# runs take part. How many times as wide as the law's interval is that of the parabolas?
+
+# %%
+guess = None  # width by parabolas / width by the law
 
 
 # %%
-def exponent_of_parabolas(flops: np.ndarray, n_params: np.ndarray, loss: np.ndarray) -> float:
-    """a by approach 2."""
+def exponent_of_parabolas(flops, n_params, loss):
+    """The exponent a by IsoFLOP profiles."""
     budgets, n_opt, _ = isoflop_minima(flops, n_params, loss)
     if len(budgets) < 2:
         raise ValueError("no line through one point")
     return fit_power_law(budgets, n_opt)[1]
 
 
-def exponent_of_law(n_params: np.ndarray, tokens: np.ndarray, loss: np.ndarray) -> float:
-    """a by approach 3, from one start: a resample's optimum is not far."""
-    law = fit_law(n_params, tokens, loss, starts=STARTS[-1:])
+def exponent_of_law(n_params, tokens, loss):
+    """The exponent a by the law, from one start: a resample's optimum is not far."""
+    law = fit_parametric(n_params, tokens, loss, starts=STARTS[-1:])
     return law.beta / (law.alpha + law.beta)
 
 
+rng = np.random.default_rng(0)
+columns = (flops, n_params, loss)
+of_parabolas = bootstrap(exponent_of_parabolas, columns, 300, 0.8, rng)
+of_law = bootstrap(exponent_of_law, (n_params, tokens, loss), 60, 0.8, rng)
 true = BESIROGLU_2024.beta / (BESIROGLU_2024.alpha + BESIROGLU_2024.beta)
-low, high = bootstrap(exponent_of_parabolas, (flops, n_params, loss), 300, 0.8, np.random.default_rng(0))
-print(f"parabolas: a in [{low:.3f}, {high:.3f}]")
-low, high = bootstrap(exponent_of_law, (n_params, tokens, loss), 60, 0.8, np.random.default_rng(0))
-print(f"law:       a in [{low:.3f}, {high:.3f}]; the data were made with {true:.3f}")
+for name, (low, high) in {"parabolas": of_parabolas, "law": of_law}.items():
+    print(f"{name:9s}: a in [{low:.3f}, {high:.3f}]; data made with {true:.3f}")
+widths = [high - low for low, high in (of_parabolas, of_law)]
+check.predict(guess, widths[0] / widths[1], "times as wide")
 
 # %% [markdown]
+# The law's interval is narrower because it assumes more: one shape for all budgets. If that shape is wrong, so is the
+# interval, and no resampling of the same runs will show it. An interval of level 0.8 misses the truth one time in
+# five even if everything is right.
+#
 # ## Task 5 · Spend it
 #
 # *About 35 minutes.*
 #
-# **5a. Training alone.** Put $D = C/6N$ into the law and set the derivative by $N$ to zero. At the optimum $\alpha
-# A/N^\alpha = \beta B/D^\beta$, and everything follows. Write `compute_optimal(law, flops)`: the N and D of least loss,
-# in closed form.
+# **Goal.** Turn a law into a decision: which N and D reach the lowest loss for a budget, and which reach a given loss
+# at the lowest cost if the model must also serve? The second question is why models today train on far more tokens
+# than Chinchilla's optimum.
 #
-# **5b. Training and serving.** A model that is used pays $2N$ FLOPs for each token that it reads or writes. Sardana et
-# al. (2024) ask: which model reaches the loss $\ell$ with the least
+# Training costs $6ND$ FLOPs. A model in use pays $2N$ FLOPs for each token that it reads or generates. Sardana et al.
+# (2024) minimise the cost of a model's whole life, $6ND + 2N\,D_\mathrm{inf}$ FLOPs, where $D_\mathrm{inf}$ is
+# `inference_tokens`.
 #
-# $$6ND + 2N\,S$$
+# **Interface**
 #
-# FLOPs, if it will serve $S$ tokens in its life? For each N the loss fixes D, $D(N) = \left(B / (\ell - E -
-# A/N^\alpha)\right)^{1/\beta}$, so one unknown is left. There is no closed form: search $\ln N$. It lies above the
-# smallest size that reaches $\ell$ at all, where $D$ becomes endless, and not above the compute-optimal size of that
-# loss, at which $A/N^\alpha = (\ell - E)\,\beta/(\alpha+\beta)$.
+# | | returns |
+# |---|---|
+# | `compute_optimal(law, flops)` | `(N, D)` with the lowest loss among all with 6ND = `flops` |
+# | `inference_optimal(law, loss, inference_tokens)` | `(N, D)` that reach `loss` at the lowest cost of a life |
 #
-# **Predict first.** Chinchilla's rule says about 20 tokens a parameter. A model is to serve ten times as many tokens as
-# a compute-optimal one of the same loss would train on. Will the cheapest model be smaller or larger, and will it train
-# on more or fewer than 20 tokens a parameter? Write it down, then measure below.
+# **Example**
 #
-# **Size:** about 4 and 9 lines. **Cost:** the search takes some 10 evaluations; do not build a table of a million
-# sizes.
+# ```python
+# law = ChinchillaLaw(E=1.0, A=1.0, B=1.0, alpha=0.5, beta=0.5)
+# n, d = compute_optimal(law, 60_000)
+# round(n, 3), round(d, 3), round(law.loss(n, d), 3)  # → (100.0, 100.0, 1.2)
+# n, d = inference_optimal(law, 1.2, inference_tokens=0)
+# round(n, 1), round(d, 1)  # → (100.0, 100.0)
+# n, d = inference_optimal(law, 1.2, inference_tokens=300)
+# round(n, 1), round(d, 1), round(law.loss(n, d), 3)  # → (66.2, 168.3, 1.2)
+# ```
+#
+# (Over its life the last model costs 6 · 66.2 · 168.3 + 2 · 66.2 · 300 = 106,600 FLOPs, and the compute-optimal one
+# 120,000.)
+#
+# **Requirements**
+#
+# - `compute_optimal` in closed form: put $D = C/6N$ into the law, and find where the loss stops falling with $\ln N$.
+#   The condition says how the two terms of the law balance, and everything follows from it.
+# - `inference_optimal`: for each N the loss fixes D. Solve the law for it; one unknown is left. There is no closed form
+#   for the minimum: search $\ln N$, with scipy's `minimize_scalar` for example, not over a table of sizes.
+# - Work out the two ends of the search from the law: below some N no amount of data reaches `loss`, and no model larger
+#   than the compute-optimal one of that loss is worth its price.
+#
+# **Size:** about 4 and 9 lines. **Cost:** the search takes some 10 evaluations.
+#
+# <details><summary>Details</summary>
+#
+# - `loss` is above E, and `inference_tokens` may be 0 or a million times the training tokens.
+# - `minimize_scalar(f, bounds=(low, high), method="bounded", options={"xatol": 1e-12})` minimises a function of one
+#   variable.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-5-allocation"}
 #| export
-def compute_optimal(law: Law, flops: float) -> tuple[float, float]:
-    """(N, D) of least loss among those with 6ND = flops. About 4 lines."""
+def compute_optimal(law: ChinchillaLaw, flops: float) -> tuple[float, float]:
+    """(N, D) of lowest loss among those with 6ND = flops. About 4 lines."""
     ### BEGIN SOLUTION
     both = law.alpha + law.beta
     ratio = (law.alpha * law.A / (law.beta * law.B)) ** (1 / both)
@@ -455,8 +642,13 @@ def compute_optimal(law: Law, flops: float) -> tuple[float, float]:
     ### END SOLUTION
 
 
-def serving_optimal(law: Law, loss: float, served_tokens: float) -> tuple[float, float]:
-    """(N, D) that reach the loss with the least 6ND + 2N · served_tokens. About 9 lines."""
+def inference_optimal(
+    law: ChinchillaLaw, loss: float, inference_tokens: float
+) -> tuple[float, float]:
+    """(N, D) that reach `loss` at the lowest cost of training and inference.
+
+    The cost is 6ND + 2N · inference_tokens FLOPs. About 9 lines.
+    """
     ### BEGIN SOLUTION
     above = loss - law.E
     smallest = (law.A / above) ** (1 / law.alpha)
@@ -466,10 +658,11 @@ def serving_optimal(law: Law, loss: float, served_tokens: float) -> tuple[float,
         return (law.B / (above - law.A / n_params**law.alpha)) ** (1 / law.beta)
 
     def log_cost(log_n: float) -> float:
-        return log_n + math.log(6 * tokens(math.exp(log_n)) + 2 * served_tokens)
+        return log_n + math.log(6 * tokens(math.exp(log_n)) + 2 * inference_tokens)
 
     ends = math.log(smallest) + 1e-12, math.log(largest) + 1e-6
-    n_params = math.exp(minimize_scalar(log_cost, bounds=ends, method="bounded", options={"xatol": 1e-12}).x)
+    settings = {"method": "bounded", "options": {"xatol": 1e-12}}
+    n_params = math.exp(minimize_scalar(log_cost, bounds=ends, **settings).x)
     return n_params, tokens(n_params)
     ### END SOLUTION
 
@@ -481,79 +674,119 @@ check("compute_optimal")
 check("serving_optimal")
 
 # %% [markdown]
-# **See it.** The loss of Chinchilla's budget, reached by models that will serve more and more.
+# **Predict, then measure.** Take the loss that your law expects of Gopher's compute, spent optimally at about 20 tokens
+# per parameter. A model is to reach the same loss and then serve ten times as many tokens as that optimum trains on. On
+# how many tokens per parameter does the cheapest such model train?
+
+# %%
+guess = None  # training tokens per parameter of the model that serves
 
 # %%
 import plotly.graph_objects as go
 
-law = fit_law(n_params, tokens, loss)
+law = fit_parametric(n_params, tokens, loss)
 n_best, d_best = compute_optimal(law, 5.76e23)
 target_loss = law.loss(n_best, d_best)
-print(f"compute-optimal: {n_best / 1e9:.1f} billion parameters, {d_best / n_best:.0f} tokens each", end=", ")
-print(f"loss {target_loss:.3f}")
+print(f"compute-optimal: {n_best / 1e9:.1f} billion parameters", end=", ")
+print(f"{d_best / n_best:.0f} tokens each, loss {target_loss:.3f}")
 served = d_best * np.geomspace(0.01, 1000, 30)
-choices = np.array([serving_optimal(law, target_loss, tokens_served) for tokens_served in served])
-figure = go.Figure(go.Scatter(x=served / d_best, y=choices[:, 1] / choices[:, 0], mode="lines+markers"))
+choices = np.array([inference_optimal(law, target_loss, count) for count in served])
+ratios = choices[:, 1] / choices[:, 0]
+figure = go.Figure(go.Scatter(x=served / d_best, y=ratios, mode="lines+markers"))
 decades = {"type": "log", "dtick": 1, "exponentformat": "power"}
 figure.update_layout(
     title="The cheapest model of one loss",
     xaxis={"title": "tokens served / compute-optimal D", **decades},
-    yaxis={"title": "tokens trained on, a parameter", **decades},
+    yaxis={"title": "training tokens per parameter", **decades},
     margin_t=60,
 )
-show(figure, alt="Tokens a parameter of the cheapest model against the tokens it serves: rising")
-n_ten, d_ten = serving_optimal(law, target_loss, 10 * d_best)
-both = [6 * n * d + 2 * n * 10 * d_best for n, d in ((n_best, d_best), (n_ten, d_ten))]
-print(f"to serve ten times that: {n_ten / 1e9:.1f} billion parameters, {d_ten / n_ten:.0f} tokens each,", end=" ")
-print(f"for {both[1] / both[0]:.0%} of the FLOPs")
+show(figure, alt="Tokens per parameter against tokens served: rising")
+n_ten, d_ten = inference_optimal(law, target_loss, 10 * d_best)
+life = [6 * n * d + 20 * n * d_best for n, d in ((n_best, d_best), (n_ten, d_ten))]
+print(f"to serve ten times that: {n_ten / 1e9:.1f} billion parameters", end=", ")
+print(f"{life[1] / life[0]:.0%} of the FLOPs of a life")
+check.predict(guess, d_ten / n_ten, "tokens per parameter")
 
 # %% [markdown]
+# Less than half of the parameters, on more than three times the tokens: the ratio rises sevenfold. Near the
+# optimum a smaller model needs few additional training FLOPs, and saves on every token that it serves. Llama 3 8B
+# trained on about 1,900 tokens per parameter.
+#
 # ## Task 6 · A campaign
 #
 # *About 55 minutes.*
 #
-# Now nobody gives you data. You have a cluster and a **budget** of FLOPs, and one question: what to train with **a
-# hundred times** that budget? The cluster is simulated. It charges 6ND for a run, loses one run in twenty to its
-# hardware (charged for what it did; its loss is NaN), and adds noise of half a percent of the loss above E. And it has
-# something that real training has and the tables above hid: a run is only as good as its **learning rate** η. The best
-# one falls with size as a power law that you do not know. Miss it, and the part of the loss above E grows by a few
-# percent times $(\ln \eta/\eta_\mathrm{best})^2$; go 5 to 10 times too high, and the run diverges: NaN.
+# **Goal.** Now there is no data yet. You have a cluster and a **budget** of FLOPs, and must decide what to train with
+# **a hundred times** that budget: first scout learning rates, then sweep sizes, then decide.
 #
-# What is known beforehand: at 100 million parameters the best rate is somewhere between $10^{-4}$ and $10^{-2}$, and
-# the best number of tokens a parameter, at these budgets, somewhere between 2 and 300. No fixed rule, such as 20, is
-# right in all worlds.
+# The cluster is simulated, each time with another hidden law. What is known about it beforehand:
 #
-# A campaign has two rounds and a decision. Within a round all runs are asked for at once.
+# | | |
+# |---|---|
+# | cost of a run | 6ND FLOPs |
+# | noise | half a percent of the loss above E |
+# | failures | the cluster loses one run in twenty; its loss is NaN |
+# | best learning rate | a power law of N; between $10^{-4}$ and $10^{-2}$ at 100 million parameters |
+# | a rate η that is not the best | raises the loss above E by 3 % to 6 % times $(\ln \eta/\eta_\mathrm{best})^2$ |
+# | a rate 5 to 10 times too high | the run diverges: NaN |
+# | best tokens per parameter | somewhere between 2 and 300: no fixed rule, such as 20, is right |
+# | budgets | $3 \cdot 10^{19}$ to $10^{21}$ FLOPs |
 #
-# - `best_learning_rate(trials, n_params)`: what runs say about the best rate of a size, or of an array of sizes, tried
-#   or not. In $\ln\eta$ the loss of one size is a valley once more: you have a function that finds the bottom of a
-#   valley, and one that draws a power law. A size at which they find nothing is left out. Up to ten times the largest
-#   size tried, the rate may be off by a factor of 1.6.
-# - `scout(budget_flops)`: the first round, three arrays: sizes, tokens, learning rates. It may cost **at most 15 %** of
-#   the budget, and what is read off it must hold, within a factor of 1.5, for the best model of a tenth of the budget,
-#   which is several times larger. Budgets go from $3 \cdot 10^{19}$ to $10^{21}$ FLOPs.
-# - `sweep(trials, left_flops)`: the second round, after the first one's trials. Spend what is left, 90 % of it at
-#   least, and not more. Each run goes at the best rate for its size, within a factor of 1.5. The sweep is judged by
-#   what it can tell about the target, whatever the fit: runs that are all alike leave the law's constants open. The
-#   best fit to yours may waste 2 % of the target's compute on average, and know its loss to ±2 %.
-# - `decide(trials, target_flops)`: N, D and the loss that you predict, from all trials there are. Most scouting runs,
-#   and perhaps others that were made before anybody knew better, went at a wrong rate and would spoil the law. (A rate
-#   that is off by a factor of 1.5 costs one or two times the noise, a factor of 3 ten times.) What counts is how much
-#   of the target's compute your N wastes (at most 6 %), and how far the loss misses your prediction: at most 5 % far
-#   beyond the runs, and 0.8 % where the target is no larger than the largest of them.
+# **Interface**
 #
-# In grading you see no cluster: each function is given runs of worlds drawn in secret, and what it gives back is
-# judged in those worlds, elsewhere.
+# | | returns |
+# |---|---|
+# | `best_learning_rate(trials, n_params)` | the best rate for a size, or for an array of sizes |
+# | `scout(budget_flops)` | first round: `(n_params, tokens, learning_rate)`, three `(R,)` arrays |
+# | `sweep(trials, left_flops)` | second round, planned from the first round's trials: the same three arrays |
+# | `decide(trials, target_flops)` | `(N, D, L)`: the model to train, and the loss you predict for it |
 #
-# **Size:** about 10, 4, 5 and 6 lines. **Cost:** the budget, to the last FLOP. An experiment that was not made cannot
-# be made up for by a better fit.
+# `trials` is a `Trials` record, given below: the runs that were made, in no order.
+#
+# **Example**
+#
+# ```python
+# sizes, rates = np.repeat([1e7, 1e8], 4), np.tile([5e-4, 1e-3, 2e-3, 4e-3], 2)
+# best = np.repeat([2e-3, 1e-3], 4)  # of the two sizes
+# trials = Trials(sizes, 20 * sizes, rates, 3 + 0.05 * np.log(rates / best) ** 2)
+# round(best_learning_rate(trials, 1e8), 6), round(best_learning_rate(trials, 1e9), 6)  # → (0.001, 0.0005)
+# n, d, rates = scout(1e20)
+# len(n) == len(d) == len(rates), (6 * n * d).sum() <= 0.15 * 1e20  # → (True, True)
+# ```
+#
+# **Requirements**
+#
+# - `best_learning_rate`: at one size the loss is a valley in $\ln \eta$, like an IsoFLOP profile. You already have a
+#   function that finds its minimum and one that fits a power law. Leave out sizes that show no minimum. Up to ten
+#   times the largest size tried, the rate may be off by a factor of 1.6.
+# - `scout` may cost **at most 15 %** of the budget. From its runs, the best rate must be known within a factor of
+#   1.5 for the best model of a tenth of the budget, which is several times larger than what you can scout.
+# - `sweep` spends at least 90 % of `left_flops`, and not more than all of it. Each run goes at the best rate of its
+#   size, within a factor of 1.5.
+# - The sweep must pin the law down: the best possible fit to its runs may waste 2 % of the target's compute on
+#   average, and must know the loss there to ±2 %. Runs that are all alike leave the law's constants open.
+# - `decide` fits the law to runs at a good rate only. Most scouting runs, and perhaps earlier ones, went at a wrong
+#   rate, and would bend it. (A factor of 1.5 costs one or two times the noise, a factor of 3 ten times.)
+# - Your N may waste at most 6 % of the target's compute. The loss may miss your prediction by at most 5 % far beyond
+#   the runs, and by 0.8 % if the target is no larger than the largest run.
+#
+# **Size:** about 10, 4, 6 and 6 lines. **Cost:** the budget, to the last FLOP.
+#
+# <details><summary>Details</summary>
+#
+# - A round requests all of its runs at once, at most 1,000, with at least 1,000 parameters and tokens each.
+# - "Wastes 6 %": the best model of the same loss needs 94 % of the compute.
+# - In grading there is no cluster to query. Your functions get runs of worlds drawn in secret, and their answers are
+#   judged in those worlds.
+#
+# </details>
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-6-campaign"}
 #| export
 @dataclass(frozen=True)
 class Trials:
-    """Runs that were paid for: four columns (R,). The loss is NaN where a run failed or diverged."""
+    """Runs that were made: columns (R,). The loss is NaN if a run failed or diverged."""
 
     n_params: np.ndarray
     tokens: np.ndarray
@@ -562,50 +795,55 @@ class Trials:
 
 
 Requests = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Runs to be made: parameters, tokens, learning rates, three columns (R,)."""
+"""Runs to make: parameters, tokens, learning rates, three columns (R,)."""
 
 
 def best_learning_rate(trials: Trials, n_params):
-    """The best learning rate for a size or an array of sizes, by a power law through valleys. About 10 lines."""
+    """Best rate of a size or an array of sizes, by a power law. About 10 lines."""
     ### BEGIN SOLUTION
     sizes, rates = [], []
     for size in np.unique(trials.n_params):
         runs = trials.n_params == size
         try:
-            rates.append(isoflop_minimum(trials.learning_rate[runs], trials.loss[runs])[0])
+            best, _ = isoflop_minimum(trials.learning_rate[runs], trials.loss[runs])
         except ValueError:
             continue
         sizes.append(size)
+        rates.append(best)
     coefficient, exponent = fit_power_law(np.array(sizes), np.array(rates))
     return coefficient * n_params**exponent
     ### END SOLUTION
 
 
 def scout(budget_flops: float) -> Requests:
-    """The first round, for at most 15 % of the budget: which learning rate is best, and how it falls. About 4 lines."""
+    """First round: which rate is best, and how it falls with size. About 4 lines."""
     ### BEGIN SOLUTION
     flops = 0.14 * budget_flops / 8 * np.array([1, 3, 9, 27]) / 40
-    sizes, rates = np.meshgrid(np.sqrt(flops / 120), np.geomspace(1e-4, 1e-2, 8), indexing="ij")
+    rates = np.geomspace(1e-4, 1e-2, 8)
+    sizes, rates = np.meshgrid(np.sqrt(flops / 120), rates, indexing="ij")
     return sizes.ravel(), 20 * sizes.ravel(), rates.ravel()
     ### END SOLUTION
 
 
 def sweep(trials: Trials, left_flops: float) -> Requests:
-    """The second round, for what is left: runs that pin the law down, at good learning rates. About 5 lines."""
+    """Second round: runs at good rates that pin the law down. About 6 lines."""
     ### BEGIN SOLUTION
     flops = np.repeat(3.0 ** np.arange(5), 8)
     flops *= 0.999 * left_flops / flops.sum()
-    n_params = np.sqrt(flops / (6 * np.tile(np.geomspace(1.5, 400, 8), 5)))
-    return n_params, flops / (6 * n_params), best_learning_rate(trials, n_params)
+    tokens_per_param = np.tile(np.geomspace(1.5, 400, 8), 5)
+    n_params = np.sqrt(flops / (6 * tokens_per_param))
+    tokens = flops / (6 * n_params)
+    return n_params, tokens, best_learning_rate(trials, n_params)
     ### END SOLUTION
 
 
 def decide(trials: Trials, target_flops: float) -> tuple[float, float, float]:
-    """(N, D, L): what to train with the target's FLOPs, and the loss that it will reach. About 6 lines."""
+    """(N, D, L): what to train, and the loss that it will reach. About 6 lines."""
     ### BEGIN SOLUTION
-    off = np.abs(np.log(trials.learning_rate / best_learning_rate(trials, trials.n_params)))
+    best = best_learning_rate(trials, trials.n_params)
+    off = np.abs(np.log(trials.learning_rate / best))
     good = np.isfinite(trials.loss) & (off < 0.4)
-    law = fit_law(trials.n_params[good], trials.tokens[good], trials.loss[good])
+    law = fit_parametric(trials.n_params[good], trials.tokens[good], trials.loss[good])
     n_params, tokens = compute_optimal(law, target_flops)
     return n_params, tokens, law.loss(n_params, tokens)
     ### END SOLUTION
@@ -624,72 +862,104 @@ check("sweep")
 check("decide")
 
 # %% [markdown]
-# **See it.** Your campaign from end to end. The service below is what your functions are made for: it takes one run at
-# a time, refuses what the budget does not allow, and keeps its world to itself until you have decided.
+# **See it.** Your campaign from end to end. The service below makes one run at a time, refuses what the budget does not
+# allow, and keeps its world to itself.
 
 # %%
 from mlsys_lab.scaling import ExperimentService, World
 
 
-def campaign(seed: int, budget_flops: float = 1e20) -> tuple[Trials, Trials, tuple[float, float, float]]:
-    """Both rounds and the decision: the trials of the first round, all trials, and (N, D, L)."""
+def campaign(seed, budget_flops=1e20):
+    """Both rounds and the decision: first trials, all trials, and (N, D, L)."""
     service = ExperimentService(budget_flops, seed, noise=0.005)
     first = service.run_all(*scout(budget_flops))  # (4, runs)
     second = service.run_all(*sweep(Trials(*first), service.remaining_flops))
     trials = Trials(*np.concatenate([first, second], axis=1))
-    print(f"{len(trials.loss)} runs, {service.spent_flops / budget_flops:.1%} of the budget spent")
+    spent = service.spent_flops / budget_flops
+    print(f"{len(trials.loss)} runs, {spent:.1%} of the budget spent")
     return Trials(*first), trials, decide(trials, 100 * budget_flops)
 
 
 SEED = 4  # another world for each
-scouted, trials, (n_params_big, tokens_big, predicted) = campaign(SEED)
-print(f"without a loss: {np.isnan(scouted.loss).sum()} of {len(scouted.loss)} runs of the first round", end=", ")
-print(f"{np.isnan(trials.loss).sum()} of all")
-print(f"decision: {n_params_big / 1e9:.1f} billion parameters, {tokens_big / n_params_big:.0f} tokens each")
+scouted, trials, (n_big, d_big, predicted) = campaign(SEED)
+lost = [np.isnan(one.loss).sum() for one in (scouted, trials)]
+print(f"without a loss: {lost[0]} of {len(scouted.loss)} in the first round", end=", ")
+print(f"{lost[1]} of all")
+print(
+    f"decision: {n_big / 1e9:.1f} billion parameters, {d_big / n_big:.0f} tokens each"
+)
 
 # %% [markdown]
-# You have predicted a loss. Now the model is trained, and the world is shown.
+# **Predict, then measure.** In this world, what percentage of the target's compute would a model with 20 tokens per
+# parameter waste? The cell also trains your model, and judges your code's prediction like a guess.
 
 # %%
-world, hundred = World.draw(SEED), 100 * 1e20
-scouted, trials, (n_params_big, tokens_big, predicted) = campaign(SEED)  # the same world gives the same runs
-measured = float(world.loss(n_params_big, tokens_big))
-wasted = 1 - float(world.law.least_flops(measured)) / hundred
-by_rule = float(world.loss(math.sqrt(hundred / 120), 20 * math.sqrt(hundred / 120)))
-print(f"predicted {predicted:.3f}, measured {measured:.3f}; compute wasted {wasted:.2%}", end=", ")
-print(f"by a fixed rule of 20 tokens a parameter {1 - float(world.law.least_flops(by_rule)) / hundred:.2%}")
-sizes = np.sqrt(hundred / (6 * np.geomspace(1, 1000, 80)))
-near = np.abs(np.log(trials.learning_rate / best_learning_rate(trials, trials.n_params))) < 0.4
+guess = None  # percent of the compute that the rule of 20 wastes
+
+# %%
+world, target = World.draw(SEED), 100 * 1e20
+scouted, trials, (n_big, d_big, predicted) = campaign(SEED)  # the same runs again
+measured = float(world.loss(n_big, d_big))
+wasted = 1 - float(world.law.least_flops(measured)) / target
+n_rule = math.sqrt(target / 120)
+loss_rule = float(world.loss(n_rule, 20 * n_rule))
+wasted_rule = 1 - float(world.law.least_flops(loss_rule)) / target
+print(f"your model wastes {wasted:.2%} of the compute")
+check.predict(predicted, measured, "nats per token", within=0.02)
+check.predict(guess, 100 * wasted_rule, "% wasted by the rule of 20")
+sizes = np.sqrt(target / (6 * np.geomspace(1, 1000, 80)))
+best = best_learning_rate(trials, trials.n_params)
+near = np.abs(np.log(trials.learning_rate / best)) < 0.4
 figure = loss_figure("A campaign, and what it was for")
-for name, chosen in {"scouting at a wrong rate": ~near, "runs at a good rate": near}.items():
-    figure.add_scatter(x=trials.n_params[chosen], y=trials.loss[chosen], mode="markers", name=name)
-truth = world.loss(sizes, hundred / (6 * sizes))
-figure.add_scatter(x=sizes, y=truth, mode="lines", name="the truth at 100 times the budget")
-figure.add_scatter(x=[n_params_big], y=[predicted], mode="markers", name="your prediction", marker=CROSS)
-show(figure, alt="Losses of all trials, and below them the predicted loss on the true curve of the target")
+for name, rows in {"runs at a wrong rate": ~near, "runs at a good rate": near}.items():
+    x, y = trials.n_params[rows], trials.loss[rows]
+    figure.add_scatter(x=x, y=y, mode="markers", name=name)
+truth = world.loss(sizes, target / (6 * sizes))
+name = "the truth at 100 times the budget"
+figure.add_scatter(x=sizes, y=truth, mode="lines", name=name)
+name = "your prediction"
+figure.add_scatter(x=[n_big], y=[predicted], mode="markers", name=name, marker=CROSS)
+show(figure, alt="Losses of all trials, and the prediction on the target's true curve")
 
 # %% [markdown]
-# Try other seeds, a smaller budget, half of the runs. How small may the budget be before the fixed rule beats you?
-
-# %% [markdown]
+# The valley around the best size is flat: the rule of 20 misses this world's optimum by a factor of about five in
+# tokens per parameter, and wastes less than a quarter of the compute. A prediction of the loss is harder to be right
+# about than the size. Try other seeds, a smaller budget, half of the runs: how small may the budget be before the rule
+# beats you?
+#
 # ## Task 7 · Real runs
 #
 # *About 30 minutes.*
 #
-# No more simulations: sixteen small transformers, trained here, on the text of this book. There are four budgets a
-# factor of 3 apart and four sizes at each, between six thousand and 130 thousand parameters. The text is
-# so short (the next cells count its tokens) that the longest run reads it more than once. All of it takes about two
-# minutes.
+# **Goal.** A law that fits the runs it was fitted to has shown nothing. Put the most expensive runs aside, fit the
+# others, and predict what was put aside: this is the test that counts, because it is how the law will be used.
 #
-# A law that fits the runs it was fitted to has shown nothing. The test that counts is the one that it will be used for:
-# put the most expensive runs aside, fit to the others, and predict what was put aside.
+# Sixteen small transformers then run through it, trained here on the text of this book: four budgets, a factor of 3
+# apart, and four sizes at each, between six thousand and 130 thousand parameters. All of it takes about two minutes.
 #
-# **Write** `backtest(n_params, tokens, loss, held_out)`: fit a law to all but the `held_out` runs of the most FLOPs,
-# and give back what it predicts for those, and what they measured, both in the order of rising FLOPs. Runs without a
-# loss are neither fitted nor predicted.
+# **Interface**
 #
-# **Size:** about 6 lines. **Cost:** one fit, a few milliseconds a start. The runs themselves cost $6 \cdot 10^{11}$
-# FLOPs.
+# | | returns |
+# |---|---|
+# | `backtest(n_params, tokens, loss, held_out)` | `(predicted, measured)`: two arrays `(held_out,)` |
+#
+# **Example**
+#
+# ```python
+# law = ChinchillaLaw(E=1.7, A=400.0, B=2000.0, alpha=0.35, beta=0.37)
+# n, d = (x.ravel() for x in np.meshgrid(np.geomspace(1e10, 1e7, 6), np.geomspace(1e9, 1e11, 5)))
+# predicted, measured = backtest(n, d, law.loss(n, d), held_out=3)
+# predicted.round(2).tolist()  # → [2.08, 2.09, 2.0]
+# measured.round(2).tolist()  # → [2.08, 2.09, 2.0]
+# ```
+#
+# **Requirements**
+#
+# - Held out are the `held_out` runs of the most FLOPs. The law is fitted to all others.
+# - Both arrays are in the order of rising FLOPs.
+# - Failed runs are neither fitted nor predicted.
+#
+# **Size:** about 6 lines. **Cost:** one fit. The runs themselves cost $6 \cdot 10^{11}$ FLOPs.
 
 
 # %% nbgrader={"solution": true, "grade_id": "task-7-backtest"}
@@ -697,12 +967,12 @@ show(figure, alt="Losses of all trials, and below them the predicted loss on the
 def backtest(
     n_params: np.ndarray, tokens: np.ndarray, loss: np.ndarray, held_out: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(predicted, measured) losses (held_out,) of the runs of most FLOPs, by the law of the others. About 6 lines."""
+    """(predicted, measured) of the runs of most FLOPs, from the others. About 6 lines."""
     ### BEGIN SOLUTION
     order = np.argsort(n_params * tokens)
     order = order[np.isfinite(loss[order])]
     known, unknown = order[:-held_out], order[-held_out:]
-    law = fit_law(n_params[known], tokens[known], loss[known])
+    law = fit_parametric(n_params[known], tokens[known], loss[known])
     return law.loss(n_params[unknown], tokens[unknown]), loss[unknown]
     ### END SOLUTION
 
@@ -711,9 +981,11 @@ def backtest(
 check("backtest")
 
 # %% [markdown]
-# **What will they cost?** We said 6ND, which leaves out attention's scores, and counts embeddings as if they were
-# multiplied (here they are: the same table is the head). Lab 05 counts every product. Does 6ND miss much in models as
-# small as these, with 64 tokens in a sequence?
+# **Predict, then measure.** 6ND leaves out attention's scores and weighted sums, which lab 05 counts. What percentage
+# of all FLOPs is 6ND for the smallest of the sixteen models: width 8, sequences of 64 tokens?
+
+# %%
+guess = None  # percent of the FLOPs of all products
 
 # %%
 from mlsys_lab import stack
@@ -722,17 +994,20 @@ from mlsys_lab.scaling.text import read_corpus
 
 arithmetic = stack.load("transformer-arithmetic")
 corpus = read_corpus()
-print(f"{len(corpus.vocabulary)} tokens in the vocabulary, {len(corpus.train):,} to train on")
+vocab_size = len(corpus.vocabulary)
+print(f"{vocab_size} tokens in the vocabulary, {len(corpus.train):,} to train on")
+fractions = {}
 for size in dict.fromkeys(size for sizes in PLAN.values() for size in sizes):
-    config = size.config(len(corpus.vocabulary))
-    n = size.n_params(len(corpus.vocabulary))
-    share = 6 * n * 6400 / arithmetic.training_flops(config, 6400)
-    print(f"width {size.width:3d}: {n:7,d} parameters; 6ND is {share:.1%} of the FLOPs of all products")
+    n = size.n_params(vocab_size)
+    counted = arithmetic.training_flops(size.config(vocab_size), 6400)
+    fractions[size.width] = 6 * n * 6400 / counted
+    print(f"width {size.width:3d}: {n:7,d} parameters", end=", ")
+    print(f"6ND is {fractions[size.width]:.1%} of all FLOPs")
+check.predict(guess, 100 * fractions[8], "% of all FLOPs", within=0.1)
 
 # %% [markdown]
-# What it misses is the larger the smaller the model: on the axis of 6ND small models look cheaper than they are.
-#
-# Now train them.
+# 6ND misses more of a small model than of a large one. On the axis of 6ND small models look cheaper than they are, and
+# the fitted exponents move. Now train the sixteen.
 
 # %%
 from functools import cache
@@ -741,63 +1016,130 @@ from mlsys_lab.widgets.progress import progress_bar
 
 
 @cache
-def real_runs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def real_runs():
     """(N, D, L) of the sixteen runs, which are made once."""
-    expected, came = backtest(n_params, tokens, loss, 4)  # before two minutes are spent
-    print(f"of Task 1's runs the four costliest are predicted to {np.abs(expected / came - 1).max():.1%}")
-    curves = train_all(corpus=corpus, progress=progress_bar("FLOPs of sixteen runs"))
-    return tuple(np.array([(curve.n_params, curve.tokens[-1], curve.final_loss) for curve in curves]).T)
+    # A mistake in backtest shows here, before two minutes are spent.
+    predicted, came = backtest(n_params, tokens, loss, 4)
+    worst = np.abs(predicted / came - 1).max()
+    print(f"of Task 1's runs the four costliest are predicted to {worst:.1%}")
+    progress = progress_bar("FLOPs of sixteen runs")
+    curves = train_all(corpus=corpus, progress=progress)
+    rows = [(curve.n_params, curve.tokens[-1], curve.final_loss) for curve in curves]
+    return tuple(np.array(rows).T)
 
 
-real_law = fit_law(*real_runs())
-for number, (n, d, came) in enumerate(zip(*real_runs(), strict=True)):
-    if number % 4 == 0:
-        print(f"{list(PLAN)[number // 4]:.1e} FLOPs")
-    print(f"  {n:7,.0f} parameters, {d:7,.0f} tokens ({d / len(corpus.train):4.1f} times the text): loss {came:.3f}")
-print(
-    f"your law: L = {real_law.E:.2f} + {real_law.A:.3g}/N^{real_law.alpha:.2f} + {real_law.B:.3g}/D^{real_law.beta:.2f}"
-)
-print("the largest budget, by the law of the three smaller ones:")
-for said, came in zip(*backtest(*real_runs(), 4), strict=True):
-    print(f"  predicted {said:.3f}, measured {came:.3f}: {said / came - 1:+.1%}")
-
-# %% [markdown]
-# **Predict, then measure.** One more run is to come, with three times the FLOPs of the largest budget. Write down its
-# loss before you let it run: your own number, from the table above, by eye. Your law has its number too.
-
-# %%
-my_guess = None  # your number, in nats a token
-
-size, budget = HELD_OUT
-real_law = fit_law(*real_runs())
-n_held = size.n_params(len(corpus.vocabulary))
-print(f"{n_held:,} parameters, {tokens_for(size, budget, corpus):,} tokens")
-print("yours:", "write a number first" if my_guess is None else my_guess)
-print(f"your law's: {real_law.loss(n_held, tokens_for(size, budget, corpus)):.3f}")
-
-# %%
 real_n, real_d, real_loss = real_runs()
-real_law = fit_law(real_n, real_d, real_loss)
-last = train(size, tokens_for(size, budget, corpus), corpus=corpus, progress=progress_bar("FLOPs of the held-out run"))
-said = real_law.loss(last.n_params, last.tokens[-1])
-print(f"predicted {said:.3f}, measured {last.final_loss:.3f}: {abs(said / last.final_loss - 1):.1%} off")
-real_c = np.repeat(list(PLAN), [len(sizes) for sizes in PLAN.values()])
-figure = plot_profiles(real_c, real_n, real_loss, law=real_law.loss, title="Sixteen real runs, and one more")
-star = {"symbol": "star", "size": 12, "color": "gray"}
-figure.add_scatter(x=[last.n_params], y=[last.final_loss], mode="markers", name="held out", marker=star)
-figure.add_scatter(x=[last.n_params], y=[said], mode="markers", name="your law's prediction", marker=CROSS)
-show(figure, alt="Losses of sixteen real runs at four budgets with the fitted law through them, and the held-out run")
+real_law = fit_parametric(real_n, real_d, real_loss)
+for i, (n, d, came) in enumerate(zip(real_n, real_d, real_loss, strict=True)):
+    if i % 4 == 0:
+        print(f"{list(PLAN)[i // 4]:.1e} FLOPs")
+    print(f"  {n:7,.0f} parameters, {d:7,.0f} tokens", end=" ")
+    print(f"({d / len(corpus.train):4.1f} times the text): loss {came:.3f}")
+print(
+    f"your law: L = {real_law.E:.2f} + {real_law.A:.3g}/N^{real_law.alpha:.2f}", end=""
+)
+print(f" + {real_law.B:.3g}/D^{real_law.beta:.2f}")
+print("the largest budget, by the law of the three smaller ones:")
+for predicted, came in zip(*backtest(real_n, real_d, real_loss, 4), strict=True):
+    print(f"  predicted {predicted:.3f}, measured {came:.3f}", end=": ")
+    print(f"{predicted / came - 1:+.1%}")
 
 # %% [markdown]
-# ## Answer for yourself
+# **Predict, then measure.** One more run comes, with three times the FLOPs of the largest budget: 80 thousand
+# parameters, and three times the tokens that this size had there. Write down its loss by eye, from the table above.
+# Your law has its number, too.
+
+# %%
+guess = None  # loss of the last run, in nats per token
+
+# %%
+size, budget = HELD_OUT
+n_held, d_held = size.n_params(vocab_size), tokens_for(size, budget, corpus)
+print(f"{n_held:,} parameters, {d_held:,} tokens")
+real_n, real_d, real_loss = real_runs()
+real_law = fit_parametric(real_n, real_d, real_loss)
+progress = progress_bar("FLOPs of the held-out run")
+last = train(size, d_held, corpus=corpus, progress=progress)
+predicted = real_law.loss(last.n_params, last.tokens[-1])
+print("by your law:")
+check.predict(predicted, last.final_loss, "nats per token", within=0.02)
+print("by eye:")
+check.predict(guess, last.final_loss, "nats per token", within=0.02)
+real_c = np.repeat(list(PLAN), [len(sizes) for sizes in PLAN.values()])
+title = "Sixteen real runs, and one more"
+figure = plot_profiles(real_c, real_n, real_loss, law=real_law.loss, title=title)
+star = {"symbol": "star", "size": 12, "color": "gray"}
+x, y = [last.n_params], [last.final_loss]
+figure.add_scatter(x=x, y=y, mode="markers", name="held out", marker=star)
+figure.add_scatter(x=x, y=[predicted], mode="markers", name="your law", marker=CROSS)
+show(figure, alt="Sixteen real runs at four budgets, the fitted law, the held-out run")
+
+# %% [markdown]
+# The law usually predicts too high a loss here: models this small still improve faster than a power law, and a fit to
+# them cannot know it. An extrapolation by a factor of three in compute can miss by several times the noise of a
+# run, while the size that it recommends stays a good choice.
 #
-# - Your law came from models of up to 130 thousand parameters on the tokens of one book. Which of
-#   its five constants would you trust for a model ten times larger, which not, and what would you measure next?
-# - The longest real run reads its text more than once. What does that do to D in the law, and to β? (Muennighoff et
-#   al., 2023, fit a law for it.)
-# - Kaplan et al. left embeddings out of N. Count your sixteen models both ways: how does the exponent $a$ move?
-# - In the campaign, how would you split the FLOPs between scouting and sweep if failures took one run in three?
-# - A colleague has one run at a hundred times the budget of all others. Would you rather have that run, or a hundred
-#   more small ones?
+# ## Stretch: no points
+#
+# - **Repeated data.** Muennighoff et al. (2023) replace D by an effective number of tokens that saturates with the
+#   number of epochs. Your longest run reads its text more than once. Train a few that read it ten times, and fit their
+#   law.
+# - **The other count.** Kaplan et al. left the embedding out of N. Count your sixteen models that way, refit by
+#   `isoflop_minima` and `fit_power_law`, and see which way the exponent $a$ moves.
+# - **Better experiments.** Choose the sweep's sizes and budgets by the covariance of the fit (Cramér and Rao) instead
+#   of by eye. How much less does the best design waste at the target?
+#
+# ## What you can read now
+#
+# - The course's own `mlsys_lab.scaling`: `fit_parametric`, `inference_optimal`, `fit_isoflop` and `bootstrap`, with
+#   intervals and checks on their input. Chapter 8 fits published data with them.
+# - scipy, `scipy/optimize/_lbfgsb_py.py`: where `ftol` and `gtol` stop the search. `scipy/stats/_resampling.py`:
+#   `bootstrap`, with intervals that correct for bias.
+# - Besiroglu et al. (2024), *Chinchilla Scaling: A replication attempt*: your Task 3 and Task 4 on data read off a
+#   figure of the Chinchilla paper.
+# - Yang et al. (2022), *Tensor Programs V* (μP): a parametrization in which the best learning rate does not change
+#   with width, so that a campaign needs no `best_learning_rate`.
+#
+# ## Test yourself
+#
+# <details><summary>At the optimum, how large is the size term A/N^α compared with the data term B/D^β?</summary>
+#
+# As β to α. With α = β, both are equal. The exponents decide the balance, and the constants A and B only the
+# size at which it is reached.
+#
+# </details>
+#
+# <details><summary>Your law came from models of up to 130 thousand parameters on the text of one book. Which of its
+# constants would you trust for a model ten times larger?</summary>
+#
+# The exponents most, within their interval, because they describe how the measured losses fall. E least: no run comes
+# near it, so it is an extrapolation to infinite size and data. What helps most is one more budget, a factor of ten
+# above the others.
+#
+# </details>
+#
+# <details><summary>The longest real run reads its text more than once. What does that do to the fitted β?</summary>
+#
+# Repeated tokens are worth less than new ones, so the loss falls more slowly in D at the far end. The fit takes this
+# for a smaller β or a larger E, and then advises larger models on fewer tokens.
+#
+# </details>
+#
+# <details><summary>The cluster now loses one run in three. How do you split the budget between scouting and
+# sweep?</summary>
+#
+# About as before, but over more and smaller runs. Scouting needs runs on both sides of the best rate at two sizes
+# at least, and losing the wrong two of eight leaves a size without a valley. A sweep of forty runs that loses a third
+# is still a sweep.
+#
+# </details>
+#
+# <details><summary>Would you rather have one run at a hundred times the budget of all others, or a hundred more small
+# ones?</summary>
+#
+# To predict the loss at the target, the one large run: it replaces an extrapolation by a measurement. To choose the
+# size, the small ones: a single run says nothing about how the loss would change with N.
+#
+# </details>
 #
 # When all checks pass, save the notebook and run `mlsys-lab check scaling-laws` in a terminal.

@@ -26,7 +26,7 @@ def test_a_solved_lab_holds_the_lines_of_its_exported_cells(lab: LabUnderTest) -
 def test_it_is_imported_once_and_shows_its_source() -> None:
     solved = load_solved("scaling-laws")
     assert solved is not None and load_solved("scaling-laws") is solved
-    assert inspect.getsource(solved.fit_law).startswith("def fit_law(")
+    assert inspect.getsource(solved.fit_parametric).startswith("def fit_parametric(")
 
 
 def test_those_of_an_installed_package_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,43 +1,46 @@
-"""How lab 06's checks call the learner's code: constants and runs as arrays in, numbers and columns out.
+"""Run the learner's code for lab 06's checks: constants and runs as arrays in, numbers and columns out.
 
-A function that builds on earlier ones is asked twice: on these, and on stand-ins for them, so that a slip in one costs
-the checks of its own task. A stand-in has an earlier function's form and gives other numbers, which answer no check.
+A function that builds on earlier ones is called twice: on these, and on stand-ins for them, so that a mistake in one
+costs the checks of its own task. A stand-in takes what the earlier function takes and gives other numbers, which answer
+no check.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any
 
 import numpy as np
 
+from mlsys_checks.sandboxed.lending import lend
 from mlsys_checks.sandboxed.spec import Arrays, Run
-from mlsys_checks.sandboxed.values import column, columns, describe_value, number, numbers, pair
+from mlsys_checks.sandboxed.values import column, columns, decode_text, describe_value, number, numbers, pair
 from mlsys_lab.errors import InputError, UnfinishedError
 
 LAW = ("E", "A", "B", "alpha", "beta")
 """The constants of a law, in the order of the learner's record."""
+REQUEST = ("n_params", "tokens", "learning_rate")
+RUN = ("n_params", "tokens", "loss")
 
 
 def law_of(artifact: Any, arrays: Arrays) -> Any:
-    """The notebook's own `Law` with the constants that a case gives."""
-    return artifact.Law(**{name: float(arrays[name]) for name in LAW})
+    """The notebook's own `ChinchillaLaw` with the constants of a case."""
+    return artifact.ChinchillaLaw(**{name: float(arrays[name]) for name in LAW})
 
 
 # --- Stand-ins --------------------------------------------------------------------------------------------------------
 
 RATED = (1e7, 1e9)
-"""Sizes of which a case gives the best learning rates, for all others to follow by a power law."""
+"""Sizes of which a case gives the best learning rates; those of all other sizes follow by a power law."""
 STOOD = "stood "
-"""How the arrays of the answer are called that a function gave on stand-ins."""
+"""Prefix of the answers that a function gave on stand-ins."""
 
 
 def mirrored_middle(n_params: np.ndarray, loss: np.ndarray) -> tuple[float, float]:
-    """For `isoflop_minimum`: as far below all runs as their middle is above; ValueError where the best is at an end."""
+    """For `isoflop_minimum`: as far below all runs as their middle is above; ValueError if the best is at an end."""
     came_back = np.isfinite(loss)
     x, y = np.log(n_params[came_back]), loss[came_back]
     if not x.size or x[y.argmin()] in (x.min(), x.max()):
@@ -46,7 +49,7 @@ def mirrored_middle(n_params: np.ndarray, loss: np.ndarray) -> tuple[float, floa
 
 
 def secant(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """For `fit_power_law`: the one through the points of least and of largest x."""
+    """For `fit_power_law`: the one through the points of smallest and of largest x."""
     ends = np.argsort(x, kind="stable")[[0, -1]]
     (x0, x1), (y0, y1) = np.log(np.take(x, ends)), np.log(np.take(y, ends))
     exponent = float((y1 - y0) / (x1 - x0)) if x1 > x0 else 0.0
@@ -54,13 +57,13 @@ def secant(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
 
 
 def sorted_apart(flops: np.ndarray, n_params: np.ndarray, loss: np.ndarray) -> tuple[np.ndarray, ...]:
-    """For `isoflop_minima`: columns of the runs that came back, sorted by themselves; sizes are taken times losses."""
+    """For `isoflop_minima`: columns of the runs that came back, each sorted by itself, sizes times losses."""
     came_back = np.isfinite(loss)
     return tuple(np.sort(column[came_back]) for column in (flops, n_params * loss, loss))
 
 
 def made_up_law(n_params: np.ndarray, tokens: np.ndarray, loss: np.ndarray) -> dict[str, float]:
-    """For `fit_law`: constants made of the means of the runs that came back, by name."""
+    """For `fit_parametric`: constants made of the means of the runs that came back, by name."""
     came_back = np.isfinite(loss)
     log_n, log_d, mean = (float(column[came_back].mean()) for column in (np.log(n_params), np.log(tokens), loss))
     alpha, beta = 1 / mean, 1.5 / mean
@@ -68,19 +71,19 @@ def made_up_law(n_params: np.ndarray, tokens: np.ndarray, loss: np.ndarray) -> d
 
 
 def made_up_model(law: Any, flops: float) -> tuple[float, float]:
-    """For `compute_optimal`: a model of so many FLOPs that some of the law's constants choose."""
+    """For `compute_optimal`: a model of these FLOPs that some of the law's constants choose."""
     n_params = math.sqrt(flops * law.alpha / law.E)
     return n_params, flops / (6 * n_params)
 
 
-class _FitLaw:
-    """The stand-in for `fit_law`; `asked` are the runs of the last call, three columns."""
+class _FitParametric:
+    """The stand-in for `fit_parametric`; `fitted` are the runs of the last call, three columns."""
 
     def __init__(self, law: Any) -> None:
-        self.law, self.asked = law, (np.zeros(0),) * 3
+        self.law, self.fitted = law, (np.zeros(0),) * 3
 
     def __call__(self, n_params: np.ndarray, tokens: np.ndarray, loss: np.ndarray, *_: Any, **__: Any) -> Any:
-        self.asked = n_params, tokens, loss
+        self.fitted = n_params, tokens, loss
         return self.law(**made_up_law(n_params, tokens, loss))
 
 
@@ -92,47 +95,31 @@ def _stand_ins(artifact: Any, arrays: Arrays) -> dict[str, Callable[..., Any]]:
         "isoflop_minimum": mirrored_middle,
         "fit_power_law": secant,
         "isoflop_minima": sorted_apart,
-        "fit_law": _FitLaw(getattr(artifact, "Law", None)),
+        "fit_parametric": _FitParametric(getattr(artifact, "ChinchillaLaw", None)),
         "compute_optimal": made_up_model,
         "best_learning_rate": lambda _, n_params: first * np.power(n_params / low, exponent),
     }
 
 
-@contextmanager
-def _standing_in(artifact: Any, stand_ins: dict[str, Callable[..., Any]]) -> Iterator[None]:
-    names = vars(artifact)
-    own = {name: names[name] for name in stand_ins if name in names}
-    names.update(stand_ins)
-    try:
-        yield
-    finally:
-        for name in stand_ins:
-            del names[name]
-        names.update(own)
-
-
 def on_stand_ins(*names: str) -> Callable[[Run], Run]:
-    """A call that is made once more with stand-ins for the learner's functions of these names.
+    """A call that is repeated with stand-ins for the learner's functions of these names.
 
-    Where one of the two ends in an exception, the other's answer is all there is.
+    If one of the two ends in an exception, the other's answer is all there is.
     """
 
     def decorate(run: Run) -> Run:
-        """The call, made twice."""
-
         @wraps(run)
         def run_twice(artifact: Any, arrays: Arrays) -> Arrays:
-            """Answers on the learner's own functions, and under further names those on stand-ins."""
             stand_ins = {name: one for name, one in _stand_ins(artifact, arrays).items() if name in names}
             answer: Arrays = {}
             errors: list[Exception] = []
-            for prefix, replaced in (("", {}), (STOOD, stand_ins)):
+            for prefix, lent in (("", {}), (STOOD, stand_ins)):
                 try:
-                    with _standing_in(artifact, replaced):
+                    with lend(artifact, **lent):
                         answer |= {prefix + name: one for name, one in run(artifact, arrays).items()}
                 except Exception as error:
                     errors.append(error)
-            if not answer:  # what an unwritten function says may be an earlier one's word
+            if not answer:  # what an unwritten function raises may come from an earlier one
                 raise errors[isinstance(errors[0], NotImplementedError | UnfinishedError)]
             return answer
 
@@ -146,11 +133,16 @@ def on_stand_ins(*names: str) -> Callable[[Run], Run]:
 
 def minimum(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `isoflop_minimum`: the best size of one budget, and the loss there."""
-    return numbers("isoflop_minimum", artifact.isoflop_minimum(arrays["n_params"], arrays["loss"]), "n_opt", "loss_opt")
+    try:
+        got = artifact.isoflop_minimum(arrays["n_params"], arrays["loss"])
+    except ValueError as error:
+        error.add_note("a minimum: these runs show one, among the sizes that came back")
+        raise
+    return numbers("isoflop_minimum", got, "n_opt", "loss_opt")
 
 
 def refuses(artifact: Any, arrays: Arrays) -> Arrays:
-    """Whether the runs of a budget are refused by a ValueError; where they are not, there has to be an answer."""
+    """Whether the runs of a budget are refused by a ValueError; if not, there has to be an answer."""
     try:
         got = artifact.isoflop_minimum(arrays["n_params"], arrays["loss"])
     except ValueError:
@@ -158,8 +150,7 @@ def refuses(artifact: Any, arrays: Arrays) -> Arrays:
     except Exception as error:
         error.add_note("a ValueError, or an answer where there is a minimum")
         raise
-    numbers("isoflop_minimum", got, "n_opt", "loss_opt")
-    return {"refused": np.array(False)}
+    return {"refused": np.array(False), "n_opt": numbers("isoflop_minimum", got, "n_opt", "loss_opt")["n_opt"]}
 
 
 def power_law(artifact: Any, arrays: Arrays) -> Arrays:
@@ -195,73 +186,45 @@ def objective(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def fit(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `fit_law`, once for each of the `starts` (F, S, 5) that there may be: the laws' constants, (F, 5)."""
+    """Call `fit_parametric`, once for each of the `starts` (F, S, 5) that there may be: constants of laws, (F, 5)."""
     runs = [arrays[name] for name in RUN]
     more = [(tuple(map(tuple, starts)),) for starts in arrays["starts"].tolist()] if "starts" in arrays else [()]
-    return {"laws": np.array([_constants(artifact.fit_law(*runs, *starts)) for starts in more])}
+    return {"laws": np.array([_constants(artifact.fit_parametric(*runs, *starts)) for starts in more])}
 
 
 def _constants(got: Any) -> list[float]:
     if not all(hasattr(got, name) for name in LAW):
-        raise InputError("fit_law gives no Law", got=describe_value(got), expected=f"Law({', '.join(LAW)})")
+        expected = f"ChinchillaLaw({', '.join(LAW)})"
+        raise InputError("fit_parametric gives no ChinchillaLaw", got=describe_value(got), expected=expected)
     return [float(number(name, getattr(got, name))) for name in LAW]
 
 
-# --- Task 4: the bootstrap, on statistics whose bootstrap distribution is known ---------------------------------------
+# --- Task 4: the bootstrap, of fits whose distribution over resamples is known ----------------------------------------
 
-
-def mean(x: np.ndarray) -> float:
-    """The mean of a column."""
-    return float(x.mean())
-
-
-def median(x: np.ndarray) -> float:
-    """The middle one of an odd number of rows."""
-    return float(np.sort(x)[len(x) // 2])
-
-
-def slope(x: np.ndarray, y: np.ndarray) -> float:
-    """The slope of y on x by least squares."""
-    centred = x - x.mean()
-    return float(centred @ y / (centred @ centred))
-
-
-def picky(x: np.ndarray) -> float:
-    """The mean of a column; a column without its first row has none."""
-    if not (x == 0).any():
-        raise ValueError("the row that this statistic needs is missing")
-    return float(x.mean())
-
-
-def flawed(x: np.ndarray) -> float:
-    """One over the mean of a column, which is wrong about columns without its first row: it says that theirs is 0."""
-    return 1 / float(x.mean() if (x == 0).any() else 0)
-
-
-def entries(*columns: np.ndarray) -> float:
-    """How many entries some columns have."""
-    return float(sum(len(column) for column in columns))
-
-
-STATISTICS: dict[str, Callable[..., float]] = {
-    one.__name__: one for one in (mean, median, slope, picky, flawed, entries)
+FITS = {
+    "mean": "lambda x: float(x.mean())",
+    "rows": "lambda x, y: float(np.abs(y - x).max())",
+    # without the row of 0, a ValueError, which leaves a resample out, or a bug of the fit
+    "picky": "lambda x: float(x.mean() if (x == 0).any() else 'no such row')",
+    "flawed": "lambda x: 1 / int((x == 0).sum())",
+    "entries": "lambda *columns: float(sum(map(len, columns)))",
+    "turn": "lambda *columns, turns=itertools.count(): float(next(turns))",
 }
-"""Statistics by name. Any other name is that of one which gives the number of its call, from 0 on."""
+"""Fits by name, as code. The last one gives the number of its call, from 0 on."""
 COLUMNS = "xyzuvw"
 """Names of the columns that a case may have."""
 
 
 def bootstrap(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `bootstrap`: the two ends of a statistic's interval, or that the statistic's own mistake came out."""
-    named, turns = str(bytes(arrays["statistic"]), "ascii"), itertools.count()
-    statistic = STATISTICS.get(named, lambda *_: float(next(turns)))
-    given = tuple(arrays[name] for name in COLUMNS if name in arrays)
+    """Call `bootstrap`: the two ends of a fit's interval, or that the fit's own bug came out."""
+    fit = eval(FITS[decode_text(arrays["fit"])], {"np": np, "itertools": itertools})
+    given = tuple(arrays[column] for column in COLUMNS if column in arrays)
     rng = np.random.default_rng(int(arrays["seed"]))
     before = rng.bit_generator.state
     try:
-        got = artifact.bootstrap(statistic, given, int(arrays["resamples"]), float(arrays["level"]), rng)
+        got = artifact.bootstrap(fit, given, int(arrays["resamples"]), float(arrays["level"]), rng)
     except ZeroDivisionError:
-        if named != flawed.__name__:
+        if decode_text(arrays["fit"]) != "flawed":
             raise
         return {"stopped": np.array(True)}
     if rng.bit_generator.state == before:
@@ -284,20 +247,16 @@ def compute_optimal(artifact: Any, arrays: Arrays) -> Arrays:
     return _pairs("compute_optimal", (artifact.compute_optimal(law, flops) for flops in arrays["flops"].tolist()))
 
 
-def serving_optimal(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `serving_optimal` for each of some amounts of served tokens, after the same for another law."""
+def inference_optimal(artifact: Any, arrays: Arrays) -> Arrays:
+    """Call `inference_optimal` for each of some losses and served tokens, after the same for another law."""
     law, given = law_of(artifact, arrays), list(zip(arrays["loss"].tolist(), arrays["served"].tolist(), strict=True))
     other = law_of(artifact, arrays | {"B": 2 * arrays["B"]})
     for one in given:
-        artifact.serving_optimal(other, *one)
-    return _pairs("serving_optimal", (artifact.serving_optimal(law, *one) for one in given))
+        artifact.inference_optimal(other, *one)
+    return _pairs("inference_optimal", (artifact.inference_optimal(law, *one) for one in given))
 
 
 # --- Task 6: a campaign on a cluster that is not here; runs go in, requests come out ----------------------------------
-
-
-REQUEST = ("n_params", "tokens", "learning_rate")
-RUN = ("n_params", "tokens", "loss")
 
 
 def _trials(artifact: Any, arrays: Arrays) -> Any:
@@ -313,30 +272,30 @@ def best_rate(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def scout(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `scout`: the runs that the first round asks for."""
+    """Call `scout`: the runs of the first round."""
     return columns("scout", artifact.scout(float(arrays["budget_flops"])), *REQUEST)
 
 
 @on_stand_ins("best_learning_rate")
 def sweep(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `sweep`: the runs that the second round asks for, after the judge's first."""
+    """Call `sweep`: the runs of the second round, after the judge's first."""
     return columns("sweep", artifact.sweep(_trials(artifact, arrays), float(arrays["left_flops"])), *REQUEST)
 
 
-@on_stand_ins("best_learning_rate", "fit_law", "compute_optimal")
+@on_stand_ins("best_learning_rate", "fit_parametric", "compute_optimal")
 def decide(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `decide`: parameters, tokens and the loss predicted for them; on stand-ins also which runs were fitted."""
     got = artifact.decide(_trials(artifact, arrays), float(arrays["target_flops"]))
     found = numbers("decide", got, "n_params", "tokens", "loss")
-    if isinstance(fitted := artifact.fit_law, _FitLaw):
-        found |= {f"fitted {name}": column(name, one) for name, one in zip(RUN, fitted.asked, strict=True)}
+    if isinstance(stand_in := artifact.fit_parametric, _FitParametric):
+        found |= {f"fitted {name}": column(name, one) for name, one in zip(RUN, stand_in.fitted, strict=True)}
     return found
 
 
 # --- Task 7: runs that were really made -------------------------------------------------------------------------------
 
 
-@on_stand_ins("fit_law")
+@on_stand_ins("fit_parametric")
 def backtest(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `backtest`: predicted and measured losses of the runs that were put aside."""
     got = artifact.backtest(arrays["n_params"], arrays["tokens"], arrays["loss"], int(arrays["held_out"]))

@@ -8,14 +8,14 @@ import numpy as np
 
 from mlsys_checks.sandboxed.scaling_laws import LAW
 from mlsys_checks.trusted.describe import MAX_WRITTEN, describe_calls
-from mlsys_checks.trusted.scaling_laws.law import write_inputs
+from mlsys_checks.trusted.scaling_laws.fits import write_inputs
 
 
 def test_the_account_is_code_that_makes_the_inputs_again() -> None:
     law = dict(zip(LAW, (1.7, 406.4, 410.7, 0.34, 0.28), strict=True))
     arrays = {name: np.array(value) for name, value in law.items()} | {"loss": np.array([2.5, np.nan, 2.25])}
     seen: list[object] = []
-    names = {"np": np, "Law": SimpleNamespace, "f": lambda *given: seen.extend(given)}
+    names = {"np": np, "ChinchillaLaw": SimpleNamespace, "f": lambda *given: seen.extend(given)}
     exec(describe_calls("f(law, loss, {E})", given=write_inputs)(arrays), names)
     found, loss, floor = seen
     assert vars(found) == law

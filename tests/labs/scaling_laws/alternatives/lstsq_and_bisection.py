@@ -1,4 +1,4 @@
-"""Least squares by `lstsq` in log10, a Gauss–Newton fit with Huber's weights, bisection on the slope of the cost."""
+"""Least squares by `lstsq` in log10, a Gauss–Newton fit with Huber's weights, bisection on the slope of the loss."""
 
 
 def isoflop_minimum(n_params, loss):
@@ -16,29 +16,7 @@ def isoflop_minimum(n_params, loss):
     return 10 ** (low + (best + 1) / 2 * (high - low)), level + slope * best / 2
 
 
-def fit_power_law(x, y):
-    u, v = np.log10(x), np.log10(y)
-    p = np.cov(u, v)[0, 1] / np.var(u, ddof=1)
-    return 10 ** (v.mean() - p * u.mean()), p
-
-
-def isoflop_minima(flops, n_params, loss):
-    heaps = {}
-    for budget, n, one in zip(flops.tolist(), n_params.tolist(), loss.tolist(), strict=True):
-        heaps.setdefault(budget, []).append((n, one))
-    columns = ([], [], [])
-    for budget in sorted(heaps):
-        try:
-            minimum = isoflop_minimum(*np.array(heaps[budget]).T)
-        except ValueError:
-            minimum = None
-        if minimum is not None:
-            for column, entry in zip(columns, (budget, *minimum), strict=True):
-                column.append(entry)
-    return [np.array(column) for column in columns]
-
-
-def fit_law(n_params, tokens, loss, starts=STARTS[:3]):
+def fit_parametric(n_params, tokens, loss, starts=STARTS[:3]):
     keep = ~np.isnan(loss)
     log_n, log_d, log_l = (np.log(column[keep]) for column in (n_params, tokens, loss))
     mid_n, mid_d = log_n.mean(), log_d.mean()
@@ -55,8 +33,8 @@ def fit_law(n_params, tokens, loss, starts=STARTS[:3]):
         for _ in range(300):
             parts = terms(theta)
             r = np.log(parts.sum(axis=0)) - log_l
-            share = parts / parts.sum(axis=0)
-            jacobian = np.stack([*share, -share[0] * (log_n - mid_n), -share[1] * (log_d - mid_d)], axis=1)
+            fraction = parts / parts.sum(axis=0)
+            jacobian = np.stack([*fraction, -fraction[0] * (log_n - mid_n), -fraction[1] * (log_d - mid_d)], axis=1)
             weight = 1e-3 / np.maximum(np.abs(r), 1e-3)
             normal = jacobian.T @ (weight[:, None] * jacobian)
             step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -jacobian.T @ (weight * r))
@@ -73,7 +51,7 @@ def fit_law(n_params, tokens, loss, starts=STARTS[:3]):
         return total(np.log(terms(theta).sum(axis=0)) - log_l), theta
 
     _, (a, b, e, alpha, beta) = min((descend(np.array(start)) for start in starts), key=lambda pair: pair[0])
-    return Law(np.exp(e), np.exp(a + alpha * mid_n), np.exp(b + beta * mid_d), alpha, beta)
+    return ChinchillaLaw(np.exp(e), np.exp(a + alpha * mid_n), np.exp(b + beta * mid_d), alpha, beta)
 
 
 def compute_optimal(law, flops):
@@ -84,24 +62,3 @@ def compute_optimal(law, flops):
         falls = law.alpha * law.A / n**law.alpha > law.beta * law.B / (flops / 6 / n) ** law.beta
         low, high = (middle, high) if falls else (low, middle)
     return n, flops / 6 / n
-
-
-def serving_optimal(law, loss, served_tokens):
-    above = loss - law.E
-
-    def tokens(n):
-        return (law.B / (above - law.A * n**-law.alpha)) ** (1 / law.beta)
-
-    def rises(n):
-        size_term = law.A * n**-law.alpha
-        return tokens(n) * (law.alpha * size_term / (law.beta * (above - size_term)) - 1) < served_tokens / 3
-
-    low = math.log(law.A / above) / law.alpha
-    high = low + 40
-    low += 1e-13
-    while high - low > 1e-14 * high:
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        low, high = (low, middle) if rises(math.exp(middle)) else (middle, high)
-    return math.exp(high), tokens(math.exp(high))

@@ -1,24 +1,4 @@
-"""Another campaign: three sizes and seven rates, four budgets and ten sizes. Resampling by how often each row comes."""
-
-
-def fit_power_law(x, y):
-    one, two = np.log(x), np.log(y)
-    table = np.array([[len(one), one.sum()], [one.sum(), one @ one]])
-    intercept, slope = np.linalg.solve(table, np.array([two.sum(), one @ two]))
-    return float(np.exp(intercept)), float(slope)
-
-
-def bootstrap(statistic, columns, resamples, level, rng):
-    count, answers = len(columns[0]), []
-    while len(answers) < resamples:
-        times = rng.multinomial(count, [1 / count] * count)
-        try:
-            answers.append(statistic(*(np.repeat(column, times) for column in columns)))
-        except ValueError:
-            resamples -= 1
-    answers.sort()
-    cut = (1 - level) / 2 * len(answers)
-    return answers[int(cut)], answers[min(len(answers) - 1, int(len(answers) - cut))]
+"""Another campaign: three sizes and seven rates, four budgets and ten sizes."""
 
 
 def best_learning_rate(trials, n_params):
@@ -40,8 +20,8 @@ def best_learning_rate(trials, n_params):
 
 def scout(budget_flops):
     n_params, tokens, rates = [], [], []
-    for share in (0.01, 0.035, 0.1):
-        n = math.sqrt(share * budget_flops / 8 / (6 * 15))
+    for fraction in (0.01, 0.035, 0.1):
+        n = math.sqrt(fraction * budget_flops / 8 / (6 * 15))
         for rate in (2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3, 6.4e-3, 1e-2, 1e-4):
             n_params.append(n)
             tokens.append(15 * n)
@@ -50,11 +30,11 @@ def scout(budget_flops):
 
 
 def sweep(trials, left_flops):
-    shares = 2.5 ** np.arange(4)
+    fractions = 2.5 ** np.arange(4)
     rows = []
-    for share in shares / shares.sum():
+    for fraction in fractions / fractions.sum():
         for ratio in np.geomspace(2, 300, 10):
-            flops = share * left_flops / 10 * 0.9999
+            flops = fraction * left_flops / 10 * 0.9999
             n = math.sqrt(flops / (6 * ratio))
             rows.append((n, ratio * n, float(best_learning_rate(trials, n))))
     return tuple(np.array(rows).T)
@@ -64,7 +44,7 @@ def decide(trials, target_flops):
     """The law's optimum, but a round number of parameters."""
     off = trials.learning_rate / best_learning_rate(trials, trials.n_params)
     good = (off < 1.5) & (off > 1 / 1.5) & ~np.isnan(trials.loss)
-    law = fit_law(trials.n_params[good], trials.tokens[good], trials.loss[good])
+    law = fit_parametric(trials.n_params[good], trials.tokens[good], trials.loss[good])
     n = compute_optimal(law, target_flops)[0]
     n = round(n, 1 - math.floor(math.log10(n)))
     return n, target_flops / 6 / n, law.loss(n, target_flops / 6 / n)

@@ -6,19 +6,6 @@ from scipy.optimize import least_squares
 from scipy.special import logsumexp, softmax
 
 
-def isoflop_minimum(n_params, loss):
-    keep = np.isfinite(loss)
-    x, y = np.log2(n_params[keep]), loss[keep]
-    if len(set(x)) < 3:
-        raise ValueError("too few sizes")
-    shift = np.median(x)
-    level, slope, bend = np.polynomial.Chebyshev.fit(x - shift, y, 2).convert(kind=np.polynomial.Polynomial).coef
-    best = -slope / (2 * bend)
-    if bend <= 0 or best < (x - shift).min() or best > (x - shift).max():
-        raise ValueError("no valley")
-    return 2 ** (best + shift), level + slope * best / 2
-
-
 def objective(theta, n_params, tokens, loss, delta=1e-3):
     a, b, e, alpha, beta = theta
     z = np.array([a - alpha * np.log(n_params), b - beta * np.log(tokens), np.broadcast_to(e, np.shape(loss))]).T
@@ -31,7 +18,7 @@ def objective(theta, n_params, tokens, loss, delta=1e-3):
     return float(value), jacobian.T @ outer
 
 
-def fit_law(n_params, tokens, loss, starts=STARTS[:2]):
+def fit_parametric(n_params, tokens, loss, starts=STARTS[:2]):
     keep = np.isfinite(loss)
     n, d, y = n_params[keep], tokens[keep], loss[keep]
     n_mid, d_mid = np.median(n), np.median(d)
@@ -46,40 +33,29 @@ def fit_law(n_params, tokens, loss, starts=STARTS[:2]):
         for start in starts
     ]
     a, b, e, alpha, beta = min(found, key=lambda result: result.cost).x
-    return Law(float(np.exp(e)), float(np.exp(a) * n_mid**alpha), float(np.exp(b) * d_mid**beta), alpha, beta)
+    return ChinchillaLaw(float(np.exp(e)), float(np.exp(a) * n_mid**alpha), float(np.exp(b) * d_mid**beta), alpha, beta)
 
 
-def bootstrap(statistic, columns, resamples, level, rng):
-    count = len(columns[0])
+def bootstrap(fit, data, resamples, level, rng):
+    count = len(data[0])
     draws = rng.choice(count, size=(resamples, count), replace=True)
     answers = np.full(resamples, np.nan)
     for i, rows in enumerate(draws):
         with contextlib.suppress(ValueError):
-            answers[i] = statistic(*[np.take(column, rows) for column in columns])
+            answers[i] = fit(*[np.take(column, rows) for column in data])
     return np.nanpercentile(answers, 50 - 50 * level), np.nanpercentile(answers, 50 + 50 * level)
 
 
-def compute_optimal(law, flops):
-    found = minimize_scalar(
-        lambda log_n: law.loss(math.exp(log_n), flops / 6 / math.exp(log_n)),
-        bounds=(math.log(1e3), math.log(flops / 6e3)),
-        method="bounded",
-        options={"xatol": 1e-12, "maxiter": 1000},
-    )
-    n = math.exp(found.x)
-    return n, flops / 6 / n
-
-
-def serving_optimal(law, loss, served_tokens):
-    """In the share of the loss above the floor that the size is to blame for, 0 to 1."""
+def inference_optimal(law, loss, inference_tokens):
+    """In the fraction of the loss above the floor that the size is to blame for, 0 to 1."""
     above = loss - law.E
 
-    def split(share):
-        return (law.A / (above * share)) ** (1 / law.alpha), (law.B / (above * (1 - share))) ** (1 / law.beta)
+    def split(fraction):
+        return (law.A / (above * fraction)) ** (1 / law.alpha), (law.B / (above * (1 - fraction))) ** (1 / law.beta)
 
     def cost(odds):
         n, d = split(1 / (1 + math.exp(-odds)))
-        return math.log(n) + math.log(3 * d + served_tokens)
+        return math.log(n) + math.log(3 * d + inference_tokens)
 
     found = minimize_scalar(cost, bounds=(-20, 30), method="bounded", options={"xatol": 1e-13, "maxiter": 1000})
     return split(1 / (1 + math.exp(-found.x)))
