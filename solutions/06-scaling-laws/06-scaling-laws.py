@@ -577,11 +577,12 @@ for name, (low, high) in {"parabolas": of_parabolas, "law": of_law}.items():
     print(f"{name:9s}: a in [{low:.3f}, {high:.3f}]; data made with {true:.3f}")
 low, high = bootstrap(size_of_parabolas, columns, 300, 0.8, rng)
 print(f"N_opt at 5.76e23 FLOPs: {low / 1e9:.0f} to {high / 1e9:.0f} billion parameters")
-check.predict(guess, 100 * (high / low - 1), "%")
+check.predict(guess, 100 * (high / low - 1), "%", within=0.3)
 
 # %% [markdown]
-# The uncertainty of an exponent is multiplied by the logarithm of the extrapolation: $6000^{0.016}$ is 1.15. One more
-# budget, ten times larger than the last, would halve the variance of the exponent, as much as making every run twice.
+# The uncertainty of an exponent is multiplied by the logarithm of the extrapolation: $6000^{0.016}$ is 1.15. The size
+# at the middle budget is itself uncertain by about 3 %, which adds the rest. One more budget, ten times larger than
+# the last, would halve the variance of the exponent, as much as making every run twice.
 # An interval of level 0.8 misses the truth one time in five even if everything is right, and no resampling shows it if
 # the form of the law is wrong.
 #

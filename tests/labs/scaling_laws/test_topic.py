@@ -42,7 +42,7 @@ GIVEN = (
     "The two others say: 100 times the compute, 8 times the parameters",
     "with 100 times the compute?",
     "Both intervals come out about 0.016 wide. Gopher's compute is 6,000 times that of the middle budget",
-    "$6000^{0.016}$ is 1.15",
+    "$6000^{0.016}$ is 1.15. The size at the middle budget is itself uncertain by about 3 %",
     "so $r = 0.05$: inside δ = 0.1, outside δ = 0.02",
     "`round(fitted.A, 1)` gives 400.0, too",
     "ten draws scatters around 4.5",
@@ -144,6 +144,8 @@ def test_what_the_text_says_after_a_prediction_is_so(module: ModuleType) -> None
     low, high = module.bootstrap(fit, columns, 300, 0.8, rng)
     assert abs(high - low - 0.016) < 0.002 and round(6000**0.016, 2) == 1.15
     assert round(package.GOPHER_FLOPS / np.median(table["flops"]), -3) == 6000
+    middle = module.bootstrap(lambda *runs: module.isoflop_optimum(*runs, 9.6e19)[0], columns, 300, 0.8, rng)
+    assert round(100 * (middle[1] / middle[0] - 1)) in (3, 4)
     places = np.log(4.0) * np.arange(5)
     assert 0.45 < np.var(places) * 5 / (np.var([*places, places[-1] + np.log(10)]) * 6) < 0.55
     assert abs(exponent - 0.5) < 0.02 and 2.5 < 100 ** (0.73 - exponent) < 3
