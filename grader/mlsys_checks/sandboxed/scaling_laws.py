@@ -150,7 +150,8 @@ def refuses(artifact: Any, arrays: Arrays) -> Arrays:
     except Exception as error:
         error.add_note("a ValueError, or an answer where there is a minimum")
         raise
-    return {"refused": np.array(False), "n_opt": numbers("isoflop_minimum", got, "n_opt", "loss_opt")["n_opt"]}
+    found = numbers("isoflop_minimum, where it raises no ValueError,", got, "n_opt", "loss_opt")
+    return {"refused": np.array(False), "n_opt": found["n_opt"]}
 
 
 def power_law(artifact: Any, arrays: Arrays) -> Arrays:
@@ -227,6 +228,9 @@ def bootstrap(artifact: Any, arrays: Arrays) -> Arrays:
         if decode_text(arrays["fit"]) != "flawed":
             raise
         return {"stopped": np.array(True)}
+    except ValueError as error:
+        error.add_note("an interval from the resamples whose fit raises no ValueError")
+        raise
     if rng.bit_generator.state == before:
         raise InputError("`bootstrap` draws nothing from `rng`", got="rows of another origin", expected="rows by `rng`")
     return numbers("bootstrap", got, "low", "high")

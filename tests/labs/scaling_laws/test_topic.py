@@ -41,6 +41,8 @@ GIVEN = (
     "At 1e19 FLOPs the loss still falls",
     "The two others say: 100 times the compute, 8 times the parameters",
     "with 100 times the compute?",
+    "Both intervals come out about 0.016 wide. Gopher's compute is 6,000 times that of the middle budget",
+    "$6000^{0.016}$ is 1.15. The size at the middle budget is itself uncertain by about 3 %",
     "so $r = 0.05$: inside δ = 0.1, outside δ = 0.02",
     "`round(fitted.A, 1)` gives 400.0, too",
     "ten draws scatters around 4.5",
@@ -52,7 +54,6 @@ GIVEN = (
     "losing the wrong two of eight leaves",
     "A sweep of forty runs",
 )
-"""Some of these are held by tests below."""
 read_corpus = cache(package.read_corpus)
 
 
@@ -138,6 +139,15 @@ def test_what_the_text_says_after_a_prediction_is_so(module: ModuleType) -> None
     assert law.loss(**CHINCHILLA) < law.loss(**GOPHER)
     table = simulated_runs(module)
     _, exponent = module.fit_power_law(*module.isoflop_minima(*(table[k] for k in ("flops", "n_params", "loss")))[:2])
+    columns, rng = [table[name] for name in ("flops", "n_params", "loss")], np.random.default_rng(1)
+    fit = lambda *runs: module.fit_power_law(*module.isoflop_minima(*runs)[:2])[1]  # noqa: E731
+    low, high = module.bootstrap(fit, columns, 300, 0.8, rng)
+    assert abs(high - low - 0.016) < 0.002 and round(6000**0.016, 2) == 1.15
+    assert round(package.GOPHER_FLOPS / np.median(table["flops"]), -3) == 6000
+    middle = module.bootstrap(lambda *runs: module.isoflop_optimum(*runs, 9.6e19)[0], columns, 300, 0.8, rng)
+    assert round(100 * (middle[1] / middle[0] - 1)) in (3, 4)
+    places = np.log(4.0) * np.arange(5)
+    assert 0.45 < np.var(places) * 5 / (np.var([*places, places[-1] + np.log(10)]) * 6) < 0.55
     assert abs(exponent - 0.5) < 0.02 and 2.5 < 100 ** (0.73 - exponent) < 3
     fitted = module.fit_parametric(*(table[k] for k in ("n_params", "tokens", "loss")))
     n, d = module.compute_optimal(fitted, package.GOPHER_FLOPS)
@@ -186,10 +196,6 @@ def test_the_package_has_the_same_names_and_computes_the_same(module: ModuleType
     assert module.compute_optimal(law, 1e24) == pytest.approx((best.n_params, best.tokens))
     cheap = package.inference_optimal(same, best.loss, 1e13)
     assert module.inference_optimal(law, best.loss, 1e13) == pytest.approx((cheap.n_params, cheap.tokens))
-    profiles = package.fit_isoflop(data)
-    minima = module.isoflop_minima(*(table[k] for k in ("flops", "n_params", "loss")))
-    assert minima[1] == pytest.approx([one.n_opt for one in profiles.parabolas])
-    assert module.fit_power_law(*minima[:2])[1] == pytest.approx(profiles.frontier.a)
 
 
 OWN = {
