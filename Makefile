@@ -121,7 +121,7 @@ newest: ## Run the kernels' tests against the newest releases of all they need, 
 	$(NEWEST) -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager \
 		--editable '.[kernels,grader]' 'nvidia-nvvm; platform_system == "Linux"' pytest pytest-timeout hypothesis pyyaml
 	$(NEWEST) -m pip list --disable-pip-version-check
-	$(NEWEST) -m pytest $(PYTEST_ARGS) $(KERNEL_TESTS)
+	$(NEWEST) -m pytest --weekly $(PYTEST_ARGS) $(KERNEL_TESTS)
 
 bench: $(READY) ## Measure what the course promises, as ratios within one run
 	for script in $(filter-out tests/bench/gpu.py,$(wildcard tests/bench/*.py)); do $(BIN)/python $$script || exit 1; done

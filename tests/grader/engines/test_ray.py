@@ -237,6 +237,7 @@ def test_a_second_process_grades_on_a_cluster_that_is_running(ray, tiny_labs):
     assert (done.stdout, done.stderr) == ("ada [1, 0.0, 0.0] \n", "")
 
 
+@pytest.mark.weekly
 def test_an_address_that_answers_nothing_is_one_line_soon(ray, monkeypatch):
     monkeypatch.setattr(cluster, "JOIN_S", 3.0)
     with socket.socket() as mute, socket.socket() as closed:
