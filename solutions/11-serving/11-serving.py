@@ -139,8 +139,8 @@ class Sequence:
 # - It returns `False` and changes nothing if fewer than `num_free_reserved` blocks would stay free.
 # - `free(seq)` empties `block_table` and sets `num_computed_tokens` to 0. It frees the **last block first**; Task 4
 #   depends on this order.
-# - No operation on the pool searches all blocks. `in`, `min`, `count` and `list.remove` do; a server manages hundreds
-#   of thousands of blocks and has milliseconds per step.
+# - No operation on the pool searches all blocks. A loop over them does, and so do `in`, `min`, `index`, `count` and
+#   `remove` on a list. A server manages hundreds of thousands of blocks and has milliseconds per step.
 #
 # **Size:** about 1, 5, 1, 3, 1, 5 and 3 lines.
 #
@@ -350,7 +350,7 @@ class SchedulerOutput:
 # - Room means blocks for every token whose keys and values will ever be stored, allocated at admission:
 #   `num_prompt_tokens + max_tokens - 1`, because the last output token is never fed back into the model.
 # - `admit` starts with `allocate_prefix(seq)`, so that it also works on the prefix cache of Task 4. If it returns
-#   `False`, the sequence holds no blocks and waits where it was.
+#   `False`, the sequence holds no blocks and keeps its place in `waiting`.
 #
 # **Size:** about 3, 7, 7 and 2 lines.
 #
@@ -358,7 +358,7 @@ class SchedulerOutput:
 #
 # - `admit` may be called with any waiting sequence.
 # - `max_num_batched_tokens` plays no role before Task 3.
-# - A finished sequence keeps its `token_ids`: its output may not have been read yet.
+# - A finished or aborted sequence keeps its `token_ids`: its output may not have been read yet.
 #
 # </details>
 
@@ -614,7 +614,7 @@ show_timeline(steps, "Continuous batching")
 #
 # - How many running sequences can have part of their prompt left at the start of a step? The answer may simplify
 #   `schedule_prefills`.
-# - A sequence whose last chunk is a single token has one pending token, and counts as decoding.
+# - A sequence with one prompt token left to compute has one pending token, so `schedule_decodes` schedules it.
 #
 # </details>
 
@@ -776,10 +776,11 @@ show(figure, alt="The gap rises with the budget; the first token comes earlier")
 #   hash first; then it evicts the cached block that was **freed longest ago**, which can no longer be found.
 # - `cache` does nothing if another block has this hash already, or if the block has a hash.
 # - `allocate_prefix` takes cached blocks from the first on and stops at the first miss. It never covers the last
-#   token of the sequence. It sets `block_table`, `block_hashes` and `num_computed_tokens`.
-# - `cache_full_blocks` caches only blocks that have filled up since its last call; `block_hashes` holds the hashes of
-#   those before.
-# - Again nothing searches all blocks, and no hash costs more for a longer sequence.
+#   token of the sequence. It sets `block_table` and `num_computed_tokens`.
+# - `cache_full_blocks` caches only blocks that have filled up since its last call. Keep the hashes of the blocks so far
+#   in `block_hashes`, so that no block is hashed twice.
+# - As in Task 1, no operation searches all blocks. A hash costs as much for the last block of a long sequence as for
+#   the first: it reads the tokens of its own block and the hash before it.
 #
 # **Size:** about 6, 1, 6, 2, 6, 3, 1, 9 and 6 lines.
 #
@@ -1008,7 +1009,8 @@ show(figure, alt="Blocks in use step by step: far fewer with the prefix cache")
 #
 # <details><summary>Details</summary>
 #
-# - The order of `output.preempted` is up to you. Increase `seq.num_preemptions`, which the server displays.
+# - The order of `output.preempted` is up to you. `preempt` adds 1 to `seq.num_preemptions`, which the server displays.
+# - `num_prompt_tokens` stays as it is, although the output so far is recomputed like a prompt.
 # - A sequence that was preempted in this step must not be scheduled in it.
 #
 # </details>
@@ -1107,9 +1109,9 @@ show(figure, alt="Blocks with tokens: more if allocated as needed, in fewer step
 # | `token_budget(step_time, num_decoding, num_computed, tpot_s)` | int | largest budget that keeps `tpot_s` |
 # | `SLOScheduler(block_manager, config, step_time, slo)` | – | a `PreemptiveScheduler` with its own budget and order |
 #
-# `token_budget` is for a step in which `num_decoding` sequences, each with `num_computed` tokens in the cache, decode
-# one token, and one prompt, with none of its tokens computed yet, gets the rest. `step_time(parts)` gives its
-# seconds.
+# `token_budget` plans a step in which `num_decoding` sequences decode one token each; each of them has `num_computed`
+# tokens in the cache. The rest of the budget goes to one prompt, of which no token is computed yet.
+# `step_time(parts)` returns the seconds of a step; `parts` has (new tokens, tokens computed before) for each sequence.
 #
 # **Example** (10 ms per step, 1 ms per token)
 #
@@ -1124,7 +1126,7 @@ show(figure, alt="Blocks with tokens: more if allocated as needed, in fewer step
 # **Requirements**
 #
 # - `token_budget` counts the decodes and the chunk; the chunk is at least 1. `step_time` may be any function that
-#   grows with the chunk, not only a straight line.
+#   grows with the chunk, not only a linear one.
 # - `SLOScheduler` may override any method and change `self.config` and the order of `self.waiting` in every step.
 #   `max_num_seqs` still holds, and every request must finish, late or not.
 # - On each of the check's loads you need 80 % of the goodput of our own policy.
@@ -1132,8 +1134,8 @@ show(figure, alt="Blocks with tokens: more if allocated as needed, in fewer step
 # Our policy is no secret. Budget: `token_budget` in each step, with the mean of the decoding sequences' computed
 # tokens. Order: served in order of arrival, a burst makes *every* later request late, because each waits patiently
 # for requests that have missed their objective already. So first come the requests that can still meet their TTFT,
-# and among these the ones that cost the others least. A sequence knows its `arrival_s`; `self.now_s` is when the step
-# starts.
+# and among these the ones whose prompts take the least time, so that they delay the others least. A sequence knows
+# its `arrival_s`; `self.now_s` is when the step starts.
 #
 # **Size:** about 6 and 11 lines.
 #

@@ -449,7 +449,7 @@ show(
 # - Update $n$ of the average, counted from 1, keeps $d$ of the old value and takes $1 - d$ of the new one, with
 #   $d = \min(\texttt{decay}, (1 + n)/(10 + n))$: while $n$ is small, the random initial parameters fade quickly.
 # - `update` changes the tensors of `ema.model` in place, leaves `model` as it is, and tracks no gradients.
-# - `train_step` clears the gradients of the optimizer's parameters first, because some may be left from earlier.
+# - `train_step` clears the gradients first, because some may be left from earlier.
 # - The average takes in the parameters *after* the optimizer's step.
 # - The loss that `train_step` returns is a Python `float`: `.item()` frees the graph.
 #
@@ -457,6 +457,7 @@ show(
 #
 # <details><summary>Details</summary>
 #
+# - `p_losses` gets images of at least one axis, and returns losses with their graph: training differentiates them.
 # - All parameters are averaged, also those that are frozen. Buffers need not be.
 # - The optimizer may have only some of the model's parameters.
 #
@@ -703,7 +704,7 @@ print(f"loss {first:.2f} in the first hundred steps, {last:.2f} in the last")
 # **Requirements**
 #
 # - $\tau$ is a Python `float`; compute it in Python, where numbers have double precision.
-# - `ddim_step` calls the denoiser once. Its answer takes the place of $x_0$ in the posterior.
+# - `ddim_step` calls the denoiser once, and passes the denoised images to `posterior` as $x_0$.
 # - `heun_step` takes the slope at `x`, then the slope at the point and level where the Euler step ends, and goes from
 #   `x` along their mean.
 # - To level 0 there is no second slope: Heun's step is Euler's there, with one call.
@@ -712,7 +713,7 @@ print(f"loss {first:.2f} in the first hundred steps, {last:.2f} in the last")
 #
 # <details><summary>Details</summary>
 #
-# - To level 0, the posterior leaves nothing but $x_0$, whatever $\eta$ is.
+# - To level 0, the posterior's mean is $x_0$ and its deviation 0, whatever $\eta$ is.
 # - Only level 0 itself is special: a step to $10^{-4}$ is a step like any other.
 #
 # </details>
@@ -916,7 +917,9 @@ sheet(rows, "Three rows of digits 0 to 9 that your model drew")
 # - The order of the images within the call is up to you.
 # - Scale 0 leaves the class out, and needs both estimates like any other scale.
 # - Ho and Salimans count the scale from 0: their weight $w$ is $s - 1$.
-# - `torch.as_tensor(self.scale).expand(len(x))` makes both kinds of scale (B,).
+# - `torch.as_tensor(self.scale, dtype=torch.float64).expand(len(x))` makes both kinds of scale (B,). Without the dtype,
+#   a Python float would become float32.
+# - An image whose label is the null class already is guided like any other.
 #
 # </details>
 
@@ -1007,8 +1010,9 @@ print(f"real threes are {torch.pdist(real).mean():.1f} apart")
 # | `step_cost(config, batch=1, element_bytes=2)` | `Cost` | FLOPs of a call with `batch` images, and bytes of weights |
 # | `predict_image(cost, machine, steps, solver="ddim", guided=False, requests=1)` | float, str | seconds; limit |
 #
-# `cost` is the `step_cost` of **one** image. The seconds are those until `requests` images, sampled together, are
-# complete. `solver` is "ddim" or "heun"; the limit of each call is "compute" or "memory".
+# `cost` is the `step_cost` of **one** image. `requests` images are sampled together; `predict_image` returns how many
+# seconds pass until all of them are complete, and what limits each call: "compute" or "memory". `solver` is "ddim" or
+# "heun".
 #
 # **Example**
 #
@@ -1036,7 +1040,8 @@ print(f"real threes are {torch.pdist(real).mean():.1f} apart")
 #
 # <details><summary>Details</summary>
 #
-# - `out_channels=0` means as many as `channels`; the configuration has replaced it by then.
+# - `DiTConfig` replaces `out_channels=0` by the number of `channels`.
+# - The embeddings of the classes are looked up, not multiplied, so they are not counted.
 #
 # </details>
 
@@ -1256,9 +1261,9 @@ show(
 #
 # <details><summary>Details</summary>
 #
-# - Levels and scales are in float64, labels in int64. All noises have one shape and one dtype.
-# - Without requests there is no call and no image.
-# - Two entries of `requests` may be the same object: count by position.
+# - Pass levels and scales in float64, labels in int64. The noises of all requests have the same shape and dtype.
+# - Without requests, return an empty list and call nothing.
+# - Two entries of `requests` may be the same object, so tell requests apart by their position in the list.
 #
 # </details>
 

@@ -28,6 +28,8 @@ END, STEPPED = "what the sampler returned", "what ddim_step returned"
 PREDICTIONS = ("epsilon", "x0", "v", "flow", "edm")
 SOLVERS = ("ddim", "heun")
 LIMITS = ("compute", "memory")
+CLASSES = 1000
+"""Classes of a DiT, whose embeddings are no matrix product."""
 OFFSET = "offset"
 """Prefix of the names of parameters that a network may have besides its three."""
 
@@ -188,6 +190,10 @@ class LinearNetwork:
     def state_dict(self) -> dict[str, torch.Tensor]:
         return {name: parameter.detach() for name, parameter in self.tensors.items()}
 
+    def load_state_dict(self, state_dict: dict[str, torch.Tensor], strict: bool = True) -> None:
+        for name, value in state_dict.items():
+            self.tensors[name].data.copy_(value)
+
     def requires_grad_(self, wanted: bool = True) -> LinearNetwork:
         for parameter in self.parameters():
             parameter.requires_grad_(wanted)
@@ -270,13 +276,13 @@ def read_parameters(model: LinearNetwork, prefix: str = "") -> Arrays:
 def predictions(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `coefficients`, and `Preconditioned` on a linear network, the second time with the levels of the case."""
     prediction, (x, sigma) = PREDICTIONS[int(arrays["prediction"])], tensors(arrays, "x", "sigma")
-    got = artifact.coefficients(prediction, sigma)
+    got = artifact.coefficients(prediction, sigma, float(arrays["sigma_data"]))
     if not isinstance(got, tuple) or len(got) != 4:
         expected = "Coefficients(skip, out, into, noise)"
         raise InputError(f"coefficients({prediction!r}, sigma) is wrong", got=describe_value(got), expected=expected)
     names = ("c_skip", "c_out", "c_in", "c_noise")
     found = {name: tensor(name, one) for name, one in zip(names, got, strict=True)}
-    denoiser = artifact.Preconditioned(LinearNetwork(arrays), prediction)
+    denoiser = artifact.Preconditioned(LinearNetwork(arrays), prediction, float(arrays["sigma_data"]))
     denoiser.forward(x, 2 * sigma, label_of(arrays))
     return found | {"denoised": tensor("forward", denoiser.forward(x, sigma, label_of(arrays)))}
 
@@ -284,7 +290,11 @@ def predictions(artifact: Any, arrays: Arrays) -> Arrays:
 def p_losses(artifact: Any, arrays: Arrays) -> Arrays:
     given = tensors(arrays, "x0", "sigma", "noise")
     got = artifact.p_losses(GivenDenoiser(LinearNetwork(arrays)), *given, label_of(arrays))
-    return {"losses": tensor("p_losses", got)}
+    losses = {"losses": tensor("p_losses", got)}
+    if not got.requires_grad:
+        expected = "losses whose backward() reaches the network's parameters: no torch.no_grad(), no detach()"
+        raise InputError("the losses of p_losses have no graph", got="requires_grad is False", expected=expected)
+    return losses
 
 
 def update_average(artifact: Any, arrays: Arrays) -> Arrays:
@@ -292,14 +302,14 @@ def update_average(artifact: Any, arrays: Arrays) -> Arrays:
     model = LinearNetwork(arrays)
     model.tensors["by_level"].requires_grad_(False)
     average = artifact.EMA(model, float(arrays["decay"]))
-    held = list(average.model.parameters())
+    held = [one.detach() for one in average.model.parameters()]
     for move in arrays["moves"].tolist():
         for parameter in model.parameters():
             parameter.data += move
         average.update(model)
     if any(one.requires_grad for one in average.model.parameters()):
         raise InputError("the average tracks gradients after update()", expected="an update under torch.no_grad()")
-    if any(one is not other for one, other in zip(held, average.model.parameters(), strict=True)):
+    if any(one.data_ptr() != other.data_ptr() for one, other in zip(held, average.model.parameters(), strict=True)):
         raise InputError("update() replaces tensors of ema.model", expected="the same tensors, changed in place")
     found = read_parameters(average.model, "average of ") | read_parameters(model)
     for parameter in model.parameters():
@@ -390,7 +400,7 @@ def serve(artifact: Any, query: Query, arrays: Arrays) -> Arrays:
 
 def step_cost(artifact: Any, arrays: Arrays) -> Arrays:
     *sizes, out_channels = arrays["config"].tolist()
-    config = artifact.DiTConfig("case", *sizes, 0, out_channels)
+    config = artifact.DiTConfig("case", *sizes, CLASSES, out_channels)
     got = artifact.step_cost(config, int(arrays["batch"]), int(arrays["element_bytes"]))
     flops, weight_bytes = pair("step_cost", got, "flops", "weight_bytes")
     return {"flops": whole("flops", flops), "weight_bytes": whole("weight_bytes", weight_bytes)}

@@ -60,9 +60,8 @@ def _allocate(pool: Any) -> int | None:
     except ValueError:
         return None
     if block < 0:
-        raise InputError(
-            "allocate() returned no block", got=str(block), expected="a block, or ValueError if none is free"
-        )
+        expected = "a block, or ValueError if none is free"
+        raise InputError("allocate() returned no block", got=str(block), expected=expected)
     return block
 
 
@@ -116,9 +115,8 @@ class _ManagerDriver:
         seq, arguments = self.seqs[i], (count, reserved) if reserved else (count,)
         answer = self.manager.allocate_slots(seq, *arguments)
         if not isinstance(answer, bool | np.bool_):
-            raise InputError(
-                "allocate_slots returned no truth value", got=describe_value(answer), expected="True or False"
-            )
+            what, got = "allocate_slots returned no truth value", describe_value(answer)
+            raise InputError(what, got=got, expected="True or False")
         return bool(answer)
 
     def mark_computed(self, i: int, count: int) -> None:
@@ -185,11 +183,8 @@ def simulate_server(workload: dict[str, Any], server: Server) -> None:
     A request is its index in the workload. `step_time` of the workload is (seconds per step, per new token, per
     computed token).
     """
-    arrivals_s, leaves_s, (step_s, token_s, computed_s) = (
-        workload["arrivals_s"],
-        workload["leaves_s"],
-        workload["step_time"],
-    )
+    arrivals_s, leaves_s, step_time = (workload[one] for one in ("arrivals_s", "leaves_s", "step_time"))
+    step_s, token_s, computed_s = step_time
     waiting = sorted(range(len(arrivals_s)), key=lambda i: arrivals_s[i])
     present: list[int] = []
     now_s = 0.0
@@ -224,10 +219,10 @@ class _Recorder:
         kind, arguments = getattr(artifact, workload["scheduler"]), []
         if workload["scheduler"] == "SLOScheduler":
             arguments = [artifact.StepTime(*workload["step_time"]), artifact.SLO(*workload["slo"])]
-        self.scheduler = kind(
-            make_manager(artifact, workload), artifact.SchedulerConfig(*workload["config"]), *arguments
-        )
+        config = artifact.SchedulerConfig(*workload["config"])
+        self.scheduler = kind(make_manager(artifact, workload), config, *arguments)
         self.workload, self.steps = workload, list[dict[str, Any]]()
+        self.preemptions = [0] * len(workload["prompts"])  # of each request
         self.seqs: dict[int, Any] = {}
         self.indices: dict[int, int] = {}  # request of each sequence, by its id
         self.output: Any = None
@@ -238,10 +233,16 @@ class _Recorder:
         self.indices[id(seq)] = i
 
     def finish(self, i: int) -> None:
-        seq = self.seqs.pop(i)
-        del self.indices[id(seq)]
-        self.scheduler.finish(seq)
+        seq, token_ids = self.seqs[i], list(self.seqs[i].token_ids)
+        self.scheduler.finish(self.seqs.pop(self.indices.pop(id(seq))))
         self._check_is_idle()
+        held = {"token_ids": token_ids, "num_prompt_tokens": len(self.workload["prompts"][i])}
+        if self.workload["scheduler"] == "PreemptiveScheduler":
+            held["num_preemptions"] = self.preemptions[i]
+        for name, expected in held.items():
+            if (found := getattr(seq, name)) != expected:
+                got, wanted = (str(one)[:60] for one in (found, expected))
+                raise InputError(f"after finish(sequence {i}), its {name} is wrong", got=got, expected=wanted)
 
     def step(self, now_s: float) -> list[tuple[int, int]]:
         scheduler = self.scheduler
@@ -253,10 +254,9 @@ class _Recorder:
         if len(self.steps) > self.workload["max_steps"]:
             what = "some requests never finish: is each sequence scheduled again after every step?"
             raise InputError(what, got=f"{len(self.steps)} steps")
-        self.output = output = self._schedule()
-        scheduled = [
-            (self._index("num_scheduled_tokens", seq), seq, n) for seq, n in output.num_scheduled_tokens.items()
-        ]
+        self._schedule()
+        counts = self.output.num_scheduled_tokens
+        scheduled = [(self._index("num_scheduled_tokens", seq), seq, n) for seq, n in counts.items()]
         running = {id(seq) for seq in scheduler.running}
         if strangers := [i for i, seq, _ in scheduled if id(seq) not in running]:
             what = f"step {len(self.steps)} schedules sequence {strangers[0]}, which is not in `running`"
@@ -274,6 +274,8 @@ class _Recorder:
                 "num_free": read_pool_counts(scheduler.block_manager.pool)[0],
             }
         )
+        for i in self.steps[-1]["preempted"]:
+            self.preemptions[i] += 1
         return parts
 
     def sample(self, now_s: float) -> list[int]:
@@ -285,19 +287,29 @@ class _Recorder:
             self.finish(i)
         return finished
 
-    def _schedule(self) -> Any:
-        output, step = self.scheduler.schedule(), f"step {len(self.steps)}"
+    def _schedule(self) -> None:
+        self.output, step = self.scheduler.schedule(), f"step {len(self.steps)}"
+        output = self.output
         if not all(hasattr(output, name) for name in ("num_scheduled_tokens", "sampled", "preempted")):
             got = describe_value(output)
             raise InputError("schedule() returned no SchedulerOutput", got=got, expected="a SchedulerOutput")
         if not output.num_scheduled_tokens:
-            got = f"{len(self.seqs)} sequences wait or run"
+            got = f"none of {len(self.seqs)} that wait or run"
             raise InputError(f"{step} schedules no sequence", got=got, expected="one or more in num_scheduled_tokens")
         for seq, n in output.num_scheduled_tokens.items():
             if integer("a number of tokens", n) < 1:
                 what = f"{step} schedules sequence {self._index('num_scheduled_tokens', seq)} with no token"
                 raise InputError(what, got=str(n), expected="1 token or more, or no entry")
-        return output
+            if self.workload["scheduler"] == "Scheduler" and hasattr(self.scheduler, "schedule_tokens"):
+                self._schedule_part(seq)
+
+    def _schedule_part(self, seq: Any) -> None:
+        """Schedule one of several pending tokens in an output of its own: the sequence may not be sampled."""
+        part, pending = type(self.output)(), seq.num_pending_tokens
+        self.scheduler.schedule_tokens(seq, 1, part)
+        if part.sampled and pending > 1:
+            what = f"schedule_tokens(seq, 1, output) of a sequence with {pending} pending tokens samples it"
+            raise InputError(what, expected="in `sampled` only if all pending tokens are scheduled")
 
     def _index(self, name: str, seq: Any) -> int:
         if id(seq) in self.indices:
@@ -331,11 +343,26 @@ def alternate_list_tuple(prompts: list[list[int]]) -> list[list[int] | tuple[int
     return [tuple(token_ids) if i % 2 else token_ids for i, token_ids in enumerate(prompts)]
 
 
+class _CountedTokens(list[int]):
+    """Token ids that count how many of them are read by index or slice."""
+
+    reads = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        self.reads += len(found) if isinstance(index, slice) else 1
+        return found
+
+
 def run_hash_blocks(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `hash_blocks` on prompts at two block sizes; return the numbers of hashes and which hashes are equal."""
     case, seen = decode_value(arrays["case"]), dict[Any, int]()
     prompts, block_size = alternate_list_tuple(case["prompts"]), case["block_size"]
-    found = [artifact.hash_blocks(token_ids, block_size) for token_ids in prompts]
+    counted = _CountedTokens(prompts[0])
+    found = [artifact.hash_blocks(token_ids, block_size) for token_ids in (counted, *prompts[1:])]
+    if counted.reads > 8 * len(counted) + 64:
+        got = f"{counted.reads:,} tokens of a sequence of {len(counted):,} are read"
+        raise InputError("hash_blocks hashes the same tokens again and again", got=got, expected="each about once")
     if wrong := [one for one in found if not isinstance(one, list | tuple)]:
         got = describe_value(wrong[0])
         raise InputError("hash_blocks returned no list", got=got, expected="a list with a hash for each full block")

@@ -198,7 +198,7 @@ CHECKS = (
         compare=close,
         first_hint="What is the decay of the first update? And which tensors does the update write to?",
         hint="Count the update first. Then, without gradients, multiply each averaged tensor in place by the decay, "
-        "and add what is missing to 1 times the parameter.",
+        "and add the parameter times 1 less the decay.",
         uses=("EMA",),
         describe=draw.render_average,
     ),
@@ -235,11 +235,11 @@ CHECKS = (
             Case("DDIM, η = 0", {**POINTS, "eta": 0}),
             Case("η in between", {**POINTS, "eta": 2}),
             Case("to level 0", {**POINTS, "eta": 1, "to": 0}),
-            Case("to level 1", {**POINTS, "eta": 2, "to": 1000}),
+            Case("to level 1", {**POINTS, "eta": 2, "to": 1}),
             Case("without labels", {**POINTS, "eta": 2, "unlabelled": True}),
             Case("single numbers, float32", {**SIZES, "axes": 0, "single": 1, "eta": 2}),
+            Case("to nearly 0", {**POINTS, "eta": 1, "to": 1e-4}),
             *draw_cases({**SIZES, "eta": Range(0, 2)}, public=3, hidden=2, **LARGER),
-            Case("to nearly 0", {**POINTS, "eta": 1, "to": 1}, hidden=True),
         ),
         inputs=draw.draw_step,
         run=calls.posterior,
@@ -290,7 +290,7 @@ CHECKS = (
         points=8,
         cases=(
             Case("all levels, one scale", {**POINTS, "inside": 2, "alike": True}),
-            Case("an interval", {**POINTS, "images": 6, "inside": 1}),
+            Case("an interval", {**POINTS, "images": 6, "axes": 2, "inside": 1}),
             Case("no level inside", {**POINTS, "inside": 0}),
             Case("many scales", {**POINTS, "images": 24, "inside": 2}),
             Case("single numbers, float32", {**SIZES, "images": 6, "axes": 0, "single": 1, "inside": 1}),
@@ -367,6 +367,7 @@ CHECKS = (
             Case("three slots", {"requests": 6, "axes": 1, "longest": 5, "slots": 3}),
             Case("more slots than requests", {"requests": 3, "axes": 2, "longest": 4, "slots": 8}),
             Case("no request", {"requests": 0, "axes": 1, "longest": 1, "slots": 2}),
+            Case("a request twice", {"requests": 4, "axes": 1, "longest": 4, "slots": 2, "twice": True}),
             Case("single numbers, float32", {"requests": 5, "axes": 0, "single": 1, "longest": 4, "slots": 2}),
             *draw_cases(
                 {
@@ -381,7 +382,6 @@ CHECKS = (
                 hidden=2,
                 requests=Range(9, 20),
             ),
-            Case("a request twice", {"requests": 4, "axes": 1, "longest": 4, "slots": 2, "twice": True}, hidden=True),
         ),
         inputs=draw.draw_requests,
         run=calls.serve,

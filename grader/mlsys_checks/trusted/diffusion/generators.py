@@ -26,6 +26,7 @@ from mlsys_checks.sandboxed.diffusion import (
     SOLVERS,
     STEPPED,
 )
+from mlsys_checks.sandboxed.diffusion import CLASSES as DIT_CLASSES
 from mlsys_checks.sandboxed.diffusion import parameters_of as names_of
 from mlsys_checks.sandboxed.spec import Arrays, Case, Mismatch
 from mlsys_checks.sandboxed.values import encode_text
@@ -68,10 +69,10 @@ def _draw_levels(rng: Rng, p: Any, count: int) -> np.ndarray:
 
 
 def _draw_grid(rng: Rng, p: Any, steps: int) -> np.ndarray:
-    """Draw falling levels (steps + 1,), the last of which may be 0; neighbours differ by a tenth at least."""
+    """Draw falling levels (steps + 1,), of which the last is 0 or `above` it; neighbours differ by a tenth at least."""
     ratios = rng.uniform(0.3, 0.9, steps)
     grid = np.cumprod([_draw_levels(rng, p, 1)[0], *ratios])
-    grid[-1] *= not p.get("above", rng.random() < 0.3)
+    grid[-1] *= p.get("above", rng.random() < 0.5)
     return grid
 
 
@@ -88,7 +89,7 @@ def _draw_denoiser(rng: Rng, case: Case, shape: tuple[int, ...]) -> Arrays:
     centres = rng.standard_normal((classes + 2, *sides)).astype(_dtype(p))
     given = {"centres": centres, "spread": np.array(rng.uniform(0.3, 0.8))}
     if not p.get("unlabelled"):
-        given["label"] = rng.integers(0, classes + (rng.random() < 0.2), images)
+        given["label"] = rng.integers(0, classes + 1, images)
     if case.hidden:
         return {**given, "_ages": rng.uniform(0, 1, (2, MAX_CALLS + 1)), "_crowd": rng.uniform(0.01, 0.1, ())}
     return {**given, "_ages": AGE * np.tile(np.arange(MAX_CALLS + 1), (2, 1)), "_crowd": np.array(CROWD)}
@@ -322,7 +323,7 @@ def draw_network(rng: Rng, case: Case) -> Arrays:
     drawn = _draw_images(rng, p, shape, "x", "x0", "noise") | {"sigma": _draw_levels(rng, p, len(shape) and shape[0])}
     drawn |= _draw_network(rng, p, math.prod(shape[1:]))
     if "prediction" in p:
-        drawn["prediction"] = np.array(p["prediction"])
+        drawn |= {"prediction": np.array(p["prediction"]), "sigma_data": np.array(rng.uniform(0.2, 2))}
     return drawn if p.get("unlabelled") else drawn | {"label": rng.integers(0, CLASSES + 1, shape[0])}
 
 
@@ -343,14 +344,15 @@ def expect_predictions(arrays: Arrays) -> Arrays:
     prediction, sigma = PREDICTIONS[int(arrays["prediction"])], arrays["sigma"]
     x, log = arrays["x"].astype(np.float64), -np.log1p(sigma**2)
     kept, noisy, t = np.exp(log / 2), np.sqrt(-np.expm1(log)), sigma / (1 + sigma)
+    data, total = float(arrays["sigma_data"]), np.hypot(sigma, arrays["sigma_data"])
     skip, out = {
         "epsilon": (kept / kept, -noisy / kept),
         "x0": (0 * kept, kept / kept),
         "v": (kept**2, -noisy),
         "flow": (1 - t, -t),
-        "edm": (0.25 / (sigma**2 + 0.25), 0.5 * sigma / np.hypot(sigma, 0.5)),
+        "edm": ((data / total) ** 2, data * sigma / total),
     }[prediction]
-    into = {"flow": 1 - t, "edm": 1 / np.hypot(sigma, 0.5)}.get(prediction, kept)
+    into = {"flow": 1 - t, "edm": 1 / total}.get(prediction, kept)
     level = np.log(sigma) / 4
     output = _run_network(arrays, column(into, x) * x, level, arrays.get("label"), age=1).reshape(x.shape)
     denoised = (column(skip, x) * x + column(out, x) * output).astype(arrays["x"].dtype)
@@ -358,12 +360,12 @@ def expect_predictions(arrays: Arrays) -> Arrays:
 
 
 def render_predictions(arrays: Arrays) -> str:
-    named = PREDICTIONS[int(arrays["prediction"])]
+    named, data = PREDICTIONS[int(arrays["prediction"])], arrays["sigma_data"].item()
     return f"""from mlsys_checks.sandboxed.diffusion import LinearNetwork
 x, sigma, label = {ref("x")}, {ref("sigma")}, {_label(arrays)}
-denoiser = Preconditioned(LinearNetwork(given), "{named}")
+denoiser = Preconditioned(LinearNetwork(given), "{named}", {data!r})
 unused = denoiser.forward(x, 2 * sigma, label)
-*coefficients("{named}", sigma), denoiser.forward(x, sigma, label).detach()"""
+*coefficients("{named}", sigma, {data!r}), denoiser.forward(x, sigma, label).detach()"""
 
 
 def expect_losses(arrays: Arrays) -> Arrays:
@@ -469,9 +471,9 @@ for batch in zip(*(torch.from_numpy(given[name]) for name in ("x", "level", "lab
 
 
 def draw_step(rng: Rng, case: Case) -> Arrays:
-    """Draw two levels and η; `to` is the lower level in thousandths, `eta` is 0, 1, or 2 for one in between."""
+    """Draw two levels and η; `to` is the lower level, `eta` is 0, 1, or 2 for one in between."""
     p = case.params
-    shape, to = _draw_shape(rng, p), p.get("to", -1) / 1000
+    shape, to = _draw_shape(rng, p), p.get("to", -1)
     sigma = math.exp(rng.uniform(math.log(max(0.4, 1.5 * to)), math.log(20)))
     sigma_next = sigma * rng.uniform(0.3, 0.8) if to < 0 else to
     eta = rng.uniform(0.2, 0.9) if p["eta"] == 2 else p["eta"]
@@ -518,7 +520,7 @@ def draw_guidance(rng: Rng, case: Case) -> Arrays:
     p = case.params
     shape = _draw_shape(rng, p)
     B, sigma = shape[0], _draw_levels(rng, p, shape[0])
-    scale = rng.choice([1.0, 1 + 2.0**-20, 0.0, -2.0, *rng.uniform(1.5, 5, 8)], B)
+    scale = np.resize(rng.permutation([1.0, 1 + 2.0**-20, 0.0, -2.0, *rng.uniform(1.5, 5, 8)]), B)
     drawn = {**_draw_images(rng, p, shape, "x"), **_draw_denoiser(rng, case, shape), "sigma": sigma}
     if p["inside"] == 0:
         drawn |= {"low": np.array(1e3), "high": np.array(1e4)}
@@ -586,7 +588,8 @@ def expect_cost(arrays: Arrays) -> Arrays:
 def render_cost(arrays: Arrays) -> str:
     n_layers, d_model, n_heads, size, patch, channels, out_channels = arrays["config"].tolist()
     sizes = f"n_layers={n_layers}, d_model={d_model}, n_heads={n_heads}, size={size}, patch={patch}"
-    return f"""config = DiTConfig("case", {sizes}, channels={channels}, out_channels={out_channels})
+    ends = f"channels={channels}, classes={DIT_CLASSES}, out_channels={out_channels}"
+    return f"""config = DiTConfig("case", {sizes}, {ends})
 step_cost(config, batch={int(arrays["batch"])}, element_bytes={int(arrays["element_bytes"])})"""
 
 

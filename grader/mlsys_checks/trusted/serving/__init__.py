@@ -22,7 +22,7 @@ def _make_pool_check(pool: str, large_case: dict[str, int], **check_fields: Any)
     cases = (
         Case("a few calls", {**sizes, "num_blocks": 3, "calls": 12}),
         Case("one block", {**sizes, "num_blocks": 1, "calls": 40}),
-        Case("very many blocks", {"pool": pool, **large_case}),
+        Case("very many blocks: too many for a search", {"pool": pool, **large_case}),
         *draw_cases(sizes, public=4, hidden=2, num_blocks=Range(2, 30), calls=Range(200, 500)),
     )
     sides = {
@@ -68,6 +68,8 @@ ALL_AT_ONCE = {"over": 0, "aborted": 0}
 """Requests that arrive at once, none of them aborted."""
 CROWD = {**ALL_AT_ONCE, "requests": 40, "seqs": Range(18, 24), "memory": 12, "budget": 60}
 FEW = {**ALL_AT_ONCE, "requests": 3, "prompt": 6, "output": 6, "memory": 8, "seqs": 2}
+BLOCKED = {**FEW, "requests": 4, "prompt": 9, "memory": 5, "seqs": 4, "block_size": 2, "equal": 1, "small_last": 1}
+"""The second request has no room; the last one, of a single token, would have."""
 AMPLE_BLOCKS = {**ALL_AT_ONCE, "seqs": 4, "memory": 30}
 DECODING = {**ALL_AT_ONCE, "requests": 24, "seqs": Range(8, 12), "budget": 60, "memory": Range(2, 4), "equal": 1}
 DECODING |= {"prompt": 4, "output": 16}
@@ -100,6 +102,7 @@ SCHEDULE_KWARGS = {
     "describe": generators.render_workload,
     "inputs": generators.draw_workload,
 }
+SINGLE = {"num_blocks": 12, "block_size": Range(2, 4), "sequences": 2, "longest": 12, "single": 1}
 STEP_TIME = (5e-3, 2e-4, 2e-7)
 """Seconds per step, per new token and per computed token."""
 BURST_LENGTHS = (20, 150), (5, 20)
@@ -114,7 +117,7 @@ EXACT_SLO = {"step_time": EXACT_STEP_TIME, "slo": (EXACT_STEP_TIME[0] + 100 * EX
 CHECKS = (
     _make_pool_check(
         "BlockPool",
-        {"num_blocks": 300_000, "calls": 6000, "reads": 4},
+        {"num_blocks": 300_000, "held": 30_000, "calls": 6000, "reads": 4},
         name="blocks",
         title="Block pool",
         points=8,
@@ -125,15 +128,7 @@ CHECKS = (
     ),
     _make_manager_check(
         "BlockManager",
-        situations={
-            "a token at a time": {
-                "num_blocks": 12,
-                "block_size": Range(2, 4),
-                "sequences": 2,
-                "longest": 12,
-                "single": 1,
-            },
-        },
+        situations={"a token at a time": SINGLE},
         name="tables",
         title="Block tables",
         points=10,
@@ -147,6 +142,7 @@ CHECKS = (
         {"budget": Range(0, 3)},
         {
             "admitted by name": {**AMPLE_BLOCKS, "requests": 6, "budget": 0, "admits": 2},
+            "a small request behind a large one": BLOCKED,
             "equal prompts": {**AMPLE_BLOCKS, "requests": 12, "prompt": 3, "output": 5, "equal": 1, "prefixes": 1},
         },
         name="continuous",
@@ -209,7 +205,7 @@ CHECKS = (
     ),
     _make_pool_check(
         "PrefixBlockPool",
-        {"num_blocks": 15_000, "calls": 12_000, "reads": 1, "cached": 1},
+        {"num_blocks": 30_000, "calls": 12_000, "reads": 1, "cached": 1},
         name="prefix_blocks",
         title="Cached blocks",
         points=7,
@@ -221,12 +217,7 @@ CHECKS = (
         "PrefixBlockManager",
         situations={
             "the first block is evicted": {"num_blocks": Range(8, 14), "longest": Range(4, 12), "evicted": True},
-            "prompts are repeated": {
-                "num_blocks": 60,
-                "block_size": Range(2, 4),
-                "longest": Range(9, 20),
-                "calls": 120,
-            },
+            "repeated prompts": {"num_blocks": 60, "block_size": Range(2, 4), "longest": Range(9, 20), "calls": 120},
         },
         name="prefixes",
         title="Block tables with a prefix cache",
@@ -290,11 +281,7 @@ CHECKS = (
             Case("a burst of short and long prompts", {"phases": [(90, 90, (10, 400), (3, 8))], **TIGHT_SLO}),
             Case(
                 "many short prompts, then calm with longer ones",
-                {
-                    "phases": [(150, 2000, (40, 60), (2, 8)), (60, 25, (60, 110), (2, 8))],
-                    "from_s": 2.0,
-                    **TIGHT_SLO,
-                },
+                {"phases": [(150, 2000, (40, 60), (2, 8)), (60, 25, (60, 110), (2, 8))], "from_s": 2.0, **TIGHT_SLO},
             ),
             Case(
                 "steps are too long anyway",
@@ -310,7 +297,7 @@ CHECKS = (
         **{**SCHEDULE_KWARGS, "inputs": generators.draw_poisson_workload},
         first_hint="Which of the two objectives is missed more often, TTFT or TPOT?",
         hint="TPOT: let token_budget set the budget of each step. TTFT: order the waiting sequences, first by whether "
-        "they can still be in time, then by what they cost the others.",
+        "they can still be in time, then by the length of their prompts.",
         uses=("BlockManager", "SchedulerConfig", "SLO", "SLOScheduler", "StepTime"),
     ),
 )

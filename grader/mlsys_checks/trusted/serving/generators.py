@@ -15,7 +15,7 @@ import numpy as np
 from mlsys_checks.sandboxed.serving import DOUBLE_SIZE_COUNT, VOCAB_SIZE, alternate_list_tuple
 from mlsys_checks.sandboxed.spec import Arrays, Case, Range
 from mlsys_checks.sandboxed.values import decode_value, encode_value
-from mlsys_checks.trusted.serving.replay import ReferenceBlockManager, ReferencePool
+from mlsys_checks.trusted.serving.replay import ReferencePool, make_reference_manager
 
 Rng = np.random.Generator
 MAX_SHOWN_CALLS = 14
@@ -32,8 +32,8 @@ def _as_inputs(case: dict[str, Any]) -> Arrays:
 def draw_pool_script(rng: Rng, case: Case) -> Arrays:
     """Draw a script of valid calls on a block pool.
 
-    `cached`: all blocks are cached before the first drawn call. `reads`: how often num_free_blocks of a large pool is
-    read after each call.
+    Before the first drawn call all blocks are cached (`cached`), or some are allocated (`held`). `reads`: how often
+    num_free_blocks of a large pool is read after each call.
     """
     p, script, references = case.params, list[list[Any]](), list[int]()
     pool, latest, given = ReferencePool(p["num_blocks"]), dict[int, int](), 0
@@ -44,12 +44,9 @@ def draw_pool_script(rng: Rng, case: Case) -> Arrays:
         The script refers to a block by the index of the last call that returned it.
         """
         nonlocal given
-        script.append(
-            [call, *([] if block is None else [latest[block]]), *([] if block_hash is None else [block_hash])]
-        )
-        found: int | None = getattr(pool, call)(
-            *([] if block is None else [block]), *([] if block_hash is None else [block_hash])
-        )
+        own, rest = [] if block is None else [block], [] if block_hash is None else [block_hash]
+        script.append([call, *(latest[one] for one in own), *rest])
+        found: int | None = getattr(pool, call)(*own, *rest)
         if call in ("allocate", "get_cached_block"):
             given += 1
             if found is not None:
@@ -60,6 +57,7 @@ def draw_pool_script(rng: Rng, case: Case) -> Arrays:
         block = add("allocate")
         add("cache", block, block_hash)
         add("free", block)
+    references += [block for _ in range(p.get("held", 0)) if (block := add("allocate")) is not None]
     calls, places = rng.choice(len(CALLS), p["calls"], p=CALL_PROBS[p["pool"]]), rng.random(p["calls"])
     for call, at, block_hash in zip(calls, places, rng.integers(0, 2 * p["num_blocks"] + 1, p["calls"]), strict=True):
         name, some = CALLS[call], int(at * len(references))
@@ -105,11 +103,8 @@ def draw_manager_script(rng: Rng, case: Case) -> Arrays:
     """
     p = case.params
     prefix, size, num_blocks = p["manager"] == "PrefixBlockManager", p["block_size"], p["num_blocks"]
-    tables, prompts, script = (
-        ReferenceBlockManager(num_blocks, size, enable_prefix_caching=prefix),
-        list[list[int]](),
-        list[list[Any]](),
-    )
+    tables = make_reference_manager(p)
+    prompts, script = list[list[int]](), list[list[Any]]()
 
     def add(call: str, *arguments: Any) -> None:
         script.append([call, *arguments])
@@ -122,17 +117,15 @@ def draw_manager_script(rng: Rng, case: Case) -> Arrays:
     if p.get("evicted"):
         tokens = rng.integers(0, 3, 3 * size + 1).tolist()
         prompts += [tokens, tokens, [3] * num_blocks * size, tokens]
-        for call in (
-            *(
-                ("allocate_prefix", 0, 1),
-                ("allocate_prefix", 1, 1),
-                ("allocate_slots", 0, size, 0),
-                ("allocate_slots", 1, 3 * size, 0),
-            ),
-            *(("mark_computed", 0, size), ("mark_computed", 1, 3 * size), ("free", 0), ("allocate_prefix", 2, 1)),
-            *(("allocate_slots", 2, (num_blocks - 3) * size, 0), ("allocate_prefix", 3, len(tokens))),
-        ):
-            add(*call)
+        for i, count in ((0, size), (1, 3 * size)):
+            add("allocate_prefix", i, 1)
+            add("allocate_slots", i, count, 0)
+        add("mark_computed", 0, size)
+        add("mark_computed", 1, 3 * size)
+        add("free", 0)
+        add("allocate_prefix", 2, 1)
+        add("allocate_slots", 2, (num_blocks - 3) * size, 0)
+        add("allocate_prefix", 3, len(tokens))
     while len(script) < p["calls"]:
         what, seqs = rng.random(), list(tables.tables)
         if not seqs or (len(seqs) < p["sequences"] and what < 0.2):
@@ -168,9 +161,7 @@ def render_manager_script(arrays: Arrays) -> str:
     """Render the first calls of a script, and the block tables and counts after them."""
     case = decode_value(arrays["case"])
     prompts, lines = case["prompts"], [f"manager = {_render_manager(case)}"]
-    tables = ReferenceBlockManager(
-        case["num_blocks"], case["block_size"], enable_prefix_caching=case["manager"] == "PrefixBlockManager"
-    )
+    tables = make_reference_manager(case)
     lengths: dict[int, int] = {}
     for call, i, *arguments in case["script"][:MAX_SHOWN_CALLS]:
         if call == "allocate_prefix":
@@ -253,16 +244,19 @@ def draw_workload(rng: Rng, case: Case) -> Arrays:
     """Draw requests for a scheduler whose steps take one second each.
 
     Prompts have at most `prompt` tokens and outputs at most `output`; in a third of the draws, or if `equal`, exactly
-    as many. Requests arrive within `over` seconds, and `aborted` tenths of them are aborted. Blocks of `block_size`
-    tokens; `memory`: tenths of the blocks that the `seqs` largest requests need, but at least enough for the largest
-    one. `budget`: token budget above `max_num_seqs`, which is `seqs`. `prefixes`: number of shared prefixes. `admits`:
-    number of requests that are admitted explicitly before the first step; they fit.
+    as many, except that with `small_last` the last request has one of each. Requests arrive within `over` seconds, and
+    `aborted` tenths of them are aborted. Blocks of `block_size` tokens; `memory`: tenths of the blocks that the `seqs`
+    largest requests need, but at least enough for the largest one. `budget`: token budget above `max_num_seqs`, which
+    is `seqs`. `prefixes`: number of shared prefixes. `admits`: number of requests that are admitted explicitly before
+    the first step; they fit.
     """
     p, n = case.params, case.params["requests"]
     equal = bool(p.get("equal")) or rng.random() < 1 / 3
     lengths, outputs = (
         [p[name]] * n if equal else rng.integers(1, p[name] + 1, n).tolist() for name in ("prompt", "output")
     )
+    if p.get("small_last"):
+        lengths[-1] = outputs[-1] = 1
     common = [rng.integers(0, VOCAB_SIZE, max(lengths)).tolist() for _ in range(p.get("prefixes", 0))]
     prompts = []
     for length in lengths:
@@ -327,9 +321,8 @@ def render_workload(arrays: Arrays) -> str:
         f"    Request({prompt}, {count}, {arrival_s:g}, {leave_s:g})," for prompt, count, arrival_s, leave_s in requests
     ]
     lines = ["from math import inf", "requests = [", *lines, "]"]
-    made = (
-        f"scheduler = {workload['scheduler']}({_render_manager(workload)}, SchedulerConfig{tuple(workload['config'])}"
-    )
+    made, config = f"scheduler = {workload['scheduler']}({_render_manager(workload)}, ", tuple(workload["config"])
+    made += f"SchedulerConfig{config}"
     if workload["admits"]:
         lines += [f"{made})", "seqs = [scheduler.add(one.prompt_token_ids, one.max_tokens) for one in requests]"]
         lines += [f"print([scheduler.admit(seqs[i]) for i in {workload['admits']}])"]
@@ -405,9 +398,8 @@ def expect_budgets(arrays: Arrays) -> Arrays:
     """Return the largest budget within the TPOT limit, by trying all chunk sizes."""
     case, tokens = decode_value(arrays["case"]), []
     for which, decodes, past, tpot_s in case["calls"]:
-        in_time = (
-            _seconds(case["step_times"][which], decodes, past, np.arange(1, 1 << 14)) <= tpot_s
-        )  # more than any chunk
+        chunks = np.arange(1, 1 << 14)  # more than any chunk
+        in_time = _seconds(case["step_times"][which], decodes, past, chunks) <= tpot_s
         tokens.append(decodes + max(1, int(in_time.sum())))
     return {"tokens": np.array(tokens)}
 

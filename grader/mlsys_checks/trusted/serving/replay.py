@@ -105,9 +105,8 @@ def replay_pool_script(log: Any, case: dict[str, Any]) -> None:
             what = f"call {number}, allocate() returned a block although none is free"
             require_equal(what, blocks[-1] if blocks[-1] is not None else "ValueError", "ValueError")
         elif call == "allocate" and blocks[-1] is None:
-            raise BrokenRuleError(
-                f"call {number}, allocate() found no block", "ValueError", f"{pool.num_free_blocks} are free"
-            )
+            what, expected = f"call {number}, allocate() found no block", f"{pool.num_free_blocks} are free"
+            raise BrokenRuleError(what, "ValueError", expected)
         elif call == "allocate":
             pool.allocate_logged(blocks[-1:], f"call {number}, allocate()")
         elif call == "get_cached_block":
@@ -200,11 +199,8 @@ class ReferenceBlockManager:
     def mark_computed(self, seq: int, tokens: Sequence[int], count: int) -> None:
         """Mark the next `count` tokens of a sequence as computed, and cache the blocks that they fill."""
         before, self.computed[seq] = self.computed[seq], self.computed[seq] + count
-        for i in (
-            range(before // self.block_size, self.computed[seq] // self.block_size)
-            if self.enable_prefix_caching
-            else ()
-        ):
+        filled = range(before // self.block_size, self.computed[seq] // self.block_size)
+        for i in filled if self.enable_prefix_caching else ():
             self.pool.cache(self.tables[seq][i], tuple(tokens[: (i + 1) * self.block_size]))
 
     def free(self, seq: int) -> None:
@@ -219,20 +215,20 @@ class ReferenceBlockManager:
             require_equal(f"{where}: block_table of sequence {seq} is wrong", logged.get(seq), self.tables.get(seq))
 
 
+def make_reference_manager(case: Mapping[str, Any]) -> ReferenceBlockManager:
+    """Create the reference of a case's block manager."""
+    prefix = case["manager"] == "PrefixBlockManager"
+    return ReferenceBlockManager(case["num_blocks"], case["block_size"], enable_prefix_caching=prefix)
+
+
 def replay_manager_script(log: Any, case: dict[str, Any]) -> None:
     """Replay a script of calls on a block manager."""
     count, prompts, script = case["num_blocks"], case["prompts"], case["script"]
     seqs, length = range(len(prompts)), range(max(map(len, prompts)) + 1)
-    step: dict[str, Any] = {
-        "answer": {bool, None, length},
-        "lengths": [(seqs, length)],
-        "tables": [(seqs, [range(count)])],
-    }
-    step |= {"counts": counts_schema(count)}
+    step: dict[str, Any] = {"answer": {bool, None, length}, "lengths": [(seqs, length)]}
+    step |= {"tables": [(seqs, [range(count)])], "counts": counts_schema(count)}
     require_form(log, {"steps": (step,) * len(script), "num_blocks": (int,) * len(case["sizes"])})
-    tables = ReferenceBlockManager(
-        count, case["block_size"], enable_prefix_caching=case["manager"] == "PrefixBlockManager"
-    )
+    tables = make_reference_manager(case)
     for (size, tokens), blocks in zip(case["sizes"], log["num_blocks"], strict=True):
         require_equal(f"blocks_for({tokens}) is wrong for block_size {size}", blocks, -(-tokens // size))
     for number, ((call, i, *arguments), step) in enumerate(zip(script, log["steps"], strict=True)):
@@ -262,11 +258,7 @@ class _Replay:
         self.admits, self.outputs = list(workload["admits"]), workload["outputs"]
         self.tokens = [list(prompt) for prompt in workload["prompts"]]
         self.final_lens = [len(one) + count for one, count in zip(self.tokens, self.outputs, strict=True)]
-        self.tables = ReferenceBlockManager(
-            workload["num_blocks"],
-            workload["block_size"],
-            enable_prefix_caching=workload["manager"] == "PrefixBlockManager",
-        )
+        self.tables = make_reference_manager(workload)
         self.waiting: list[int] = []
         self.running: list[int] = []
         self.times_s: list[list[float]] = [[] for _ in self.tokens]
@@ -465,11 +457,8 @@ def replay_goodput(log: Any, workload: dict[str, Any]) -> None:
             f"too few requests meet both objectives: {first} of {len(times_s)} get their first token in time, and "
             f"{over:.0%} of the gaps between tokens are longer than the TPOT"
         )
-        raise BrokenRuleError(
-            what,
-            f"{good} requests",
-            f"{math.ceil(REQUIRED_FRACTION * own)}, {REQUIRED_FRACTION:.0%} of our own policy's {own}",
-        )
+        expected = f"{math.ceil(REQUIRED_FRACTION * own)}, {REQUIRED_FRACTION:.0%} of our own policy's {own}"
+        raise BrokenRuleError(what, f"{good} requests", expected)
 
 
 def goodput(workload: dict[str, Any], times_s: Sequence[Sequence[float]]) -> int:
@@ -500,10 +489,10 @@ class _ReferencePolicy:
 
     def step(self, now_s: float) -> list[tuple[int, int]]:
         (step_s, token_s, computed_s), (ttft_s, tpot_s) = self.workload["step_time"], self.workload["slo"]
-        arrivals_s, prompt_lens, max_num_seqs = (
+        arrivals_s, prompt_lens, (max_num_seqs, _) = (
             self.workload["arrivals_s"],
             self.prompt_lens,
-            self.workload["config"][0],
+            self.workload["config"],
         )
         new = {i: 1 for i in self.running if self.times_s[i]}
         left_s = tpot_s - step_s - computed_s * sum(self.computed[i] for i in new)

@@ -59,7 +59,7 @@ class PreemptiveScheduler(ChunkedScheduler):
         self.running.remove(seq)
         self.block_manager.free(seq)
         self.waiting = [seq, *self.waiting]
-        output.preempted = [seq, *output.preempted]
+        output.preempted, seq.num_preemptions = [seq, *output.preempted], seq.num_preemptions + 1
 
     def schedule_decodes(self, output):
         manager = self.block_manager

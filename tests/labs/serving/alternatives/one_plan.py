@@ -100,6 +100,7 @@ class PreemptiveScheduler(ChunkedScheduler):
                     plan[seq] = 1
                     break
                 preempted.append(self.running[-1])
+                preempted[-1].num_preemptions += 1
                 self.leave(preempted[-1])
         return plan, preempted
 

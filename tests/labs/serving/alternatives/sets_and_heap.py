@@ -1,9 +1,10 @@
 """Correct alternative solution that every check must accept: block pools made of sets and a heap.
 
-Token ids take the place of hashes, and blocks are allocated one by one.
+Blocks are allocated one by one.
 """
 
 import heapq
+from itertools import accumulate, takewhile
 
 
 class BlockPool:
@@ -69,7 +70,8 @@ class BlockManager:
 
 
 def hash_blocks(token_ids, block_size):
-    return [tuple(token_ids[: block_size * (i + 1)]) for i in range(len(token_ids) // block_size)]
+    blocks = zip(*[iter(token_ids)] * block_size, strict=False)
+    return list(accumulate(blocks, hash_block, initial=b""))[1:]
 
 
 class PrefixBlockPool(BlockPool):
@@ -123,21 +125,20 @@ class PrefixBlockManager(BlockManager):
         return missing + num_free_reserved <= self.pool.num_free_blocks and super().allocate_slots(seq, num_new_tokens)
 
     def allocate_prefix(self, seq):
-        token_ids = tuple(seq.token_ids)
-        for end in range(self.block_size, len(token_ids), self.block_size):
-            block = self.pool.get_cached_block(token_ids[:end])
-            if block is None:
-                break
+        blocks = map(self.pool.get_cached_block, hash_blocks(seq.token_ids[:-1], self.block_size))
+        seq.block_table = list(takewhile(lambda block: block is not None, blocks))
+        for block in seq.block_table:
             self.pool.touch(block)
-            seq.block_table.append(block)
-            seq.num_computed_tokens = end
-        seq.block_hashes = list(seq.block_table)
+        seq.block_hashes = [self.pool.hash_of[block] for block in seq.block_table]
+        seq.num_computed_tokens = len(seq.block_table) * self.block_size
         return seq.num_computed_tokens
 
     def cache_full_blocks(self, seq):
         while (end := (len(seq.block_hashes) + 1) * self.block_size) <= seq.num_computed_tokens:
-            self.pool.cache(seq.block_table[len(seq.block_hashes)], tuple(seq.token_ids[:end]))
-            seq.block_hashes.append(end)
+            seq.block_hashes += [
+                hash_block(b"".join(seq.block_hashes[-1:]), seq.token_ids[end - self.block_size : end])
+            ]
+            self.pool.cache(seq.block_table[len(seq.block_hashes) - 1], seq.block_hashes[-1])
 
     def free(self, seq):
         super().free(seq)
