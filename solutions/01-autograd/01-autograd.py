@@ -124,6 +124,7 @@ import torch
 #
 # - Derivative of tanh: with $u = e^a - e^{-a}$ and $v = e^a + e^{-a}$, the quotient rule gives
 #   $(u'v - uv')/v^2 = (v^2 - u^2)/v^2$. What is $u^2/v^2$?
+# - The slope of $a^{1/2}$ at 0 is infinite. Python's `ZeroDivisionError` is fine there.
 # - Infinities are numbers too: `relu` of $-\infty$ is 0. A product with 0 will not do, because $-\infty \cdot 0$ is
 #   NaN.
 # - Why a vjp must not use its own node: node → edge → vjp → node is a reference cycle, and Python frees a cycle late.
@@ -793,7 +794,8 @@ check("tensor_matmul")
 # **Requirements**
 #
 # - `axis` may be negative. With `keepdims=False` the axis is missing from the gradient that arrives: put it back as an
-#   axis of size 1, then expand.
+#   axis of size 1, then expand. A tuple may list its axes in any order, such as `(-2, -1)` or `(1, 0)`: the order in
+#   which you put them back matters.
 # - `index` is anything that a `torch.Tensor` takes between brackets: ints, slices, `None`, masks, lists, integer
 #   tensors, and tuples of those.
 # - An element that is picked more than once gets the sum of its gradients. `grad[index] += g` counts only one of them.
@@ -1025,7 +1027,8 @@ check("cross_entropy")
 # - `optimizer.lr` may change between steps, as in a schedule; use its current value.
 # - Predict with `argmax` over the classes, inside `no_grad()`.
 # - If you normalise images, take the numbers for it from the training images, also for the test images.
-# - `losses` has the loss of every step, as `fit` returns them. Pass `progress` on to `fit`: it draws the progress bar.
+# - `losses` has the loss of every step, as `fit` returns them. If you pass `progress` on to `fit`, it draws a
+#   progress bar.
 #
 # </details>
 
@@ -1307,7 +1310,7 @@ guess = None  # number of segments for 64 layers
 #
 # Count results only: not the input `x`, not weights, not gradients on their way. At the worst moment of a
 # checkpointed stack of $n$ layers in $k$ segments, the output of every segment is held, and the graph of one whole
-# segment of $\lceil n/k\rceil$ layers.
+# segment of $\lceil n/k\rceil$ layers. Count $k$ outputs, even where segments of this length are fewer than $k$.
 #
 # **Example**
 #
@@ -1333,8 +1336,9 @@ guess = None  # number of segments for 64 layers
 # - `checkpoint` runs `function` under `no_grad()` on the way forward. Its result is made by `record`, with one edge.
 # - The vjp of this edge runs `function` again, recorded, on a new input with the same data; it sends `g` backward
 #   through that graph, and returns the gradient of the new input. Weights that `function` uses get their gradients on
-#   the way. One run forward, one for each backward pass.
-# - The weights must get their gradients even if `x` requires none: then `record` would drop an edge to `x`.
+#   the way. So `function` runs once in the forward pass, and once more in each backward pass.
+# - The weights must get their gradients even if `x` requires none. `record` would drop an edge to such an `x`, so let
+#   the edge lead to another tensor, one that requires a gradient. Leave `x` itself as it is.
 # - `checkpoint_sequential` makes at most `segments` segments, of at most $\lceil n/k\rceil$ layers each, and
 #   checkpoints every one, the last one too. It leaves the list `functions` as it is.
 # - Of two numbers of segments that are equally good, `best_segments` returns the smaller one.

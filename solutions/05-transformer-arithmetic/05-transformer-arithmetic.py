@@ -108,7 +108,8 @@ from dataclasses import dataclass
 #   two sizes, if there are more or fewer shapes than operands, or if the output has a letter that no operand has.
 # - `einsum_flops`: work out how often the innermost line runs, and how many multiplications and additions it does
 #   for any number of operands. The first addition, to zero, counts.
-# - `best_first_pair` tries the pairs (0, 1), (0, 2) and (1, 2), and returns the first of them if two cost the same.
+# - `best_first_pair` tries the pairs (0, 1), (0, 2) and (1, 2), in this order, and returns the first of them if two
+#   cost the same. The cost is the FLOPs of both steps, each as `einsum_flops` counts them.
 # - The intermediate keeps exactly those letters that the third operand or the output needs.
 #
 # **Size:** about 12, 3, 3 and 11 lines.
@@ -484,7 +485,8 @@ show(
 #
 # - Grouped heads make `key` and `value` smaller. They do not change `scores`: each query head still meets T keys.
 # - Work out `training_flops` from what lab 01 taught you about the backward pass of a product: how many products, of
-#   which size? Nothing is left out, because the embedding needs its gradient.
+#   which size? The first layer's backward pass is no exception here: its input needs a gradient, which goes on to the
+#   embedding.
 # - `total_tokens` is a multiple of `config.context`, and may be 0.
 # - For the crossover, split the FLOPs of a sequence into a part that grows with T and a part that grows with T². The
 #   result need not be a whole number.
@@ -714,7 +716,8 @@ class States:
 #
 # - `states`: divide by `tensor` first, then by `data` if the stage says so. After each division round the **number of
 #   parameters** up; multiply by bytes last.
-# - `activation_bytes`: divide the total by `tensor`. (D, F, V, N, K and T are multiples of it here.)
+# - `activation_bytes`: divide the total by `tensor`, what norms keep included. (D, F, V, N, K and T are multiples of it
+#   here.)
 # - `fewest_devices`: the result is a multiple of `tensor` and at most `max_devices`; `None` if there is none. Exactly
 #   full fits. `training_memory`, which is given, adds up your two functions.
 #
@@ -723,7 +726,7 @@ class States:
 # <details><summary>Details</summary>
 #
 # - The norm's own statistics, dropout masks and what rotary positions need are left out.
-# - Dividing activations of norms by `tensor` as well is called *sequence parallelism* (Megatron-LM).
+# - To divide what norms keep by `tensor` too, as is done here, is called *sequence parallelism* (Megatron-LM).
 # - More data-parallel ranks make states smaller, never the activations of a sequence.
 #
 # </details>
@@ -979,7 +982,7 @@ class SmallTransformer:
 # |---|---|---|
 # | `norm`: `x * x`, `x * inverse`, `… * weights` | 2 per layer, 1 at the end | 3 D |
 # | copies of queries, keys, values and the result of attention | per layer | 4 NH |
-# | from `scores` to `softmax` | per layer | count the (T, T) arrays that are written |
+# | after the product `scores`, up to `softmax` | per layer | NT for each (T, T) array that is written: how many? |
 # | ReLU, and the two additions `x + …` | per layer | work it out |
 # | embedding, positions, their sum | once | 3 D |
 # | loss | once | 4 V |
@@ -1236,14 +1239,14 @@ class Choice:
 #
 # - FLOPs of a decode step: the products of Task 3 for one token per sequence, except that its query meets `tokens` keys
 #   and values. How many FLOPs does each key after the first add?
-# - Bytes of a decode step: all parameters that multiply or scale, once, and the whole cache. Learned positions are
-#   only looked up, and so is the embedding, unless it is tied: then it is read as the head.
+# - Bytes of a decode step: all parameters once, biases included, and the whole cache. Leave out what is only looked up:
+#   learned positions, and the embedding unless it is tied. A tied embedding is read as the head.
 # - `choose_machine` considers each machine by itself, with its `largest_batch` for sequences of `tokens` tokens. A
 #   machine that cannot hold one sequence is left out.
 # - A step takes $\max(\mathrm{FLOPs}/\mathrm{peak},\ \mathrm{bytes}/\mathrm{bandwidth})$ seconds. The larger one is the
 #   `limit`; `"compute"` if they are equal.
 # - The price of a million tokens follows from the price of an hour and from how many tokens an hour generates. The
-#   first machine of the list wins if two cost the same. Return `None` if no machine is left.
+#   machine that comes first in `machines` wins if two cost the same per token. Return `None` if no machine is left.
 #
 # **Size:** about 2, 3, 9 and 13 lines.
 #

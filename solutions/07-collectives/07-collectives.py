@@ -218,8 +218,8 @@ check("send_recv")
 #    2     0→4  1→5                      0 1 2 3 4 5
 # ```
 #
-# For reduce, read the table from the bottom to the top and turn the arrows round: a rank sends once, when it has
-# received everything that it will ever receive.
+# For reduce, read the table from the bottom to the top and turn the arrows round. Every rank except the root first
+# receives from all ranks that send to it, and then sends its sum once.
 #
 # **Interface**
 #
@@ -342,7 +342,8 @@ check("reduce")
 #
 # - `reduce_scatter` and `all_gather` take $p - 1$ steps, and each rank sends $p - 1$ messages.
 # - In `reduce_scatter` each rank sends every chunk except its own, and no message is longer than a chunk.
-# - In `all_gather` each rank sends every array except its right neighbour's. Shapes may differ from rank to rank.
+# - In `all_gather` each rank sends every array except its right neighbour's, or its left neighbour's if the ring turns
+#   left. Shapes may differ from rank to rank.
 # - Chunks of `split_chunks` may be views of `x`.
 #
 # **Size:** about 3, 6 and 5 lines.
@@ -565,7 +566,8 @@ check.predict(
 # **Requirements**
 #
 # - It works for every $p$, in $2 \log_2 P$ steps, and 2 more if ranks fold.
-# - At distance $d$ a rank sends $d/P$ of the array in each direction, up to rounding.
+# - At distance $d$ a rank sends $d/P$ of the array to its partner before the recursive call, and again after it, up to
+#   rounding.
 # - If a piece has an odd length, either half may be the longer one.
 #
 # **Size:** about 19 lines, including a helper.
@@ -640,7 +642,7 @@ check("halving_doubling")
 # **Requirements**
 #
 # - At most $2(m - 1) + 2(q - 1)$ steps, where $q$ is the number of islands.
-# - No rank sends more to other islands than a ring all-reduce of one chunk over $q$ ranks would.
+# - No rank sends more to other islands than a ring all-reduce of the longest chunk over $q$ ranks would.
 # - Every member of a group calls `rank.group` with the same ranks, and no other rank calls it.
 #
 # **Size:** about 6 lines.
@@ -771,7 +773,7 @@ class Islands:
 # | | returns |
 # |---|---|
 # | `all_reduce_s(algorithm, ranks, size_bytes, link)` | seconds of a `"tree"`, `"ring"`, `"halving_doubling"` |
-# | `crossover_bytes(first, second, ranks, link)` | size above which `second` is faster than `first`, or `None` |
+# | `crossover_bytes(first, second, ranks, link, *, largest=2**40)` | size above which `second` is faster, or `None` |
 # | `predict_s(algorithm, size_bytes, topology)` | seconds on `Islands`: these three, and `"hierarchical"` |
 # | `select_algorithm(size_bytes, topology)` | name of the fastest of the four on `Islands` |
 #
@@ -800,8 +802,9 @@ class Islands:
 # - On islands, the trees of Task 2 have rank 0 as their root, and the message at distance $d$ goes across if $d \ge
 #   m$.
 # - A ring step is as slow as its slowest link: with several islands of several ranks it uses both kinds.
-# - `crossover_bytes` returns `None` unless `second` becomes the faster one at a size from 0 to `largest`. The time of
-#   an algorithm is a straight line in the size.
+# - `crossover_bytes` returns `None` unless `second` becomes faster than `first` at a size from 0 to `largest` bytes.
+#   If `second` is faster at every size, it may return 0 or `None`. The time of an algorithm is a straight line in the
+#   size.
 # - If several algorithms are equally fast, `select_algorithm` may return any of them.
 #
 # **Size:** about 7, 6, 12 and 2 lines.
@@ -959,7 +962,8 @@ check.predict(guess, high, "bytes", within=0.5)
 # times, so, like PyTorch's DDP, put gradients into **buckets** and all-reduce a bucket at a time.
 #
 # **Interface:** `average_gradients(parameters, group, bucket_bytes)` sets the `grad` of every parameter to the mean
-# over the ranks of `group`. Parameters are lab 01's `Tensor`s: yours, if you have handed that lab in.
+# over the ranks of `group`, a `torch.Tensor` of the parameter's shape. Parameters are lab 01's `Tensor`s: yours, if you
+# have handed that lab in.
 #
 # **Example**
 #

@@ -26,10 +26,11 @@ from mlsys_checks.sandboxed.values import array, decode_value, describe_value, n
 from mlsys_lab.errors import InputError
 
 ACCUMULATED = "calls of accumulate for each node"
-AGAIN = "for twice the gradient"
+AGAIN = "by a second call of the vjp, for 2 g"
 BLIND = "classes without gradients"
 FIRST = "first losses"
 IMAGES = "images require a gradient"
+REQUIRES = "x.requires_grad after checkpoint(function, x)"
 RUNS = "runs of the model"
 REACHED = "parameters that edges of the logits lead to"
 RECORDED = "runs of `function` that were recorded before any backward pass"
@@ -180,7 +181,7 @@ def unbroadcast(artifact: Any, arrays: Arrays) -> Arrays:
 
 def _build_graph(artifact: Any, arrays: Arrays) -> list[Any]:
     """Build nodes whose edges, (node, operand) pairs, multiply by slopes; a slope of 1 passes on the same object."""
-    nodes = [artifact.Value(0.0) for _ in range(int(arrays["nodes"]))]
+    nodes = [artifact.Value(math.inf) for _ in range(int(arrays["nodes"]))]  # whose `data` no function needs
     for (i, operand), slope in zip(arrays["edges"].tolist(), arrays["slopes"].tolist(), strict=True):
         vjp = (lambda g: g) if slope == 1 else partial(lambda slope, g: g * slope, slope)
         nodes[i].edges = (*nodes[i].edges, (nodes[operand], vjp))
@@ -194,6 +195,9 @@ def order(artifact: Any, arrays: Arrays) -> Arrays:
     found = artifact.topological_order(nodes[-1])
     if not isinstance(found, list | tuple):
         raise InputError("topological_order returns no list", got=describe_value(found), expected="a list of nodes")
+    if (again := len(artifact.topological_order(nodes[-1]))) != len(found):
+        what = "a second call of topological_order on the same graph returns another list"
+        raise InputError(what, got=f"{again} nodes", expected=f"{len(found)}, as before: keep nothing between calls")
     numbers = {id(node): i for i, node in enumerate(nodes)}
     return {"order": np.array([numbers.get(id(node), -1) for node in found], dtype=np.int64)}
 
@@ -227,15 +231,29 @@ def _gradient(got: Any) -> np.ndarray:
     return array(name, got) if isinstance(got, torch.Tensor) else number(name, got)
 
 
+class _Gradient(float):
+    """A gradient on its way, which a weak reference can follow."""
+
+
 @storage_only
 def deep(artifact: Any, arrays: Arrays) -> Arrays:
     """Run a backward pass through a long chain of nodes, followed by nodes that use the one before them twice."""
     first = last = artifact.Value(0.0)
-    for slope in arrays["slopes"].tolist():
-        last = artifact.Value(0.0, ((last, partial(lambda slope, g: g * slope, slope)),))
+    held, most = weakref.WeakValueDictionary[int, _Gradient](), [0]
+
+    def multiply(i: int, slope: float, g: float) -> _Gradient:
+        held[i] = arrived = _Gradient(g * slope)
+        most[0] = max(most[0], len(held))
+        return arrived
+
+    for i, slope in enumerate(arrays["slopes"].tolist()):
+        last = artifact.Value(0.0, ((last, partial(multiply, i, slope)),))
     for _ in range(int(arrays["doublings"])):
         last = artifact.Value(0.0, ((last, lambda g: g), (last, lambda g: g)))
     artifact.backward(last, 1.0)
+    if most[0] > 100:  # more than any order of work needs in a chain
+        what = "backward keeps gradients that are passed on, so their memory is not freed"
+        raise InputError(what, got=f"{most[0]:,} at once", expected="one or two in a chain: `pop` them")
     return {"gradient of the first node": number("gradient of the first node", first.grad)}
 
 
@@ -456,7 +474,9 @@ def checkpoint(artifact: Any, arrays: Arrays) -> Arrays:
             with artifact.no_grad() if arrays["quiet"] else nullcontext():
                 artifact.backward(result, torch.from_numpy(arrays["g"]))
                 state[0] |= bool(arrays["quiet"]) and bool(artifact.Tensor.recording)
-        got |= {"result": array("the result", result), "w.grad": array("w.grad", w.grad)}
+        lost = "" if arrays["x requires grad"] else " (x requires no gradient: has `record` dropped the edge to it?)"
+        got |= {"result": array("the result", result), "w.grad": array(f"w.grad{lost}", w.grad)}
+        got[REQUIRES] = np.array(bool(x.requires_grad))
         if arrays["x requires grad"]:
             got["x.grad"] = array("x.grad", x.grad)
         _refuse_ring("checkpoint(function, x)", lambda: artifact.checkpoint(lambda h: _stage(artifact, h, w), x))

@@ -223,6 +223,12 @@ def average_gradients(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
         raise InputError(what, expected="a new array as grad")
     if list(map(id, parameters)) != list(map(id, weights)):
         raise InputError("average_gradients changed the list `parameters`", expected="the same list, in the same order")
+    for name, w in zip(names, weights, strict=True):
+        if not isinstance(w.grad, torch.Tensor):
+            what = f"{name}.grad is not a torch.Tensor after average_gradients"
+            raise InputError(what, got=type(w.grad).__name__, expected="the mean, also where this rank had no gradient")
+    if kept := [name for (w, name), (_, grad, _) in zip(used, before, strict=True) if _memory(w.grad) == _memory(grad)]:
+        raise InputError(f"{kept[0]}.grad is still the old array", expected="a new array as grad, on one rank too")
     data = zip(names, weights, strict=True)
     if changed := [name for name, w in data if w.data.numpy().tolist() != arrays[name].tolist()]:
         raise InputError(f"average_gradients changed {changed[0]}.data", expected="a new grad, and nothing else")
@@ -249,16 +255,21 @@ def ring_elements(artifact: Any, arrays: Arrays) -> Arrays:
     return answers
 
 
-def cost_calls(arrays: Arrays) -> list[tuple[str, str, list[Any]]]:
-    """Return each call of a case on costs: its code, the function, and the arguments, in which a list is a link.
+def cost_calls(arrays: Arrays) -> list[tuple[str, str, list[Any], dict[str, Any]]]:
+    """Return each call of a case on costs: its code, the function, arguments by position, and arguments by name.
 
-    A list of two numbers is a `LinkCost`, of four entries `Islands`.
+    A list of two numbers is a `LinkCost`, of four entries `Islands`; a dictionary at the end has arguments by name.
     """
-    return [(_write_call(name, arguments), name, arguments) for name, *arguments in decode_value(arrays["case"])]
+    calls = []
+    for name, *arguments in decode_value(arrays["case"]):
+        named = arguments.pop() if isinstance(arguments[-1], dict) else {}
+        calls.append((_write_call(name, arguments, named), name, arguments, named))
+    return calls
 
 
-def _write_call(name: str, arguments: list[Any]) -> str:
-    return f"{name}({', '.join(map(_write_argument, arguments))})"
+def _write_call(name: str, arguments: list[Any], named: dict[str, Any] | None = None) -> str:
+    written = [f"{key}={_write_argument(value)}" for key, value in (named or {}).items()]
+    return f"{name}({', '.join([*map(_write_argument, arguments), *written])})"
 
 
 def _write_argument(value: Any) -> str:
@@ -279,9 +290,9 @@ def _build(artifact: Any, value: Any) -> Any:
 def costs(artifact: Any, arrays: Arrays) -> Arrays:
     """Make the case's calls, by their number: seconds and bytes as numbers, None and names of algorithms as text."""
     answers: Arrays = {}
-    for i, (code, name, arguments) in enumerate(cost_calls(arrays)):
+    for i, (code, name, arguments, named) in enumerate(cost_calls(arrays)):
         try:
-            got = getattr(artifact, name)(*(_build(artifact, value) for value in arguments))
+            got = getattr(artifact, name)(*(_build(artifact, value) for value in arguments), **named)
         except Exception as error:
             error.add_note(f"an answer to `{code}`")
             raise

@@ -124,7 +124,7 @@ UNARY = tuple(EXTREMES)
 
 
 def draw_elementwise(rng: Rng, case: Case) -> Arrays:
-    """Draw operands of `a * b`, `a * a` or a function; with `extreme`, all elements are near one number far out."""
+    """Draw operands of `a * b`, `a * a` or a function; all elements are near one of the numbers `extreme`, if given."""
     p = case.params
     code = p.get("code") or str(rng.choice(["a * b", "a * b", "a * a", *UNARY]))
     whole = draw_shape(rng, p.get("axes", 2), 4)
@@ -135,7 +135,7 @@ def draw_elementwise(rng: Rng, case: Case) -> Arrays:
     if p.get("zeros"):
         a.flat[::3] = 0.0
     if p.get("extreme"):
-        a = rng.choice(EXTREMES[code]) * rng.uniform(0.99, 1.0, a.shape)
+        a = rng.choice(p["extreme"]) * rng.uniform(0.99, 1.0, a.shape)
     operands = {"a": np.array(a, dtype)} | ({"b": np.array(b, dtype)} if "b" in code else {})
     return _operation(rng, "Tensor", code, operands, transposed=bool(p.get("transposed")))
 
@@ -163,9 +163,8 @@ def draw_sum(rng: Rng, case: Case) -> Arrays:
     reshapes = [f"a.reshape({', '.join(map(str, shapes[rng.integers(4)]))})"]
     code = p.get("code") or rng.choice([*sums, *sums, *reshapes])
     dtype = p.get("dtype") or rng.choice(["float32", "float64"])
-    return _operation(
-        rng, "Tensor", str(code), {"a": draw_positive(rng, shape, dtype)}, transposed=bool(p.get("transposed"))
-    )
+    operands = {"a": draw_positive(rng, shape, dtype)}
+    return _operation(rng, "Tensor", str(code), operands, transposed=bool(p.get("transposed")))
 
 
 INDICES = (
@@ -201,7 +200,7 @@ def draw_loss(rng: Rng, case: Case) -> Arrays:
 
 
 def render_operation(arrays: Arrays) -> str:
-    """Code that computes an expression and applies the vjps of its edges."""
+    """Code that computes an expression and applies the vjps of its edges, twice."""
     case = decode_value(arrays["case"])
     value = case["kind"] == "Value"
     turned = ".mT.contiguous().mT" if case["transposed"] else ""
@@ -217,7 +216,7 @@ def render_operation(arrays: Arrays) -> str:
     lines = [f"{name} = {case['kind']}({write(name)}{options})" for name in case["operands"]]
     lines += [f"{name} = {write_input(name, arrays[name])}" for name in ("rows", "targets") if name in arrays]
     lines += [f"result = {case['code']}", f"g = {write('g')}", "print(result.data)"]
-    return "\n".join([*lines, "print([vjp(g) for operand, vjp in result.edges])"])
+    return "\n".join([*lines, "for h in (g, 2 * g):\n    print([vjp(h) for operand, vjp in result.edges])"])
 
 
 def draw_unbroadcast(rng: Rng, case: Case) -> Arrays:
@@ -302,11 +301,11 @@ def compare_order(got: Arrays, expected: Arrays) -> Mismatch | None:
 
 
 GRAPH = """\
-nodes = [Value(0.0) for _ in range(nodes)]
+nodes = [Value(math.inf) for _ in range(nodes)]  # `data` does not matter
 for (i, operand), slope in zip(edges.tolist(), slopes.tolist()):
     nodes[i].edges += ((nodes[operand], lambda g, slope=slope: g if slope == 1 else g * slope),)
 """
-ORDER = GRAPH + "print([nodes.index(node) for node in topological_order(nodes[-1])])"
+ORDER = GRAPH + "for _ in range(2):\n    print([nodes.index(node) for node in topological_order(nodes[-1])])"
 
 
 def render_reuse(arrays: Arrays) -> str:

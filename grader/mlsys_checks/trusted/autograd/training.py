@@ -323,7 +323,7 @@ def expect_checkpoint(arrays: Arrays) -> Arrays:
         of_w = of_w + backwards * answer(gradients(stopped, (w,), arrays["g"])[0], float)
     runs = 2 + (4 if arrays["nested"] else 2) * backwards
     expected = {"calls of `function` forward": np.array(2), calls.RECORDED: np.array(0)}
-    expected |= {"result": answer(result, float), "w.grad": of_w}
+    expected |= {"result": answer(result, float), "w.grad": of_w, calls.REQUIRES: arrays["x requires grad"]}
     expected |= {"x.grad": of_x} if arrays["x requires grad"] else {}
     return expected | {"calls of `function`": np.array(runs), calls.RECORDING: np.array([False, True])}
 

@@ -26,7 +26,7 @@ SITUATIONS: dict[str, dict[str, Any]] = {
 UNLIKE: dict[str, dict[str, Any]] = {
     "one rank": {"p": 1},
     "five ranks": {"p": 5, "size": 9},
-    "matrices": {"form": "matrix"},
+    "transposed matrices": {"form": "transposed", "unlike": 0, "size": Range(6, 9)},
 }
 
 
@@ -94,7 +94,8 @@ CHECKS = (
         situations={"two ranks": {"p": 2, "size": 6}, "seven ranks": {"p": 7}},
         title="Send to one rank and receive from another at once",
         points=6,
-        first_hint="Every rank must be ready to receive while its own message is in flight.",
+        first_hint="Every rank must be ready to receive from `source` while its own message to `destination` is in "
+        "flight.",
         hint="isend first, which returns at once; then recv; then wait() on the request of the isend.",
     ),
     _make_ranks_check(
@@ -219,7 +220,8 @@ CHECKS = (
         situations=OF_ISLANDS,
         title="Hierarchical all-reduce",
         points=8,
-        first_hint="Which ranks are in an island with rank 5, and which have the same place as rank 5 in the others?",
+        first_hint="Which ranks are in an island with rank 5, and which have the same place as rank 5 in the others? "
+        "Across, a ring all-reduce of the chunk sends less than an all-gather of whole chunks.",
         hint="Inside: the `island` ranks from rank - rank % island on. Across: rank % island, and every island-th "
         "after it. reduce_scatter inside, all_reduce of that chunk across, all_gather inside.",
     ),

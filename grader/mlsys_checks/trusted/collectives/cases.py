@@ -7,7 +7,7 @@ course's own collectives. Limits are sums over the messages that an algorithm ne
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -40,7 +40,7 @@ def _draw_shape(rng: Rng, form: str, size: int) -> tuple[int, ...]:
         return ()
     if form == "vector":
         return (size,)
-    rows = int(rng.integers(1, 4))
+    rows = int(rng.integers(2 if form == "transposed" else 1, 4))
     return (0 if form == "empty" else rows, 1 + size // rows)
 
 
@@ -99,7 +99,7 @@ def draw_ranks(rng: Rng, case: Case) -> Arrays:
     parts: list[Arrays] = []
     for rank in range(p):
         if params.get("unlike"):
-            form = str(rng.choice([one for one in FORMS if one != "transposed"]))
+            form = str(rng.choice(FORMS))
             shape = _draw_shape(rng, form, int(rng.integers(0, params["size"] + 1)))
         x = _draw_values(rng, shape, dtype, large=bool(params.get("large")))
         if params.get("unset") and rank != numbers["root"]:
@@ -133,8 +133,8 @@ def render_run(call: str) -> Callable[[Arrays], str]:
             numbers[name] = values[0] if len(set(values)) == 1 else f"{name}[rank.rank]"
             lines += [] if len(set(values)) == 1 else [f"{name} = {values}"]
         lines += ["nan = math.nan"] if any(np.isnan(part["x"]).any() for part in parts) else []
-        turned = ".T" if "transposed" in parts[0] else ""
-        written = "".join(f"    {_write_tensor(part['x'])}{turned},\n" for part in parts)
+        turned = [".T" if "transposed" in part else "" for part in parts]
+        written = "".join(f"    {_write_tensor(p['x'])}{t},\n" for p, t in zip(parts, turned, strict=True))
         return "\n".join([*lines, f"xs = [\n{written}]", f"run(lambda rank, x: {call.format(**numbers)}, xs)"])
 
     return describe
@@ -271,7 +271,7 @@ def compare_run(got: Arrays, expected: Arrays) -> Mismatch | None:
         or _find_crossing(ledger, limits)
         or _find_excess(ledger, limits)
         or _find_far(ledger, limits.get("distances", ()))
-        or _find_other_buckets(ledger, limits.get("buckets", ()))
+        or _find_other_buckets(ledger, limits)
     )
 
 
@@ -309,19 +309,30 @@ def _find_far(ledger: Ledger, most: Sequence[int] | np.ndarray) -> Mismatch | No
     return None
 
 
-def _find_other_buckets(ledger: Ledger, buckets: Sequence[int] | np.ndarray) -> Mismatch | None:
+def _find_other_buckets(ledger: Ledger, limits: dict[str, np.ndarray]) -> Mismatch | None:
     """Each element of a bucket is sent 2(p - 1) times, whatever all-reduce it goes through; buckets come in turn."""
+    buckets = limits.get("buckets", ())
     sent = [
         [event.size_bytes for event in log if isinstance(event, Post) and event.kind == "send"] for log in ledger.logs
     ]
-    if len(buckets) == 0 or len(sent) == 1 or any(len(sizes) % len(buckets) for sizes in sent):
+    if len(buckets) == 0 or len(sent) == 1:
         return None
+    given = f"with bucket_bytes={limits['bucket_bytes']:,} and parameters of {_write_sizes(limits['parameters'])}"
+    for rank, sizes in enumerate(sent):
+        if len(sizes) % len(buckets):
+            what = f"{given}: the number of buckets is wrong"
+            return Mismatch(
+                what, f"{len(sizes)} messages from rank {rank}", f"as many for each of {len(buckets)} buckets"
+            )
     shares = [np.reshape(sizes, (len(buckets), -1)).sum(axis=1) for sizes in sent]
     found = np.sum(shares, axis=0) // (2 * (len(sent) - 1))
     if np.array_equal(found, buckets):
         return None
-    shown = [", ".join(f"{size:,}" for size in sizes) + " bytes" for sizes in (found, buckets)]
-    return Mismatch("the buckets hold the wrong parameters: these are their sizes, in order", *shown)
+    return Mismatch(f"{given}: the sizes of the buckets, in order, are wrong", *map(_write_sizes, (found, buckets)))
+
+
+def _write_sizes(sizes: Iterable[int]) -> str:
+    return ", ".join(f"{size:,}" for size in sizes) + " bytes"
 
 
 # --- gradients --------------------------------------------------------------------------------------------------------
@@ -375,6 +386,8 @@ def expect_gradients(arrays: Arrays) -> Arrays:
         largest_message=_longest(max(room, *counts), p) * size,
         steps=messages,
         buckets=np.array(buckets) * size,
+        bucket_bytes=parts[0]["bucket_bytes"],
+        parameters=np.array(counts) * size,
     )
 
 
@@ -471,15 +484,25 @@ LARGEST = 2**40
 """Bytes up to which `crossover_bytes` looks, by default."""
 
 
+SLOW = [100.0, 1e12]
+"""A link on which trees and rings cross above LARGEST."""
+
+
 def _draw_link(rng: Rng) -> list[float]:
     """Draw a latency in seconds and a bandwidth in bytes per second."""
     return [float(f"{10 ** rng.uniform(-6.5, -4.5):.2g}"), float(f"{10 ** rng.uniform(9, 12):.2g}")]
 
 
+def _up_to(factor: float, link: list[float]) -> dict[str, int]:
+    """Return `largest` as a multiple of the bytes that a link carries in its latency."""
+    return {"largest": round(factor * link[0] * link[1])}
+
+
 def draw_switch_costs(rng: Rng, case: Case) -> Arrays:
     """Draw calls of `all_reduce_s` and `crossover_bytes`, some with links without latency or without end of bandwidth.
 
-    `p`: the largest number of ranks.
+    `p`: the largest number of ranks. Trees and rings cross at 0.8 to 11.4 times latency times bandwidth, so `largest`
+    is below the crossing or above it.
     """
     made: list[list[Any]] = []
     for number in range(case.params["links"]):
@@ -494,6 +517,8 @@ def draw_switch_costs(rng: Rng, case: Case) -> Arrays:
             made += [["all_reduce_s", name, 1, size, link] for name in ranks]
             made += [["crossover_bytes", "tree", "ring", p, [0.0, link[1]]]]
             made += [["crossover_bytes", "tree", "ring", power, [link[0], math.inf]]]
+            made += [["crossover_bytes", "tree", "ring", power, link, _up_to(factor, link)] for factor in (0.5, 20)]
+            made += [["crossover_bytes", "tree", "ring", power, SLOW, *up_to] for up_to in ([], [_up_to(20, SLOW)])]
     return {"case": encode_value(made)}
 
 
@@ -520,7 +545,7 @@ def draw_island_costs(rng: Rng, case: Case) -> Arrays:
 
 def render_costs(arrays: Arrays) -> str:
     """Render the calls."""
-    return "\n".join(f"print({code})" for code, _, _ in cost_calls(arrays))
+    return "\n".join(f"print({code})" for code, *_ in cost_calls(arrays))
 
 
 def expect_costs(arrays: Arrays) -> Arrays:
@@ -532,8 +557,8 @@ def expect_costs(arrays: Arrays) -> Arrays:
         "select_algorithm": _fastest,
     }
     expected: Arrays = {}
-    for i, (code, name, arguments) in enumerate(cost_calls(arrays)):
-        expected |= {f"code {i}": encode_text(code), f"call {i}": oracles[name](*arguments)}
+    for i, (code, name, arguments, named) in enumerate(cost_calls(arrays)):
+        expected |= {f"code {i}": encode_text(code), f"call {i}": oracles[name](*arguments, **named)}
     return expected
 
 
@@ -566,11 +591,11 @@ def _seconds(algorithm: str, size: float, topology: Sequence[Any]) -> float:
     return float(_line(algorithm, size, topology))
 
 
-def _cross(first: str, second: str, p: int, link: Sequence[float]) -> np.ndarray:
+def _cross(first: str, second: str, p: int, link: Sequence[float], largest: float = LARGEST) -> np.ndarray:
     """Return where two straight lines in bytes meet, exactly, if the second is the lower one from there on."""
     ahead = [_line(second, n, [p, p, link, link]) - _line(first, n, [p, p, link, link]) for n in (0, 1)]
     slope = ahead[1] - ahead[0]
-    if ahead[0] < 0 or slope >= 0 or -ahead[0] / slope >= LARGEST:
+    if ahead[0] < 0 or slope >= 0 or -ahead[0] / slope >= largest:
         return encode_text("None")
     return np.array(float(-ahead[0] / slope))
 

@@ -105,6 +105,7 @@ CHECKS = (
         (
             Case("matrix products", {**EINSUM, "named": draw.EXAMPLES[:2]}),
             Case("all is summed, and nothing", {**EINSUM, "named": draw.EXAMPLES[2:]}),
+            Case("a summed letter of size 1", {**EINSUM, "einsums": 0, "size": 1, "named": draw.EXAMPLES[:1]}),
             Case("attention scores of a million tokens", {**EINSUM, "large": True}),
             *draw_cases(EINSUM, public=7, hidden=3, operands=4),
         ),
@@ -122,6 +123,7 @@ CHECKS = (
         (
             Case("chains, and the outer two first", {**ORDER, "named": draw.CHAINS}),
             Case("all letters of one size", {**ORDER, "size": 4, "equal": True}),
+            Case("the last with either of the others", {**ORDER, "size": 4, "equal": True, "named": ("ij,kj,j->ik",)}),
             Case("two pairs that cost nearly the same, in more than 64 bits", {**ORDER, "large": True}),
             *draw_cases(ORDER, public=6, hidden=2, letters=5),
         ),
@@ -373,6 +375,7 @@ CHECKS = (
             Case("neither the largest nor the fastest nor the cheapest hour", {**ROOM, "offers": OFFERS}),
             Case("one is a little cheaper", {**ROOM, "offers": ((1, 1, 1), (1, 1, 0.999999))}),
             Case("two that cost nothing", {**ROOM, "offers": FREE}),
+            Case("equal costs per token, not per hour", {**ROOM, "offers": ((1, 2, 2), (1, 1, 1), (1, 4, 4))}),
             Case("room for one sequence", {**ROOM, "fits": (15, 16)}),
             Case("none fits", {**ROOM, "machines": 3, "fits": (-50, 9)}),
             Case("no machine at all", {**ROOM, "machines": 0}),
@@ -385,7 +388,7 @@ CHECKS = (
         first_hint="For the machine that is right: how many tokens does it generate in an hour, and what does an hour "
         "cost?",
         hint="price_per_hour / 3600 · step_s is what a step costs; it generates `batch` tokens. Take the larger of the "
-        "two times, not their sum. Leave a machine out whose largest batch is 0.",
+        "two times, not their sum; if they are equal, the limit is compute. Leave out a machine whose batch is 0.",
         uses=("TransformerConfig", "Machine", "Choice", "largest_batch", "decode_work", "choose_machine"),
     ),
 )

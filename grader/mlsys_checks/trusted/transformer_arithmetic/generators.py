@@ -238,7 +238,7 @@ def draw_parse(rng: Rng, case: Case) -> Arrays:
 
 def _name_sizes(rng: Rng, subscripts: str, size: int) -> tuple[str, list[list[int]]]:
     operands = subscripts.split("->")[0].split(",")
-    sizes = {letter: int(rng.integers(2, size + 1)) for letter in sorted(set("".join(operands)))}
+    sizes = {letter: int(rng.integers(min(2, size), size + 1)) for letter in sorted(set("".join(operands)))}
     return subscripts, [[sizes[letter] for letter in letters] for letters in operands]
 
 
