@@ -94,8 +94,8 @@ Tensor = engine.Tensor
 # A rank's loss is a mean over its own tokens. With 3 tokens on rank 0 and 1 on rank 1, the mean of the two gradients
 # counts the token of rank 1 three times as much as one of rank 0. What training wants is the gradient of the mean
 # over all tokens, $\frac1T \sum_r t_r g_r$, where rank $r$ has $t_r$ tokens, $T = \sum_r t_r$, and $g_r$ is the
-# gradient of its mean loss. The last step of data parallelism always divides a sum over ranks by $p$. Derive the
-# factor by which a rank must multiply its loss *before* `backward()` so that this division gives the wanted gradient.
+# gradient of its mean loss. After the backward pass, gradients are summed over the ranks and divided by $p$. Derive
+# the factor by which a rank must multiply its loss *before* `backward()` so that the result is the wanted gradient.
 #
 # **Interface**
 #
@@ -132,7 +132,7 @@ Tensor = engine.Tensor
 #
 # <details><summary>Details</summary>
 #
-# - `tokens` counts billions exactly: use integers.
+# - `tokens` counts billions exactly: use integers. $T$ is at least 1.
 # - A parameter that no rank uses gets a gradient of zeros.
 # - You may write into `grad` or assign a new tensor, also a view of a flat buffer.
 #
@@ -280,7 +280,8 @@ check.predict(guess, weights[0][0], "as rank 0's weight", within=0.01)
 #
 # **Requirements**
 #
-# - A bucket holds at most `bucket_bytes` (`tensor.nbytes` each). A parameter that is larger is a bucket of its own.
+# - Go from the last parameter to the first. A parameter joins the current bucket if the bucket then holds at most
+#   `bucket_bytes` (`tensor.nbytes` each); otherwise it starts the next one, even if it is larger by itself.
 # - A bucket is averaged in the hook that completes it, provided that **all buckets before it have been averaged**. An
 #   all-reduce needs all ranks: if two ranks started different buckets first, they would deadlock or add up different
 #   gradients. So all ranks average bucket 0, then bucket 1, and so on.
@@ -595,7 +596,9 @@ check("accumulate")
 # <details><summary>Details</summary>
 #
 # - `optimizer_class` may be any optimizer that updates each element by itself, in place, from its `grad`.
-# - `max_norm` may be 0 or infinite; the gradient may be zero. Squares stay within the range of floats.
+# - `max_norm` may be 0 or infinite; the gradient may be zero, but no shard's `grad` is `None`. Squares stay within the
+#   range of floats.
+# - `shard` may require a gradient or not.
 #
 # </details>
 
@@ -649,7 +652,7 @@ class ShardedOptimizer:
 
 
 def clip_grad_norm(
-    shards: Iterable[torch.Tensor], max_norm: float, group: Rank
+    shards: Sequence[torch.Tensor], max_norm: float, group: Rank
 ) -> float:
     """Clip sharded gradients by the norm over all ranks; return it. About 6 lines."""
     ### BEGIN SOLUTION
@@ -725,7 +728,7 @@ check("clip_gradient")
 #
 # - The shard gets the gradient of all parameters, whether or not a parameter or x required one.
 # - A layer may have a single parameter, one without elements, or one without axes.
-# - Mixed dtypes do not occur.
+# - The chunks are those of Task 4, padded or not. Mixed dtypes do not occur.
 #
 # </details>
 
@@ -946,7 +949,7 @@ check.predict(guess, sent["ZeRO-3"] / sent["DDP"], "times DDP's elements", withi
 # | entry | what it is |
 # |---|---|
 # | `"weights"` | the shard |
-# | `"position"` | where in the data training stands: an integer, however large, in a tensor without axes |
+# | `"position"` | where in the data training stands: an integer of up to 63 bits, in a tensor without axes |
 # | `"random"` | `torch.get_rng_state()`, or dropout would draw other numbers |
 # | any other name | an entry of `optimizer.optimizer.state[optimizer.shard]`, such as Adam's `"exp_avg"` and `"step"` |
 #

@@ -137,12 +137,12 @@ collectives = stack.load("collectives")
 # **Requirements**
 #
 # - The layers keep their shards as parameters `weight` and `bias`, the MLP its layers as `up` and `down`.
-# - The bias of the row-parallel layer is replicated, and added **once**, after the sum.
+# - Each rank keeps all of the row-parallel layer's bias as it is. It is added **once**, after the sum.
 # - The MLP sends one all-reduce of T·O numbers forward and one of T·D numbers backward.
 # - `x` may be used elsewhere too, as by a residual connection. Gradients from there are complete already, so only the
 #   gradient that comes through the layer may be summed. It may also be data, which needs no gradient.
 #
-# **Size:** about 2, 2, 1, 1, 1, 2, 1, 3, 1, 2 and 2 lines.
+# **Size:** about 2, 2, 1, 1, 1, 2, 1, 3, 2, 3 and 2 lines.
 #
 # <details><summary>Details</summary>
 #
@@ -326,7 +326,7 @@ guess = None  # MB that each rank sends to gather all logits
 #
 # - `backward()` gives each rank the gradient of its own logits, (softmax - one-hot)/T times the incoming gradient, and
 #   sends nothing. Derive it for one token first, if you have not seen it before.
-# - Each rank sends at most three numbers per token to each other rank.
+# - Each rank sends at most 3(p - 1) numbers per token in all.
 # - Logits may be large: $e^{1000}$ overflows, and a rank's own maximum is not the maximum of all.
 # - The collectives add. A maximum is no sum: gather the ranks' maxima, and take the largest yourself.
 #
@@ -430,9 +430,9 @@ check.predict(guess, sent[gathered_loss] / 1e6, "MB", within=0.05)
 #
 # A schedule lists the actions of each rank in order: `Action("forward", i)` or `Action("backward", i)` for micro-batch
 # i. From its forward to its backward pass the activations of micro-batch i are kept: the micro-batch is *in flight*.
-# GPipe runs all forward passes first, and keeps m micro-batches in flight. **1F1B** alternates: rank r admits just as
-# many micro-batches as it needs to stay busy until the first one returns, then runs one forward and one backward pass
-# in turn, and finally the remaining backward passes.
+# GPipe runs all forward passes first, and keeps m micro-batches in flight. **1F1B** alternates: rank r first
+# admits `ranks - r` micro-batches, or all if there are fewer. Then it runs one backward and one forward pass in turn,
+# and finally the remaining backward passes.
 #
 # **Predict, then measure.** Let a forward pass take 1 s and a backward pass 2 s on each of 4 stages, with 8
 # micro-batches, and let messages take no time. What fraction of the step is a stage idle under 1F1B? Draw it first.
@@ -478,15 +478,16 @@ guess = None  # fraction of the step that a stage is idle
 # - `step`, backward: start from the loss **divided by m** on the last rank, elsewhere from the received gradient of the
 #   output. Then send the gradient of the chunk's input to the rank before. Parameters collect their gradients in
 #   `grad`.
-# - Run the actions in the given order, whichever it is, and release what a finished micro-batch has kept: what a rank
-#   holds is counted.
-# - `step` returns the mean loss on the last rank (a tensor or a float) and `None` elsewhere.
+# - Run the actions in the given order, whichever it is, and release the activations and the graph of a finished
+#   micro-batch: what a rank holds is counted.
+# - `step` returns the mean loss on the last rank (a float, or a tensor without a graph) and `None` elsewhere.
 #
 # **Size:** about 9 and 20 lines.
 #
 # <details><summary>Details</summary>
 #
 # - Two neighbours that both `send` wait for each other forever. Which call does not wait? And when may you wait for it?
+#   Requests may be posted early, and kept until the end of the step.
 # - All ranks run the micro-batches in the same order forward, and in the same order backward; it need not be 1F1B's.
 # - A received tensor has no gradient yet: call `requires_grad_()` on it. The inputs are data; leave them as they are.
 # - Micro-batches may have different numbers of tokens. Running a chunk again in the backward pass is allowed.
@@ -693,8 +694,8 @@ guess = None  # scores of the last rank, divided by the mean
 #
 # - For each query keep three things: the largest score so far, $M$; the sum of $e^{s - M}$; the same sum with each term
 #   times its value. A block may bring a larger maximum $M'$: by which factor must both sums be multiplied? Derive it.
-# - Every block visits each other rank once, in p - 1 steps that all ranks take at the same time. The last step sends
-#   nothing.
+# - Every block visits each other rank once. A rank computes p times; each time but the last, it sends its block on and
+#   receives the next.
 # - A rank has memory for its own block, the block that it works on and one in flight: gathering all p is too much.
 # - Only the forward pass is asked for; no gradient is taken.
 #
@@ -870,6 +871,7 @@ class Routing:
 # - p divides E. `dispatch_and_combine` is collective: a rank without tokens, or whose experts no token chose, calls it
 #   too.
 # - Calling an expert with no rows at all is allowed.
+# - In the checks, `capacity_factor` is a multiple of 1/4, so that rounding does not matter.
 # - `bincount(minlength=…)`, a stable `argsort`, `split` and `index_add` do most of the work without loops over tokens.
 #
 # </details>
@@ -1087,6 +1089,7 @@ class Layout:
 # <details><summary>Details</summary>
 #
 # - `step_seconds` is only called with layouts that divide evenly, whether they fit or not.
+# - In the checks, g divides d in all of these layouts.
 # - If several layouts take the same time, return any of them.
 #
 # </details>

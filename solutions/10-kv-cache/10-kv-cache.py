@@ -173,8 +173,8 @@ class Cache:
 # - It copies k and v: the caller reuses their memory. What it returns may be a view of the cache.
 # - The memory has the dtype of the model (that of `model.embedding.weight`), and room for `capacity` tokens per row.
 #
-# **Size:** about 5 and 7 lines. (Concatenating old and new tokens would be shorter, but each new token would copy all
-# of the old ones.)
+# **Size:** about 5 and 7 lines. (Concatenating old and new tokens would be shorter, and passes the check, but each new
+# token would copy all of the old ones.)
 #
 # <details><summary>Details</summary>
 #
@@ -229,7 +229,7 @@ check("cache")
 #
 # | | returns |
 # |---|---|
-# | `pack(cache, new)` | `tokens` (1, Q), `positions` (1, Q), `last` (R,): the row of each sequence's last token |
+# | `pack(cache, new)` | `tokens` (1, Q), `positions` (1, Q), `last` (R,): each sequence's last token, an index into Q |
 # | `causal_mask(query_positions, key_positions)` | boolean mask (T, S): which keys each query sees |
 #
 # `new` maps sequence numbers to their new tokens, in the order in which they are packed. `query_positions` are (T,),
@@ -331,7 +331,8 @@ check("visible")
 #
 # **Requirements**
 #
-# - `extend` makes exactly one pass, for all sequences together. Its rows follow the order of `new`.
+# - `extend` makes exactly one pass, over the Q tokens of all sequences, without padding. Its rows follow the order of
+#   `new`.
 # - Sequences advance **after** the pass: if it fails, wherever that is, all lengths stay as they were.
 # - No gradients: use `torch.no_grad()`. Leave the model, `new` and torch's settings as they were.
 # - `attend` returns the dtype of its inputs, without overflow for large scores.
@@ -443,6 +444,7 @@ check("extend")
 #
 # **Requirements**
 #
+# - The prompt has at least one token, and `max_tokens` is at least 1.
 # - `prefill` starts after the `cache.length(sequence)` tokens of the prompt that are cached. Its passes have `chunk`
 #   tokens; the last one may be shorter. The logits are those after the last prompt token.
 # - If **all** of the prompt is cached, no query is left, and so no logits. Remove the last token from the cache, and
@@ -450,7 +452,7 @@ check("extend")
 # - `greedy_decode` gives `start` the prompt, takes the most likely token each time, and drops its sequence at the end.
 #   All other sequences stay as they are.
 # - The last token is not fed back: the logits after it are not needed.
-# - All passes go through `extend`, and those of the prompt through `prefill`. The check logs them there.
+# - All passes go through `extend`, and those of the prompt through `prefill`, which the check replaces to log them.
 #
 # **Size:** about 4 and 7 lines.
 
@@ -667,7 +669,8 @@ for name in ("llama2-7b", "llama2-70b", "llama3-8b", "llama3-70b"):
 #   see `window` - 1 tokens further back.
 # - `update` returns the keys, values and positions of the last `window` - 1 cached tokens (all, if there are fewer) and
 #   of the new ones, in any order.
-# - Up to as many tokens as the last pass brought may be truncated.
+# - Between two passes that succeed, up to as many tokens as the first one brought may be truncated. After a pass that
+#   failed none may, until a pass has succeeded.
 # - A long sequence takes no more memory than a short one. Everything else is as in Task 1.
 #
 # **Size:** about 2, 6 and 8 lines.
@@ -739,7 +742,8 @@ check("windowed")
 #
 # A step is a list of **parts** (new tokens, cached tokens), one per sequence: `[(1, 100), (1, 40)]` decodes two
 # sequences, `[(256, 512)]` prefills a chunk. What a step costs, for a model with gated MLP (three matrices of
-# `d_model × d_ff`), no biases, and norms of `d_model` weights, two per block and one at the end:
+# `d_model × d_ff`), attention matrices for queries and output (`d_model` × N·H each) and for keys and values
+# (`d_model` × K·H each), no biases, and norms of `d_model` weights, two per block and one at the end:
 #
 # | cost | how much | how often |
 # |---|---|---|
@@ -781,7 +785,8 @@ check("windowed")
 #
 # **Requirements**
 #
-# - FLOPs and bytes are integers, exact however large. With a `window`, a token sees itself and `window` - 1 before it.
+# - FLOPs and bytes are integers, exact for models of any size. With a `window`, a token sees itself and `window` - 1
+#   before it.
 # - If both take equally long, either may bind.
 #
 # **Size:** about 12 and 4 lines.
@@ -1000,7 +1005,8 @@ show(figure, alt="Milliseconds of five kinds of steps: the bound, and measured")
 #
 # - `speculative_step` finds all of `token_ids` in the cache except the last token. It computes that token and the
 #   drafts in **one pass**; $p$ is the softmax of the logits.
-# - It leaves the cache in the same state for the longer sequence: all tokens but the last. What must be truncated?
+# - Afterwards the cache holds `token_ids` and the accepted drafts, but not the last token of the result. What must be
+#   truncated?
 # - It calls `extend` and `accept`. Other sequences and `token_ids` stay as they are. k may be 0.
 #
 # **Size:** about 10 and 5 lines.

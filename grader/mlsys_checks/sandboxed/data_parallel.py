@@ -186,7 +186,7 @@ def _reveal_sign(value: torch.Tensor, reveal: Reveal, i: int) -> None:
 
 def assign_buckets(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `assign_buckets` on parameters without storage: the bucket of each parameter, -1 if it is in none."""
-    parameters = [torch.empty(count, dtype=torch.int8, device="meta") for count in arrays["sizes"].tolist()]
+    parameters = [torch.empty(size // 4, dtype=torch.float32, device="meta") for size in arrays["sizes"].tolist()]
     given = list(parameters)
     buckets = artifact.assign_buckets(given, int(arrays["bucket_bytes"]))
     if len(given) != len(parameters):

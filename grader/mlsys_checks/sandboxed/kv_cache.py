@@ -200,7 +200,9 @@ def windowed(artifact: Any, arrays: Arrays) -> Arrays:
 def _run_passes(artifact: Any, case: dict[str, Any], model: Any, cache: Any) -> Arrays:
     """Return the logits of every pass, and all lengths at the end."""
     answers: Arrays = {}
-    for call, *arguments in case["script"]:
+    embedded: list[tuple[int, bool]] = []  # tokens of a pass, and whether gradients were on
+    model.embedding.register_forward_pre_hook(lambda _, x: embedded.append((x[0].numel(), torch.is_grad_enabled())))
+    for step, (call, *arguments) in enumerate(case["script"]):
         if call in ("start", "drop", "truncate"):
             getattr(cache, call)(*arguments)
             continue
@@ -209,12 +211,13 @@ def _run_passes(artifact: Any, case: dict[str, Any], model: Any, cache: Any) -> 
             with suppress(MemoryError), torch.set_grad_enabled(True), _lengths_kept(cache), _failing(model):
                 artifact.extend(model, cache, new)
             continue
-        with unchanged(new=new), _settings_kept(model, is_tracked=len(answers) % 2 == 1):
+        embedded.clear()
+        with unchanged(new=new), _settings_kept(model, is_tracked=step % 2 == 1):
             logits = artifact.extend(model, cache, new, every_token=arguments[1])
-        if isinstance(logits, torch.Tensor) and logits.requires_grad:
-            what = "extend returned logits that hold the graph of a backward pass"
-            raise InputError(what, expected="a pass under torch.no_grad()")
-        answers[f"logits of pass {len(answers)}"] = array("logits", logits)
+        if any(has_gradients for _, has_gradients in embedded):
+            raise InputError("extend ran the model with gradients on", expected="a pass under torch.no_grad()")
+        answers[f"tokens computed by pass {len(answers) // 2}"] = np.array(sum(count for count, _ in embedded))
+        answers[f"logits of pass {len(answers) // 2}"] = array("logits", logits)
     lengths = [whole("length", cache.length(sequence)) for sequence in cache.sequences]
     return answers | {"lengths": np.array(lengths, np.int64)}
 
@@ -259,7 +262,7 @@ def _lengths_kept(cache: Any) -> Iterator[None]:
         yield
     finally:
         if (after := {sequence: cache.length(sequence) for sequence in cache.sequences}) != before:
-            what = "extend advanced sequences although the pass failed: is `advance` called before the pass is over?"
+            what = "extend changed lengths although the pass failed: `advance` belongs after the pass, and nothing else"
             raise InputError(what, got=f"lengths {after}", expected=f"{before}")
 
 
@@ -297,13 +300,14 @@ class PretendEngine:
     """Stand-in for `extend`, `prefill` and `accept`: made-up numbers that depend on every argument, and a log.
 
     A pass of the log is a list of [sequence, cached tokens, new tokens]. Logits depend on all tokens of a sequence and
-    on the pass in which each one was computed. `prefill` leaves no token to compute if all of a prompt is cached.
+    on the pass in which each one was computed.
     """
 
     def __init__(self) -> None:
         self.passes: list[list[Any]] = []
         self.kept: dict[int, list[tuple[int, int]]] = {}
         self.problem: tuple[str, str, str] | None = None
+        self.wanted = torch.empty(0)  # at the last call of `accept`
 
     @contextmanager
     def lend(self, artifact: Any, **predecessors: Any) -> Iterator[None]:
@@ -342,6 +346,7 @@ class PretendEngine:
     def prefill(self, model: Any, cache: Any, sequence: int, prompt: Any, chunk: int) -> torch.Tensor:
         """Feed what is not cached of a prompt."""
         chunk = whole("the chunk that greedy_decode passes to prefill", chunk).item()
+        cache.truncate(sequence, min(cache.length(sequence), len(prompt) - 1))
         for start in range(cache.length(sequence), len(prompt), chunk):
             logits = self.extend(model, cache, {sequence: prompt[start : start + chunk]})
         return logits[0]
@@ -355,6 +360,7 @@ class PretendEngine:
         if not torch.allclose(wanted.sum(-1), torch.ones(1).to(wanted), atol=1e-6):
             what = "accept was called with rows of `wanted` that do not sum to 1"
             self._refuse(what, wanted.sum(-1).tolist(), "the softmax over the vocabulary, row by row")
+        self.wanted = wanted.float()
         return pretend_accept(*(x.numpy() for x in (drafts, proposed, wanted, uniforms)))
 
     def answer(self, cache: Any, **arrays: np.ndarray) -> Arrays:
@@ -370,9 +376,7 @@ def pretend_logits(history: Sequence[tuple[int, int]]) -> np.ndarray:
     return np.asarray(2 * np.sin((state + 1) * np.arange(1, VOCABULARY + 1)))
 
 
-def pretend_accept(
-    drafts: np.ndarray, proposed: np.ndarray, wanted: np.ndarray, uniforms: np.ndarray
-) -> tuple[int, int]:
+def pretend_accept(drafts: Any, proposed: Any, wanted: Any, uniforms: Any) -> tuple[int, int]:
     """Made-up number of accepted drafts and token, which depend on all four arguments."""
     k, likely = len(drafts), wanted.argmax(-1)
     num_accepted = int(likely.sum() + drafts.sum() + proposed.argmax(-1).sum() + (97 * uniforms).astype(int).sum())
@@ -441,6 +445,7 @@ def speculative_step(artifact: Any, arrays: Arrays) -> Arrays:
             with unchanged(token_ids=token_ids):
                 output = artifact.speculative_step(model, cache, sequence, token_ids, *given)
             answers[f"tokens of step {step}"] = _token_ids("speculative_step", output)
+            answers[f"wanted (p) in step {step}"] = array("wanted", engine.wanted)
             token_ids += answers[f"tokens of step {step}"].tolist()
     return engine.answer(cache, **answers)
 
@@ -455,9 +460,8 @@ def accept(artifact: Any, arrays: Arrays) -> Arrays:
     """Call `accept` for every row of the case."""
     rows = zip(*_tensors(arrays, "drafts", "proposed", "wanted", "uniforms"), strict=True)
     got = [pair("accept", artifact.accept(*row), "number accepted", "token") for row in rows]
-    accepted = [whole("number accepted", one) for one, _ in got]
-    tokens = [whole("token", one) for _, one in got]
-    return {"number accepted": np.array(accepted, np.int64), "token": np.array(tokens, np.int64)}
+    columns = zip(("number accepted", "token"), zip(*got, strict=True), strict=True)
+    return {name: np.array([whole(name, one) for one in column]) for name, column in columns}
 
 
 # --- Task 7: the cost of a step ---------------------------------------------------------------------------------------

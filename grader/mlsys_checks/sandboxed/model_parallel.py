@@ -207,7 +207,8 @@ def _run_layer(
         x.sum().backward()  # type: ignore[no-untyped-call]
         answers["x.grad, of which 1 comes from elsewhere"] = _values("x.grad", x.grad)
     _unchanged("x", x, arrays["x"], wants=wants)
-    return answers | _gradients(name, layer, "weight", "bias")
+    answers |= _gradients(name, layer, "weight", "bias")
+    return answers | {f"bias of {name}": _values("bias", layer.bias)}
 
 
 def _run_region(name: str, artifact: Any, rank: Rank, given: np.ndarray) -> Arrays:
@@ -238,19 +239,23 @@ def row_linear(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
 
 
 def parallel_mlp(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Run a `ParallelMLP` forward and backward twice, so that parameters' gradients add up."""
+    """Run a `ParallelMLP` forward and backward several times, so that gradients add up; the last x is data.
+
+    The other x get a gradient from elsewhere too.
+    """
     answers: Arrays = {}
     with lend(artifact, **LENT):
         mlp = artifact.ParallelMLP(_linear(artifact, arrays, "up."), _linear(artifact, arrays, "down."), rank)
         for step, data in enumerate(arrays["x"]):
-            x = torch.from_numpy(data).clone().requires_grad_()
-            y = mlp(x)
-            answers[f"result of the MLP, call {step}"] = _values(
-                "the result of ParallelMLP", y, arrays["gradient"][step].shape
-            )
-            _backward("ParallelMLP", y, arrays["gradient"][step])
-            answers[f"x.grad of the MLP, call {step}"] = _values("x.grad", x.grad)
-            _unchanged("x", x, data, wants=True)
+            wants = step < len(arrays["x"]) - 1
+            x = torch.from_numpy(data).clone().requires_grad_(wants)
+            y, gradient = mlp(x), arrays["gradient"][step]
+            answers[f"result of the MLP, call {step}"] = _values("the result of ParallelMLP", y, gradient.shape)
+            _backward("ParallelMLP", y, gradient)
+            if wants:
+                x.sum().backward()  # type: ignore[no-untyped-call]
+                answers[f"x.grad in call {step}, of which 1 comes from elsewhere"] = _values("x.grad", x.grad)
+            _unchanged("x", x, data, wants=wants)
     return answers | _gradients("ParallelMLP", mlp, "up.weight", "up.bias", "down.weight", "down.bias")
 
 
@@ -288,13 +293,16 @@ def _encode_actions(where: str, actions: Any) -> np.ndarray:
 
 
 class _Chunk:
-    """Two linear maps of a rank. `held` counts earlier calls whose output or graph was still held at the next call.
+    """Two linear maps of a rank, which `module` calls. `back` and `held` are what was seen of its calls.
 
+    `held` counts earlier calls whose output or graph was still held at the next call.
     `back` are the micro-batches, by their number among `inputs`, in the order of their backward passes.
     """
 
-    def __init__(self, arrays: Arrays, inputs: Sequence[np.ndarray], room: int) -> None:
-        self.first, self.second = (one.requires_grad_() for one in _tensors(arrays, "first", "second"))
+    def __init__(self, artifact: Any, arrays: Arrays, inputs: Sequence[np.ndarray], room: int) -> None:
+        self.first, self.second = map(artifact.nn.Parameter, _tensors(arrays, "first", "second"))
+        self.module = type("Chunk", (artifact.nn.Module,), {"forward": lambda _, x: self(x)})()
+        self.module.first, self.module.second = self.first, self.second
         self._inputs, self._room = inputs, room
         self._outputs: list[weakref.ref[torch.Tensor]] = []
         self._hiddens: list[weakref.ref[torch.Tensor]] = []  # alive as long as the graph that saves them
@@ -304,9 +312,8 @@ class _Chunk:
         width = len(self.first)
         if not isinstance(x, torch.Tensor) or x.ndim != 2 or x.shape[1] != width:
             got = str(tuple(x.shape)) if isinstance(x, torch.Tensor) else describe_value(x)
-            raise InputError(
-                "the chunk is called with something else than an activation", got=got, expected=f"(T, {width})"
-            )
+            what = "the chunk is called with something else than an activation"
+            raise InputError(what, got=got, expected=f"(T, {width})")
         held = self._count_held()
         if held > self._room >= self.held:  # what only waits to be collected is not held
             gc.collect()
@@ -334,7 +341,7 @@ def run_stage(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     inputs: list[Any] = [torch.from_numpy(x).clone() for x in given] if is_first else [None] * m
     targets: list[Any] = _tensors(arrays, *(f"target{i}" for i in range(m))) if is_last else [None] * m
     room = 1 + max(accumulate(1 if kind == "forward" else -1 for kind, *_ in own))
-    chunk = _Chunk(arrays, given, room)
+    chunk = _Chunk(artifact, arrays, given, room)
 
     def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         if not is_last:
@@ -342,13 +349,16 @@ def run_stage(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
         return (output * target).sum(1).square().mean()
 
     schedule = [[artifact.Action(*one) for one in order] for order in actions]
-    pipeline = artifact.Pipeline([chunk], rank)
+    pipeline = artifact.Pipeline([chunk.module], rank)
     mean = pipeline.step(schedule, inputs, targets, loss)
     for i, x in enumerate(given):
         _unchanged(f"inputs[{i}]", inputs[i], x)
     if not is_last and mean is not None:
         what = "step returned a value on a rank that is not the last"
         raise InputError(what, got=describe_value(mean), expected="None")
+    if isinstance(mean, torch.Tensor) and mean.requires_grad:
+        what = "the mean loss that step returned still holds its graph"
+        raise InputError(what, got="requires_grad is True", expected="detach(), or add up item()")
     if chunk.held > room:
         what = "a rank holds activations of more micro-batches than its schedule has in flight"
         expected = f"at most {room - 1} in flight, and one more: keep to the schedule, and release what has gone back"
@@ -411,9 +421,8 @@ def dispatch(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     def expert(matrix: torch.Tensor, rows: Any) -> torch.Tensor:
         if not isinstance(rows, torch.Tensor) or rows.ndim != 2 or rows.shape[1] != len(matrix):
             got = str(tuple(rows.shape)) if isinstance(rows, torch.Tensor) else describe_value(rows)
-            raise InputError(
-                "an expert is called with something else than rows", got=got, expected=f"(any, {len(matrix)})"
-            )
+            what = "an expert is called with something else than rows"
+            raise InputError(what, got=got, expected=f"(any, {len(matrix)})")
         counted.append(len(rows))
         return (rows @ matrix).tanh()
 
@@ -421,10 +430,8 @@ def dispatch(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     routing = artifact.Routing(*indices, int(arrays["num_dropped"]))
     with lend(artifact, all_to_all=_exchange):
         result = artifact.dispatch_and_combine(tokens, weights, routing, experts, rank)
-    named = zip(
-        ("tokens", "weights", *(f"routing.{name}" for name in INDICES)), (tokens, weights, *indices), strict=True
-    )
-    for name, one in named:
+    names = "tokens", "weights", *(f"routing.{name}" for name in INDICES)
+    for name, one in zip(names, (tokens, weights, *indices), strict=True):
         _unchanged(name, one, arrays[name.removeprefix("routing.")])
     answers = {"result": _values("the result of dispatch_and_combine", result)}
     return answers | {"rows that this rank's experts got": np.array(sum(counted))}

@@ -36,6 +36,8 @@ RUN = "\n\nrun(program, split_ranks(given))"
 
 ODD_SHAPES = {"shapes": [(2, 3), (0,), ()], "transposed": 1}
 SMALL = {"weights": 2, "width": 2, "bucket_bytes": 16}
+BATCHES = {"p": Range(1, 3), "most": Range(1, 4), "weights": Range(2, 3), "width": Range(1, 3), "unused": 1}
+BATCHES |= {"bucket_bytes": Range(1, 64)}
 
 CHECKS = (
     check_ranks(
@@ -146,7 +148,7 @@ CHECKS = (
         hint="Walk through the parameters backwards. Start a new bucket if there is none yet, or if its bytes and "
         "those of the next parameter together exceed bucket_bytes; exactly full is allowed.",
         uses=("assign_buckets",),
-        snippet="parameters = [torch.empty(size, dtype=torch.int8) for size in sizes.tolist()]\n"
+        snippet="parameters = [torch.empty(size // 4, dtype=torch.float32) for size in sizes.tolist()]\n"
         "buckets = assign_buckets(parameters, bucket_bytes)\n"
         "[[any(p is one for one in bucket) for bucket in buckets].index(True) for p in parameters]",
     ),
@@ -226,9 +228,7 @@ CHECKS = (
         title="Micro-batches that communicate once",
         points=11,
         cases=(
-            Case(
-                "three micro-batches of unequal length", SMALL | {"tokens": [[1, 4, 2], [3, 3, 1]], "bucket_bytes": 1}
-            ),
+            Case("three micro-batches", SMALL | {"tokens": [[1, 4, 2], [3, 3, 1]], "bucket_bytes": 1}),
             Case("unequal numbers", SMALL | {"tokens": [[2], [1, 3], [4, 1, 1]], "bucket_bytes": 64}),
             Case("a micro-batch of padding only, a rank of padding only", SMALL | {"tokens": [[2, 0], [0, 0], [3]]}),
             Case("a rank without micro-batches", SMALL | {"tokens": [[2, 1], []], "weights": 1, "width": 3}),
@@ -238,22 +238,8 @@ CHECKS = (
             ),
             Case("one function for three micro-batches", SMALL | {"tokens": [[2, 2, 2], [3]], "alike": True}),
             Case("three tokens among billions, and far off", SMALL | {"tokens": [[2, 1], [3]], "outlier": True}),
-            Case("losses of zero, and NaN", SMALL | {"tokens": [[2, 1], [3]], "values": [0.0, np.nan]}),
-            *draw_cases(
-                {
-                    "p": Range(1, 3),
-                    "most": Range(1, 4),
-                    "weights": Range(2, 3),
-                    "width": Range(1, 3),
-                    "bucket_bytes": Range(1, 64),
-                    "unused": 1,
-                },
-                public=2,
-                hidden=1,
-                p=5,
-                weights=5,
-                most=20,
-            ),
+            Case("losses of zero, and NaN", SMALL | {"tokens": [[2, 1], [3, 1]], "values": [0.0, np.nan]}),
+            *draw_cases(BATCHES, public=2, hidden=1, p=5, weights=5, most=20),
         ),
         inputs=draw.draw_batches,
         run=calls.accumulate_gradients,

@@ -17,6 +17,7 @@ ONE = {**CACHE, "rows": 1, "capacity": 6, "longest": 3, "n_layers": 2, "calls": 
 RING: dict[str, Any] = {"rows": Range(1, 3), "window": Range(1, 7), "longest": Range(1, 5), "n_layers": Range(1, 3)}
 RING |= {"calls": Range(14, 30), "others": True}
 LONG_RING = {**RING, "rows": 1, "window": 6, "longest": 9, "n_layers": 3, "kv_heads": 4, "fill": 1, "calls": 50}
+TURNOVER = {"rows": Range(2, 3), "capacity": 40, "longest": 2, "calls": 36, "full": True, "turnover": 1}
 PACK = {"sequences": Range(1, 6), "fed": Range(1, 4), "longest": Range(1, 7)}
 MASK = {"cached": Range(0, 24), "new": Range(1, 12)}
 ATTENTION = {"K": Range(1, 4), "G": 1, "T": Range(1, 6), "cached": Range(0, 7), "H": Range(1, 8)}
@@ -26,7 +27,7 @@ PASSES |= {"calls": Range(8, 16)}
 FIXED_PASSES = {**PASSES, "rows": 2, "capacity": 12, "longest": 4, "n_layers": 2, "calls": 6}
 WINDOWED = {**PASSES, "window": Range(1, 6), "ring": Range(0, 1), "grouped": Range(0, 1)}
 PREFILL = {"tokens": Range(1, 30), "chunk": Range(1, 9), "held": "some"}
-DECODE = {"tokens": Range(1, 12), "max_tokens": Range(1, 9), "chunk": Range(1, 6), "held": Range(0, 1)}
+DECODE = {"tokens": Range(1, 12), "max_tokens": Range(1, 9), "chunk": Range(1, 6), "held": Range(0, 2)}
 DECODE |= {"others": Range(0, 3)}
 FEW = {"max_tokens": 5, "chunk": 3, "held": 0, "others": 0}
 STEPS = {"tokens": Range(1, 9), "steps": Range(1, 6), "k": Range(0, 5), "others": Range(0, 3)}
@@ -40,7 +41,7 @@ CHECKS = (
         cases=(
             Case("one sequence", ONE),
             Case("one token per row", {**CACHE, "capacity": 1, "rows": Range(2, 4), "calls": 14}),
-            Case("a row is used again", {**CACHE, "rows": 1, "capacity": 3, "calls": 24}),
+            Case("rows are used again", {**CACHE, **TURNOVER}),
             Case("longer than the context", {**ONE, "capacity": Range(66, 90), "longest": 12, "fill": 1, "calls": 9}),
             Case("room for a long sequence", {**ONE, "capacity": 8192, "kv_heads": 1, "n_layers": 3, "others": False}),
             Case("single precision", {**CACHE, "single": True}),
@@ -175,6 +176,7 @@ CHECKS = (
             Case("five tokens", {**FEW, "tokens": 5}),
             Case("one token", {**FEW, "tokens": 6, "max_tokens": 1, "chunk": 9}),
             Case("a prefix is cached", {**FEW, "tokens": 8, "chunk": 2, "held": 1}),
+            Case("the whole prompt is cached", {**FEW, "tokens": 4, "held": 2}),
             *draw_cases(DECODE, public=5, hidden=2, tokens=Range(9, 30), max_tokens=Range(9, 34), others=Range(2, 5)),
         ),
         inputs=draw.draw_decode,
@@ -196,6 +198,7 @@ CHECKS = (
             Case("multi-query", {**ATTENTION, "K": 1, "G": 4, "any": True}),
             Case("one token, a mask with holes", {**ATTENTION, "G": 2, "T": 1, "cached": 8, "any": True}),
             Case("single precision", {**ATTENTION, "G": 2, "H": 16, "single": True}),
+            Case("many query heads for one KV head", {**ATTENTION, "K": 1, "G": 32, "T": 1, "cached": 199, "H": 16}),
             *draw_cases({**ATTENTION, "G": Range(1, 4)}, public=4, hidden=1, **LARGER_ATTENTION),
         ),
         inputs=draw.draw_attention,
@@ -207,6 +210,7 @@ CHECKS = (
         hint="Consecutive query heads share a KV head. As (K, G, T, H), then (K, G times T, H), a group's queries are "
         "rows of one head; every head of the group needs the T rows of the mask again.",
         uses=("attend", "attend_grouped"),
+        memory_bytes=512 << 10,
     ),
     Check(
         name="in_window",

@@ -25,8 +25,8 @@ HEAD_DIM = AgingModel().config.head_dim
 CONTEXT = AgingModel().config.context
 MAX_RECORDED = 60
 """Updates of one layer whose results a case asks for: an answer has at most 256 arrays."""
-FAR = 2**53
-"""From here on even float64 cannot tell whole numbers apart."""
+FAR = 2**53 + 2**31 - 4
+"""From here on float64 cannot tell whole numbers apart, and int32 wraps after four of them."""
 NUM_ROWS = 40
 """Steps of a case of `accept`."""
 
@@ -43,6 +43,7 @@ def _draw_script(rng: Rng, p: Mapping[str, Any], capacity: int, chunk: int | Non
 
     A pass is ["feed", [[sequence, number of tokens], …]]; "fail" is one that is not counted, "feed_other" one on
     another cache. `full`: all rows are taken at first. `fill`: passes of `longest` tokens only, if 2 on new sequences.
+    `turnover`: the oldest sequence stays, while sequences of other rows come and go.
     """
     num_started, num_recorded = p["rows"] if p.get("full") else 0, 0
     lengths = dict.fromkeys(range(num_started), 0)
@@ -51,11 +52,12 @@ def _draw_script(rng: Rng, p: Mapping[str, Any], capacity: int, chunk: int | Non
     while len(script) < p["calls"] and num_recorded < MAX_RECORDED:
         room = {s: min(capacity - length, p["longest"]) for s, length in lengths.items() if length < capacity}
         call = "feed" if p.get("fill") else rng.choice([*["feed"] * 6, "start", "start", "drop", "truncate", "fail"])
+        call = ("start", "feed", "feed", "drop")[len(script) % 4] if p.get("turnover") else call
         if not lengths or (call == "start" and len(lengths) < p["rows"]):
             script.append(["start"])
             lengths[num_started], num_started = 0, num_started + 1
         elif call == "drop" or not room:
-            gone = int(rng.choice([*lengths]))
+            gone = int(rng.choice([*lengths][p.get("turnover", 0) :]))
             script.append(["drop", gone])
             del lengths[gone]
             removable.pop(gone, None)
@@ -302,12 +304,8 @@ def compare_mask(got: Arrays, expected: Arrays) -> Mismatch | None:
     if mismatch is None or mismatch.is_form:
         return mismatch
     wrong = np.argwhere(got["mask"] != want)
-    query, key = (
-        int(expected[name][i]) for name, i in zip(("query_positions", "key_positions"), wrong[0], strict=True)
-    )
-    what = (
-        f"{len(wrong)} of {want.size} pairs are wrong, first the query at position {query}, the key at position {key}"
-    )
+    query, key = expected["query_positions"][wrong[0][0]], expected["key_positions"][wrong[0][1]]
+    what = f"{len(wrong)} of {want.size} pairs are wrong, first the query at position {query}, the key at {key}"
     return Mismatch(what, *(str(mask[tuple(wrong[0])]) for mask in (got["mask"], want)))
 
 
@@ -391,7 +389,8 @@ def expect_passes(arrays: Arrays) -> Arrays:
     for fed, every_token in sequences.follow(case["script"]):
         logits = _feed(model, sequences.kept, fed)
         last = np.cumsum([len(tokens) for _, tokens in fed]) - 1
-        answers[f"logits of pass {len(answers)}"] = logits if every_token else logits[last]
+        answers[f"tokens computed by pass {len(answers) // 2}"] = np.array(len(logits))
+        answers[f"logits of pass {len(answers) // 2}"] = logits if every_token else logits[last]
     return answers | {"lengths": np.array([len(tokens) for tokens in sequences.kept.values()], np.int64)}
 
 
@@ -526,7 +525,7 @@ def draw_decode(rng: Rng, case: Case) -> Arrays:
     p = case.params
     prompts = [draw_tokens(rng, n) for n in (p["tokens"], max(1, p["tokens"] - 2))]
     prompts[1][0] = (prompts[0][0] + 1) % VOCABULARY  # nothing of it is cached
-    cached = int(rng.integers(1, p["tokens"])) if p["tokens"] > 1 and p["held"] else 0
+    cached = [0, int(rng.integers(0, p["tokens"])), p["tokens"]][p["held"]]
     others = [draw_tokens(rng, int(rng.integers(1, 6))) for _ in range(p["others"])]
     sizes = {name: p[name] for name in ("chunk", "max_tokens")}
     return _as_case(prompts=[*prompts, prompts[0]], cached=cached, others=others, **sizes)
@@ -543,6 +542,7 @@ def expect_decode(arrays: Arrays) -> Arrays:
         if prefix and prompt[: len(prefix)] == prefix:
             engine.kept[sequence] = [(token, -1) for token in prefix]
             cache.advance(sequence, len(prefix))
+        cache.truncate(sequence, len(prompt) - 1)  # all of it may be cached
         new, output = list(prompt[cache.length(sequence) :]), list[int]()
         while len(output) < case["max_tokens"]:
             logits = engine.extend(None, cache, {sequence: new[: case["chunk"]]})
@@ -591,6 +591,7 @@ def expect_steps(arrays: Arrays) -> Arrays:
         weights = np.exp(logits - logits.max(-1, keepdims=True))
         wanted = weights / weights.sum(-1, keepdims=True)
         num, token = pretend_accept(drafts, arrays["proposed"][step], wanted, arrays["uniforms"][step])
+        answers[f"wanted (p) in step {step}"] = wanted.astype(np.float32)
         token_ids += [*drafts[:num].tolist(), token]
         cache.truncate(sequence, len(token_ids) - 1)
         answers[f"tokens of step {step}"] = np.array(token_ids[-num - 1 :])
@@ -672,13 +673,11 @@ def draw_accept(rng: Rng, case: Case) -> Arrays:
 def expect_accept(arrays: Arrays) -> Arrays:
     """Apply Leviathan's algorithm 1 in exact fractions."""
     rows = zip(*(arrays[name] for name in ("drafts", "proposed", "wanted", "uniforms")), strict=True)
-    accepted, tokens = zip(*(_accept_exactly(drafts.tolist(), *given) for drafts, *given in rows), strict=True)
-    return {"number accepted": np.array(accepted), "token": np.array(tokens)}
+    accepted = np.array([_accept_exactly(drafts.tolist(), *given) for drafts, *given in rows])
+    return {"number accepted": accepted[:, 0], "token": accepted[:, 1]}
 
 
-def _accept_exactly(
-    drafts: list[int], proposed: np.ndarray, wanted: np.ndarray, uniforms: np.ndarray
-) -> tuple[int, int]:
+def _accept_exactly(drafts: list[int], proposed: Any, wanted: Any, uniforms: Any) -> tuple[int, int]:
     p, q = ([[Fraction(x) for x in row] for row in rows.tolist()] for rows in (wanted, proposed))
     u = [Fraction(x) for x in uniforms.tolist()]
     num = 0
@@ -702,8 +701,7 @@ def compare_rows(got: Arrays, expected: Arrays) -> Mismatch | None:
     if mismatch is None or mismatch.is_form or got.keys() != expected.keys():
         return mismatch
     found, right = (np.stack([*arrays.values()], 1) for arrays in (got, expected))  # (rows, 2)
-    wrong = (found != right).any(1)
-    row = int(wrong.argmax())
+    row = int((wrong := (found != right).any(1)).argmax())
     shown = (f"{num} accepted, then token {token}" for num, token in (found[row], right[row]))
     return Mismatch(f"accept is wrong for {int(wrong.sum())} of {len(right)} rows, first for row {row}", *shown)
 
@@ -729,10 +727,8 @@ def draw_costs(rng: Rng, case: Case) -> Arrays:
     calls += [{**base, "config": config | {name: size}} for name, size in least.items()]
     calls += [{**base, "config": config | {"tied": not config["tied"]}}]
     calls += [{**base, "options": {**base["options"], name: x}} for name, x in (("window", 1), ("cache_bytes", 8))]
-    calls += [
-        {**base, "parts": [[1, cached] for _, cached in steps]},
-        {**base, "parts": [[new, 0] for new, _ in steps]},
-    ]
+    parts = [[1, cached] for _, cached in steps], [[new, 0] for new, _ in steps]
+    calls += [{**base, "parts": part} for part in parts]
     return _as_case(calls=calls)
 
 

@@ -132,6 +132,7 @@ TENSOR = (
                 'x = torch.from_numpy(arrays["x"][0]).clone().requires_grad_()',
                 "y = mlp(x)",
                 'y.backward(torch.from_numpy(arrays["gradient"][0]))',
+                "x.sum().backward()  # from elsewhere",
             ],
             "y.detach(), x.grad",
         ),

@@ -79,7 +79,8 @@ def expect_columns(arrays: Arrays) -> Arrays:
         answer |= {"x.grad through CopyToTensorParallelRegion": x * sum(range(p + 1))}
         answer |= {"result of ColumnParallelLinear": x @ weight.T + bias}
         answer |= {X_GRAD: x_grad + ELSEWHERE} if given["x_wants"] else {}
-        answers.append(answer | {"weight.grad": given["gradient"].T @ x, "bias.grad": given["gradient"].sum(0)})
+        answer |= {"weight.grad": given["gradient"].T @ x, "bias.grad": given["gradient"].sum(0)}
+        answers.append(answer | {"bias of ColumnParallelLinear": bias})
     return expect_ranks(answers, **_all_reduces(2 * x.size, p, times=2))
 
 
@@ -100,21 +101,19 @@ def expect_rows(arrays: Arrays) -> Arrays:
         answer = {"result of ReduceFromTensorParallelRegion": gradient * sum(range(p + 1))}
         answer |= {"x.grad through ReduceFromTensorParallelRegion": gradient * r, "result of RowParallelLinear": result}
         answer |= {X_GRAD: gradient @ weight + ELSEWHERE} if given["x_wants"] else {}
-        answers.append(answer | {"weight.grad": gradient.T @ given["x"], "bias.grad": gradient.sum(0)})
+        answer |= {"weight.grad": gradient.T @ given["x"], "bias.grad": gradient.sum(0)}
+        answers.append(answer | {"bias of RowParallelLinear": bias})
     return expect_ranks(answers, **_all_reduces(2 * result.size, p, times=2))
 
 
-CALLS = 2
-"""Calls of an MLP, of which the gradients add up."""
+CALLS = 3
+"""Calls of an MLP, of which the gradients add up; in the last one x is data."""
 
 
 def draw_mlp(rng: Rng, case: Case) -> Arrays:
     """Draw both layers of an MLP, inputs and gradients."""
     p, t, d, hidden, outputs = (case.params[name] for name in ("p", "t", "d", "f", "o"))
-    given = {
-        "up.weight": draw(rng, p * hidden, d),
-        "up.bias": draw(rng, p * hidden) + 5e-5,
-    }  # never at the ReLU's corner
+    given = {"up.weight": draw(rng, p * hidden, d), "up.bias": draw(rng, p * hidden) + 5e-5}  # not at the ReLU's corner
     given |= {"down.weight": draw(rng, outputs, p * hidden), "down.bias": draw(rng, outputs)}
     return join_ranks([given | {"x": draw(rng, CALLS, t, d), "gradient": draw(rng, CALLS, t, outputs)}] * p)
 
@@ -129,7 +128,8 @@ def expect_mlp(arrays: Arrays) -> Arrays:
         before = x @ up.T + given["up.bias"]
         hidden, back = np.maximum(before, 0), gradient @ down * (before > 0)
         answer |= {f"result of the MLP, call {call}": hidden @ down.T + given["down.bias"]}
-        answer |= {f"x.grad of the MLP, call {call}": back @ up}
+        if call < CALLS - 1:
+            answer |= {f"x.grad in call {call}, of which 1 comes from elsewhere": back @ up + ELSEWHERE}
         new = (back.T @ x, back.sum(0), gradient.T @ hidden, gradient.sum(0))
         total = {name: total[name] + one for name, one in zip(total, new, strict=True)}
     shards = [cut(total[name], p, axis) for name, axis in (("up.weight", 0), ("up.bias", 0), ("down.weight", 1))]
@@ -137,8 +137,9 @@ def expect_mlp(arrays: Arrays) -> Arrays:
         answer | {f"{name}.grad": one for name, one in zip(total, (*own, total["down.bias"]), strict=True)}
         for own in zip(*shards, strict=True)
     ]
-    sent = (given["x"].size + given["gradient"].size + 2 * CALLS) * ITEM
-    return expect_ranks(answers, total_bytes=p * (p - 1) * sent, total_messages=CALLS * 4 * p * (p - 1))
+    times = 2 * CALLS - 1  # all-reduces: none backward in the last call
+    sent = (given["x"][:-1].size + given["gradient"].size + times) * ITEM
+    return expect_ranks(answers, total_bytes=p * (p - 1) * sent, total_messages=times * 2 * p * (p - 1))
 
 
 def draw_logits(rng: Rng, case: Case) -> Arrays:
@@ -363,11 +364,7 @@ def draw_heads(rng: Rng, case: Case) -> Arrays:
     """
     p, b, n, t, h = (case.params[name] for name in ("p", "b", "n", "t", "h"))
     spread = case.params.get("spread", 1.0)
-    q, k, v = (
-        draw(rng, b, n, p * t, h, spread=spread),
-        draw(rng, b, n, p * t, h, spread=spread),
-        draw(rng, b, n, p * t, h),
-    )
+    q, k, v = (draw(rng, b, n, p * t, h, spread=size) for size in (spread, spread, 1.0))
     if case.params.get("slope"):
         k *= np.linspace(case.params["slope"][0], case.params["slope"][1], p * t)[:, None]
     if case.params.get("first"):
@@ -448,11 +445,8 @@ def draw_dispatch(rng: Rng, case: Case) -> Arrays:
     p, local, width, top_k = (case.params[name] for name in ("p", "local", "width", "k"))
     experts, ranks = p * local, []
     for r in range(p):
-        n = (
-            0
-            if r == 0 and case.params.get("empty")
-            else case.params.get("exactly") or int(rng.integers(case.params["n"] + 1))
-        )
+        n = case.params.get("exactly") or int(rng.integers(case.params["n"] + 1))
+        n = 0 if r == 0 and case.params.get("empty") else n
         sizes = {"n": n, "experts": experts, "k": top_k, "quarters": case.params["quarters"]}
         chosen = draw_expert_ids(rng, Case("", sizes | {"liked": case.params.get("liked", -1)}))
         weights = rng.dirichlet(np.ones(min(top_k, experts)), n)
@@ -569,7 +563,10 @@ def draw_cluster(rng: Rng, case: Case) -> Arrays:
 
 
 def draw_any_cluster(rng: Rng, case: Case) -> Arrays:
-    """Draw sizes of a cluster that can be divided in several ways, or take the case's; then draw the cluster."""
+    """Draw sizes of a cluster that can be divided in several ways, or take the case's; then draw the cluster.
+
+    In every layout the replicas fill part of a node or whole nodes.
+    """
     ways = {"node": (4, 6, 8, 16), "layers": (24, 29, 36, 40, 80, 96), "tokens": (1024, 2048, 4096)}
     ways |= {"d_model": (1024, 2304, 5115, 5120, 8192), "nodes": (1, 2, 4, 6, 10, 0, -1), "batch": (1, 2, 4, 12, 36)}
     sizes: dict[str, Any] = {name: int(rng.choice(some)) for name, some in ways.items()}
@@ -581,7 +578,9 @@ def draw_any_cluster(rng: Rng, case: Case) -> Arrays:
         "devices": devices,
     }
     sizes |= {} if "devices" in case.params else {"spare": float(rng.choice([SLACK, -SLACK, 0.3]))}
-    return draw_cluster(rng, Case("", {**sizes, **case.params}))
+    arrays = draw_cluster(rng, Case("", {**sizes, **case.params}))
+    is_even = all(d % min(d, int(arrays["node"]) // t) == 0 for d, t, _ in possible_layouts(arrays))
+    return arrays if is_even else draw_any_cluster(rng, case)
 
 
 def expect_layouts(arrays: Arrays) -> Arrays:

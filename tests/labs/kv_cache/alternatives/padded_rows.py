@@ -47,8 +47,8 @@ def attend(q, keys, values, mask):
 
 
 def attend_grouped(q, keys, values, mask):
-    shared = len(q) // len(keys)
-    return attend(q, keys.repeat_interleave(shared, 0), values.repeat_interleave(shared, 0), mask)
+    groups = zip(q.split(len(q) // len(keys)), keys, values, strict=True)
+    return torch.cat([attend(part, *(x.expand(len(part), -1, -1) for x in kv), mask) for part, *kv in groups])
 
 
 def extend(model, cache, new, *, every_token=False):

@@ -84,7 +84,7 @@ class Pipeline:
             if action.kind == "backward" and rank:
                 requests.append(self.group.isend(starts.pop(i).grad, rank - 1))
         [one.wait() for one in requests]
-        return torch.stack(losses).mean() if losses else None
+        return torch.stack(losses).mean().detach() if losses else None
 
 
 def ring_attention(q, k, v, group, positions):
