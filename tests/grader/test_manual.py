@@ -96,6 +96,7 @@ def test_its_commands_print_what_it_says(typed):
 
 
 @pytest.mark.sandbox
+@pytest.mark.weekly  # after the commands above, which make its course
 def test_in_a_terminal_a_bar_shows_number_time_gone_and_time_left(folder):
     command = ["mlsys-grader", "grade", "autograd", "--again", "--student", "corrupt", "--student", "partial"]
     ours, theirs = pty.openpty()
