@@ -104,6 +104,7 @@ def test_its_files_are_in_the_style_of_the_others(ran: Ran, checkout: Path) -> N
         assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.weekly
 def test_its_tests_name_what_is_still_due_and_nothing_else_fails(ran: Ran) -> None:
     files = [f"tests/labs/test_{name}.py" for name in ("sources", "snippets", "hints")]
     tests = ran("-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", TOPIC)

@@ -65,6 +65,7 @@ def test_the_container_holds_no_oracle(program, tiny):
         assert "No module named" in ask(sandbox, "import mlsys_lab.autograd").meta["got"]
 
 
+@pytest.mark.weekly
 def test_a_container_that_never_ends_is_removed(program, state, tiny):
     with Sandbox(tiny) as sandbox:
         body = named("endless") + "signal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True: pass"
