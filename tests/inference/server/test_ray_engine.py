@@ -26,6 +26,7 @@ LONG = replace(SHORT, max_tokens=480, stop=["never written"])
 LONGEST = replace(LONG, n=8, temperature=2.0, seed=4)
 """Request of about 3,000 tokens."""
 pytestmark = [
+    pytest.mark.weekly,
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),  # of Ray Serve itself
 ]

@@ -6,6 +6,7 @@ import torch
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.matmul import cuda_steps
 from tests.kernels.cuda_cpp.tools import needs_gxx
+from tests.sampling import sample
 
 SIZES = ((1, 1, 1), (37, 29, 41), (131, 67, 261), (132, 40, 264), (33, 8, 16), (1, 1, 50), (50, 1, 1))
 EMPTY = ((0, 3, 4), (3, 0, 4), (3, 4, 0))
@@ -23,14 +24,14 @@ def expected(a, b):
 
 @needs_gxx
 @pytest.mark.parametrize("step", cuda_steps.STEPS)
-@pytest.mark.parametrize("size", (*SIZES, *EMPTY), ids=str)
+@pytest.mark.parametrize("size", sample((*SIZES, *EMPTY), 3), ids=str)
 def test_every_step_multiplies(step, size, emulator):
     a, b = factors(step, *size)
     assert torch.equal(cuda_steps.run(step, a, b, launch=emulator), expected(a, b))
 
 
 @needs_gxx
-@pytest.mark.parametrize("tiles", (*cuda_steps.TUNED_FP32, *cuda_steps.TUNED_BF16), ids=str)
+@pytest.mark.parametrize("tiles", sample((*cuda_steps.TUNED_FP32, *cuda_steps.TUNED_BF16), 4), ids=str)
 def test_every_choice_of_tiles_multiplies(tiles, emulator):
     step = "warp_tile" if isinstance(tiles, cuda_steps.Tiles) else "tensor_cores"
     a, b = factors(step, 264, 136, 264)
