@@ -320,7 +320,7 @@ class _Chunk:
             held = self._count_held()
         self.held = max(self.held, held)
         hidden = (x @ self.first).tanh()
-        output = hidden @ self.second
+        output: torch.Tensor = hidden @ self.second
         self._hiddens.append(weakref.ref(hidden))
         self._outputs.append(weakref.ref(output))
         came = [i for i, one in enumerate(self._inputs) if np.array_equal(one, x.detach().numpy())]
