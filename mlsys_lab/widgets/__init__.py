@@ -6,12 +6,20 @@ On the site: `write_modules(folder)` writes the ES modules, a page loads `load.j
 it shows as SVG.
 """
 
+from typing import TYPE_CHECKING
+
+from mlsys_lab.lazy import lazily
 from mlsys_lab.widgets.graph import graph_data
 from mlsys_lab.widgets.modules import esm, write_modules
-from mlsys_lab.widgets.notebook import BackwardGraph, Roofline
 from mlsys_lab.widgets.page import Table, element
-from mlsys_lab.widgets.plots import show
 from mlsys_lab.widgets.roofline import device_data
+
+if TYPE_CHECKING:
+    from mlsys_lab.widgets.notebook import BackwardGraph, Roofline
+    from mlsys_lab.widgets.plots import show
+else:
+    # Tables and elements need neither anywidget nor Plotly: readers of the site run cells in their browser.
+    __getattr__ = lazily(__name__, {"BackwardGraph": "notebook", "Roofline": "notebook", "show": "plots"})
 
 __all__ = [
     "BackwardGraph",

@@ -1,8 +1,9 @@
 """Handwritten digits, real data that a laptop learns in a minute, and a classifier to evaluate samples.
 
-data         load_digits() -> (train, held out), images in [-1, 1] with their classes classifier   Classifier,
-train_classifier(digits): for clean images, and noisy ones for classifier guidance evaluation   accuracy,
-feature_distance (Fréchet), diversity, memorised_fraction pictures     sheet(images) -> pixels, write_png(path, pixels)
+data        load_digits() -> (train, held out), images in [-1, 1] with their classes
+classifier  Classifier, train_classifier(digits): for clean images, and noisy ones for classifier guidance
+evaluation  accuracy, feature_distance (Fréchet), diversity, memorised_fraction
+pictures    sheet(images) -> pixels, write_png(path, pixels)
 """
 
 from mlsys_lab.diffusion.digits.classifier import Classifier, train_classifier
