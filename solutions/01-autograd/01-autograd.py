@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Lab 01 · Autograd: build the engine
 #
-# GPT-2 small has 124 million parameters, and training it needs the derivative of the loss by every one of them. You
-# could nudge one parameter at a time and run the model again: at 10 ms a run, one training step would take two weeks.
-# Reverse-mode automatic differentiation gets all 124 million derivatives from *one* pass backward through the
-# computation, for about twice the work of the forward pass. The price is memory. In this lab you write that engine,
+# GPT-2 small has 124 million parameters, and training it needs the derivative of the loss with respect to every one of
+# them. You could nudge one parameter at a time and run the model again: at 10 ms a run, one training step would take
+# two weeks. Reverse-mode automatic differentiation gets all 124 million derivatives from *one* pass backward through
+# the computation, for about twice the work of the forward pass. The price is memory. In this lab you write that engine,
 # from a single multiplication to a trained classifier, and then bring its memory down.
 #
 # ```text
@@ -30,13 +30,13 @@
 #   7. a classifier that reads handwritten digits with 95 % test accuracy (`45 min`);
 #   8. activation checkpointing: the same gradients in a fraction of the memory (`45 min`).
 #
-# Each part is complete in itself, so the end of Part 1 is a good place for a break of a day.
+# Each part is complete in itself, so the end of Part 1 is a good place to stop for the day.
 #
 # **At the end you can answer**
 #
 # - Why does one backward pass give *all* derivatives, and what does it cost?
 # - Why do gradients add up where a value is used twice, and what has a bias to do with it?
-# - How many FLOPs does a training step take, and how many bytes does its graph hold, before anything has run?
+# - Before anything has run: how many FLOPs will a training step take, and how many bytes will its graph hold?
 #
 # **Time:** about 270 minutes. **Points:** 100. **You need:** Python, arrays as in NumPy or PyTorch, the chain rule and
 # matrix products. This is the first lab: nothing comes before it. Background:
@@ -81,10 +81,11 @@ import torch
 # **Goal.** A **computation graph** has a node for every number that was computed. Write operations that return not
 # only their result, but also an **edge** to each operand, which knows what to do with a gradient on the way back.
 #
-# Say $z = f(a, b)$ is computed on the way to a final result $L$, and $g = \partial L/\partial z$ has arrived at $z$.
-# By the chain rule the operand $a$ gets $g \cdot \partial f/\partial a$ of it. The edge to $a$ is the pair
-# `(a, vjp)`, where `vjp(g)` returns this product. (VJP stands for vector-Jacobian product, which is what it becomes
-# once values are arrays.) `__add__` below is written out: both derivatives are 1, so each vjp returns `g` itself.
+# Say $z = f(a, b)$ is computed on the way to a final result $L$, and $g = \partial L/\partial z$ has arrived at $z$. By
+# the chain rule, $g \cdot \partial f/\partial a$ is what this operation contributes to the gradient of its operand $a$.
+# The edge to $a$ is the pair `(a, vjp)`, where `vjp(g)` returns this product. (VJP stands for vector-Jacobian product,
+# which is what it becomes once values are arrays.) `__add__` below is written out: both derivatives are 1, so each vjp
+# returns `g` itself.
 #
 # **Interface.** Each operation returns `Value(result, edges, op)`. `edges` is a tuple of pairs, one pair for each
 # operand. With one operand that is `((self, vjp),)`: mind the comma.
@@ -139,7 +140,7 @@ class Value:
     """One number in a computation graph.
 
     data    the number
-    grad    derivative of the final result by this number, added up by `backward`
+    grad    derivative of the final result with respect to this number, summed by `backward`
     edges   a pair (operand, vjp) for each use of an operand; none for an input
     """
 
@@ -161,7 +162,7 @@ class Value:
         self.grad += grad
 
     def backward(self) -> None:
-        """Compute the derivatives of this number by every node it was made from."""
+        """Compute the derivatives of this number with respect to every node it was made from."""
         backward(self, 1.0)
 
     def __add__(self, other: "Value | float") -> "Value":
@@ -257,10 +258,10 @@ check("value_functions")
 # | | returns | does |
 # |---|---|---|
 # | `topological_order(root)` | list | all nodes that `root` depends on, once each, operands first and `root` last |
-# | `backward(root, grad)` | – | calls `node.accumulate(…)` once for each of them, with all of the node's gradient |
+# | `backward(root, grad)` | – | calls `node.accumulate(…)` once per node, `root` included, with its whole gradient |
 #
-# `grad` is the gradient at `root`: 1.0 if you want derivatives of `root` itself. Of a node, use `edges` and
-# `accumulate` only. Then the same lines will run your tensors in Task 4, where gradients are arrays.
+# `grad` is the gradient at `root`: 1.0 if you want derivatives of `root` itself. Use nothing of a node but its `edges`
+# and `accumulate`. Then the same lines will run your tensors in Task 4, where gradients are arrays.
 #
 # **Example**
 #
@@ -280,10 +281,11 @@ check("value_functions")
 #
 # **Requirements**
 #
-# - No recursion: Python stops at a depth of about a thousand calls, and networks are deeper. Use a list as your stack.
+# - No recursion: Python stops at a depth of about a thousand calls, and the graph of a network, which has several nodes
+#   per layer, can be deeper. Use a list as your stack.
 # - Each node is visited once. `x = x + x`, sixty times over, has $2^{60}$ paths back to the start but only 61 nodes.
-# - Gradients on their way live in a dictionary of this call, not in `node.grad`: otherwise a second `backward` would
-#   pass the first one's gradients on again.
+# - Keep the gradients in flight in a dictionary that is local to this call, not in `node.grad`: otherwise a second
+#   `backward` would pass the first one's gradients on again.
 # - Add with `a = a + b`, never `a += b`. For arrays, `+=` changes the array in place, and another node may hold it.
 # - `pop` a gradient from the dictionary once it is passed on, so that its memory can be freed.
 #
@@ -373,8 +375,8 @@ e.backward()
 BackwardGraph(graph=picture(e))
 
 # %% [markdown]
-# One pass has filled in the gradient of *every* node, and each edge did one multiplication. This is why the cost of a
-# backward pass does not grow with the number of inputs.
+# One pass has filled in the gradient of *every* node, and called the vjp of each edge once. This is why a backward pass
+# costs a small multiple of the forward pass, and not one forward pass for each input.
 #
 # ## Task 3 · The backward pass through broadcasting
 #
@@ -444,14 +446,17 @@ added_up = unbroadcast(torch.ones(2, 3, 4), (3, 1))
 check.predict(guess, added_up[0].item(), "numbers for each element", within=0)
 
 # %% [markdown]
-# A gradient of ones counts: every element of shape (3, 1) is read by all positions along the two axes that were added
-# or stretched, of sizes 2 and 4. Broadcasting copies, and the backward pass of copying is summing.
+# With a gradient of ones, each sum is a count: every element of the array of shape (3, 1) is read at all positions
+# along the two axes that were added or stretched, of sizes 2 and 4, so the count is 8. Broadcasting copies, and the
+# backward pass of copying is summing.
 #
 # ## Task 4 · Tensors: elementwise operations and matrix products
 #
 # *About 35 minutes.*
 #
-# **Goal.** Turn the scalar engine into a tensor engine: the same edges, now with arrays on them.
+# **Goal.** Turn the scalar engine into a tensor engine: the same edges, now with arrays on them. For a result $z$ and
+# an operand $a$, entry $i$ of `vjp(g)` is now a sum over all entries $j$ of the result, $\sum_j g_j\, \partial
+# z_j/\partial a_i$. This is the vector-Jacobian product that gives vjp its name; in code you never build the Jacobian.
 #
 # The class `Tensor` is given. It is notation only: `a * b` calls `mul(a, b)`, which you write. Its `data` is a
 # `torch.Tensor` that serves as storage. The derivatives are yours: the checks switch torch's own autograd off.
@@ -859,7 +864,7 @@ check("tensor_sum")
 check("tensor_index")
 
 # %% [markdown]
-# **See it.** Your engine is complete. It fits a sine with sixteen tanh units, in 600 steps down the gradient; every
+# **See it.** Your engine is complete. It fits a sine with sixteen tanh units, in 600 steps of gradient descent; every
 # derivative in this loop is yours.
 
 # %%
@@ -880,7 +885,7 @@ for step in range(600):
         parameter.grad = None
     if step % 150 == 0:
         print(f"step {step:3}: loss {loss.item():.4f}")
-print(f"at last:  loss {loss.item():.4f}")
+print(f"at the end: loss {loss.item():.4f}")
 figure = go.Figure()
 for name, y in (("target", target), ("your fit", fitted.data)):
     figure.add_scatter(x=x[:, 0], y=y[:, 0], mode="lines", name=name)
@@ -901,8 +906,8 @@ show(figure, alt="A sine, and the curve that your engine has fitted to it")
 #
 # $$\ell = -\log \frac{e^{z_y}}{\sum_c e^{z_c}} = \log\sum_c e^{z_c} - z_y .$$
 #
-# Write it as *one* operation. Built from five, it overflows: in float32, $e^{89}$ is infinite, and nothing keeps a
-# logit below 89. As one operation it has a gradient that is simple and always finite.
+# Write it as *one* operation. Composed of several (exp, sum, log, indexing, mean), it overflows: in float32, $e^{89}$
+# is infinite, and nothing keeps a logit below 89. As one operation it has a gradient that is simple and always finite.
 #
 # **Interface.** `cross_entropy(logits, targets)` takes a `Tensor` of logits of shape (B, C) and a `torch.Tensor` of B
 # true classes (int64, from 0 to C − 1). It returns the *mean* loss over the batch, a `Tensor` of shape ().
@@ -926,15 +931,16 @@ show(figure, alt="A sine, and the curve that your engine has fitted to it")
 #   write both as one expression with $p = \mathrm{softmax}(z)$. The example shows whether you are right.
 # - Adding a constant to all logits of a row changes nothing, so subtract the row's largest logit first. Then every
 #   exponent is at most 0, and one of them is exactly 0.
-# - Subtract it from $z_y$ as well. If it is added back to the logarithm, a large logit swallows the digits.
+# - Subtract it from $z_y$ as well. If you added it back to the logarithm instead, a large logit would swallow the
+#   logarithm's digits: next to 10,000, float32 resolves only steps of about 0.001.
 # - The vjp leaves what it has saved as it was: it may run more than once.
 #
 # **Size:** about 8 lines.
 #
 # <details><summary>Details</summary>
 #
-# - Check your derivation: the derivative of $\log\sum_c e^{z_c}$ by $z_c$ is $e^{z_c}/\sum$, that is $p_c$; the term
-#   $-z_y$ adds $-1$ where $c = y$. Do not forget that the loss is a mean.
+# - Check your derivation: the derivative of $\log\sum_j e^{z_j}$ with respect to $z_c$ is $e^{z_c}/\sum_j e^{z_j}$,
+#   that is $p_c$; the term $-z_y$ adds $-1$ where $c = y$. Do not forget that the loss is a mean.
 # - A logit of $-\infty$ rules a class out: its probability is 0, and nothing becomes NaN. (No target is ruled out.) So
 #   pick the target's entry by its index; a product with a one-hot vector makes $0 \cdot \infty$.
 # - Memory: the saved probabilities take $4BC$ bytes. With a vocabulary of 100,000 tokens this is often the largest
@@ -984,8 +990,8 @@ check("cross_entropy")
 # |---|---|---|
 # | `mlp(x)` | `Tensor` (B, sizes[-1]) | applies `mlp.layers` in turn, with relu after each layer but the last |
 # | `optimizer.step()` | – | updates every parameter that has a gradient |
-# | `train_step(model, optimizer, x, y)` | float | trains on images `x` (B, n), classes `y` (B,); the loss before that |
-# | `train_classifier(x_train, y_train, x_test, progress)` | two | predicted classes of `x_test`, and all losses |
+# | `train_step(model, optimizer, x, y)` | float | one step on images `x` (B, n), classes `y` (B,); the loss before |
+# | `train_classifier(x_train, y_train, x_test, progress)` | pair | predicted classes of `x_test`; every step's loss |
 #
 # `SGD` with momentum $\mu$ and learning rate $\eta$ keeps a velocity $v$ for each parameter $\theta$, 0 at first. A
 # step does $v \leftarrow \mu v + \nabla$ and then $\theta \leftarrow \theta - \eta v$, where $\nabla$ is the gradient.
@@ -1009,13 +1015,13 @@ check("cross_entropy")
 #
 # **Requirements**
 #
-# - `step` works on `p.data`, since an update is no part of the graph. It skips a parameter whose `grad` is `None` and
+# - `step` works on `p.data`, since an update is not part of the graph. It skips a parameter whose `grad` is `None` and
 #   leaves gradients as they are.
 # - `train_step` clears old gradients with `optimizer.zero_grad()`, because gradients add up. It then computes the loss
 #   of `model(Tensor(x))`, runs the backward pass, and updates. The model runs once.
 # - `train_classifier` chooses sizes, learning rate, batch size and epochs, and trains with `fit`. Two calls give the
 #   same result, so draw random numbers from a `torch.Generator` with a fixed seed. A few seconds are enough.
-# - Aim for 95 % on images that the training has not seen. The check forgives what chance does with a test of 360
+# - Aim for 95 % on images that the training has not seen. The check allows for sampling error on a test set of 360
 #   images, and asks for 91.6 %.
 # - Only your engine may learn: no scikit-learn, no torch.nn. And `train_classifier` runs on everything that you have
 #   written, so its check fails if an earlier function is wrong.
@@ -1137,7 +1143,7 @@ def train_classifier(
     x_test: torch.Tensor,
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> tuple[torch.Tensor, list[float]]:
-    """Learn from images x_train (N, 64) of about 0 to 1 with classes y_train (N,), 0..9.
+    """Learn from images x_train (N, 64), pixel values about 0 to 1, with classes y_train (N,), 0..9.
 
     Returns the predicted classes of x_test (M, 64), integers (M,), and the loss of
     every step. About 6 lines.
@@ -1185,9 +1191,10 @@ ratio = whole.get_total_flops() / forward.get_total_flops()
 check.predict(guess, ratio, "times the FLOPs of the forward pass", within=0.03)
 
 # %% [markdown]
-# Backward, a layer needs a product of the same size for the gradient of its weight, and one for the gradient of its
-# input: "backward costs twice the forward". But the input of the *first* layer is the data. Nothing asks for the
-# gradient of an image, so `record` has dropped that edge, and the step costs less than three times the forward pass.
+# In the backward pass, a layer needs a product with as many FLOPs for the gradient of its weight, and another for the
+# gradient of its input: "backward costs twice the forward". But the input of the *first* layer is the data. Nothing
+# asks for the gradient of an image, so `record` has dropped that edge, and the step costs less than three times the
+# forward pass.
 #
 # Now **write** `predict_step_flops(batch, sizes)`: the FLOPs, an int, of all matrix products in one `train_step` of
 # `MLP(*sizes)`.
@@ -1239,9 +1246,9 @@ show(curve, alt="Loss of each training step, falling", height=320)
 check("train_digits")
 
 # %% [markdown]
-# **Where does the time go?** If this machine did nothing but matrix products, at the speed of a large one, a step
-# would take its predicted FLOPs divided by FLOP/s. That is a bound on its time. Before you run the cell: at which
-# batch size will your step come near the bound, and what fills the time when it does not?
+# **Where does the time go?** If this machine did nothing but matrix products, at the speed of a large one, a step would
+# take its predicted FLOPs divided by that speed in FLOP/s. That is a lower bound on its time. Before you run the cell:
+# at which batch size will your step come near the bound, and what fills the time when it does not?
 
 # %%
 from mlsys_lab.benchmark import compare
@@ -1259,7 +1266,7 @@ sizes, batches = (64, 256, 256, 10), (1, 8, 64, 512, 4096)
 square = torch.rand(1024, 1024)
 calls = {"product": lambda: square @ square}
 calls |= {f"batch {batch}": one_step(batch) for batch in batches}
-timings = compare(calls, samples=9).timings  # in turns: a slow moment strikes all alike
+timings = compare(calls, samples=9).timings  # a slow moment hits all
 flops_per_s = 2 * 1024**3 / timings["product"].p50_s
 steps_s = [timings[f"batch {batch}"].p50_s for batch in batches]
 bounds_s = [predict_step_flops(batch, sizes) / flops_per_s for batch in batches]
@@ -1276,8 +1283,8 @@ show(figure, alt="Time of a training step and its bound against the batch size")
 
 # %% [markdown]
 # A small batch is overhead-bound: the time goes into Python, into starting operations, and into updating every weight
-# however few images there were. None of this grows with the batch, so larger batches come closer to the bound. Then
-# the curve levels off: biases, relu and their gradients do about one FLOP for each number that they move, so memory
+# however few images there were. None of this grows with the batch, so larger batches come closer to the bound. Then the
+# percentage levels off: biases, relu and their gradients do about one FLOP for each number that they move, so memory
 # bandwidth sets their pace, and they grow with the batch as well.
 #
 # ## Task 8 · Activation checkpointing
@@ -1292,7 +1299,8 @@ show(figure, alt="Time of a training step and its bound against the batch size")
 # (batch, width). In your engine every operation's result stays alive as long as an edge leads to it.
 #
 # **Predict first.** A stack has 64 such layers. Into how many segments of equal length would you cut it, so that the
-# most memory held at any moment is as small as possible? Write your number; you will measure it at the end.
+# peak memory, the most that is held at any moment, is as small as possible? Write your number; you will measure it at
+# the end.
 
 # %%
 guess = None  # number of segments for 64 layers
@@ -1308,9 +1316,11 @@ guess = None  # number of segments for 64 layers
 # | `best_segments(layers)` | int | the number of segments for which that is smallest |
 # | `checkpoint_sequential(functions, x, segments)` | `Tensor` | the functions in turn, in checkpointed segments |
 #
-# Count results only: not the input `x`, not weights, not gradients on their way. At the worst moment of a
-# checkpointed stack of $n$ layers in $k$ segments, the output of every segment is held, and the graph of one whole
-# segment of $\lceil n/k\rceil$ layers. Count $k$ outputs, even where segments of this length are fewer than $k$.
+# Count results only: not the input `x`, not weights, not gradients in flight. At the worst moment of a checkpointed
+# stack of $n$ layers in $k$ segments, the output of every segment is held (a checkpoint keeps its input, which is the
+# output of the segment before, and your engine frees nothing until the backward pass is over), and the graph of one
+# whole segment of $\lceil n/k\rceil$ layers, which is being recomputed. Count $k$ outputs, even where cutting into
+# segments of this length gives fewer than $k$ of them.
 #
 # **Example**
 #
@@ -1488,7 +1498,7 @@ show(figure, alt="Bytes held forward and back, plain and checkpointed")
 
 # %% [markdown]
 # The plain curve climbs to your prediction and stays there: your engine frees a graph as a whole. The checkpointed
-# curve is a saw with one tooth per segment. Now the worst moment against the number of segments.
+# curve is a sawtooth with one tooth per segment. Now the worst moment against the number of segments.
 
 # %%
 best = best_segments(LAYERS)
@@ -1511,7 +1521,7 @@ show(figure, alt="Most bytes held against the number of segments")
 # %% [markdown]
 # For real $k$ the minimum of $k + 3n/k$ lies at $k = \sqrt{3n}$: for 64 layers that is about 14. If you said 8, you
 # knew that memory grows with the square root of the depth, and forgot that a layer holds three results and a segment's
-# output is one. The distance between points and line is what your formula leaves out: gradients on their way, and the
+# output is one. The distance between points and line is what your formula leaves out: gradients in flight, and the
 # gradients of the weights. The price is one more forward pass, 4 units of work in place of 3.
 #
 # ## Stretch: no points
@@ -1526,8 +1536,8 @@ show(figure, alt="Most bytes held against the number of segments")
 # ## What you can read now
 #
 # - micrograd, `micrograd/engine.py`: `Value`, with the backward pass as closures; about 100 lines.
-# - PyTorch, `tools/autograd/derivatives.yaml`: the vjp of every operation of torch in one file. Look up `tanh`, `mm`
-#   and `index.Tensor`.
+# - PyTorch, `tools/autograd/derivatives.yaml`: the vjps of torch's primitive operations in one file (operations
+#   composed of these need none). Look up `tanh`, `mm` and `index.Tensor`.
 # - PyTorch, `torch/csrc/autograd/engine.cpp`: `Engine::execute` and `Engine::compute_dependencies`, which counts what
 #   still has to arrive at each node in place of sorting.
 # - PyTorch, `torch/utils/checkpoint.py`: `checkpoint`, and `CheckpointFunction.backward`, which is your vjp.
@@ -1546,8 +1556,8 @@ show(figure, alt="Most bytes held against the number of segments")
 # <details><summary>Why does forward mode need no graph, and for which functions is it the better choice?</summary>
 #
 # It carries derivatives along with the values, in the order in which they are computed, so nothing is stored. One pass
-# gives the derivatives of *all outputs by one input*. It is better for few inputs and many outputs; a loss has one
-# output and millions of inputs, which is the opposite.
+# gives the derivatives of *all outputs with respect to one input*. It is better for few inputs and many outputs; a loss
+# has one output and millions of inputs, which is the opposite.
 #
 # </details>
 #
@@ -1561,8 +1571,8 @@ show(figure, alt="Most bytes held against the number of segments")
 # <details><summary>What would memory and time be if checkpoints were nested, with segments of segments?</summary>
 #
 # With one level, memory grows as $\sqrt n$ and each layer runs twice. With $d$ levels it grows as $n^{1/(d+1)}$, and
-# each layer runs $d + 1$ times. At $d = \log_2 n$ memory grows only with $\log n$, and a layer runs about
-# $\log_2 n$ times.
+# each layer runs up to $d + 1$ times. (The constant grows with $d$: about $d + 1$ levels hold $n^{1/(d+1)}$ results
+# each.) At $d = \log_2 n$ memory grows only with $\log n$, and a layer runs up to about $\log_2 n$ times.
 #
 # </details>
 #

@@ -1,18 +1,18 @@
 # %% [markdown]
 # # Lab 02 · A model of the GPU: predict, then measure
 #
-# A server generates one token for each of 16 sequences of 8,192 tokens. In one layer of Llama 3 8B, attention then
-# does 2.2 billion FLOPs, which an H100 could finish in 2 µs. Yet it takes at least 160 µs: 0.5 GB of keys and values
-# must come from memory first. A GPU with twice the FLOP/s would be no faster. In this lab you write the functions
-# that say so *before* anything runs, and test them against a clock on your own machine. Then you look inside a GPU
-# and find out why a kernel often misses even the memory's bandwidth.
+# A server generates one token for each of 16 sequences of 8,192 tokens. In one layer of Llama 3 8B, attention then does
+# 2.2 billion FLOPs, which an H100 could finish in 2 µs. Yet it takes at least 160 µs: 0.5 GB of keys and values must
+# come from memory first. A GPU with twice the FLOP/s would be no faster. In this lab you write the functions that say
+# so *before* anything runs, and test them against a clock on your own machine. Then you look inside a GPU and find out
+# why a kernel often falls short even of the memory's bandwidth.
 #
 # ```text
 #                 ┌─► FLOPs ──► ÷ peak FLOP/s ──┐
 #  an operation ──┼─► bytes ──► ÷ bandwidth ────┼──► the longest is the bound ◄──► measured time
 #                 └─► a call ─► overhead ───────┘
 #                         │
-#                         ▼  why does a kernel miss its bandwidth?
+#                         ▼  why does a kernel fall short of it?
 #  addresses of a warp ──────────► sectors, passes through the banks
 #  registers, shared memory ─────► resident warps ──► bytes in flight ──► fraction of the bandwidth
 #  branches, order of the loads ─► two kernels that you fix
@@ -44,11 +44,11 @@
 # **Readings:** *How GPU Computing Works (GTC 2021)* (`jones-how-gpu-computing-works`), *Making Deep Learning Go Brrrr
 # From First Principles* (`he-brrrr`), *GPU Performance Background User's Guide* (`nvidia-gpu-background`).
 #
-# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example to see
-# whether it does what the text says, then run the `check` below. Cells that start with `#| export` are what is
-# graded, with the same checks on other numbers. Names and signatures are those of the course's package, `mlsys_lab`,
-# wherever it has the same function. Counts are exact ints: divide them with `//`, never with `/`. If a function calls
-# one of an earlier task, its check answers for the earlier one, so that a mistake costs points only once.
+# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example to see whether
+# it does what the text says, then run the `check` below. Cells that start with `#| export` are what is graded, with the
+# same checks on other numbers. Names and signatures are those of the course's package, `mlsys_lab`, wherever it has the
+# same function. Counts are exact ints: divide them with `//`, never with `/`. If a function calls one from an earlier
+# task, its check supplies a correct version of the earlier one, so that a mistake costs points only once.
 
 # %%
 from rich import print as show_table
@@ -74,7 +74,9 @@ import numpy as np
 # *About 45 minutes.*
 #
 # **Goal.** The FLOPs of an operation and the bytes that it must move are enough to say how long it takes *at least*.
-# Count both for four operations of a transformer, and write the roofline, which turns them into a bound.
+# Count both for four operations of a transformer, and write the roofline, which turns them into a bound. The
+# **arithmetic intensity** of the work is its FLOPs divided by its bytes; the **ridge point** of a device is its peak
+# FLOP/s divided by its bandwidth. Work whose intensity is below the ridge point is memory-bound.
 #
 # The operations, element by element:
 #
@@ -84,7 +86,7 @@ import numpy as np
 # | layer norm of a row of width $D$ | $\mu = (\sum_j x_j) / D$, $d_j = x_j - \mu$, $v = (\sum_j d_j \cdot d_j) / D$ |
 # | | $r = 1 / \sqrt{v + \epsilon}$, $y_j = d_j \cdot r \cdot w_j + b_j$ |
 # | matrix product | $c_{ij} = \sum_k a_{ik} \cdot b_{kj}$ |
-# | decode attention of a query head | scores $s_t = (q \cdot k_t) \cdot a$, their softmax $p$, $o = \sum_t p_t\, v_t$ |
+# | decode attention, one head | scores $s_t = (q \cdot k_t) \cdot a$ (given $a$), softmax $p$, $o = \sum_t p_t\, v_t$ |
 #
 # **Interface.** Each of the first four returns the pair (FLOPs, bytes). `elementwise_work` below is written out.
 #
@@ -261,17 +263,18 @@ reached = bounds["decode attention, 8,192 tokens"].fraction
 check.predict(guess, 100 * reached, "% of peak")
 
 # %% [markdown]
-# Each key or value is 2 bytes and serves four query heads, with two FLOPs for each of them: 4 FLOP/byte, where the
-# H100 needs 295 to be busy. Only one of the six operations is limited by compute, on all three devices. For the others
-# the FLOP/s do not matter, and a device with more bandwidth is faster.
+# Each number of a key or value is 2 bytes and serves four query heads, with two FLOPs for each of them: 4 FLOP/byte,
+# where the H100 needs 295 to keep its arithmetic units busy. Only one of the six operations is limited by compute, on
+# all three devices. For the others the FLOP/s do not matter, and a device with more bandwidth is faster.
 #
 # ## Task 2 · A clock, and a line through its readings
 #
 # *About 40 minutes.*
 #
-# **Goal.** A single measured time is mostly wrong: the first calls allocate memory and load code, any call may be
-# interrupted, and an input that was just used is still in the cache. Write a timing loop that deals with all three,
-# and then fit a line through its readings that gives this machine's overhead per call and its memory bandwidth.
+# **Goal.** A single measured time is usually misleading: the first calls allocate memory and load code, any call may be
+# interrupted, and an input that was just used is still in the cache. Write a timing loop that deals with the first two
+# and gives every call new arguments, and then fit a line through its readings that gives this machine's overhead per
+# call and its memory bandwidth.
 #
 # **Interface**
 #
@@ -281,8 +284,9 @@ check.predict(guess, 100 * reached, "% of peak")
 # | `median_s(samples_s)` | the median of one or more times in seconds; `timing.p50_s` calls it |
 # | `fit_overhead_and_bandwidth(sizes_bytes, times_s)` | overhead in seconds, bandwidth in bytes/s, from arrays (m,) |
 #
-# `make_args()` makes a fresh tuple of arguments, so that a call is `call(*make_args())`. `clock()` returns the time in
-# seconds.
+# `make_args()` makes a fresh tuple of arguments, so that a call is `call(*make_args())`. (An array that it has just
+# written may be in a cache as well: `make_args`, not the loop, decides how cold the input is.) `clock()` returns the
+# time in seconds.
 #
 # **Example**
 #
@@ -428,9 +432,10 @@ check.predict(guess, 1e6 * times_s[0], "µs for 128 bytes", within=0.5)
 
 # %% [markdown]
 # The left half of the plot is flat: a call costs the same whether it moves 128 bytes or a few thousand. The fit uses
-# only the two ends, calls so short that overhead is all there is and arrays so long that no cache holds them. Arrays
-# of a size between them fit into a cache and are faster than the line: this machine has one bandwidth for each level
-# of its memory, and the model keeps the slowest.
+# only the two ends, calls so short that overhead is all there is and arrays so long that most caches cannot hold them.
+# (A server's last-level cache may hold the smallest of these; the bandwidth then comes out too high.) Arrays of a size
+# between them fit into a cache and are faster than the line: this machine has one bandwidth for each level of its
+# memory, and the model keeps the slowest.
 #
 # ## Task 3 · Compute, memory or overhead
 #
@@ -452,8 +457,9 @@ class Machine:
 
 
 # %% [markdown]
-# The host prepares one call while another runs, and arithmetic overlaps with memory traffic. So the bound is the
-# *longest* of three times, not their sum.
+# On a GPU the host prepares one call while another runs, and arithmetic overlaps with memory traffic. So the bound is
+# the *longest* of three times, not their sum. (On a CPU the overhead comes on top, as in the line that you fitted; the
+# longest of the three is still a lower bound.)
 #
 # **Interface**
 #
@@ -513,8 +519,9 @@ def regime(
 check("regime")
 
 # %% [markdown]
-# **Predict, then measure.** One large matrix product gives the machine's peak, your fit its bandwidth and overhead.
-# From these three numbers and your counts of Task 1 the next cell predicts eight operations of PyTorch. Here they are:
+# **Predict, then measure.** The rate that one large matrix product reaches stands in for the machine's peak; your fit
+# gives its bandwidth and overhead. From these three numbers and your counts of Task 1 the next cell predicts eight
+# operations of PyTorch. Here they are:
 
 # %%
 functional = torch.nn.functional
@@ -616,11 +623,12 @@ show(figure, alt="Eight operations below this machine's roofline", height=520)
 check.predict(guess, explained, "of eight operations explained")
 
 # %% [markdown]
-# Where an operation took longer than predicted, it does something that the model leaves out. An exponential is one
-# FLOP in your count and dozens of instructions here; a product prepares more than a negation; the layer norm writes
-# into new memory, whose pages the operating system must provide first. Where it was faster, its data was in a cache.
-# The small operations lie far below the roof because of overhead, which the roofline does not have: moving fewer bytes
-# would not help them. Multiply overhead and bandwidth to get the bytes below which a call is overhead-bound.
+# Where an operation took longer than predicted, it does something that the model leaves out. An exponential is one FLOP
+# in your count and dozens of instructions here; a matrix product needs more setup per call than a negation; the layer
+# norm writes into new memory, whose pages the operating system must provide first. Where it was faster, its data was in
+# a cache. The small operations lie far below the roof because of overhead, which the roofline does not have: moving
+# fewer bytes would not help them. Multiply overhead and bandwidth to get the bytes below which a call is
+# overhead-bound.
 #
 # (On a busy machine, long calls are interrupted more often than short ones. Pass `clock=time.thread_time` to `measure`
 # then, which stands still while other programs run, and run all cells with measurements again.)
@@ -631,9 +639,12 @@ check.predict(guess, explained, "of eight operations explained")
 #
 # *About 35 minutes.*
 #
-# **Goal.** The threads of a GPU run in warps of 32 lanes, and one instruction makes all lanes of a warp ask for memory
-# together. Write two functions that compute from the addresses alone what such a request costs, in global and in
-# shared memory: this is what decides whether a kernel gets the bandwidth of the roofline or an eighth of it.
+# **Goal.** A **kernel**, a function that runs on a GPU, is launched as many **blocks** of threads. The threads of a
+# block run on the same multiprocessor and can use its **shared memory**, which is small and on the chip; **global
+# memory** is the GPU's large memory, which all blocks see. The threads of a block run in warps of 32 lanes, and one
+# instruction makes all lanes of a warp ask for memory together. Write two functions that compute from the addresses
+# alone what such a request costs, in global and in shared memory: this is what decides whether a kernel gets the
+# bandwidth of the roofline or an eighth of it.
 #
 # ```text
 # global memory   | sector 0: bytes 0–31 | sector 1: bytes 32–63 | sector 2: bytes 64–95 | …
@@ -642,7 +653,7 @@ check.predict(guess, explained, "of eight operations explained")
 #
 # Global memory is read in **sectors** of 32 bytes. A request costs as many sectors as its lanes touch, and lanes that
 # touch the same sector share it. Shared memory has 32 **banks** of words of 4 bytes. All banks work at once, but each
-# serves only one word in a **pass**, to all lanes that want this word.
+# serves only one word in a **pass** (NVIDIA's profiler says *wavefront*), to all lanes that want this word.
 #
 # **Interface**
 #
@@ -664,8 +675,8 @@ check.predict(guess, explained, "of eight operations explained")
 # bank_passes([64, 64, 66])  # → 1
 # ```
 #
-# (Why 5: the same 128 bytes, moved by one number, reach into a fifth sector. Why 3: words 0, 32 and 64 are all in
-# bank 0. Why 1 at the end: all three lanes want word 16.)
+# (Why 5: 128 bytes again, but shifted by one number, so they reach into a fifth sector. Why 3: words 0, 32 and 64 are
+# all in bank 0. Why 1 at the end: all three lanes want word 16.)
 #
 # **Requirements**
 #
@@ -734,9 +745,9 @@ check.predict(guess, passes[24], "passes")
 #
 # *About 35 minutes.*
 #
-# **Goal.** A warp that waits for memory costs nothing while another warp can run, so a multiprocessor (SM) holds many.
-# Compute how many warps are resident, which the resources of a block decide, and then by Little's law what fraction
-# of the memory's bandwidth they can use.
+# **Goal.** A warp that waits for memory costs nothing while another warp can run, so a streaming multiprocessor (SM)
+# holds many. Compute how many warps are resident, which the resources of a block decide, and then by Little's law what
+# fraction of the memory's bandwidth they can use.
 #
 # An SM accepts whole blocks until one of four resources would be exceeded. The first record below is what an SM has,
 # with the names of the course's device table; the second is the result.
@@ -881,8 +892,8 @@ check("in_flight")
 
 # %% [markdown]
 # **Predict, then measure.** On an H100 at 1.98 GHz a load takes about 500 clock cycles. A kernel has blocks of 256
-# threads with 128 registers each, and every lane waits for one load of 4 bytes at a time. What percentage of the
-# bandwidth of 3.35 TB/s, spread over 132 SMs, can it reach?
+# threads and 128 registers per thread, and every lane has one load of 4 bytes in flight at a time. What percentage of
+# the bandwidth of 3.35 TB/s, spread over 132 SMs, can it reach?
 
 # %%
 guess = None  # percent of the bandwidth
@@ -909,10 +920,10 @@ resident = occupancy(h100, 256, registers=128).warps
 check.predict(guess, 100 * bandwidth_fraction(resident, *memory, 4), "% of bandwidth")
 
 # %% [markdown]
-# (The functions work on a row of the course's own device table, because its fields have the same names.) 16 of 64
-# warps are an occupancy of 25 %, and with loads of 4 bytes they keep about a third of the necessary bytes in flight.
-# With 16 bytes per lane the same warps are enough. Occupancy is a means: what counts is the number of bytes in flight,
-# and wider loads or several loads per thread supply them as well as more warps do.
+# (The functions work on a row of the course's own device table, because its fields have the same names.) 16 of 64 warps
+# are an occupancy of 25 %, and with loads of 4 bytes they keep about a third of the necessary bytes in flight. With 16
+# bytes per lane the same warps are enough. Occupancy is only a means to an end: what counts is the number of bytes in
+# flight, and wider loads or several loads per thread supply them as well as more warps do.
 #
 # ## Task 6 · A branch between warps
 #
@@ -922,13 +933,14 @@ check.predict(guess, 100 * bandwidth_fraction(resident, *memory, 4), "% of bandw
 # lanes wait: the warp **diverges**. Rewrite the kernel below so that the branch falls between warps and not within.
 #
 # The kernel clips the elements at even positions, $y_i = \max(x_i, 0)$, and evaluates a polynomial at odd ones, with
-# its coefficients in `c`, highest power first. It is correct, and half of its lanes are always idle.
+# its coefficients in `c`, highest power first. It is correct, but on each side of the branch half of its lanes are
+# idle.
 
 # %%
 #| export
 from mlsys_lab.kernels.numba_language import cuda, float32
 
-THREADS = 128  # of a block
+THREADS = 128  # per block
 
 
 # %%
@@ -1030,9 +1042,9 @@ figure.update_layout(yaxis_title="requests", barmode="group")
 show(figure, alt="Requests by number of active lanes: 16 by lane, 32 in your kernel")
 
 # %% [markdown]
-# Half as many requests do the same work. The price is in the sectors: neighbouring lanes are now two elements apart,
-# so each request touches 8 sectors instead of 4. That pays off once the polynomial is long enough for its arithmetic,
-# and not the memory, to limit the kernel.
+# Half as many requests do the same work. The sectors stay the same in total: 32 lanes that are two elements apart touch
+# 8 sectors per request, where 16 such lanes touched 4, so every sector of `x` and `y` is still requested twice. The
+# rewrite pays off once the polynomial is long enough for its arithmetic, and not the memory, to limit the kernel.
 #
 # ## Task 7 · Coalesced loads
 #
@@ -1101,8 +1113,8 @@ def scale_rows(x, s, y):
 check("scale_rows")
 
 # %% [markdown]
-# Request by request, with the slider or the arrow keys: which lane is where. Then put `scale_rows_by_chunks` in its
-# place.
+# Step through the requests of `scale_rows` with the slider or the arrow keys, and see which address each lane accesses.
+# Then pass `chunks` instead of `trace` in the last line, to see those of `scale_rows_by_chunks`.
 
 # %%
 from mlsys_lab.widgets.accesses import Accesses
@@ -1133,8 +1145,8 @@ Accesses.from_trace(trace)
 #
 # - Triton, `python/triton/testing.py`: `do_bench` is your `measure` on a GPU. It also overwrites the L2 cache before
 #   every call.
-# - PyTorch, `torch/utils/benchmark/utils/timer.py`: `Timer.blocked_autorange`, which decides itself how many samples it
-#   needs.
+# - PyTorch, `torch/utils/benchmark/utils/timer.py`: `Timer.blocked_autorange`, which chooses by itself how many calls
+#   to time as one block, so that the clock's own cost is negligible.
 # - CUDA, `cuda_occupancy.h` (part of the toolkit): `cudaOccMaxActiveBlocksPerMultiprocessor` has your four limits.
 # - PyTorch, `aten/src/ATen/native/cuda/CUDALoops.cuh`: `vectorized_elementwise_kernel` loads several elements per lane
 #   to keep more bytes in flight.
@@ -1156,13 +1168,13 @@ Accesses.from_trace(trace)
 # compute-bound, on an H100 and on a T4?</summary>
 #
 # $B$ rows do $2B \cdot 4096^2$ FLOPs and move $2 \cdot (4096^2 + 2B \cdot 4096)$ bytes in 16 bits. The intensity
-# reaches the ridge of the H100 at 346 rows and that of the T4 at 226. Without the inputs and outputs it would be the
-# ridge itself, 295 and 203: about one row for each FLOP/byte.
+# reaches the ridge of the H100 at 346 rows and that of the T4 at 226. Without the inputs and outputs it
+# would be the ridge itself, 295 and 203: about one row for each FLOP/byte.
 #
 # </details>
 #
-# <details><summary>A kernel is memory-bound and reaches 30 % of the bandwidth. Name three reasons, and the function of
-# this lab that reveals each.</summary>
+# <details><summary>By the roofline a kernel is memory-bound, yet it reaches only 30 % of the bandwidth. Name three
+# reasons, and the function of this lab that reveals each.</summary>
 #
 # Its requests touch more sectors than they need (`sectors_touched`). It has too few bytes in flight
 # (`occupancy` and `bandwidth_fraction`). Or it is so short that overhead is most of its time (`regime`).

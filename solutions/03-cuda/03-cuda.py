@@ -10,7 +10,7 @@
 # ```text
 #   grid                 thread block                      warp: 32 threads, one request at a time
 #   ┌───┬───┬───┐        ┌─────────────────────────┐
-#   │ 0 │ 1 │ 2 │ ─────► │ warp 0 │ warp 1 │  …    │ ───►  global memory:  sectors of 32 bytes, 4 to 32 per request
+#   │ 0 │ 1 │ 2 │ ─────► │ warp 0 │ warp 1 │  …    │ ───►  global memory:  sectors of 32 bytes, 1 to 32 per request
 #   └───┴───┴───┘        ├─────────────────────────┤
 #                        │ shared memory, barrier  │ ───►  shared memory:  32 banks, 1 to 32 passes per request
 #                        └─────────────────────────┘
@@ -29,7 +29,7 @@
 #   7. a matrix product that reads each number 16 times less often than the naive one (`45 min`);
 #   8. both again in CUDA C++, compiled for an H100 (`40 min`).
 #
-# Each part is complete in itself, so the end of Part 1 is a good place for a break of a day.
+# Each part is complete in itself, so the end of Part 1 is a good place to stop for the day.
 #
 # **At the end you can answer**
 #
@@ -54,10 +54,10 @@
 # - A kernel may use arithmetic, `if`, `while`, `for` over `range`, its own variables, number constants of exported
 #   cells, other kernels, what `cuda` and `math` offer, and `abs`, `min`, `max`, `int`, `float`, `bool` and `len`. It
 #   cannot print, import or call anything else.
-# - Each check also asks Numba's compiler, as for an H100. The compiler is stricter than Python: a variable keeps its
-#   type through loops and branches, and the shape of a shared array is a constant.
-# - Numbers are fp32. They may be 0 or infinite and are never NaN. Right is what fp32 makes of a formula as it is
-#   written: 0 · ∞ and ∞ − ∞ are NaN. The order in which you add is up to you.
+# - Each check also compiles your kernel with Numba's compiler, for an H100. The compiler is stricter than Python: a
+#   variable keeps its type through loops and branches, and the shape of a shared array is a constant.
+# - Numbers are fp32. They may be 0 or infinite and are never NaN. The right result is what fp32 arithmetic gives for
+#   the formula as written, so 0 · ∞ and ∞ − ∞ are NaN. The order in which you add is up to you.
 # - Arrays may have any size for which a launch has at least one block. A sum of nothing is 0.
 #
 # </details>
@@ -83,7 +83,7 @@ import math
 
 from mlsys_lab.kernels.numba_language import cuda, float32
 
-THREADS = 128  # of a block, in tasks with one dimension
+THREADS = 128  # per block, in tasks with one dimension
 WINDOW = THREADS + 2
 TILE = 32  # side of the square that a block transposes
 ROWS = 8  # rows of threads that transpose it
@@ -121,9 +121,9 @@ SIDE = 16  # of the matrix product's tiles, and of its blocks
 # w[:2].tolist(), len(report(trace).faults)  # → ([0.5, 0.5], 0)
 # ```
 #
-# (`record` launches a kernel in the simulator; `outputs` names the arrays that hold nothing before. 128 threads for 100
-# elements: the last 28 must not touch anything. A GPU would let them, and they would change whatever lies behind the
-# array.)
+# (`record` launches a kernel in the simulator; `outputs` names the arrays whose contents are undefined before the
+# launch. 128 threads for 100 elements: the last 28 must not touch anything. A GPU would let them, and they would change
+# whatever lies behind the array.)
 #
 # **Requirements**
 #
@@ -184,11 +184,12 @@ show_table(report(trace).table())
 # *About 35 minutes.*
 #
 # **Goal.** Matrices have rows and columns, and arrays have more elements than a GPU has threads. Decide which index the
-# threads of a warp run along, and write a loop over the grid in which they stay neighbours.
+# threads of a warp run along, and write a **grid-stride loop**, in which a thread moves on by the number of threads in
+# the whole grid, so that neighbouring threads stay at neighbouring elements.
 #
-# A grid and its blocks may have two dimensions, x and y, and x runs fastest: **the threads of a warp are neighbours
-# along x**. `cuda.grid(2)` returns a thread's position along x and along y, in this order. An element of a matrix is
-# `x[row, column]`, and the elements of a *row* are neighbours in memory.
+# A grid and its blocks may have two dimensions, x and y, and threads are numbered with x varying fastest: **the threads
+# of a warp are neighbours along x**. `cuda.grid(2)` returns a thread's position along x and along y, in this order. An
+# element of a matrix is `x[row, column]`, and the elements of a *row* are neighbours in memory.
 #
 # **Interface**
 #
@@ -272,8 +273,8 @@ check("outer")
 check("axpy")
 
 # %% [markdown]
-# **See it.** The number in each element of the mask is that of the thread of its block which stored it. Threads 0 to 31
-# are the first warp, 32 to 63 the second. Along a row the numbers rise one by one: that is **coalesced** access.
+# **See it.** Each element of the mask shows which thread stored it, by the thread's number in its block. Threads 0 to
+# 31 are the first warp, 32 to 63 the second. Along a row the numbers rise one by one: that is **coalesced** access.
 
 # %%
 scores, masked = np.zeros((12, 12), np.float32), np.empty((12, 12), np.float32)
@@ -355,8 +356,8 @@ def naive_matmul(a, b, c):
 
 
 # %% [markdown]
-# All arrays are fp32, start at a sector, and have sides that are multiples of 32. Blocks have 32 × 4 threads, so a warp
-# is 32 threads along x.
+# All arrays are fp32, start at a sector boundary, and have sides that are multiples of 32. Blocks have 32 × 4 threads,
+# so a warp is 32 threads along x.
 #
 # **Interface.** Each function returns a tuple of Python ints.
 #
@@ -447,10 +448,10 @@ show_table(multiplied.table())
 # **Goal.** Threads of a block can load a number once and share it. Write a moving average whose blocks load each
 # element once, and a dot product in which one thread adds what all of them computed.
 #
-# `cuda.shared.array(shape, float32)` gives the block *one* array on the chip. Its shape is a constant: numbers, or
-# names of constants such as `WINDOW`. Threads of a block do not run in step, so a thread that reads what another one
-# stores has to wait for it: `cuda.syncthreads()` is the **barrier** that no thread passes before all threads of the
-# block have reached it.
+# `cuda.shared.array(shape, float32)` gives the block *one* array in on-chip memory, which all of its threads share. Its
+# shape is a constant: numbers, or names of constants such as `WINDOW`. Threads of a block do not run in step, so a
+# thread that reads what another one stores has to wait for it: `cuda.syncthreads()` is the **barrier** that no thread
+# passes before all threads of the block have reached it.
 #
 # **Interface**
 #
@@ -478,7 +479,7 @@ show_table(multiplied.table())
 #   take. A thread that returns early does not reach it either.
 # - In `dot`, every thread stores its product into shared memory; after the barrier, thread 0 adds them up and stores
 #   the sum. Each element is loaded once, and `out` is stored once.
-# - Shared memory that no thread has stored to holds anything.
+# - Shared memory that no thread has stored to may hold any value.
 #
 # **Size:** about 11 and 10 lines.
 #
@@ -486,7 +487,8 @@ show_table(multiplied.table())
 #
 # - An index below 0 counts from the end, in Numba as in Python: `x[-1]` is the last element, and no error.
 # - `WINDOW` is `THREADS + 2`. Numba takes no arithmetic in a shape: give a sum a name outside of the kernel.
-# - A tree of additions (Task 5) is right in `dot` too. Atomic additions to one number are not: each waits for the last.
+# - A tree of additions (Task 5) is accepted in `dot` too. Atomic additions to one number are not: their sum is correct,
+#   but each waits for the one before.
 # - `dot` may be asked for no elements at all; the sum is 0.
 #
 # </details>
@@ -769,9 +771,9 @@ for pitch in range(32, 41):
 check.predict(guess, passes[34], "passes")
 
 # %% [markdown]
-# Row r of the column is in bank (r × pitch) mod 32, so the passes are the greatest common divisor of the pitch and 32.
-# Any odd pitch is free of conflicts. With 34 columns, two rows share each bank that is used, and half of the banks are
-# idle.
+# Row r of the column is in bank (r × pitch) mod 32, so the number of passes is the greatest common divisor of the pitch
+# and 32. Any odd pitch is free of conflicts. With 34 columns, two rows share each bank that is used, and half of the
+# banks are idle.
 #
 # ## Task 7 · A matrix product by tiles
 #
@@ -891,8 +893,9 @@ check.predict(guess, percent["by tiles"], "percent of the fp32 peak")
 
 # %% [markdown]
 # A tile of side 16 does 2 · 16 FLOPs for every 2 numbers of 4 bytes: 4 FLOP/B, a fifth of the ridge point. (Measured,
-# it is a little less, because storing `c` counts too, and here k is only 64.) A larger tile needs more threads than a
-# block may have, unless each thread computes several elements. That is Task 8.
+# it is a little less, because storing `c` counts too, and here k is only 64.) A side of 32 takes all 1,024 threads that
+# a block may have, and still reaches only 8 FLOP/B. Larger tiles are possible only if each thread computes several
+# elements. That is Task 8.
 #
 # ## Task 8 · The same in CUDA C++
 #
@@ -907,7 +910,7 @@ check.predict(guess, percent["by tiles"], "percent of the fp32 peak")
 # | `cuda.syncthreads()` | `__syncthreads()` |
 # | `cuda.shared.array((TILE, 32), float32)` | `__shared__ float tile[32][32]` |
 # | `x[r, c]` | `x[(size_t)r * columns + c]`: an array is an address and has no shape |
-# | a variable per element | `float sums[4][4] = {}`: in registers, if each index is known at compile time |
+# | a variable per element | `float sums[4][4] = {}`: in registers, if the loops over it have `#pragma unroll` |
 #
 # **Interface.** Both functions return the source text of a kernel; the course compiles and launches it.
 #
@@ -918,7 +921,9 @@ check.predict(guess, percent["by tiles"], "percent of the fp32 peak")
 #
 # Each begins with `extern "C" __global__ void`. A block of `matmul` computes a square of CPP_TILE × CPP_TILE elements
 # of `c`, and `blockIdx.x` counts squares along a row. With `CPP_TILE = 16` that is your kernel of Task 7. With 64, each
-# thread computes 4 × 4 elements: 4 + 4 numbers from shared memory serve 16 multiply-adds. You may change it.
+# thread computes 4 × 4 elements: 4 + 4 numbers from shared memory serve 16 multiply-adds. The tiles of `a` and `b` need
+# not be as deep along k as they are wide: with 64 × 16 and 16 × 64 numbers, for example, each thread loads 4 of each
+# per step. You may change `CPP_TILE`.
 #
 # **Example**
 #
@@ -939,8 +944,8 @@ check.predict(guess, percent["by tiles"], "percent of the fp32 peak")
 # - Each block computes its own tile, and no other: some launches leave blocks out.
 #
 # **Speed, for extra points.** Where the course is graded on a GPU, each kernel is timed next to torch's own: 2 points
-# for a transpose at 0.7 of its speed, 4 for a matrix product at 0.4 of cuBLAS in fp32; fewer from 0.4 and 0.15 on. The
-# 100 points of the lab are complete without them.
+# for a transpose at 0.7 of its speed, 4 for a matrix product at 0.4 of cuBLAS in fp32; partial points start at 0.4 and
+# 0.15. The 100 points of the lab are complete without them.
 #
 # **Size:** about 17 and 33 lines.
 #
@@ -954,7 +959,7 @@ check.predict(guess, percent["by tiles"], "percent of the fp32 peak")
 #   `__restrict__`, `__launch_bounds__` and `#pragma unroll`; it knows no caches, no time and no `asm`.
 # - It runs the threads of a block in turns, first to last and then last to first. It refuses variables that all blocks
 #   would share (`__device__`, `static`), and a barrier in each of two branches.
-# - In a timed run, drawing inputs and reading results counts against you too, so aim higher than the target.
+# - The measured time includes generating the random inputs and reading the results, so aim higher than the target.
 #
 # </details>
 
@@ -1040,8 +1045,8 @@ check("matmul_cpp")
 
 # %% [markdown]
 # **See it compiled** for an H100. Line numbers in messages count from the line on which the text's quotes open.
-# Registers and shared memory decide how many blocks a multiprocessor holds at once. What *spills* is kept in memory
-# because the registers ran out.
+# Registers and shared memory decide how many blocks a multiprocessor holds at once. What *spills* is kept in local
+# memory, which lies in the GPU's DRAM and its caches, because the registers ran out.
 
 # %%
 from mlsys_lab.errors import CourseError
@@ -1055,8 +1060,9 @@ try:
         limits = {"registers": used.registers, "shared_bytes": used.shared_bytes}
         held = occupancy(device("H100"), 256, **limits)
         print(f"{name}, per thread: {used.registers} registers, ", end="")
-        print(f"{used.spill_bytes} bytes spilled; {used.shared_bytes:,} shared bytes")
-        print(f"  per block: {held.blocks} blocks, {held.occupancy:.0%} of all warps")
+        print(f"{used.spill_bytes} bytes spilled")
+        print(f"  per block: {used.shared_bytes:,} bytes of shared memory; ", end="")
+        print(f"per SM: {held.blocks} blocks, {held.occupancy:.0%} of all warps")
 except CourseError as error:  # an error at its line, or there is no compiler here
     print(error)
 

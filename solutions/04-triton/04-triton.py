@@ -2,10 +2,10 @@
 # # Lab 04 · Triton kernels: from a mask to paged attention
 #
 # Causal attention of 32 heads over 8,192 tokens, with head dimension 128, needs 0.6 ms of arithmetic on an H100.
-# Written as three library calls, it stores its 8.6 GB of scores, loads them for the softmax, stores the weights, and
-# loads those again: 10 ms for the memory alone. FlashAttention computes the same result and stores no score at all.
-# In this lab you write that kernel, and the others that a language model spends its time in, and every byte that they
-# load and store is counted.
+# Written as three library calls, it stores its scores, 8.6 GB in float32, loads them for the softmax, stores the
+# attention weights, and loads those again: 10 ms for the memory alone. FlashAttention computes the same result and
+# stores no score at all. In this lab you write that kernel, and the others that a language model spends its time in,
+# and every byte that they load and store is counted.
 #
 # ```text
 #        program p, on one SM                          GPU memory
@@ -24,8 +24,8 @@
 # - *Part 2, tiles:* grouped tile order (`25 min`), a matrix product (`40 min`), FlashAttention (`60 min`), and decode
 #   attention over a paged KV cache (`40 min`).
 #
-# The parts are independent, except that one measurement of part 2 uses your softmax: stop after part 1, and come back
-# another day.
+# The parts are independent, except that one measurement of part 2 uses your softmax: you can stop after part 1 and come
+# back another day.
 #
 # **At the end you can answer**
 #
@@ -51,9 +51,10 @@
 # <details><summary>What a kernel may contain, what arrays hold, and how traffic is counted</summary>
 #
 # - **Language.** Arithmetic, `if`, `for` over a range, `while`, calls of other kernels, and `tl`. No imports, no
-#   printing. A constant outside of a kernel is `NAME = tl.constexpr(number)`. Each check also asks Triton's compiler
-#   for an H100, which is stricter than the interpreter: `if` takes a single number, not a block; a variable keeps its
-#   type and shape through a loop; there is no `break`. Combine conditions on blocks with `&`, `|` and `~`.
+#   printing. A constant outside of a kernel is `NAME = tl.constexpr(number)`. Each check also compiles your kernel for
+#   an H100 with Triton's compiler, which is stricter than the interpreter: `if` takes a single number, not a block; a
+#   variable keeps its type and shape through a loop; there is no `break`. Combine conditions on blocks with `&`, `|`
+#   and `~`.
 # - **Numbers.** Inputs are float32 or float16, outputs of the same dtype or float32. Compute in float32 (or float64):
 #   `tl.store` converts to the array's dtype. Inputs are finite unless a task says otherwise, and may have any size.
 #   Sides of blocks are powers of two.
@@ -240,8 +241,9 @@ check.predict(guess, sectors_per_row[37], "sectors per row of 37 floats")
 
 # %% [markdown]
 # Rows of 37 floats move more than rows of 40: requests that start in the middle of a sector touch one sector more, and
-# two requests share a sector that each of them loads. The L2 cache serves some of these, but alignment is free: this
-# is why models pad vocabularies and head dimensions to multiples of 8 or 64.
+# two requests share a sector that each of them loads. The L2 cache serves some of these, but alignment is free: this is
+# one reason why models pad vocabularies and head dimensions to multiples of 8 or 64. (The other is that tensor cores
+# work on whole tiles.)
 #
 # ## Task 3 · RMS norm
 #
@@ -278,7 +280,7 @@ check.predict(guess, sectors_per_row[37], "sectors per row of 37 floats")
 # **Requirements**
 #
 # - x is loaded once, y and r are stored once, and w is loaded once per program (`rms_norm_traffic`).
-# - Everything is computed in float32: ε may be 0 in float16, and squares may overflow there.
+# - Everything is computed in float32: ε may round to 0 in float16, and squares may overflow there.
 #
 # **Size:** about 8 lines.
 
@@ -332,8 +334,8 @@ check("rms_norm_traffic")
 # | `partials_ptr` | (P, D), float32 | partial sums of dw, a row per program |
 #
 # **Launch:** `rms_norm_backward_kernel` with P programs (`tl.num_programs(0)`, at most N), `BLOCK` as in Task 2; then
-# `sum_rows_kernel` with ⌈D / `BLOCK`⌉ programs, each of which adds `BLOCK` columns of all P rows, with a `BLOCK` of its
-# own.
+# `sum_rows_kernel` with ⌈D / `BLOCK`⌉ programs, each of which sums `BLOCK` columns over all P rows, with a `BLOCK` of
+# its own.
 #
 # **Example** (two rows, a single program: its partial sum is dw itself)
 #
@@ -433,9 +435,9 @@ check.predict(guess, moved[16] / moved[1], "times as many bytes")
 # %% [markdown]
 # Each program adds three rows of D floats: w, a partial sum stored, a partial sum loaded. Here that is as much as a row
 # of x, dy and dx, so a program per row nearly doubles the traffic. With 8,192 rows and one program for each of an
-# H100's 132 SMs, it is less than 2 %.
+# H100's 132 SMs, the extra traffic is less than 2 %.
 #
-# Part 1 ends here. Part 2 uses nothing of it but the softmax, for one measurement: on another day, run the first two
+# Part 1 ends here. Part 2 uses nothing of it but the softmax, for one measurement: on another day, run the first three
 # cells of code and the softmax's cell, and continue below.
 #
 # ## Part 2 · Tiles
@@ -459,8 +461,9 @@ check.predict(guess, moved[16] / moved[1], "times as many bytes")
 # | m = 1 | 1 | 3 | 5 | 7 |
 # | m = 2 | 8 | 9 | 10 | 11 |
 #
-# **Predict first.** C has 16 × 16 tiles, and programs 0 to 15 run at once. How many rows of A's tiles and columns of
-# B's do they need together, in row-major order (`GROUP_M = 1`)? And in groups of 4 rows?
+# **Predict first.** C has 16 × 16 tiles, and programs 0 to 15 run at once, as a **wave**. Call a row of A's tiles, or a
+# column of B's, a **strip**. How many strips do they need together, in row-major order (`GROUP_M = 1`)? And in groups
+# of 4 rows?
 
 # %%
 guess_row_major = None  # rows of A's tiles + columns of B's, GROUP_M = 1
@@ -529,7 +532,8 @@ def order_kernel(
 check("tile_order")
 
 # %% [markdown]
-# **Measure it.** Tiles of the same colour are computed at the same time.
+# **Measure it.** Each patch of one colour is a wave of 16 programs that run at the same time. (There are 16 waves and 8
+# colours, so each colour appears twice.)
 
 
 # %%
@@ -554,9 +558,9 @@ check.predict(guess_row_major, strips[1], "strips of A and B in row-major order"
 check.predict(guess_grouped, strips[4], "strips of A and B in groups of 4 rows")
 
 # %% [markdown]
-# A wave that covers a square needs the fewest strips: its sides add up to the least for their product. Row-major order
-# covers a line, which is the worst rectangle. The same data would be requested either way; in the square, more of the
-# requests are for strips that another program has just brought into the L2 cache.
+# A wave that covers a square needs the fewest strips: of all rectangles with the same area, the square has the smallest
+# sum of sides. Row-major order covers a line, which is the worst rectangle. The same data would be requested either
+# way; in the square, more of the requests are for strips that another program has just brought into the L2 cache.
 #
 # ## Task 6 · A tiled matrix product
 #
@@ -662,7 +666,7 @@ check("matmul")
 check("matmul_traffic")
 
 # %% [markdown]
-# **See it.** What the first 16 programs request, and how much of it is different data, which must come from memory even
+# **See it.** What the first 16 programs request, and how much of it is distinct data, which must come from memory even
 # if the L2 cache keeps everything. Task 5 counted strips; here your own kernel's loads are counted, in bytes.
 
 
@@ -687,7 +691,7 @@ for group in (1, 4):
         requested += 4 * len(rows)
         different += 4 * len(set(rows["offset"].tolist()))
     ratio = f"{requested / different:.1f} to one"
-    print(f"GROUP_M = {group}: {requested:,} bytes, {different:,} different, {ratio}")
+    print(f"GROUP_M = {group}: {requested:,} bytes, {different:,} distinct, {ratio}")
 print("largest difference from torch:", (c - a @ b).abs().max().item())
 
 # %% [markdown]
@@ -696,8 +700,9 @@ print("largest difference from torch:", (c - a @ b).abs().max().item())
 # *About 60 minutes.*
 #
 # **Goal.** Attention, $O = \mathrm{softmax}(s\,Q K^{\mathsf T})\,V$, written as a product, a softmax and a product
-# stores S × S scores: 40 GB for one head at S = 100,000. FlashAttention (Dao et al. 2022) never stores them: it
-# computes the softmax **online**, a block of keys at a time.
+# stores S × S scores, and as many **attention weights**, which are the softmax of the scores: 40 GB each, in float32,
+# for one head at S = 100,000. FlashAttention (Dao et al. 2022) never stores them: it computes the softmax **online**, a
+# block of keys at a time.
 #
 # **Derive it first.** For one query keep the largest score so far $m$, the sum $l = \sum_i e^{z_i - m}$, and the
 # weighted values $a = \sum_i e^{z_i - m}\, v_i$. A block of new scores raises the maximum to $m'$. By which factor
@@ -722,7 +727,7 @@ print("largest difference from torch:", (c - a @ b).abs().max().item())
 # | `q_ptr`, `k_ptr`, `v_ptr`, `out_ptr` | (heads, S, D) | contiguous |
 # | `lse_ptr` | (heads, S), float32 | output: log-sum-exp, from which the backward pass recomputes the weights |
 # | `scale` | | s, above 0 |
-# | `BLOCK_M`, `BLOCK_N` | | queries per program and keys per step, at least 16; either may be larger |
+# | `BLOCK_M`, `BLOCK_N` | | queries per program and keys per step, at least 16; either may be the larger of the two |
 # | `BLOCK_D` | | smallest power of two that D fits into, at least 16 |
 #
 # **Launch:** ⌈S / BLOCK_M⌉ × heads programs: `tl.program_id(0)` is the block of queries, `tl.program_id(1)` the head.
@@ -839,8 +844,8 @@ check("flash_traffic")
 
 # %% [markdown]
 # **Predict, then measure.** The lines below are your two functions, the points are counted from your kernels. How many
-# times as many bytes does the naive version request at 256 tokens, with D = 16 and blocks of 16? And does this ratio
-# grow with the length?
+# times as many bytes does the naive version (without a mask) request as FlashAttention (with one, so that it skips
+# almost half of the blocks) at 256 tokens, with D = 16 and blocks of 16? And does this ratio grow with the length?
 
 # %%
 guess = None  # bytes of the naive version / bytes of FlashAttention, 256 tokens
@@ -877,9 +882,11 @@ naive_bytes, flash_bytes = (values[-1] for values in counted.values())
 check.predict(guess, naive_bytes / flash_bytes, "times as many bytes")
 
 # %% [markdown]
-# Both curves end up as squares, because keys and values are loaded again for each block of queries. But those are the
-# same S × D numbers again and again, which the L2 cache serves; each of the S × S scores is a new number. And a larger
-# block lowers the flash curve, while the scores stay what they are.
+# Both curves end up quadratic: FlashAttention's, too, because keys and values are loaded again for each block of
+# queries. But those are the same S × D numbers again and again, which the L2 cache serves; each of the S × S scores is
+# a new number. And a larger block lowers the flash curve, while the scores stay what they are. (Of the ratio of about
+# 6, a factor of almost 2 comes from the causal mask, which lets `flash_kernel` skip blocks; the rest is the scores and
+# weights that it does not store.)
 #
 # ## Task 8 · Decode attention over a paged KV cache
 #
@@ -887,8 +894,8 @@ check.predict(guess, naive_bytes / flash_bytes, "times as many bytes")
 #
 # **Goal.** To generate its next token, a sequence has one query per head, and attends to all keys and values in its KV
 # cache. Servers cut the cache into **blocks** of `BLOCK_SIZE` tokens, as in [lab 11](11-serving.ipynb), so the blocks
-# of a sequence lie anywhere in memory and a **block table** lists them: write the kernel that reads the cache through
-# the table (PagedAttention, Kwon et al. 2023).
+# of a sequence may lie anywhere in memory, and a **block table** lists them: write the kernel that reads the cache
+# through the table (PagedAttention, Kwon et al. 2023).
 #
 # In grouped-query attention, `GROUP` query heads share one KV head. A program takes all query heads of one group, so
 # that each key it loads serves `GROUP` queries.
@@ -925,8 +932,8 @@ check.predict(guess, naive_bytes / flash_bytes, "times as many bytes")
 # **Requirements**
 #
 # - Online softmax as in Task 7, one block of the cache per step, all in float32, the weights too.
-# - Slots beyond the sequence's end and entries of the block table beyond its last block are undefined, perhaps NaN: do
-#   not load them.
+# - Slots of the cache beyond the sequence's end are undefined, perhaps NaN, and entries of the block table beyond its
+#   last block may be any number: load neither.
 # - Each cached key and value is loaded once per group, each block id once, and nothing else of the cache
 #   (`decode_traffic`).
 #
@@ -1034,12 +1041,13 @@ check.predict(guess, intensity[1] / intensity[8], "times as many FLOPs per byte"
 #
 # Ten extra points are for speed; without a GPU you lose nothing. On a machine with a GPU, grading compiles your kernels
 # and times them next to torch's softmax, cuBLAS and torch's fused attention, at sizes of real models on the same GPU: 2
-# points for a softmax at 0.65 of torch's speed, 4 for a product at 0.4 of cuBLAS, 4 for attention at 0.35; fewer from
-# 0.4, 0.1 and 0.1 on. Drawing inputs and reading results counts against you, so aim higher. Launches are the course's,
-# with tiles of 128 × 128 × 32 for the product, and 128 queries by 64 keys for attention. So look at your innermost
-# loop: what in it need not be there?
+# points for a softmax at 0.65 of torch's speed, 4 for a product at 0.4 of cuBLAS, 4 for attention at 0.35; partial
+# points start at 0.4, 0.1 and 0.1. The measured time includes generating the random inputs and reading the results, so
+# aim higher. Launches are the course's, with tiles of 128 × 128 × 32 for the product, and 128 queries by 64 keys for
+# attention. So look at your innermost loop: what in it need not be there?
 #
-# To try it, start JupyterLab without `TRITON_INTERPRET`, run the exported cells, then this one.
+# To try it, start JupyterLab with the environment variable `TRITON_INTERPRET` unset, run the setup cells at the top and
+# the exported cells, then the one below.
 
 # %%
 for name in ("softmax_traffic", "matmul_traffic", "flash_traffic"):
@@ -1048,8 +1056,9 @@ for name in ("softmax_traffic", "matmul_traffic", "flash_traffic"):
 # %% [markdown]
 # ## Stretch: no points
 #
-# - **Split the keys.** One program per sequence and KV head leaves most SMs idle. Cut a long sequence among several
-#   programs that store their output and log-sum-exp, and write a second kernel that combines them (Flash-Decoding).
+# - **Split the keys.** One program per sequence and KV head leaves most SMs idle. Split a long sequence among several
+#   programs, each of which stores its output and log-sum-exp, and write a second kernel that combines them
+#   (Flash-Decoding).
 # - **Skip the mask.** Blocks of keys that all queries of a program see need no `tl.where`. Split the loop of
 #   `flash_kernel` in two. What fraction of the blocks still needs the mask at 8,192 tokens?
 # - **Backward.** Recompute the weights from the log-sum-exp, and write dQ, dK and dV (Dao 2023, algorithm 2).
@@ -1071,8 +1080,8 @@ for name in ("softmax_traffic", "matmul_traffic", "flash_traffic"):
 # softmax cost in traffic?</summary>
 #
 # An SM has 65,536 registers of 4 bytes, so rows of some ten thousand elements start to spill. An online softmax reads a
-# row twice, once for maximum and sum, once for the quotients: 3 bytes moved in place of 2. Attention avoids the second
-# read, because it can rescale its accumulator.
+# row twice, once for maximum and sum, once for the quotients: 3 bytes moved for every 2 that your kernel moves.
+# Attention avoids the second read, because it can rescale its accumulator.
 #
 # </details>
 #

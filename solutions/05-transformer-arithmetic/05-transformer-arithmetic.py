@@ -3,8 +3,8 @@
 #
 # Llama 2 70B took 1,720,320 GPU hours: millions of dollars, on machines that had to be reserved beforehand. Does the
 # run fit into memory? How long does a step take? Which GPU serves the model cheapest afterwards? All three answers
-# follow from about ten numbers in a configuration file. In this lab you write that arithmetic as code, and then hold
-# it against a clock on a model that you can run.
+# follow from about ten numbers in a configuration file. In this lab you write that arithmetic as code, and then test it
+# against a clock on a model that you can run.
 #
 # ```text
 #                 ┌─► parameters ──► weights, gradients, optimizer states ─┐
@@ -27,8 +27,9 @@
 #
 # **At the end you can answer**
 #
-# - Where do 6 FLOPs per parameter and token come from, and when are they wrong?
-# - Why does training take about 16 bytes per parameter, and what do ZeRO and recomputation take away?
+# - Where do the 6 FLOPs per parameter per token come from, and when is that number wrong?
+# - Why does training take about 16 bytes per parameter plus activations, and which of these do ZeRO and recomputation
+#   reduce?
 # - Why does a GPU with twice the FLOP/s often generate no more tokens?
 #
 # **Time:** about 225 minutes. **Points:** 100. **You need:** Python, matrix products, and what a transformer is made
@@ -40,11 +41,11 @@
 # (`timbers-llm-flops`), *The Ultra-Scale Playbook: Training LLMs on GPU Clusters* (`ultrascale-playbook`),
 # *Transformer Inference Arithmetic* (`kipply-inference-arithmetic`).
 #
-# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example to see
-# whether it does what the text says, then run the `check` below. Cells that start with `#| export` are what is
-# graded. Names are those of the course's package, `mlsys_lab.flops`. Counts are exact ints: divide them with `//`,
-# never with `/`. If a function calls one of an earlier task, its check answers for the earlier one, so that a mistake
-# costs points only once.
+# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example to see whether
+# it does what the text says, then run the `check` below. Cells that start with `#| export` are what is graded. Names
+# are those of the course's package, `mlsys_lab.flops`. Counts are exact ints: divide them with `//`, never with `/`. If
+# a function calls one from an earlier task, it is judged with a correct version of that one, so a mistake costs points
+# only once.
 #
 # **Letters:** B sequences in a batch, T tokens per sequence, L layers, D width of the model, F width of the MLP, N
 # query heads, K key/value heads, H width of a head, V vocabulary. A multiply-add is two FLOPs, and a GB is $10^9$
@@ -249,8 +250,8 @@ check.predict(guess, 100 * reached["MLP, 1 token"], "% of peak")
 
 # %% [markdown]
 # One token takes two FLOPs per weight, and each weight is two bytes: 1 FLOP per byte, where the H100 needs 295 to be
-# busy. The product is memory-bound by that factor. Only more tokens per step help, because they share the weights.
-# The last line shows what they do not share: each sequence reads keys of its own.
+# busy. The product is memory-bound by that factor. At this precision only more tokens per step help, because they share
+# the weights. The last line shows what they do not share: each sequence reads keys of its own.
 #
 # ## Task 2 · Count the parameters
 #
@@ -333,7 +334,7 @@ TINY = TransformerConfig(
 # | part | how often | made of | bias if |
 # |---|---|---|---|
 # | `embedding` | once | a table of V rows of width D | |
-# | `position` | once | `"learned"`: a row of width D for each place of the context; `"rotary"`: nothing | |
+# | `position` | once | `"learned"`: a row of width D for each position of the context; `"rotary"`: nothing | |
 # | `attention` | per layer | query $D \to NH$, key and value $D \to KH$ each | `qkv_bias` |
 # | | | output $NH \to D$ | `out_bias` |
 # | `mlp` | per layer | up $D \to F$, down $F \to D$; with `"swiglu"` also gate $D \to F$ | `mlp_bias` |
@@ -439,15 +440,15 @@ show(
 )
 
 # %% [markdown]
-# Embedding and head grow with the width of a model, its layers with the square of the width. In GPT-2 the table still
-# has almost a third of all parameters, in Llama 2 70B it hardly shows.
+# Embedding and head grow with the width of a model, its layers with the square of the width. In GPT-2 the embedding
+# table still has almost a third of all parameters; in Llama 2 70B it hardly shows.
 #
 # ## Task 3 · Every matrix product, and its FLOPs
 #
 # *About 35 minutes.*
 #
-# **Goal.** Matrix products do more than 99 % of a large transformer's arithmetic. List all of them, and the list
-# answers how much a training run computes, and from which sequence length on attention dominates.
+# **Goal.** Matrix products do more than 99 % of a large transformer's arithmetic. List all of them, and the list tells
+# you how much a training run computes, and from which sequence length on attention dominates.
 #
 # **Interface**
 #
@@ -466,7 +467,7 @@ show(
 # | `query`, `key`, `value` | L | all $BT$ tokens at once, by the matrices of Task 2 |
 # | `scores` | L · B · N | per head: T queries by T keys, none of them masked out |
 # | `weighted_sum` | L · B · N | per head: the (T, T) softmax of the scores by T values |
-# | `output` | L | the heads' results next to each other, back to width D |
+# | `output` | L | the heads' results, concatenated, back to width D |
 # | `gate`, `up`, `down` | L | the MLP; `gate` with SwiGLU only |
 # | `head` | 1 | logits of all tokens |
 #
@@ -595,12 +596,12 @@ show(figure, alt="Fraction of FLOPs in scores and weighted sums, with each cross
 check.predict(guess, attention_crossover(LLAMA_7B), "tokens")
 
 # %% [markdown]
-# Below its crossover a model is a stack of matrices, and its cost per token hardly depends on the length of a
+# Well below its crossover a model is a stack of matrices, and its cost per token hardly depends on the length of a
 # sequence. Far above, twice the length costs twice as much per token.
 #
-# **See it.** The rule of thumb says 6 FLOPs per parameter and token: 2 forward, 4 backward. Your exact count says how
-# good the rule is. And what fraction of peak did Meta reach, who trained the two Llama 2 models on 2 trillion tokens
-# and report 184,320 and 1,720,320 hours of A100 (Touvron et al. 2023, table 2)?
+# **See it.** The rule of thumb says 6 FLOPs per parameter per token: 2 forward, 4 backward. Your exact count says how
+# good the rule is. And what fraction of peak did Meta reach? It trained the two Llama 2 models on 2 trillion tokens and
+# reports 184,320 and 1,720,320 A100 hours (Touvron et al. 2023, table 2).
 
 # %%
 a100 = device("A100 80GB").peak("bf16")
@@ -718,14 +719,15 @@ class States:
 #   parameters** up; multiply by bytes last.
 # - `activation_bytes`: divide the total by `tensor`, what norms keep included. (D, F, V, N, K and T are multiples of it
 #   here.)
-# - `fewest_devices`: the result is a multiple of `tensor` and at most `max_devices`; `None` if there is none. Exactly
-#   full fits. `training_memory`, which is given, adds up your two functions.
+# - `fewest_devices`: the result is a multiple of `tensor` and at most `max_devices`; `None` if there is none. A plan
+#   that fills the memory exactly fits. `training_memory`, which is given, adds up your two functions.
 #
 # **Size:** about 8, 14 and 8 lines.
 #
 # <details><summary>Details</summary>
 #
-# - The norm's own statistics, dropout masks and what rotary positions need are left out.
+# - The norm's own statistics, dropout masks, what rotary positions need, communication buffers and the complete weights
+#   that ZeRO 3 gathers for the layer being computed are left out.
 # - To divide what norms keep by `tensor` too, as is done here, is called *sequence parallelism* (Megatron-LM).
 # - More data-parallel ranks make states smaller, never the activations of a sequence.
 #
@@ -879,11 +881,11 @@ check.predict(guess, fewest[LLAMA_70B.name, "ZeRO 3, full"], "devices")
 #
 # A step spends its time on two things:
 #
-# - **matrix products**, whose speed depends on their shape, so that a rate is measured for each shape;
+# - **matrix products**, whose speed depends on their shape, so a rate is measured for each shape;
 # - **elementwise work** (norms, softmax, additions, copies), which does hardly any arithmetic and waits for memory. Its
 #   unit is one element of an array that the forward pass writes, together with its part of the backward pass.
 #
-# This is the model. It has RMS norms, ReLU, learned positions, a head of its own and no biases:
+# This is the model. It has RMS norms, ReLU, learned positions, an untied head and no biases:
 
 # %%
 import torch
@@ -1067,9 +1069,9 @@ check("elementwise_units")
 check("predict_step")
 
 # %% [markdown]
-# **Predict, then measure.** First the parts by themselves, on one thread: a product of each shape, and four
-# elementwise operations of your engine, forward and backward. Your function makes a prediction of these alone. What
-# percentage of the step will be elementwise work?
+# **Predict, then measure.** First the parts by themselves, on one thread: a product of each shape, and four elementwise
+# operations of your engine, forward and backward. Your function predicts the step from these alone. What percentage of
+# the step will be elementwise work?
 
 # %%
 guess = None  # percent of the predicted step
@@ -1144,7 +1146,7 @@ def train_step():
     losses.append(loss.item())
 
 
-# The parts again, with the step in turns: a slow moment of the machine hits all alike.
+# The parts again, in turns with the step: a slow moment hits all of them alike.
 timings = compare(parts() | {"step": train_step}, samples=7, warmup=1).timings
 predicted_s, elementwise_s = predict(timings)
 measured_s = timings["step"].p50_s
@@ -1375,7 +1377,7 @@ check.predict(guess, ratio, "times the tokens per second")
 # ## Stretch: no points
 #
 # - **Any number of operands.** Extend `best_first_pair` to the cheapest order of four or more operands. Compare with
-#   `numpy.einsum_path(..., optimize="optimal")`, which also says when greedy is good enough.
+#   `numpy.einsum_path(..., optimize="optimal")`, and with `optimize="greedy"` to see when greedy is good enough.
 # - **Let PyTorch count.** Run `torch.utils.flop_counter.FlopCounterMode` on a model of `mlsys_lab.models` and compare
 #   with your `forward_products`. Which products does it not see?
 # - **Causal attention.** FlashAttention skips blocks above the diagonal. Write `attention_crossover` for a kernel that
@@ -1431,9 +1433,9 @@ check.predict(guess, ratio, "times the tokens per second")
 # an H100?</summary>
 #
 # By memory: 2 · 64 FLOPs per weight of 2 bytes are about 64 FLOP/byte (62 with inputs and outputs), well left of the
-# ridge at 295.
+# roofline's ridge, the 295 FLOP/byte at which its slope meets its flat top.
 #
 # </details>
 #
 # When all checks pass, save the notebook and run `mlsys-lab check transformer-arithmetic` in a terminal. Lab 06 then
-# plans its experiments with your counts, and lab 10 predicts decode steps with them.
+# holds the rule C = 6ND against your counts, and lab 10 predicts decode steps with them.

@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Lab 06 · Scaling laws: fit one, then bet on it
 #
-# Gopher spent $5.76 \cdot 10^{23}$ FLOPs, about 404,000 hours of an H100 at 40 % of its peak, on 280 billion
-# parameters. Months later Chinchilla spent the same on 70 billion parameters and 1.4 trillion tokens, reached a lower
-# loss, and cost a quarter as much to serve. A run of that size is paid for once, so sizes cannot be tried out. Instead
-# one trains many small models, fits a law to their losses, and extrapolates it by a factor of a hundred or more. That
-# is what you do here.
+# Gopher spent $5.76 \cdot 10^{23}$ FLOPs, about 404,000 H100 hours at 40 % of peak, on 280 billion parameters. Months
+# later Chinchilla spent the same on 70 billion parameters and 1.4 trillion tokens, reached a lower loss, and cost a
+# quarter as much to serve. A run of that size is paid for once, so sizes cannot be tried out. Instead one trains many
+# small models, fits a law to their losses, and extrapolates it by a factor of a hundred or more. That is what you do
+# here.
 #
 # ```text
 #                   ┌─► a parabola per budget ─► N_opt = k · C^a ──────┐
@@ -21,7 +21,7 @@
 #
 # 1. the IsoFLOP parabola of one budget (`25 min`);
 # 2. a power law through the minima of several budgets (`30 min`);
-# 3. the parametric fit: five constants from all runs, by Huber's loss (`45 min`);
+# 3. the parametric fit: five constants from all runs, with the Huber loss (`45 min`);
 # 4. the bootstrap: an interval for whatever you fitted (`20 min`);
 # 5. compute-optimal allocation, and the smaller model that is cheaper once it has to serve (`35 min`);
 # 6. a campaign on a simulated cluster with a budget, failed runs and unknown learning rates (`55 min`);
@@ -77,8 +77,8 @@ threads = threadpool_limits(1, user_api="blas")  # these arrays are too small fo
 # somewhere in between. Find that size from an **IsoFLOP profile** (Hoffmann et al. 2022): several sizes trained with
 # one budget, and a parabola through their losses.
 #
-# Near its minimum every smooth curve is a parabola, and losses depend on *factors* of size. So the parabola is one in
-# $\ln N$, fitted by least squares:
+# Near its minimum every smooth curve is close to a parabola, and what matters to the loss is the *ratio* of two sizes,
+# not their difference. So the parabola is one in $\ln N$, fitted by least squares:
 #
 # $$L \approx c_0 + c_1 x + c_2 x^2, \qquad x = \ln N.$$
 #
@@ -104,7 +104,7 @@ for row in range(9):
 # |---|---|
 # | `isoflop_minimum(n_params, loss)` | `(n_opt, loss_opt)`: the size at the parabola's minimum, and the loss there |
 #
-# Both arguments are `(R,)`: the runs of one budget, in no order.
+# Both arguments are `(R,)`: the runs of one budget, in no particular order.
 #
 # **Example**
 #
@@ -175,7 +175,7 @@ check("isoflop_refuses")
 # *About 30 minutes.*
 #
 # **Goal.** Five budgets give five minima, and if the best size follows a power law $N_\mathrm{opt} = k\,C^a$, they lie
-# on a straight line in logarithms. Fit that line and read off the size for a budget that was never tried: this is
+# on a straight line on logarithmic axes. Fit that line and read off the size for a budget that was never tried: this is
 # approach 2 of the Chinchilla paper.
 #
 # **Interface**
@@ -186,7 +186,7 @@ check("isoflop_refuses")
 # | `isoflop_minima(flops, n_params, loss)` | `(C, N_opt, L_opt)`: three arrays, one entry per budget with a minimum |
 # | `isoflop_optimum(flops, n_params, loss, target_flops)` | `(N, D)` that the power law gives for `target_flops` |
 #
-# `flops`, `n_params` and `loss` are `(R,)`: all runs of all budgets, in no order.
+# `flops`, `n_params` and `loss` are `(R,)`: all runs of all budgets, in no particular order.
 #
 # **Example**
 #
@@ -305,15 +305,15 @@ check.predict(guess, 100**exponent, "times the parameters")
 #
 # $$L(N, D) = E + \frac{A}{N^\alpha} + \frac{B}{D^\beta}.$$
 #
-# E is the irreducible loss: the entropy of the text. The two other terms are what finite size and finite data cost.
-# A and B differ by factors of thousands from fit to fit, so their logarithms are fitted. With $a = \ln A$, $b = \ln B$
-# and $e = \ln E$,
+# E is the irreducible loss: the entropy of the text. The two other terms are what finite size and finite data cost. A
+# and B are positive and can differ by orders of magnitude from fit to fit, so their logarithms are fitted. With $a =
+# \ln A$, $b = \ln B$ and $e = \ln E$,
 #
 # $$\ln L = \ln\left(e^{z_1} + e^{z_2} + e^{z_3}\right), \qquad z = (a - \alpha \ln N,\; b - \beta \ln D,\; e).$$
 #
 # Some runs go wrong without failing, and least squares would bend the law towards them. So the residual of a run, $r =
-# \ln L(N, D) - \ln L_\mathrm{run}$, enters by **Huber's loss**: a parabola for small residuals, a straight line for
-# large ones. We minimise its sum over all runs.
+# \ln L(N, D) - \ln L_\mathrm{run}$, enters through the **Huber loss**: a parabola for small residuals, a straight line
+# for large ones. We minimise its sum over all runs.
 #
 # $$\sum_\mathrm{runs} H_\delta(r), \qquad
 #   H_\delta(r) = \begin{cases} r^2/2 & |r| \le \delta \\ \delta\,(|r| - \delta/2) & |r| > \delta\end{cases}, \qquad
@@ -349,22 +349,22 @@ check.predict(guess, 100**exponent, "times the parameters")
 # **Requirements**
 #
 # - Derive the gradient by the chain rule, as in lab 01: the slope of $H_\delta$ at $r$, times the slope of $\ln \sum_i
-#   e^{z_i}$ in each $z_i$, times the slope of $z_i$ in the constant. Hold it against differences of the value.
-# - $e^{z}$ must not overflow: take the largest $z_i$ of each run out of the sum first.
+#   e^{z_i}$ in each $z_i$, times the slope of $z_i$ in the constant. Check it against finite differences of the value.
+# - $e^{z}$ must not overflow: for each run, factor $e^{\max_i z_i}$ out of the sum first.
 # - `fit_parametric` leaves failed runs out, calls scipy's `minimize` (L-BFGS-B, with your gradient) from every start,
 #   and keeps the lowest result.
 # - Fit in units of the middle run: call `objective` with $N/N_m$ and $D/D_m$, $N_m = \exp(\mathrm{mean} \ln N)$ and
 #   likewise $D_m$. All starts are in these units. Work out which A and B, in plain units, the result means.
 # - Give the optimizer value and gradient **divided by** $\delta^2$.
 #
-# Both of the last two decide whether the search arrives. With $\ln N \approx 20$, a step in $\alpha$ must be met by a
-# step in $a$ twenty times as large, and the search crawls along a thin valley; in units of the middle run the two
-# hardly interact. And L-BFGS stops when all slopes are below $10^{-5}$ or a step gains less than `ftol` ·
-# max(|value|, 1), while your sum is of the order of $10^{-3}$. Besiroglu et al. found that the published Chinchilla
-# fit had ended too early in this way: it minimised a mean over the runs, which makes everything smaller still.
+# The last two requirements decide whether the search converges. With $\ln N \approx 20$, a step in $\alpha$ must be
+# matched by a step in $a$ twenty times as large, and the search crawls along a narrow valley; in units of the middle
+# run the two hardly interact. And L-BFGS stops when all slopes are below $10^{-5}$ or a step gains less than `ftol` ·
+# max(|value|, 1), while your sum is of the order of $10^{-3}$. Besiroglu et al. found that the published Chinchilla fit
+# had ended too early in this way: it minimised a mean over the runs, which makes everything smaller still.
 #
-# **Size:** about 11 and 13 lines. **Cost:** each start takes about 50 evaluations in good units. In plain ones it
-# takes two to three times as many, and not every start arrives.
+# **Size:** about 11 and 13 lines. **Cost:** each start takes about 50 evaluations in good units. In plain ones it takes
+# two to three times as many, and not every start converges.
 #
 # <details><summary>Details</summary>
 #
@@ -453,7 +453,7 @@ check("parametric_fit")
 
 # %% [markdown]
 # **See it.** One surface through all 43 runs that came back, and three of its constants next to those that the data
-# were made with. Which of the three is known worst, and which runs would tell more about it?
+# were made with. Which of the three is least certain, and which runs would tell you more about it?
 
 # %%
 law = fit_parametric(n_params, tokens, loss)
@@ -471,9 +471,9 @@ for name in ("E", "alpha", "beta"):
 #
 # *About 20 minutes.*
 #
-# **Goal.** A fit returns a number and no doubt about it. The **bootstrap** (Efron 1979) draws as many runs as there
-# are from the runs themselves, with replacement, fits again, and repeats this many times: how far the answers scatter
-# is how little the runs say.
+# **Goal.** A fit returns a number, but does not say how uncertain it is. The **bootstrap** (Efron 1979) draws as many
+# runs as there are from the runs themselves, with replacement, fits again, and repeats this many times: how far the
+# answers scatter shows how uncertain the first one is.
 #
 # **Interface**
 #
@@ -500,7 +500,7 @@ for name in ("E", "alpha", "beta"):
 #
 # - A run is a *row*: a resample takes the same rows of every column, and as many rows as there are.
 # - Leave out a resample whose `fit` raises `ValueError`: it may lack what the fit needs. Any other exception is a bug
-#   of the fit, and comes out.
+#   in the fit, and must propagate.
 # - The fraction $(1 - \mathrm{level})/2$ of the answers lies below the interval, and as much above it.
 # - Draw with `rng`, so that the same seed gives the same interval.
 #
@@ -540,8 +540,8 @@ check("bootstrap")
 # %% [markdown]
 # **Predict, then measure.** There are two ways to the exponent $a$ of $N_\mathrm{opt} \propto C^a$: through the
 # parabolas, and through the law, where the optimum has $a = \beta / (\alpha + \beta)$. Both intervals come out about
-# 0.016 wide. Gopher's compute is 6,000 times that of the middle budget. By how many percent is the upper end of the
-# interval of $N_\mathrm{opt}$ there above the lower end?
+# 0.016 wide. Gopher's compute is 6,000 times that of the middle budget. By how many percent does the upper end of the
+# interval for $N_\mathrm{opt}$ at Gopher's compute exceed the lower end?
 
 # %%
 guess = None  # percent by which the upper end is above the lower one
@@ -603,7 +603,7 @@ check.predict(guess, 100 * (high / low - 1), "%", within=0.3)
 # | | returns |
 # |---|---|
 # | `compute_optimal(law, flops)` | `(N, D)` with the lowest loss among all with 6ND = `flops` |
-# | `inference_optimal(law, loss, inference_tokens)` | `(N, D)` that reach `loss` at the lowest cost of a life |
+# | `inference_optimal(law, loss, inference_tokens)` | `(N, D)` that reach `loss` at the lowest lifetime cost |
 #
 # **Example**
 #
@@ -714,7 +714,7 @@ show(figure, alt="Tokens per parameter against tokens served: rising")
 n_ten, d_ten = inference_optimal(law, target_loss, 10 * d_best)
 life = [6 * n * d + 20 * n * d_best for n, d in ((n_best, d_best), (n_ten, d_ten))]
 print(f"to serve ten times that: {n_ten / 1e9:.1f} billion parameters", end=", ")
-print(f"{life[1] / life[0]:.0%} of the FLOPs of a life")
+print(f"{life[1] / life[0]:.0%} of the lifetime FLOPs")
 check.predict(guess, d_ten / n_ten, "tokens per parameter")
 
 # %% [markdown]
@@ -737,8 +737,8 @@ check.predict(guess, d_ten / n_ten, "tokens per parameter")
 # | noise | half a percent of the loss above E |
 # | failures | the cluster loses one run in twenty; its loss is NaN |
 # | best learning rate | a power law of N; between $10^{-4}$ and $10^{-2}$ at 100 million parameters |
-# | a rate η that is not the best | raises the loss above E by 3 % to 6 % times $(\ln \eta/\eta_\mathrm{best})^2$ |
-# | a rate 5 to 10 times too high | the run diverges: NaN |
+# | another rate η | raises the part of the loss above E by 3 % to 6 % times $(\ln(\eta/\eta_\mathrm{best}))^2$ |
+# | a rate above a limit, 5 to 10 times the best | the run diverges: NaN |
 # | best tokens per parameter | somewhere between 2 and 300: no fixed rule, such as 20, is right |
 # | budgets | $3 \cdot 10^{19}$ to $10^{21}$ FLOPs |
 #
@@ -751,7 +751,7 @@ check.predict(guess, d_ten / n_ten, "tokens per parameter")
 # | `sweep(trials, left_flops)` | second round, planned from the first round's trials: the same three arrays |
 # | `decide(trials, target_flops)` | `(N, D, L)`: the model to train, and the loss you predict for it |
 #
-# `trials` is a `Trials` record, given below: the runs that were made, in no order.
+# `trials` is a `Trials` record, given below: the runs that were made, in no particular order.
 #
 # **Example**
 #
@@ -766,17 +766,18 @@ check.predict(guess, d_ten / n_ten, "tokens per parameter")
 #
 # **Requirements**
 #
-# - `best_learning_rate`: at one size the loss is a valley in $\ln \eta$, like an IsoFLOP profile. You already have a
-#   function that finds its minimum and one that fits a power law. Leave out sizes that show no minimum. Up to ten
-#   times the largest size tried, the rate may be off by a factor of 1.6.
-# - `scout` may cost **at most 15 %** of the budget. From its runs, the best rate must be known within a factor of
-#   1.5 for the best model of a tenth of the budget, which is several times larger than what you can scout.
-# - `sweep` spends at least 90 % of `left_flops`, and not more than all of it. Each run goes at the best rate of its
-#   size, within a factor of 1.5.
+# - `best_learning_rate`: at one size and one number of tokens the loss is a valley in $\ln \eta$, like an IsoFLOP
+#   profile. You already have a function that finds its minimum and one that fits a power law. Leave out sizes that show
+#   no minimum. Up to ten times the largest size tried, the rate may be off by a factor of 1.6.
+# - `scout` may cost **at most 15 %** of the budget. From its runs, the best rate must be known within a factor of 1.5
+#   for the model that is compute-optimal at a tenth of the budget, which is several times larger than any model that
+#   you can scout.
+# - `sweep` spends at least 90 % of `left_flops`, and not more than all of it. Each run uses the best rate for its size,
+#   within a factor of 1.5.
 # - The sweep must pin the law down: the best possible fit to its runs may waste 2 % of the target's compute on
 #   average, and must know the loss there to ±2 %. Runs that are all alike leave the law's constants open.
-# - `decide` fits the law to runs at a good rate only. Most scouting runs, and perhaps earlier ones, went at a wrong
-#   rate, and would bend it. (A factor of 1.5 costs one or two times the noise, a factor of 3 ten times.)
+# - `decide` fits the law to runs at a good rate only. Most scouting runs, and perhaps some others, used a wrong rate,
+#   and would bend it. (A factor of 1.5 costs one or two times the noise, a factor of 3 ten times.)
 # - Your N may waste at most 6 % of the target's compute. The loss may miss your prediction by at most 5 % far beyond
 #   the runs, and by 0.8 % if the target is no larger than the largest run.
 #
@@ -933,9 +934,8 @@ show(figure, alt="Losses of all trials, and the prediction on the target's true 
 
 # %% [markdown]
 # The valley around the best size is flat: the rule of 20 misses this world's optimum by a factor of about five in
-# tokens per parameter, and wastes less than a quarter of the compute. A prediction of the loss is harder to be right
-# about than the size. Try other seeds, a smaller budget, half of the runs: how small may the budget be before the rule
-# beats you?
+# tokens per parameter, and wastes less than a quarter of the compute. The loss is harder to predict than the best size.
+# Try other seeds, a smaller budget, half of the runs: how small may the budget be before the rule beats you?
 #
 # ## Task 7 · Real runs
 #
@@ -1057,7 +1057,7 @@ for predicted, came in zip(*backtest(real_n, real_d, real_loss, 4), strict=True)
 # %% [markdown]
 # **Predict, then measure.** One more run comes, with three times the FLOPs of the largest budget: 80 thousand
 # parameters, and three times the tokens that this size had there. Write down its loss by eye, from the table above.
-# Your law has its number, too.
+# Your law makes its own prediction, too.
 
 # %%
 guess = None  # loss of the last run, in nats per token
@@ -1096,8 +1096,8 @@ show(figure, alt="Sixteen real runs at four budgets, the fitted law, the held-ou
 #   law.
 # - **The other count.** Kaplan et al. left the embedding out of N. Count your sixteen models that way, refit by
 #   `isoflop_minima` and `fit_power_law`, and see which way the exponent $a$ moves.
-# - **Better experiments.** Choose the sweep's sizes and budgets by the covariance of the fit (Cramér and Rao) instead
-#   of by eye. How much less does the best design waste at the target?
+# - **Better experiments.** Choose the sweep's sizes and budgets by the covariance of the fit (the Cramér–Rao bound)
+#   instead of by eye. How much less does the best design waste at the target?
 #
 # ## What you can read now
 #
@@ -1130,8 +1130,9 @@ show(figure, alt="Sixteen real runs at four budgets, the fitted law, the held-ou
 #
 # <details><summary>The longest real run reads its text more than once. What does that do to the fitted β?</summary>
 #
-# Repeated tokens are worth less than new ones, so the loss falls more slowly in D at the far end. The fit takes this
-# for a smaller β or a larger E, and then advises larger models on fewer tokens.
+# Repeated tokens are worth less than new ones, so the loss falls more slowly in D at the far end. A fit with E free
+# takes this for a floor: E comes out too large, usually with a β that is too large as well. So $\beta / (\alpha +
+# \beta)$ rises, and the law advises larger models on fewer tokens. (With E held fixed, β would come out too small.)
 #
 # </details>
 #

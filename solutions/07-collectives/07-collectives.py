@@ -4,7 +4,8 @@
 # Eight GPUs train one model. After the backward pass each GPU holds gradients of its own, 16 GB of them for a model of
 # 8 billion weights in bf16, and all eight need the sum: an **all-reduce**. If every GPU sends its gradients to GPU 0,
 # which adds them and sends the sum back, that takes 498 ms at 450 GB/s per GPU. A ring of the same GPUs takes 62 ms.
-# Here you build the ring, and what surrounds it, from nothing but messages between two ranks.
+# Here you build the ring, and what surrounds it, from nothing but messages between two **ranks**: the processes of a
+# parallel program, here one for each GPU.
 #
 # ```text
 #  send  recv  isend  irecv                       what a rank can do
@@ -35,7 +36,7 @@
 # **At the end you can answer**
 #
 # - Why can a program of two lines hang, and why only with large arrays?
-# - How many bytes must each GPU send in an all-reduce at least, and which algorithms achieve that?
+# - How few bytes can the busiest GPU of an all-reduce send, and which algorithms achieve that?
 # - Why is no algorithm best at every size, and where does the best one change?
 # - What changes when nodes are connected by slow links, and why are gradients put into buckets?
 #
@@ -163,7 +164,7 @@ except DeadlockError as error:
 # <details><summary>Details</summary>
 #
 # - The two arrays have one dtype. Their shapes may differ.
-# - `destination` and `source` may be the same rank, and any two ranks: rings of several sizes may run at once.
+# - `destination` and `source` may be any two ranks, or the same rank: rings of several sizes may run at once.
 #
 # </details>
 
@@ -295,7 +296,7 @@ check("reduce")
 
 # %% [markdown]
 # Reduce followed by broadcast is an all-reduce already. For large arrays it is a slow one: every message carries the
-# whole array, and at any time most ranks are idle.
+# whole array, and in most steps many ranks are idle.
 #
 # ## Task 3 · Rings
 #
@@ -351,7 +352,7 @@ check("reduce")
 # <details><summary>Details</summary>
 #
 # - With more parts than elements, the last chunks are empty: two elements in three parts are 1, 1 and 0.
-# - "Flat" is the order of `x.reshape(-1)`, also if `x` is a transposed view.
+# - "Flat" is the order of `x.reshape(-1)`, even if `x` is a transposed view.
 # - A ring that turns left is as good.
 #
 # </details>
@@ -433,7 +434,7 @@ check("all_gather")
 #
 # **Requirements**
 #
-# - `ring_elements` gives whole numbers that are exact for every `n` and `p`, also if `p` does not divide `n`.
+# - `ring_elements` gives whole numbers that are exact for every `n` and `p`, even if `p` does not divide `n`.
 # - `all_reduce` takes $2(p - 1)$ steps, and each rank sends $2(p - 1)$ messages, none longer than a chunk.
 #
 # **Size:** about 3 lines and 1 line.
@@ -506,8 +507,8 @@ draw_timeline(run(all_reduce, inputs).ledger, "All-reduce of four ranks by a rin
 draw_timeline(run(tree_all_reduce, inputs).ledger, "The same sum by trees")
 
 # %% [markdown]
-# **Predict, then measure.** Eight ranks and a large array. By trees, how many times as many bytes does the busiest
-# rank send as by the ring? (The table of Task 2 shows what rank 0 sends.)
+# **Predict, then measure.** Eight ranks and a large array. By what factor does the busiest rank of the tree algorithm
+# send more bytes than the busiest rank of the ring? (The table of Task 2 shows what rank 0 sends.)
 
 # %%
 guess = None  # bytes of the busiest rank: trees / ring
@@ -526,7 +527,7 @@ check.predict(
 # %% [markdown]
 # Both algorithms send the same number of bytes in total: $2(p - 1)$ arrays. The ring spreads them evenly over the
 # ranks, so that no port carries more than $2\frac{p-1}{p}$ arrays; in the tree the root sends one whole array in each
-# step of the broadcast. The ring pays with steps: 14 against 6.
+# step of the broadcast. The ring pays in steps: 14 against 6.
 #
 # ## Task 5 · Recursive halving and doubling
 #
@@ -543,11 +544,11 @@ check.predict(
 #      exchange the finished halves, and join them
 # ```
 #
-# It starts with the whole array and $d = p/2$, and ends at $d = 0$. The rank at distance $d$ is `rank.rank ^ d`; the
-# one of the two whose number does not have the bit $d$ keeps the first half.
+# It starts with the whole array and $d = p/2$, and ends at $d = 0$. The rank at distance $d$ is `rank.rank ^ d`; of the
+# two, the one with `rank.rank & d == 0` keeps the first half.
 #
-# For other $p$, let $P = 2^k$ be the largest power of two in $p$. Rank $P + i$ **folds**: it sends its whole array to
-# rank $i$, waits while the first $P$ ranks do the above, and gets the sum back.
+# For other $p$, let $P = 2^k$ be the largest power of two that is at most $p$. Rank $P + i$ **folds**: it sends its
+# whole array to rank $i$, waits while the first $P$ ranks do the above, and gets the sum back.
 #
 # **Interface:** `halving_doubling(rank, x)` returns the sum of all `x`, in the shape of `x`, on every rank.
 #
@@ -674,8 +675,8 @@ check("hierarchical")
 
 # %% [markdown]
 # **Predict, then measure.** Eight ranks in two islands of four. In a ring all-reduce, a single pair of ranks carries
-# everything that goes from island 0 to island 1. How many times as many bytes is that as the busiest pair carries
-# between islands in your hierarchical all-reduce?
+# everything that goes from island 0 to island 1. In your hierarchical all-reduce several pairs share this work. By what
+# factor does the ring's pair carry more bytes than the busiest of them?
 
 # %%
 guess = None  # bytes of the busiest pair between islands: ring / hierarchical
@@ -725,15 +726,15 @@ ratio = max(crossing["ring"]) / max(crossing["hierarchical"])
 check.predict(guess, ratio, "times the bytes", within=0.1)
 
 # %% [markdown]
-# What lies outside the two squares on the diagonals crosses the network. The hierarchical all-reduce crosses with a
-# quarter of the array per rank, on four ports in each direction; the ring sends seven times as much through one port.
-# Halving and doubling sends its *largest* messages across.
+# In each panel, everything outside the two 4 × 4 squares on the diagonal crosses the network. The hierarchical
+# all-reduce sends a quarter of the array per rank across, through four ports in each direction; the ring sends seven
+# times as much through one port. Halving and doubling sends its *largest* messages across.
 #
 # ## Task 7 · Predict, then choose
 #
 # *About 30 minutes.*
 #
-# **Goal.** A message of $m$ bytes takes about $\alpha + m\beta$ seconds (Hockney 1994): a latency $\alpha$, however
+# **Goal.** A message of $s$ bytes takes about $\alpha + s\beta$ seconds (Hockney 1994): a latency $\alpha$, however
 # short the message is, and $\beta$ for each byte, which is 1 / bandwidth. Predict the time of your algorithms from it,
 # and choose the fastest, as NCCL's tuner does.
 
@@ -896,9 +897,9 @@ check("choose")
 guess = None  # bytes
 
 # %% [markdown]
-# Now your *programs* are measured, not your formulas. `schedule` replays the messages of a run on links of your
-# choice: a message starts when both sides are there and both ports are free. Lines are what you predicted, points are
-# what your messages take. If a point is off its line, which of the two is wrong?
+# Now your *programs* are measured, not your formulas. `schedule` replays the messages of a run on links of your choice:
+# a message starts when both sides are ready and both ports are free. Lines are what you predicted, points are what your
+# messages take. If a point is off its line, which of the two is wrong?
 
 # %%
 topology = Islands(P, ISLAND, LinkCost(1e-6, 450e9), LinkCost(5e-6, 50e9))
@@ -945,21 +946,22 @@ check.predict(guess, high, "bytes", within=0.5)
 
 # %% [markdown]
 # The hierarchical all-reduce has two more steps inside an island, which cost 2 µs whatever the size. In exchange it
-# sends a quarter of the array across per rank, where halving and doubling sends a whole one. At the crossover, that
-# difference in bytes takes 2 µs.
+# sends a quarter of the array across per rank, where halving and doubling sends a whole one. Inside it sends more than
+# halving and doubling, which costs little at 450 GB/s. At the crossover, what it saves across, less what it adds
+# inside, is 2 µs.
 #
 # The printed bandwidths are those of nccl-tests: **algbw** is size / time, and **busbw** multiplies it by
-# $2\frac{p-1}{p}$, so that an ideal ring shows the rate of its slowest link, whatever $p$ is. Here the ring comes
-# close to the 50 GB/s of the network. The hierarchical all-reduce reports a multiple of that, which no wire carries:
-# it is the rate that a single ring would need to be as fast.
+# $2\frac{p-1}{p}$, so that an ideal ring shows the rate of its slowest link, whatever $p$ is. Here the ring comes close
+# to the 50 GB/s of the network. The hierarchical all-reduce reports a multiple of that, more than any network port
+# carries: it is the rate that a single ring would need to be as fast.
 #
 # ## Task 8 · Data parallelism on your own engine
 #
 # *About 20 minutes.*
 #
-# **Goal.** In data parallelism every rank has the same model and a part of the batch of its own, and after each
-# backward pass the ranks average their gradients. One all-reduce for each small parameter would pay $\alpha$ many
-# times, so, like PyTorch's DDP, put gradients into **buckets** and all-reduce a bucket at a time.
+# **Goal.** In data parallelism every rank has the same model and its own part of the batch, and after each backward
+# pass the ranks average their gradients. One all-reduce for each small parameter would pay $\alpha$ many times, so,
+# like PyTorch's DDP, put gradients into **buckets** and all-reduce a bucket at a time.
 #
 # **Interface:** `average_gradients(parameters, group, bucket_bytes)` sets the `grad` of every parameter to the mean
 # over the ranks of `group`, a `torch.Tensor` of the parameter's shape. Parameters are lab 01's `Tensor`s: yours, if you
@@ -1128,9 +1130,9 @@ show(figure, alt="Loss by step: one rank and the mean of four ranks, on the same
 # <details><summary>One of eight ranks has fewer rows in its last batch. Is the mean of the eight gradients still the
 # gradient of the mean loss?</summary>
 #
-# No: each rank's gradient is that of the mean over *its* rows, so rows on the short rank count more. Weight each
-# rank's loss by its number of rows, and divide by the sum of these numbers, which is one more all-reduce, of a single
-# number.
+# No: each rank's gradient is that of the mean over *its* rows, so rows on the short rank count more. Weight each rank's
+# loss by its number of rows, *sum* the gradients instead of averaging them, and divide by the total number of rows,
+# which takes one more all-reduce, of a single number.
 #
 # </details>
 #
@@ -1152,12 +1154,13 @@ show(figure, alt="Loss by step: one rank and the mean of four ranks, on the same
 #
 # </details>
 #
-# <details><summary>Broadcast over eight ranks in two islands: your tree crosses between the islands four times, your
-# reduce once. Why, and how would a broadcast cross once?</summary>
+# <details><summary>Broadcast over eight ranks in two islands: your tree crosses between the islands four times, and
+# so does a reduce that runs it backwards. Why, and how would each of them cross once?</summary>
 #
-# The broadcast uses distance 4 last, when four ranks have the array and all of them send it across. Reduce uses the
-# same distances, but at distance 4 only one rank per island still has something to send. A broadcast that takes its
-# distances from the largest to the smallest crosses once, in its first step.
+# The broadcast uses distance 4 last, when four ranks have the array and all of them send it across. Reduce, read from
+# the bottom of the table to the top, uses distance 4 first, when all four ranks of the second island still have
+# something to send. A broadcast that takes its distances from the largest to the smallest crosses once, in its first
+# step, and a reduce that takes them from the smallest to the largest crosses once, in its last.
 #
 # </details>
 #

@@ -80,9 +80,10 @@ Tensor = engine.Tensor
 #
 # None of them changes x, and x may be empty. **Every rank must make the same calls in the same order.**
 #
-# Results are compared with those of a single process, to rounding. The judge also counts bytes and messages; sending
-# less than the stated cost is fine. In this lab all parameters of a model have one dtype and no two share memory, but
-# a parameter may be of any shape, with no axes or no elements, and need not be contiguous (a transposed matrix).
+# Results are compared with those of a single process, up to rounding. The judge also counts bytes and messages; sending
+# less than the stated cost is fine. In this lab all parameters of a model have one dtype and no two share memory, but a
+# parameter may be of any shape, even one without axes or without elements, and need not be contiguous (a transposed
+# matrix).
 #
 # ## Task 1 · The same step on every rank
 #
@@ -105,6 +106,7 @@ Tensor = engine.Tensor
 # | `loss_weights(tokens, group)` | list of floats | a weight for each micro-batch of this rank |
 # | `backward_and_average(loss, tokens, parameters, group)` | – | runs the backward pass and averages the gradients |
 #
+# A rank may split its part of the batch into **micro-batches** and process one after the other, as you will in Task 3.
 # `tensors` and `parameters` are `Tensor`s of lab 01: values in `data`, the gradient in `grad` (both torch tensors;
 # `grad` is `None` before). For `loss_weights`, `tokens` lists the numbers of tokens of this rank's micro-batches; for
 # `backward_and_average`, it is the number of tokens (1 or more) of which `loss` is the mean.
@@ -132,7 +134,7 @@ Tensor = engine.Tensor
 #
 # <details><summary>Details</summary>
 #
-# - `tokens` counts billions exactly: use integers. $T$ is at least 1.
+# - Token counts in the billions must stay exact: use integers. $T$ is at least 1.
 # - A parameter that no rank uses gets a gradient of zeros.
 # - You may write into `grad` or assign a new tensor, also a view of a flat buffer.
 #
@@ -282,9 +284,10 @@ check.predict(guess, weights[0][0], "as rank 0's weight", within=0.01)
 #
 # - Go from the last parameter to the first. A parameter joins the current bucket if the bucket then holds at most
 #   `bucket_bytes` (`tensor.nbytes` each); otherwise it starts the next one, even if it is larger by itself.
-# - A bucket is averaged in the hook that completes it, provided that **all buckets before it have been averaged**. An
-#   all-reduce needs all ranks: if two ranks started different buckets first, they would deadlock or add up different
-#   gradients. So all ranks average bucket 0, then bucket 1, and so on.
+# - A bucket is averaged in the hook that completes it, provided that **all buckets before it have been averaged**;
+#   otherwise it is averaged as soon as they have been. An all-reduce needs all ranks: if two ranks started different
+#   buckets first, they would deadlock or add up different gradients. So all ranks average bucket 0, then bucket 1, and
+#   so on.
 # - A parameter that this rank's loss did not use gets no hook call. Its bucket waits for
 #   `finish_gradient_synchronization()`, where it counts as zeros and gets the mean too, as in Task 1.
 # - After `finish_gradient_synchronization()` every `grad` is the mean, and the next step may use other parameters.
@@ -388,11 +391,11 @@ check("assign_buckets")
 check("ddp")
 
 # %% [markdown]
-# **Predict, then measure.** Your all-reduces block the backward pass; real ones are *started* in the hook and run
-# next to the computation. The next cells compute what that gains from the order of events in your `DDP`. Twelve layers
-# of 2 MB take 1 ms each in the backward pass; a bucket takes 0.4 ms plus 0.5 ms per megabyte on the network, and the
-# network carries one bucket at a time. With buckets of 6 MB, how long does communication go on after the backward pass
-# has ended (the *exposed* communication)?
+# **Predict, then measure.** Your all-reduces block the backward pass; real ones are *started* in the hook and run next
+# to the computation. From the order of events in your `DDP`, the next cells compute how much time that saves. Twelve
+# layers of 2 MB take 1 ms each in the backward pass; a bucket takes 0.4 ms plus 0.5 ms per megabyte on the network, and
+# the network carries one bucket at a time. With buckets of 6 MB, how long does communication go on after the backward
+# pass has ended (the *exposed* communication)?
 
 # %%
 guess = None  # exposed milliseconds with buckets of 6 MB
@@ -505,7 +508,7 @@ check.predict(guess, exposed_ms[6], "ms exposed", within=0.05)
 #
 # <details><summary>Details</summary>
 #
-# - The same function may stand in `losses` twice.
+# - The same function may occur in `losses` twice.
 # - `require_backward_grad_sync` is `True` before and after. Both lists stay as they are.
 #
 # </details>
@@ -540,9 +543,9 @@ check("accumulate")
 #
 # *About 50 minutes.*
 #
-# **Goal.** Adam keeps two numbers per parameter, in mixed precision also an fp32 copy, and DDP keeps all of them on
-# every rank. In **ZeRO-1** (Rajbhandari et al. 2020) each rank keeps the optimizer states of one chunk of the
-# parameters, updates only this chunk, and the ranks gather each other's new weights.
+# **Goal.** Adam keeps two numbers per parameter and, in mixed precision, also an fp32 copy of the weight; DDP keeps all
+# of them on every rank. In **ZeRO-1** (Rajbhandari et al. 2020) each rank keeps the optimizer states of one chunk of
+# the parameters, updates only this chunk, and the ranks gather each other's new weights.
 #
 # A rank then needs the mean gradient of its chunk only. A reduce-scatter gives it that, and with the all-gather of the
 # weights a step sends as much as one all-reduce.
@@ -582,9 +585,10 @@ check("accumulate")
 # **Requirements**
 #
 # - `shard` is a detached copy: a view would keep the memory of all parameters. The chunks are those of `split_chunks`,
-#   or equal ones, the last padded with zeros.
+#   or equal ones, the last padded with zeros. (Take those of `split_chunks` if you can: `reshard` in Task 6 works on
+#   these.)
 # - A parameter whose `grad` is `None`, as for a frozen one, counts as zeros.
-# - The optimizer makes its step also on a rank whose shard is empty.
+# - The optimizer takes its step even on a rank whose shard is empty.
 # - A step sends as many bytes as one all-reduce of the parameters. The judge tells from this that no rank receives
 #   gradients of another rank's shard.
 # - `clip_grad_norm` uses the norm of the *whole* gradient, all shards of all ranks. Each rank's own norm would scale
@@ -694,7 +698,9 @@ check("clip_gradient")
 #
 # `layer(x, *parameters)` is a function of `x`, floats of any shape, and of all parameters. `FSDPFunction` is a
 # `torch.autograd.Function`: torch records nothing of what happens inside `forward`, and calls `backward` with the
-# gradient of the result. What `backward` needs is saved by `ctx.save_for_backward(x)` or as attributes of `ctx`.
+# gradient of the result. You call `FSDPFunction.apply(...)`, never `forward` itself, with all of `forward`'s arguments
+# but `ctx`; `backward` returns one result for each of them. What `backward` needs is saved by
+# `ctx.save_for_backward(x)` or as attributes of `ctx`.
 #
 # **Example**
 #
@@ -714,9 +720,9 @@ check("clip_gradient")
 # **Requirements**
 #
 # - `shard` has memory of its own. After `backward()`, `shard.grad` is this rank's chunk of the mean gradient.
-# - Save **no gathered parameters** for the backward pass: gather them again there, and compute the layer a second
-#   time under `torch.enable_grad()`, with a detached `x` and parameters that require gradients. `torch.autograd.grad`
-#   then gives their gradients. (This is the *activation checkpointing* of lab 01.)
+# - Save **no gathered parameters** for the backward pass: gather them again there, and compute the layer a second time
+#   under `torch.enable_grad()`, with a detached `x` and detached parameters, all of which require gradients.
+#   `torch.autograd.grad` then gives their gradients. (This is the *activation checkpointing* of lab 01.)
 # - `x` and the incoming gradient stay as they are; a residual connection uses both as well.
 # - Gradients add up if a layer is used twice, or if `backward()` runs twice (`retain_graph=True`).
 # - Each rank has memory for all shards with their gradients and a few complete layers, not for all layers. The check
@@ -726,7 +732,7 @@ check("clip_gradient")
 #
 # <details><summary>Details</summary>
 #
-# - The shard gets the gradient of all parameters, whether or not a parameter or x required one.
+# - The shard gets its chunk of the gradient of all parameters, whether or not a parameter or x required one.
 # - A layer may have a single parameter, one without elements, or one without axes.
 # - The chunks are those of Task 4, padded or not. Mixed dtypes do not occur.
 #
@@ -861,8 +867,9 @@ check("step_cost")
 
 # %% [markdown]
 # **Measure.** One step of your `DDP`, `ShardedOptimizer` and `FSDPUnit` with `torch.optim.Adam`, all in float32: bytes
-# that a rank holds afterwards, and elements that it has sent. With 4 bytes for every number the bars differ from those
-# of `zero_step_cost`. Which parts of which bar shrink?
+# that a rank holds afterwards, and elements that it has sent. With 4 bytes for every number and no fp32 copy, DDP again
+# takes 4 + 4 + 8 = 16 bytes per parameter, but a bar need not match that of `zero_step_cost`. Which one does not, and
+# which parts of which bar shrink?
 
 # %%
 from mlsys_lab.benchmark.memory import track_memory
@@ -1041,8 +1048,8 @@ check("reshard")
 
 # %% [markdown]
 # **See it.** A network trains on two ranks, stops in the middle, and resumes on three. The batch of each step is drawn
-# from its position, so three ranks see the rows that two would have seen. What will the curve look like if Adam's
-# states are lost?
+# with its position as the seed, so three ranks see the rows that two would have seen. What will the curve look like if
+# Adam's states are lost?
 
 # %%
 torch.manual_seed(3)
@@ -1110,7 +1117,7 @@ show(figure, alt="Loss by step: the resumed run lies on the unbroken one", heigh
 
 # %% [markdown]
 # The resumed run differs from the unbroken one by rounding only: three ranks add up gradients in another order than
-# two. Without its states, Adam takes steps of full size in every direction until its averages have recovered.
+# two. Without its states, Adam moves almost every weight by the full learning rate until its averages have recovered.
 #
 # ## Stretch: no points
 #
@@ -1166,7 +1173,7 @@ show(figure, alt="Loss by step: the resumed run lies on the unbroken one", heigh
 # <details><summary>A rank fails while it writes its part of a checkpoint. How do you make sure that a complete
 # checkpoint exists all the same?</summary>
 #
-# Write into a new folder, and rename it once all ranks have finished; keep the checkpoint before until then. A reader
+# Write into a new folder, and rename it once all ranks have finished; keep the previous checkpoint until then. A reader
 # accepts only folders with the final name.
 #
 # </details>

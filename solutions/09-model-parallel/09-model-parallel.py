@@ -21,11 +21,12 @@
 # - *Part 2, dividing the tokens:* ring attention in zigzag order (`60 min`), a mixture of experts with token dispatch
 #   (`60 min`), a predictor of step times that chooses a layout (`40 min`).
 #
-# The parts do not depend on each other: stop after part 1, and come back another day.
+# Part 2 uses no code of part 1, only the idle time of Task 3's pipeline (in Task 6): stop after part 1, and come back
+# another day.
 #
 # **At the end you can answer**
 #
-# - Why are the first matrix of an MLP cut by columns and the second by rows, and what does each pass send?
+# - Why is the first matrix of an MLP cut by columns and the second by rows, and what does each pass send?
 # - What fraction of a pipeline's time is idle, and what does 1F1B improve if not that?
 # - Why does a causal mask unbalance ring attention, and what fixes it?
 # - Where does a layout lose its time?
@@ -37,9 +38,9 @@
 # **Readings:** *How to Scale Your Model* (`scaling-book`), *The Technology Behind BLOOM Training* (`bekman-bloom`),
 # *DeepSpeed: Advancing MoE inference and training to power next-generation AI scale* (`deepspeed-moe`).
 #
-# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example, then run the
-# `check` below it. Cells that start with `#| export` are graded. Names and signatures are those of the course's
-# package, `mlsys_lab.parallel`, and mostly Megatron's.
+# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example into a new cell
+# and run it, then run the `check` below it. Cells that start with `#| export` are graded. Names and signatures are
+# those of the course's package, `mlsys_lab.parallel`, and mostly Megatron's.
 #
 # **Ranks** are those of lab 07. A program is a function that all p ranks run at the same time; `group.rank` is this
 # rank's number and `group.size` is p. `run(program, inputs)` runs it with `inputs[r]` on rank r, and returns the
@@ -54,8 +55,8 @@
 # | `collectives.all_gather(group, x)` | a list of all ranks' `x`; every rank must call it |
 #
 # Every request needs its `wait()`. The collectives come from lab 07: yours if you have handed it in. Never write into a
-# tensor that you are given: its owner still needs it. All numbers are float64, so that every division of the work gives
-# the same result.
+# tensor that you are given: its owner still needs it. All numbers are float64, so that every way of dividing the work
+# gives the same result to within rounding.
 
 # %%
 from mlsys_lab.checks import lab
@@ -288,12 +289,12 @@ check("parallel_mlp")
 # *About 40 minutes.*
 #
 # **Goal.** The widest matrix of all is the LM head. Sharded by columns, it leaves each rank with the logits of V/p
-# tokens of the vocabulary, and gathering them would cost more than the rest of the layer. Compute the loss without
-# gathering them.
+# tokens of the vocabulary, and gathering them would send V numbers per token, where the other layers send about D.
+# Compute the loss without gathering them.
 #
 # For a token with logits $z_v$ and target $y$, the loss is $\log \sum_v e^{z_v - M} - (z_y - M)$ with $M = \max_v z_v$.
-# Three numbers decide it: the largest logit, the sum of exponentials, the target's logit. Each rank knows its part of
-# all three. How do the parts combine, and which of them cannot be summed?
+# Three numbers determine it: the largest logit, the sum of exponentials and the target's logit. Each rank knows its
+# part of all three. How do the parts combine, and which of them cannot be summed?
 #
 # **Predict, then measure.** There are 4 ranks, 256 tokens and a vocabulary of 8,192, and a logit has 8 bytes. If all
 # logits are gathered round a ring, how many megabytes does each rank send? The cells after the task measure it.
@@ -302,13 +303,13 @@ check("parallel_mlp")
 guess = None  # MB that each rank sends to gather all logits
 
 # %% [markdown]
-# **Interface.** `vocab_parallel_cross_entropy(logits, targets, group)` returns the mean loss over T tokens, a tensor
-# without dimensions, equal on every rank.
+# **Interface.** `vocab_parallel_cross_entropy(logits, targets, group)` returns the mean loss over T tokens, a scalar
+# (zero-dimensional) tensor, equal on every rank.
 #
 # | | shape | |
 # |---|---|---|
 # | `logits` | (T, V/p) | rank r has tokens r·V/p to (r + 1)·V/p - 1 of the vocabulary |
-# | `targets` | (T,) | token ids in the whole vocabulary, equal on all ranks: most are on other ranks |
+# | `targets` | (T,) | token ids, the same on all ranks: the logits of most targets are on other ranks |
 #
 # **Example**
 #
@@ -328,14 +329,14 @@ guess = None  # MB that each rank sends to gather all logits
 #   sends nothing. Derive it for one token first, if you have not seen it before.
 # - Each rank sends at most 3(p - 1) numbers per token in all.
 # - Logits may be large: $e^{1000}$ overflows, and a rank's own maximum is not the maximum of all.
-# - The collectives add. A maximum is no sum: gather the ranks' maxima, and take the largest yourself.
+# - The collectives add, and a maximum is not a sum: gather the ranks' maxima, and take the largest yourself.
 #
 # **Size:** about 11 and 4 lines.
 #
 # <details><summary>Details</summary>
 #
-# - Some logits may be $-\infty$, as those of a padded vocabulary are; each rank has a finite one, and so has each
-#   target.
+# - Some logits may be $-\infty$, as those of a padded vocabulary are; but each rank has at least one finite logit for
+#   every token, and every target's logit is finite.
 # - The backward pass may run twice (`retain_graph=True`), so it must not write into what `forward` saved.
 #
 # </details>
@@ -417,8 +418,9 @@ print(f"{sent[gathered_loss] / sent[sharded_loss]:,.0f} times fewer bytes")
 check.predict(guess, sent[gathered_loss] / 1e6, "MB", within=0.05)
 
 # %% [markdown]
-# A ring all-gather passes the p - 1 other shards through every rank, so the gather grows with V while three numbers per
-# token do not. With the 128,256 tokens of Llama 3's vocabulary the difference is 16 times larger still.
+# In a ring all-gather each rank sends p - 1 shards, its own and p - 2 that it passes on, so the bytes grow with V;
+# those of three numbers per token do not. With the 128,256 tokens of Llama 3's vocabulary the ratio is 16 times larger
+# still.
 #
 # ## Task 3 · A pipeline
 #
@@ -430,9 +432,9 @@ check.predict(guess, sent[gathered_loss] / 1e6, "MB", within=0.05)
 #
 # A schedule lists the actions of each rank in order: `Action("forward", i)` or `Action("backward", i)` for micro-batch
 # i. From its forward to its backward pass the activations of micro-batch i are kept: the micro-batch is *in flight*.
-# GPipe runs all forward passes first, and keeps m micro-batches in flight. **1F1B** alternates: rank r first
-# admits `ranks - r` micro-batches, or all if there are fewer. Then it runs one backward and one forward pass in turn,
-# and finally the remaining backward passes.
+# GPipe runs all forward passes first, and keeps m micro-batches in flight. **1F1B** (one forward, one backward)
+# alternates: rank r first runs the forward passes of `ranks - r` micro-batches, or of all if there are fewer. Then it
+# runs one backward and one forward pass in turn, and finally the remaining backward passes.
 #
 # **Predict, then measure.** Let a forward pass take 1 s and a backward pass 2 s on each of 4 stages, with 8
 # micro-batches, and let messages take no time. What fraction of the step is a stage idle under 1F1B? Draw it first.
@@ -450,7 +452,7 @@ guess = None  # fraction of the step that a stage is idle
 # | `pipeline.step(schedule, inputs, targets, loss)` | mean loss, or `None` | runs this rank's actions |
 #
 # `inputs` and `targets` are lists of m tensors. Only the first rank may read the inputs, only the last rank the
-# targets. `loss(output, target)` returns a tensor without dimensions.
+# targets. `loss(output, target)` returns a scalar tensor.
 #
 # **Example** (two ranks, three micro-batches; F is a forward and B a backward pass)
 #
@@ -476,7 +478,7 @@ guess = None  # fraction of the step that a stage is idle
 # - `step`, forward: take the input, or receive it from the rank before; run the chunk; keep what the backward pass
 #   needs; send the output on.
 # - `step`, backward: start from the loss **divided by m** on the last rank, elsewhere from the received gradient of the
-#   output. Then send the gradient of the chunk's input to the rank before. Parameters collect their gradients in
+#   output. Then send the gradient of the chunk's input to the rank before. Gradients of the parameters accumulate in
 #   `grad`.
 # - Run the actions in the given order, whichever it is, and release the activations and the graph of a finished
 #   micro-batch: what a rank holds is counted.
@@ -579,7 +581,7 @@ FORWARD_S, BACKWARD_S = 1.0, 2.0
 
 
 def simulate(schedule):
-    """When each action starts: a dictionary by (kind, micro-batch, rank)."""
+    """Start times by (kind, micro-batch, rank), and the time at which the step ends."""
     starts, ends, free = {}, {}, [0.0] * len(schedule)
     queues = [list(actions) for actions in schedule]
     while any(queues):
@@ -637,11 +639,12 @@ check.predict(guess, idle, "of the step idle", within=0.05)
 show(draw(schedule), alt="Four stages under 1F1B: idle at both ends", height=300)
 
 # %% [markdown]
-# Both schedules lose the same p - 1 forward and backward times: $(p-1)/(m+p-1)$ of the step. What 1F1B saves is memory,
-# p micro-batches in flight in place of m; so m may grow, and that makes the bubble small.
+# Both schedules lose the same p - 1 forward and backward times: $(p-1)/(m+p-1)$ of the step. This idle time is called
+# the pipeline **bubble**. What 1F1B saves is memory, p micro-batches in flight in place of m; so m may grow, and that
+# makes the bubble small.
 #
 # **End of part 1.** You can now divide the weights of a model in both directions. This is a good place to stop; part 2
-# uses nothing of part 1.
+# uses none of your code from part 1, and only Task 6 needs the bubble again.
 # %% [markdown]
 # ## Part 2 · Dividing the tokens
 #
@@ -654,8 +657,9 @@ show(draw(schedule), alt="Four stages under 1F1B: idle at both ends", height=300
 # go round: a rank computes on the block that it has while the next block is on its way.
 #
 # Which tokens should a rank have? With one contiguous chunk each, a causal mask gives the last rank the most work, and
-# all ranks wait for it. Llama 3 was trained in **zigzag** order: cut the sequence into 2p chunks; rank r takes chunks r
-# and 2p - 1 - r.
+# all ranks wait for it. **Zigzag** order balances the work: cut the sequence into 2p chunks; rank r takes chunks r and
+# 2p - 1 - r. (Llama 3 was trained with this division, but gathers all keys and values instead of passing them round a
+# ring.)
 #
 # **Predict, then measure.** A sequence of 4,096 tokens is divided into contiguous chunks over 8 ranks, and a query
 # attends to itself and all earlier tokens. How many times the mean number of scores does the last rank compute?
@@ -672,8 +676,8 @@ guess = None  # scores of the last rank, divided by the mean
 # | `ring_attention(q, k, v, group, positions)` | (B, N, T/p, H) | causal attention of this rank's queries |
 #
 # `q`, `k` and `v` are (B, N, T/p, H): B sequences, N heads, this rank's T/p tokens, head dimension H. `positions[r]`
-# are the positions of rank r's tokens, in any order and any division: a query sees a key if the key's position is not
-# larger than its own. Scores are divided by $\sqrt H$.
+# are the positions of rank r's tokens; they may be in any order, and divided among the ranks in any way: a query sees a
+# key if the key's position is not larger than its own. Scores are divided by $\sqrt H$.
 #
 # **Example**
 #
@@ -981,9 +985,10 @@ figure.update_layout(
 show(figure, alt="Dropped choices fall with capacity, later if experts are preferred")
 
 # %% [markdown]
-# Even without preferences, chance alone spreads the loads: with a mean of 64 rows their standard deviation is about 8,
-# and an expert exceeds its mean by 0.4 standard deviations on average. A larger factor drops fewer choices and makes
-# all ranks wait longer for the fullest expert; balancing the router itself is the better remedy.
+# Even without preferences, chance alone spreads the loads: with a mean of 64 rows their standard deviation is about
+# 7.5. The excess over the mean, counted as 0 for an expert below it, averages 0.4 standard deviations: 3 rows of 64, or
+# nearly 5% of the choices. A larger factor drops fewer choices and makes all ranks wait longer for the fullest expert;
+# balancing the router itself is the better remedy.
 #
 # ## Task 6 · Which layout?
 #
@@ -994,25 +999,27 @@ show(figure, alt="Dropped choices fall with capacity, later if experts are prefe
 # step from the bytes that each GPU sends, and choose the fastest layout that fits.
 #
 # A step processes `batch` sequences of T tokens; each replica runs m = `batch`/d micro-batches of one sequence. Nothing
-# overlaps, and numbers that are sent have 2 bytes. The seconds of a step have four parts:
+# overlaps, and every number sent takes 2 bytes. The seconds of a step have four parts:
 #
 # | part | what it is |
 # |---|---|
 # | `"compute"` | 6 FLOPs per parameter and token of the batch, divided evenly among all GPUs |
-# | `"bubble"` | what the pipeline of Task 3 is idle, given `"compute"` |
+# | `"bubble"` | the seconds that the pipeline of Task 3 is idle if its busy seconds are `"compute"` |
 # | `"link"` | bytes sent within the node: tensor parallelism's all-reduces, and gradients |
 # | `"network"` | bytes sent between nodes: the pipeline's activations, and gradients |
 #
 # Per GPU, and with the ring algorithms of lab 07:
 #
 # - *Tensor:* per layer and micro-batch, 4 all-reduces (2 forward, 2 backward) of T·D numbers over the t ranks.
-# - *Pipeline:* if p > 1, each micro-batch sends T·D/t numbers forward and as many backward.
+# - *Pipeline:* if p > 1, each micro-batch sends T·D/t numbers forward and as many backward: the t ranks of a stage hold
+#   the same activation, so each sends only 1/t of it. (The all-gather that puts it together again in the next stage is
+#   not counted.)
 # - *Gradients* of the GPU's own parameters, 1/(t·p) of the model, are summed over the d replicas, of which g = min(d,
-#   node/t) are in one node. They are reduce-scattered over the g ranks of the node; each GPU then all-reduces its g-th
-#   part with the d/g nodes, over the network; and an all-gather in the node completes it.
+#   node/t) are in one node. They are reduce-scattered over the g ranks of the node; each GPU then all-reduces its 1/g
+#   of the gradients across the d/g nodes, over the network; and an all-gather within the node completes the sum.
 #
 # So first derive the bytes: a ring all-reduce of S bytes over n ranks sends 2(n - 1)/n · S per rank, and a
-# reduce-scatter or an all-gather half of it. What does this make of the three steps of the gradients?
+# reduce-scatter or an all-gather half of it. How many bytes per GPU do the three steps of the gradient sum send, then?
 #
 # **Interface**
 #
@@ -1079,10 +1086,10 @@ class Layout:
 # **Requirements** for `choose_layout`
 #
 # - The layout uses all devices; t divides the node and D, p divides the layers, d divides the batch.
-# - It fits: at most `memory_bytes` per GPU, and exactly full fits. A GPU holds 4 bytes per parameter of its 1/(t·p)
-#   (weights and gradients), 12/d bytes more (optimizer states, ZeRO-1), and activations.
-# - Activations take T·D·(10 + 24/t) bytes (Korthikanti et al. 2022) per layer of the stage, for each of the min(p, m)
-#   micro-batches in flight.
+# - It fits: at most `memory_bytes` per GPU, and exactly full fits. A GPU holds 1/(t·p) of the parameters. For each of
+#   these it stores 4 bytes (weights and gradients) and 12/d bytes (optimizer states, ZeRO-1). Activations come on top.
+# - Activations take T·D·(10 + 24/t) bytes per layer of the stage, for each of the min(p, m) micro-batches in flight.
+#   (This is Korthikanti et al. 2022 for an MLP with `d_ff` = 4D, without the attention scores, which are recomputed.)
 #
 # **Size:** about 16 and 17 lines.
 #
@@ -1153,9 +1160,10 @@ check("step_parts")
 check("choose_layout")
 
 # %% [markdown]
-# **See it.** Four layouts of LLaMA 2 70B's size on 512 H100s, and next to your seconds those of the course's own
-# estimator, which counts more: attention's scores, embeddings, the LM head, and memory traffic. Before you run the
-# cell: which part will be the largest in each of the last three?
+# **See it.** Four layouts of a model with Llama 2 70B's layers and widths on 512 H100s (78 billion parameters by the
+# formula above, which gives each query head its own keys and values). Next to your seconds stand those of the course's
+# own estimator, which counts more: attention's scores, embeddings, the LM head, and memory traffic. Before you run the
+# cell: which part will be the largest after compute in each of the last three?
 
 # %%
 from mlsys_lab import configs, hardware
@@ -1205,17 +1213,19 @@ figure.update_layout(
 show(figure, alt="Seconds of a step by layout: compute, bubble, link, network")
 
 # %% [markdown]
-# Compute is the same everywhere. Tensor parallelism over 8 GPUs pays on the links. The layout without it pays in the
-# bubble: 16 stages, and only 32 micro-batches for each replica. The deep layout has 4 replicas with 256 micro-batches
-# each, so its bubble is small in spite of as many stages. Sequence parallelism, interleaved stages and overlap, which
-# the package can estimate too, lower the bars; [chapter 11](../chapters/11-model-parallel.md) goes through them.
+# Compute is the same everywhere. Tensor parallelism over 8 GPUs costs time on the links. The layout without it loses
+# its time in the bubble: 16 stages, and only 32 micro-batches for each replica. That layout does not even fit by the
+# rules of Task 6: with t = 1 the activations alone take 91 GB per GPU, so `choose_layout` rejects it. The deep layout
+# has 4 replicas with 256 micro-batches each, so its bubble is small although it has just as many stages. Sequence
+# parallelism, interleaved stages and overlap, which the package can estimate too, lower the bars; [chapter
+# 11](../chapters/11-model-parallel.md) goes through them.
 #
 # ## Stretch: no points
 #
 # - **Interleaved 1F1B.** Give each rank two chunks (`chunks[0]` and `chunks[1]`, `Action.chunk`) and let a micro-batch
 #   go round the ranks twice (Narayanan et al. 2021). What is the bubble now, and how many messages does it cost?
 # - **Ring attention backward.** Gradients of keys and values travel with their block and return home in the last step.
-#   Write `torch.autograd.Function` for it and compare with `mlsys_lab/parallel/context.py`.
+#   Write a `torch.autograd.Function` for it and compare with `mlsys_lab/parallel/context.py`.
 # - **Sequence parallelism.** Replace each all-reduce of Task 1 by a reduce-scatter and an all-gather over tokens.
 #
 # ## What you can read now
@@ -1233,8 +1243,9 @@ show(figure, alt="Seconds of a step by layout: compute, bubble, link, network")
 #
 # <details><summary>What would the MLP send if the first matrix were cut by rows and the second by columns?</summary>
 #
-# The first product is a sum over ranks, and ReLU of a sum is no sum of ReLUs: it must be all-reduced before the ReLU,
-# T·F numbers. The second product then leaves each rank some columns of the result, which must be gathered.
+# The first product is a sum over ranks, and the ReLU of a sum is not the sum of the ReLUs: the product must be
+# all-reduced before the ReLU, which sends T·F numbers (F is the hidden size). The second product then leaves each rank
+# some columns of the result, which must be gathered.
 #
 # </details>
 #
@@ -1244,18 +1255,19 @@ show(figure, alt="Seconds of a step by layout: compute, bubble, link, network")
 #
 # </details>
 #
-# <details><summary>Why has 1F1B the same bubble as GPipe, and how does interleaving shrink it?</summary>
+# <details><summary>Why does 1F1B have the same bubble as GPipe, and how does interleaving shrink it?</summary>
 #
-# The last stage cannot start before p - 1 forward passes, and the first cannot end before p - 1 backward passes have
-# come back, in any order of work. With v chunks per rank these passes are v times shorter, for v times as many
-# messages.
+# In any schedule, the last stage cannot start until the first micro-batch has passed through the p - 1 stages before
+# it, and the first stage cannot finish until the last gradient has come back through the p - 1 stages after it. With v
+# chunks per rank these passes are v times shorter, for v times as many messages.
 #
 # </details>
 #
 # <details><summary>Ring attention sends every block to every rank. Which messages does a causal mask save?</summary>
 #
 # With contiguous chunks, no rank before r needs the block of rank r: about half of all visits are useless. In zigzag
-# order every rank has a late chunk, whose queries see nearly everything: nothing can be left out.
+# order every rank has a late chunk, whose queries see at least the early chunk of every block: no visit can be left
+# out.
 #
 # </details>
 #

@@ -38,8 +38,8 @@
 # (`kipply-inference-arithmetic`), *How to Scale Your Model, Part 7: All About Transformer Inference*
 # (`scaling-book-inference`).
 #
-# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example to see
-# whether it does what the text says, then run the `check` below. Cells that start with `#| export` are what is
+# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example into a new cell
+# to see whether it does what the text says, then run the `check` below. Cells that start with `#| export` are what is
 # graded. Names and signatures are those of the course's package, `mlsys_lab.inference`, where it has the same thing.
 #
 # **Letters:** N query heads, K KV heads, H head dimension, T new tokens and S cached tokens (new ones included) of a
@@ -65,9 +65,10 @@ from mlsys_lab.models.aging import AgingModel
 
 # %% [markdown]
 # **The model** is the course's `Transformer`. Its `forward(tokens, positions=…, attend=…, rows=…)` takes tokens (B, T)
-# and their positions. In each layer it calls your `attend(layer, q, k, v)` in place of attention, with the queries
-# (B, N, T, H), keys and values (B, K, T, H) of these tokens alone, which already carry their positions, and takes back
-# (B, N, T, H). With `rows` it returns logits for those tokens only.
+# and their positions. In each layer it calls your `attend(layer, q, k, v)` in place of attention, with the queries (B,
+# N, T, H), keys and values (B, K, T, H) of these tokens alone, to which the rotary position embedding (RoPE) has
+# already been applied, and takes back (B, N, T, H). With `rows` it returns logits for those tokens only. (This callback
+# is not the function `attend(q, keys, values, mask)` of Task 3, which handles one sequence.)
 #
 # The checks of whole passes use an `AgingModel`: **after each pass its key and value weights are different ones.** So a
 # token that is computed twice gives other keys the second time, and the logits show it. They are right only if every
@@ -104,7 +105,7 @@ class Cache:
         return list(self._lengths)
 
     def start(self, prompt: Sequence[int] = ()) -> int:
-        """Number of a new sequence. This cache is empty then, whatever the prompt."""
+        """Start a new sequence and return its number. Here it starts empty, whatever the prompt."""
         if not self._free_rows:
             raise ValueError("every row of the cache is taken: drop a sequence first")
         sequence, self._num_started = self._num_started, self._num_started + 1
@@ -147,8 +148,8 @@ class Cache:
 # | `Contiguous(model, *, sequences, capacity)` | – | allocates rows of `capacity` tokens, in all layers of the model |
 # | `update(layer, sequence, k, v)` | keys (K, S, H), values (K, S, H), positions (S,) int64 | stores k, v (K, T, H) |
 #
-# A pass calls `update` for one layer after the other, with the same sequence and T. Only when all layers are done, it
-# calls `advance(sequence, T)`. So S = `length(sequence)` + T.
+# A pass calls `update` for one layer after the other, with the same sequence and T. Only when all layers are done does
+# it call `advance(sequence, T)`. So S = `length(sequence)` + T.
 #
 # **Example** (2 layers, 4 KV heads of 6 numbers)
 #
@@ -161,20 +162,20 @@ class Cache:
 # keys.shape, positions.tolist(), cache.length(b)  # → (torch.Size([4, 5, 6]), [0, 1, 2, 3, 4], 0)
 # _ = cache.update(1, b, k, v)
 # cache.advance(b, 5)
-# keys, values, positions = cache.update(0, b, k[:, :1], v[:, :1])  # one token more
+# keys, values, positions = cache.update(0, b, k[:, :1], v[:, :1])  # one more token
 # keys.shape, bool((keys[:, :5] == k).all())  # → (torch.Size([4, 6, 6]), True)
 # ```
 #
 # **Requirements**
 #
-# - New tokens go behind the `length(sequence)` cached ones, in this sequence's row of this layer. Whatever else lies
-#   behind `length` is stale: a truncated token, a former sequence, or a pass that failed and is repeated.
+# - New tokens go after the `length(sequence)` cached ones, in this sequence's row of this layer. Whatever lies beyond
+#   `length` is stale: a truncated token, a former sequence, or a pass that failed and is repeated.
 # - `update` does not change the length.
 # - It copies k and v: the caller reuses their memory. What it returns may be a view of the cache.
 # - The memory has the dtype of the model (that of `model.embedding.weight`), and room for `capacity` tokens per row.
 #
-# **Size:** about 5 and 7 lines. (Concatenating old and new tokens would be shorter, and passes the check, but each new
-# token would copy all of the old ones.)
+# **Size:** about 5 and 7 lines. (Concatenating old and new tokens would be shorter, and would pass the check, but each
+# new token would copy all of the old ones.)
 #
 # <details><summary>Details</summary>
 #
@@ -295,8 +296,8 @@ check("visible")
 #
 # *About 45 minutes.*
 #
-# **Goal.** Compute new tokens of several sequences, a prompt here and a single token there, in one pass of the model.
-# This function, `extend`, is the heart of every inference engine: all later tasks, and lab 11, run on it.
+# **Goal.** Run the new tokens of several sequences, a prompt here and a single token there, through the model in one
+# pass. This function, `extend`, is the heart of every inference engine: all later tasks, and lab 11, run on it.
 #
 # **Interface**
 #
@@ -308,10 +309,10 @@ check("visible")
 # `attend` takes q (N, T, H), keys and values (N, S, H), and a boolean mask (T, S). Attention means: scores
 # $q \cdot k / \sqrt H$, a softmax over the visible keys, and the mean of the values with these weights.
 #
-# `extend` computes new tokens and returns the logits after the last one of each sequence, or after every one. In each
-# layer, the function that you pass to the model gets q (1, N, Q, H), k and v (1, K, Q, H) of all sequences. It splits
-# them by sequence, calls `cache.update`, and joins the results. `attend_sequence` is given: it computes the attention
-# of one sequence, also for the models of Tasks 5 and 6.
+# `extend` runs the new tokens through the model and returns the logits after the last one of each sequence, or after
+# every one. In each layer, the function that you pass to the model gets q (1, N, Q, H), k and v (1, K, Q, H) of all
+# sequences. It splits them by sequence, calls `cache.update`, and joins the results. `attend_sequence` is given: it
+# computes the attention of one sequence, also for the models of Tasks 5 and 6.
 #
 # **Example**
 #
@@ -420,8 +421,8 @@ check("extend")
 #
 # *About 30 minutes.*
 #
-# **Goal.** **Prefill** computes the prompt, **decode** one token after the other. A long prompt in a single pass would
-# keep all other sequences waiting, so servers prefill it in **chunks**.
+# **Goal.** **Prefill** runs the prompt through the model; **decode** then generates one token per pass. A long prompt
+# in a single pass would keep all other sequences waiting, so servers prefill it in **chunks**.
 #
 # **Interface**
 #
@@ -449,8 +450,8 @@ check("extend")
 #   tokens; the last one may be shorter. The logits are those after the last prompt token.
 # - If **all** of the prompt is cached, no query is left, and so no logits. Remove the last token from the cache, and
 #   compute it again.
-# - `greedy_decode` gives `start` the prompt, takes the most likely token each time, and drops its sequence at the end.
-#   All other sequences stay as they are.
+# - `greedy_decode` passes the prompt to `start`, takes the most likely token each time, and drops its sequence at the
+#   end. All other sequences stay as they are.
 # - The last token is not fed back: the logits after it are not needed.
 # - All passes go through `extend`, and those of the prompt through `prefill`, which the check replaces to log them.
 #
@@ -478,7 +479,7 @@ def greedy_decode(
     max_tokens: int,
     chunk: int = 512,
 ) -> list[int]:
-    """The `max_tokens` most likely tokens after a prompt. About 7 lines."""
+    """Generate `max_tokens` tokens after a prompt, the most likely one each time. About 7 lines."""
     ### BEGIN SOLUTION
     sequence = cache.start(prompt)
     logits = prefill(model, cache, sequence, prompt, chunk)
@@ -725,9 +726,9 @@ check("in_window")
 check("ring")
 
 # %% [markdown]
-# Now all parts work together: your `extend`, on models with a window, with grouped heads or with both, on either
-# cache. The other checks lend each function right versions of what it builds on, so that a mistake costs points once.
-# This one does not: it fails as long as anything of Tasks 1 to 6 is wrong.
+# Now all parts work together: your `extend`, on models with a window, with grouped heads or with both, on either cache.
+# The other checks supply each function with correct versions of what it builds on, so that a mistake costs points only
+# once. This one does not: it fails as long as anything of Tasks 1 to 6 is wrong.
 
 # %% nbgrader={"grade": true, "grade_id": "windowed"}
 check("windowed")
@@ -737,8 +738,8 @@ check("windowed")
 #
 # *About 30 minutes.*
 #
-# **Goal.** How long does a step take at least? Count its FLOPs and its bytes, divide each by what the machine can do,
-# and the larger time is a bound; it tells which sequences to batch, and how large a chunk may be.
+# **Goal.** What is the shortest time that a step can take? Count its FLOPs and its bytes and divide each by the
+# machine's rate: the larger time is a lower bound. It tells how many sequences to batch, and how large a chunk may be.
 #
 # A step is a list of **parts** (new tokens, cached tokens), one per sequence: `[(1, 100), (1, 40)]` decodes two
 # sequences, `[(256, 512)]` prefills a chunk. What a step costs, for a model with gated MLP (three matrices of
@@ -751,7 +752,7 @@ check("windowed")
 # | FLOPs of the LM head (`vocab_size × d_model`) | 2 per weight | each **part**: its last token only |
 # | FLOPs of attention | *you derive it* | each pair of a new token and a token that it sees, in each layer |
 # | bytes of weights | all matrices, norms and the head; no embedding table unless it is the head | once per step |
-# | KV cache read | *you derive it* | each cached token that some new token of its part sees, in each layer |
+# | KV cache read | *you derive it* | each token cached before the step that a new one of its part sees, in each layer |
 # | KV cache written | the same | each new token, in each layer |
 #
 # **Derive** the two missing rows on paper: one score $q \cdot k$ of a head and its contribution to the mean of the
@@ -870,9 +871,9 @@ check("step_work")
 check("predict_step")
 
 # %% [markdown]
-# **Predict, then measure.** Llama 3 8B in bf16 on an H100 (989 TFLOP/s, 3.35 TB/s), 200 cached tokens per sequence:
-# how many sequences must decode together until arithmetic takes longer than memory? Without a KV cache it would be
-# 989/3.35 = 295, the ridge point.
+# **Predict, then measure.** Llama 3 8B in bf16 on an H100 (989 TFLOP/s, 3.35 TB/s), 200 cached tokens per sequence: how
+# many sequences must decode together before arithmetic takes longer than memory traffic? If reading the KV cache and
+# attention took no time, it would be 989/3.35 = 295, the ridge point.
 
 # %%
 guess = None  # sequences
@@ -899,7 +900,7 @@ check.predict(guess, first[200] or 0, "sequences")
 # long sequences, reading them always takes longer than all arithmetic: no batch makes the step compute-bound.
 #
 # **Measure.** First this machine's peak rates: a product of large matrices, and a matrix times a vector, which reads
-# each weight once. Then five steps of your `extend`, on a model that fits into no processor cache.
+# each weight once. Then five steps of your `extend`, on a model of about 190 MB, more than most processor caches hold.
 
 # %%
 from mlsys_lab.benchmark import compare
@@ -973,8 +974,8 @@ show(figure, alt="Milliseconds of five kinds of steps: the bound, and measured")
 #    drop the drafts after it. If the residual is zero everywhere (by rounding), draw from $p_i$.
 # 3. If all k are accepted, draw a **bonus token** from $p_{k+1}$, which the same pass has computed.
 #
-# Why this gives $p$: derive it for one draft. With which probability is token $x$ proposed and accepted, and what must
-# a rejection add, so that the sum is $p(x)$?
+# Why this gives $p$: derive it for one draft. With what probability is token $x$ proposed and accepted, and what must a
+# rejection add, so that the sum is $p(x)$?
 #
 # **Interface**
 #
@@ -1062,8 +1063,8 @@ check("verify")
 
 # %% [markdown]
 # **Predict, then measure.** A drafter that is often wrong, with its distribution `q` next to the model's `p`, proposes
-# three tokens per step. How many tokens does a step gain on average? Each draft is accepted with probability
-# $\alpha = \sum_x \min(p(x), q(x))$, which the next cell prints.
+# three tokens per step. How many tokens does a step gain on average? A draft that is reached, because all before it
+# were accepted, is accepted with probability $\alpha = \sum_x \min(p(x), q(x))$, which the next cell prints.
 
 # %%
 torch.manual_seed(2)
@@ -1092,9 +1093,9 @@ figure.update_layout(xaxis_title="token", yaxis_title="probability", margin_t=30
 show(figure, alt="Eight tokens: your output follows the model, not the drafter")
 
 # %% [markdown]
-# The i-th draft is accepted with probability $\alpha^i$, because all before it must be; with the token that the model
-# adds itself, the sum is $1 + \alpha + \alpha^2 + \alpha^3$. The output follows `p`, however wrong `q` is: a bad
-# drafter costs time, never correctness.
+# The i-th draft survives with probability $\alpha^i$, because it and all before it must be accepted; with the token
+# that the model adds itself, the sum is $1 + \alpha + \alpha^2 + \alpha^3$. The output follows `p`, however wrong `q`
+# is: a bad drafter costs time, never correctness.
 #
 # ## Stretch: no points
 #
@@ -1142,7 +1143,7 @@ show(figure, alt="Eight tokens: your output follows the model, not the drafter")
 # </details>
 #
 # <details><summary>A window of 4,096 tokens in each of 32 layers: how far back can the last token be influenced from?
-# Why does the ring do all the same?</summary>
+# Why is the ring sufficient all the same?</summary>
 #
 # In each layer 4,095 tokens further, 131,040 in all. What a token far back contributed is already part of the keys and
 # values inside the window; the token itself is not read again.
@@ -1151,9 +1152,9 @@ show(figure, alt="Eight tokens: your output follows the model, not the drafter")
 #
 # <details><summary>When does drafting not pay?</summary>
 #
-# If the acceptance rate is low compared with the drafter's cost, and if the batch is large: with 64 sequences and four
-# drafts each, a step computes 320 tokens, more than the 295 that the weights leave idle on an H100, so each rejected
-# draft costs real time.
+# If the acceptance rate is low compared with the drafter's cost, or if the batch is large: with 64 sequences and four
+# drafts each, a step computes 320 tokens, more than the 295 that an H100 can compute while it reads the weights, so
+# each rejected draft costs real time.
 #
 # </details>
 #

@@ -39,8 +39,8 @@
 # (`anyscale-continuous-batching`), *Reproducible Performance Metrics for LLM inference* (`anyscale-metrics`), *LLM
 # Inference Performance Engineering: Best Practices* (`databricks-llm-inference`).
 #
-# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example to see
-# whether it does what the text says, then run the `check` below. Cells that start with `#| export` are what is
+# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example into a new cell
+# to see whether it does what the text says, then run the `check` below. Cells that start with `#| export` are what is
 # graded. Names and signatures are those of the course's engine, `mlsys_lab.inference.engine`.
 
 # %%
@@ -79,7 +79,7 @@ class Sequence:
     seq_id: int
     token_ids: list[int]  # prompt and output tokens so far
     num_prompt_tokens: int
-    max_tokens: int  # output tokens at most
+    max_tokens: int  # at most this many output tokens
     arrival_s: float = 0.0
     block_table: list[int] = field(default_factory=list)
     block_hashes: list[Hashable] = field(default_factory=list)  # used from Task 4 on
@@ -135,7 +135,7 @@ class Sequence:
 # **Requirements**
 #
 # - `allocate_slots` extends `seq.block_table` by just enough blocks to hold the computed tokens and `num_new_tokens`
-#   more. Blocks that the sequence has already count.
+#   more. Blocks that the sequence already holds are included in this count.
 # - It returns `False` and changes nothing if fewer than `num_free_reserved` blocks would stay free.
 # - `free(seq)` empties `block_table` and sets `num_computed_tokens` to 0. It frees the **last block first**; Task 4
 #   depends on this order.
@@ -214,7 +214,7 @@ class BlockManager:
         """Add full blocks to the prefix cache: there is none before Task 4."""
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Number of blocks that so many tokens of one sequence fill. About 1 line."""
+        """Number of blocks that `num_tokens` tokens of one sequence fill. About 1 line."""
         ### BEGIN SOLUTION
         return -(-num_tokens // self.block_size)
         ### END SOLUTION
@@ -272,15 +272,17 @@ check.predict(guess, empty[16], "empty slots per sequence")
 
 # %% [markdown]
 # Only the last block of a sequence has empty slots, and its fill is spread evenly from 1 to `block_size`: on average
-# `(block_size - 1) / 2` slots stay empty, however long the sequence is. A row wastes half of what it reserves.
+# `(block_size - 1) / 2` slots stay empty, however long the sequence is. With these lengths a row wastes half of what it
+# reserves.
 #
 # ## Task 2 · Continuous batching
 #
 # *About 40 minutes.*
 #
-# **Goal.** Before Orca (Yu et al. 2022) a batch ran until its longest answer was complete, and slots with short
-# answers sat idle. Write a scheduler that composes a new batch for *every step*: a request leaves when it is done,
-# and the next one takes its slot at once.
+# **Goal.** Before Orca (Yu et al. 2022) batches were *static*: a batch ran until its longest answer was complete, and
+# its **slots** (here: its places for a sequence, not the token slots of Task 1) sat idle once their answers had ended.
+# Write a scheduler that composes a new batch for *every step*: a request leaves when it is done, and the next one takes
+# its slot at once.
 
 
 # %%
@@ -320,7 +322,7 @@ class SchedulerOutput:
 #
 # | | returns | does |
 # |---|---|---|
-# | `schedule_tokens(seq, num_tokens, output)` | – | enters the next `num_tokens` pending tokens of a running sequence |
+# | `schedule_tokens(seq, num_tokens, output)` | – | adds a running sequence's next `num_tokens` tokens to `output` |
 # | `admit(seq)` | bool | allocates blocks for a waiting sequence and calls `self.start(seq)`, if there is room |
 # | `schedule()` | `SchedulerOutput` | composes the next step |
 # | `finish(seq)` | – | removes a sequence, **running or waiting**, that is complete or aborted, and frees its blocks |
@@ -411,7 +413,7 @@ class Scheduler:
     def update_from_output(
         self, output: SchedulerOutput, token_ids: Tokens[Iterable[int]]
     ) -> None:
-        """Count scheduled tokens as computed; append the tokens sampled of each."""
+        """Count scheduled tokens as computed; append the tokens sampled for each."""
         self.num_steps += 1
         for seq, num_tokens in output.num_scheduled_tokens.items():
             seq.num_computed_tokens += num_tokens
@@ -566,8 +568,8 @@ show_timeline(steps, "Continuous batching")
 #
 # *About 35 minutes.*
 #
-# **Goal.** A step takes as long as its tokens need. If a prompt of thousands of tokens is prefilled in one step,
-# every decoding sequence waits for it. Sarathi-Serve (Agrawal et al. 2024) gives each step a **token budget**,
+# **Goal.** A step takes longer the more tokens it computes. If a prompt of thousands of tokens is prefilled in one
+# step, every decoding sequence waits for it. Sarathi-Serve (Agrawal et al. 2024) gives each step a **token budget**,
 # `max_num_batched_tokens`, and computes long prompts in chunks: write that scheduler.
 #
 # **Interface**
@@ -672,10 +674,10 @@ check("chunked")
 check("steps_to_first")
 
 # %% [markdown]
-# **Predict, then measure.** Eight users are being served when a prompt of 3,000 tokens arrives. A step takes 4.8 ms
-# to read the weights, 27 µs for each new token, and 40 ns for each token in the KV cache that it attends to: about
-# Llama 3 8B on an H100. Which budget of 64, 128, 256, 512, 1024 and 4096 is the largest with which no user waits
-# longer than 30 ms for a token?
+# **Predict, then measure.** Eight users are being served when a prompt of 3,000 tokens arrives. A step takes 4.8 ms to
+# read the weights, 27 µs for each new token, and 40 ns for each cached token that it reads: about Llama 3 8B on an
+# H100. Of the budgets 64, 128, 256, 512, 1024 and 4096, which is the largest with which none of the eight users waits
+# longer than 30 ms for the next token?
 
 
 # %%
@@ -773,7 +775,8 @@ show(figure, alt="The gap rises with the budget; the first token comes earlier")
 # - Two blocks have equal hashes if and only if **all tokens up to the end of the block** are equal. Chain them, as
 #   `hash_block` does: hash the block's tokens together with the hash of the block before it.
 # - A cached block whose reference count drops to 0 stays cached and counts as free. `allocate` takes blocks without a
-#   hash first; then it evicts the cached block that was **freed longest ago**, which can no longer be found.
+#   hash first; then it evicts the cached block that was **freed longest ago**; from then on, that block can no longer
+#   be found.
 # - `cache` does nothing if another block has this hash already, or if the block has a hash.
 # - `allocate_prefix` takes cached blocks from the first on and stops at the first miss. It never covers the last
 #   token of the sequence. It sets `block_table` and `num_computed_tokens`.
@@ -977,7 +980,7 @@ show(figure, alt="Blocks in use step by step: far fewer with the prefix cache")
 # | `preempt(seq, output)` | – | frees the blocks of a running sequence, queues it, adds it to `output.preempted` |
 # | `schedule_decodes(output)` | – | as before; preempts if there is no block for a token |
 #
-# **Example** (3 blocks of 2 tokens: after two steps there is no block for another token of `a`)
+# **Example** (3 blocks of 2 tokens: after two steps there is no block for another token of `b`)
 #
 # ```python
 # manager = PrefixBlockManager(num_blocks=3, block_size=2)
@@ -1003,7 +1006,8 @@ show(figure, alt="Blocks in use step by step: far fewer with the prefix cache")
 #   token of one, the **last running** sequence is preempted, then the next to last, until a block is free or the
 #   sequence itself was preempted.
 # - A preempted sequence waits **before** all others: all of them arrived later.
-# - It keeps its tokens, output included; all of them are recomputed.
+# - It keeps its tokens, output included; all of them are pending again. (On readmission they are recomputed, except
+#   those whose blocks are still in the prefix cache.)
 #
 # **Size:** about 6, 5 and 8 lines.
 #
@@ -1034,7 +1038,7 @@ class PreemptiveScheduler(ChunkedScheduler):
         ### END SOLUTION
 
     def preempt(self, seq: Sequence, output: SchedulerOutput) -> None:
-        """Free a running sequence's blocks and queue it before all. About 5 lines."""
+        """Free a running sequence's blocks and put it at the head of the queue. About 5 lines."""
         ### BEGIN SOLUTION
         self.block_manager.free(seq)
         self.running.remove(seq)
@@ -1097,16 +1101,16 @@ show(figure, alt="Blocks with tokens: more if allocated as needed, in fewer step
 #
 # *About 35 minutes.*
 #
-# **Goal.** A service-level objective (SLO) limits the **time to first token** (TTFT) and the **time per output
-# token** (TPOT: the mean gap between output tokens). What counts is **goodput** (DistServe, Zhong et al. 2024):
-# requests that meet both. Write a policy that keeps goodput high when long prompts arrive among decodes, and when
-# more requests arrive than the machine can serve.
+# **Goal.** A service-level objective (SLO) limits the **time to first token** (TTFT) and the **time per output token**
+# (TPOT: the mean gap between output tokens). What counts is **goodput** (DistServe, Zhong et al. 2024): the number of
+# requests per second that meet both. Write a policy that keeps goodput high when long prompts arrive among decodes, and
+# when more requests arrive than the machine can serve.
 #
 # **Interface**
 #
 # | | returns | does |
 # |---|---|---|
-# | `token_budget(step_time, num_decoding, num_computed, tpot_s)` | int | largest budget that keeps `tpot_s` |
+# | `token_budget(step_time, num_decoding, num_computed, tpot_s)` | int | largest budget of a step of at most `tpot_s` |
 # | `SLOScheduler(block_manager, config, step_time, slo)` | – | a `PreemptiveScheduler` with its own budget and order |
 #
 # `token_budget` plans a step in which `num_decoding` sequences decode one token each; each of them has `num_computed`
@@ -1132,10 +1136,10 @@ show(figure, alt="Blocks with tokens: more if allocated as needed, in fewer step
 # - On each of the check's loads you need 80 % of the goodput of our own policy.
 #
 # Our policy is no secret. Budget: `token_budget` in each step, with the mean of the decoding sequences' computed
-# tokens. Order: served in order of arrival, a burst makes *every* later request late, because each waits patiently
-# for requests that have missed their objective already. So first come the requests that can still meet their TTFT,
-# and among these the ones whose prompts take the least time, so that they delay the others least. A sequence knows
-# its `arrival_s`; `self.now_s` is when the step starts.
+# tokens. Order: if requests are served in order of arrival, a burst makes *every* later request late, because each
+# waits patiently for requests that have already missed their objective. So first come the requests that can still meet
+# their TTFT, and among these the ones whose prompts take the least time, so that they delay the others least. A
+# sequence knows its `arrival_s`; `self.now_s` is when the step starts.
 #
 # **Size:** about 6 and 11 lines.
 #
@@ -1253,8 +1257,8 @@ for title, curves in (("goodput, requests/s", goodput), ("median TTFT, ms", ttft
     show(figure, alt=f"{title} by request rate, in order of arrival and by your policy")
 
 # %% [markdown]
-# Beyond what the machine can serve, goodput in order of arrival collapses: every request is served, and every one too
-# late. Your policy gives up on some and serves the others in time.
+# Beyond what the machine can serve, goodput in order of arrival collapses: every request is served, and nearly every
+# one too late. Your policy gives up on some and serves the others in time.
 #
 # ## Your scheduler serves a model
 #
@@ -1277,7 +1281,7 @@ print(f"{len(steps)} steps without a model")
 
 # %% [markdown]
 # `mlsys-lab serve --scheduler FILE` starts a server on a free port, with the exported cells of this notebook as its
-# scheduler. Six prompts with a common prefix are sent at once. Then the same prompts are generated one at a time, on
+# scheduler. Six prompts with a common prefix are sent at once. Then the same prompts are completed one at a time, on
 # the cache of lab 10 (yours, if you have handed it in): does sharing a step change any answer?
 
 # %%
@@ -1368,8 +1372,9 @@ same = sum(one == other for one, other in zip(served, alone, strict=True))
 print(f"{same} of {len(prompts)} answers are the same")
 
 # %% [markdown]
-# The answers agree: continuous batching, chunks, shared blocks and preemption decide *when* a token is computed,
-# never *which*. To chat with your scheduler, write the exported cells to a file as above and run `mlsys-lab serve
+# The answers agree: continuous batching, chunks, shared blocks and preemption decide *when* a token is computed, never
+# *which*, except that other shapes of a step round differently and may tip a tie between two tokens (lab 10, *Test
+# yourself*). To chat with your scheduler, write the exported cells to a file as above and run `mlsys-lab serve
 # --scheduler FILE` in a terminal; any client of OpenAI's API can talk to it.
 #
 # ## Stretch: no points
@@ -1393,8 +1398,9 @@ print(f"{same} of {len(prompts)} answers are the same")
 #
 # <details><summary>Who gains and who loses if blocks hold 64 tokens in place of 16?</summary>
 #
-# Block tables become four times shorter, and so do hashing and bookkeeping. On average 31.5 slots per sequence stay
-# empty in place of 7.5, and only prefixes of multiples of 64 tokens are shared. Long sequences gain, short ones lose.
+# Block tables become four times shorter, with a quarter of the hashes and of the bookkeeping. On average 31.5 slots per
+# sequence stay empty in place of 7.5, and only prefixes of multiples of 64 tokens are shared. Long sequences gain,
+# short ones lose.
 #
 # </details>
 #

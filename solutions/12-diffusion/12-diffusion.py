@@ -9,7 +9,7 @@
 # ```text
 #   training                                       sampling one image
 #
-#   x0 ──► x = x0 + σ·noise ──► network ──► loss   σ = 80 ──► 24 ──► 5.8 ──► 0.97 ──► 0.085 ──► 0: image
+#   x0 ──► x = x0 + σ·noise ──► network ──► loss   σ = 80 ──► 24 ──► 5.8 ──► 1 ──► 0.09 ──► 0.002 ──► 0
 #                                  ▲
 #                               σ, class            each arrow is a step: the network estimates the image
 #                                                   D(x, σ) under the noise, and x moves towards it
@@ -31,18 +31,18 @@
 # - How much fresh noise may a step add, and what must it remove in return?
 # - Why does batching help a language model so much more than a diffusion model?
 #
-# **Time:** about 240 minutes. **Points:** 100. **You need:** torch tensors and gradients, and the roofline of
-# [lab 5](05-transformer-arithmetic.ipynb) for Task 6. Background: chapter 14, *Diffusion as a systems workload*.
+# **Time:** about 240 minutes. **Points:** 100. **You need:** torch tensors and gradients, and the roofline of [lab
+# 05](05-transformer-arithmetic.ipynb) for Task 6. Background: chapter 14, *Diffusion as a systems workload*.
 #
 # **Readings:** *What are Diffusion Models?* (`weng-diffusion`), *Classifier-Free Diffusion Guidance* (`ho2022cfg`),
 # *Diffusion Models Beat GANs on Image Synthesis* (`dhariwal2021beat`).
 #
-# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example to see
-# whether it does what the text says, then run the `check` below. Each function is judged with correct inputs, so a
-# mistake in one task costs no points in another. Cells that start with `#| export` are what is graded. Names and
+# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example into a new cell
+# to see whether it does what the text says, then run the `check` below. Each function is judged with correct inputs, so
+# a mistake in one task costs no points in another. Cells that start with `#| export` are what is graded. Names and
 # signatures are those of the course's package, `mlsys_lab.diffusion`.
 #
-# **In all tasks** a batch `x` is (B, ...): B images, each of any shape, also a single number. A noise level `sigma` is
+# **In all tasks** a batch `x` is (B, ...): B images, each of any shape, even a single number. A noise level `sigma` is
 # the standard deviation of the noise in $x = x_0 + \sigma n$. A `denoiser(x, sigma, label)` gets one level per image,
 # (B,) in float64, and one int64 label per image or None, and returns its estimate of $x_0$ in the shape and dtype of
 # `x`. Change no tensor that you are given, and keep the dtype of images.
@@ -94,8 +94,9 @@ def q_sample(
 # $\sigma$, and write EDM's schedule, so that one sampler can follow either of them.
 #
 # DDPM scales the image while it adds noise: $x_t = \sqrt{\bar\alpha_t}\,x_0 + \sqrt{1 - \bar\alpha_t}\,\varepsilon$,
-# with noise $\varepsilon$ of deviation 1 and $\bar\alpha_t$ between 0 and 1. **Derive** the level: bring this into the
-# form $x_0 + \sigma\varepsilon$, and read off $\sigma$.
+# with noise $\varepsilon$ of standard deviation 1 (in this lab, *deviation* always means standard deviation) and
+# $\bar\alpha_t$ between 0 and 1. **Derive** the level: bring this into the form $x_0 + \sigma\varepsilon$, and read off
+# $\sigma$.
 #
 # **Interface**
 #
@@ -199,15 +200,18 @@ show(
 # estimates, weighted by the responsibilities.
 #
 # **Two directions.** The density of noisy data, $p(x; \sigma)$, is made of one Gaussian of deviation $\sigma$ around
-# each clean image. The gradient of its logarithm, the **score**, is therefore the mean of $(x_0 - x)/\sigma^2$:
-# $(D - x)/\sigma^2$. A cloud of points that follows the **slope** $dx/d\sigma = -\sigma \cdot \text{score}$ while
-# $\sigma$ falls has the density $p(x; \sigma)$ at every level: this is the probability-flow ODE. Both are given below.
+# each clean image. The gradient of its logarithm, the **score**, is therefore the mean of $(x_0 - x)/\sigma^2$ over the
+# clean images $x_0$ from which $x$ may have come, each weighted by $p(x_0 \mid x)$. The mean of $x_0$ is $D$, so the
+# score is $(D - x)/\sigma^2$. A cloud of points that follows the **slope** $dx/d\sigma = -\sigma \cdot \text{score}$
+# while $\sigma$ falls has the density $p(x; \sigma)$ at every level: this is the probability-flow ODE. Both are given
+# below.
 #
 # **Why fresh noise is allowed.** Add noise of variance $v$ to all points, and the cloud gets wider, exactly as it does
-# when $\sigma^2$ rises by $v$. Moving every point by $\frac{v}{2} \cdot \text{score}$ undoes this: it is the step that
-# the ODE makes when $\sigma^2$ falls by $v$. So a small step of the ODE, plus noise, plus this correction leads to the
-# *same* cloud at the next level, whatever $v$ is. The reverse SDE takes $v = \sigma^2 - \sigma'^2$, as much variance as
-# the step removes. **Derive** its step: how many times the score in all, and noise of which deviation?
+# when $\sigma^2$ rises by $v$. If $v$ is small, moving every point by $\frac{v}{2} \cdot \text{score}$ undoes this: it
+# is the step that the ODE makes when $\sigma^2$ falls by $v$. So a small step of the ODE, plus noise, plus this
+# correction leads to the *same* cloud at the next level, for any small $v$, even 0. The reverse SDE takes $v =
+# \sigma^2 - \sigma'^2$, as much variance as the step removes. **Derive** its step: by what multiple of the score does a
+# point move in all, and what is the deviation of the added noise?
 #
 # **Interface**
 #
@@ -601,8 +605,8 @@ for prediction in ("epsilon", "x0", "v", "flow", "edm"):
 # 0.8 in the image. $v$, flow and EDM never let the weight fall below a constant.
 #
 # **Train it** on scikit-learn's digits, 8 × 8 pixels in [−1, 1], with a small network that predicts $v$. Noise levels
-# are log-normal, as in EDM. A tenth of the labels are replaced by the null class 10, so that the network also learns
-# to do without a class: guidance in Task 5 needs both. Training takes some ten seconds.
+# are log-normal, as in EDM. A tenth of the labels are replaced by the null class 10, so that the network also learns to
+# do without a class: guidance in Task 5 needs both. Training takes about ten seconds.
 
 # %%
 from sklearn.datasets import load_digits
@@ -805,8 +809,8 @@ for eta in (0.0, 0.5, 1.0):
 # $\eta = 1$ in the limit of small steps; from level 4 to level 1 in a single step it adds noise of variance 15, where
 # DDPM's posterior keeps the total at 1. This is why DDPM gets by with larger steps than the SDE.
 #
-# **Predict, then measure.** DDIM's error is proportional to the size of the steps, Heun's to its square. You go from
-# 64 steps to 128. By which factor does Heun's error fall?
+# **Predict, then measure.** DDIM's error is proportional to the size of the steps, Heun's to its square. You go from 64
+# steps to 128. By what factor does Heun's error fall?
 
 # %%
 guess = None  # Heun's error with 64 steps over its error with 128
@@ -883,9 +887,9 @@ sheet(rows, "Three rows of digits 0 to 9 that your model drew")
 # class through the estimate *with* it, and beyond. Write it so that both estimates come from **one call** of the
 # network, and so that images which need no guidance cost nothing extra.
 #
-# With the class the network estimates $D_c$, with the null class $D_u$; guidance of scale $s$ is
-# $D = D_u + s\,(D_c - D_u)$. Scale 1 is no guidance. It helps most at middle noise levels (Kynkäänniemi et al. 2024),
-# so it acts only from level `low` to level `high`.
+# With the class the network estimates $D_c$, with the null class $D_u$; guidance of scale $s$ is $D = D_u + s\,(D_c -
+# D_u)$. Scale 1 is no guidance. Guidance helps most at middle noise levels (Kynkäänniemi et al. 2024), so it acts only
+# from level `low` to level `high`.
 #
 # **Interface**
 #
@@ -986,7 +990,9 @@ print(f"real threes are {torch.pdist(real).mean():.1f} apart")
 # **Goal.** Predict how long an image takes before any GPU is involved: count the FLOPs and bytes of one call of a
 # diffusion transformer (DiT), then put calls, guidance and batch together.
 #
-# A DiT cuts an image of `size` × `size` into patches of `patch` × `patch`: one token for each. Its matrix products:
+# A DiT cuts an image of `size` × `size` into patches of `patch` × `patch`: one token for each. (The "image" of DiT-XL/2
+# is a latent of 32 × 32 with 4 channels, which a VAE's decoder turns into 256 × 256 pixels at the end; the decoder is
+# not counted here. Its 8 output channels are the noise and a variance.) Its matrix products:
 #
 # | part | inputs → outputs of the matrix | rows per image |
 # |---|---|---|
@@ -1159,9 +1165,9 @@ for requests in (1, 4, 16):
     print(f"in 50 guided steps, {1e3 * decoded_s / requests:5.1f} ms as 256 tokens")
 
 # %% [markdown]
-# A weight that has been read serves all tokens of an image, 256 of them: a diffusion step is like a prefill, and a
-# guided step is a batch of two already. A decode step has one token per sequence, so only a large batch fills the
-# machine.
+# A weight that has been read serves all tokens of an image, 256 of them (only those of the modulation, a third of all,
+# serve one row per image): a diffusion step is like a prefill, and a guided step is a batch of two already. A decode
+# step has one token per sequence, so only a large batch fills the machine.
 #
 # **Measure** on this machine: first its two limits, then calls of the course's own DiT in four sizes. No call reaches
 # its bound. To see why, the matrix products of its blocks are also timed alone, at their real shapes.
@@ -1385,7 +1391,7 @@ show(figure, alt="Requests in each call: four, until the last requests run alone
 #
 # ## Test yourself
 #
-# <details><summary>A network was trained on 1,000 levels and is sampled at 20 others. Why may it be?</summary>
+# <details><summary>A network was trained on 1,000 levels and is sampled at 20 others. Why does this work?</summary>
 #
 # It learned $D(x; \sigma)$, a smooth function of the level, and no sampler. The levels are the grid on which an ODE is
 # solved; fewer of them only mean larger steps of the solver.
@@ -1395,16 +1401,16 @@ show(figure, alt="Requests in each call: four, until the last requests run alone
 # <details><summary>Your DDIM step and the Euler step of a rectified flow are one formula. Which scaling hides
 # this?</summary>
 #
-# The flow's point is $x/(1 + \sigma)$, at time $t = \sigma/(1 + \sigma)$. Multiply by $1 + \sigma$, and its straight
-# line from noise to image is $D + \frac{\sigma'}{\sigma}(x - D)$.
+# The flow's point is $x/(1 + \sigma)$, at time $t = \sigma/(1 + \sigma)$. Multiply each point by $1 + \sigma$ of its
+# own level, and the straight line from noise to image becomes $D + \frac{\sigma'}{\sigma}(x - D)$.
 #
 # </details>
 #
-# <details><summary>A second slope at the wrong level: why might a model of noise forgive it, and a model of v
-# not?</summary>
+# <details><summary>Suppose Heun's second slope is taken at the wrong level. Why might a noise-prediction model
+# forgive this, and a v-prediction model not?</summary>
 #
-# The slope is $(x - D)/\sigma$, and for a model of noise $x - D = \sigma F$: the wrong level cancels, except in the
-# network's own input. For $v$ it does not cancel, so digits get worse.
+# The slope is $(x - D)/\sigma$, and for a noise-prediction model $x - D = \sigma F$: the wrong level cancels, except in
+# the network's own input. For $v$ it does not cancel, so digits get worse.
 #
 # </details>
 #

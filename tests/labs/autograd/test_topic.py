@@ -25,6 +25,7 @@ from tests.labs.harness import labs, module_of
 AUTOGRAD = next(lab for lab in labs() if lab.info.topic == "autograd")
 REFERENCE = module_of(AUTOGRAD.reference, "reference.ipynb")
 GIVEN = (
+    "next to 10,000, float32 resolves only steps of about 0.001",  # 2^-10
     "(about 150 minutes)",
     "(about 120 minutes)",
     "1.0 if you want derivatives of `root` itself",
@@ -49,7 +50,7 @@ def computed() -> Iterator[str]:
     images = int((check.expect(draw_inputs(check, check.cases[0], 0))["predictions"] >= 0).sum())
     yield f"with {100 * TARGET:.3g} % test accuracy"
     yield f"Aim for {100 * TARGET:.3g} % on images"
-    yield f"with a test of {images} images, and asks for {100 * least_accuracy(images):.3g} %"
+    yield f"on a test set of {images} images, and asks for {100 * least_accuracy(images):.3g} %"
     yield f"nothing keeps a logit below {math.ceil(math.log(np.finfo(np.float32).max))}"
     yield f"for 64 layers that is about {round(math.sqrt(3 * 64))}"
 

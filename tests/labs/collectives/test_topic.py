@@ -20,10 +20,11 @@ COMPUTED = (
     f"{GRADIENT_BYTES / 1e9:.0f} GB of them for a model of 8 billion weights in bf16",
     f"that takes {1e3 * naive(8, GRADIENT_BYTES, NVLINK):.0f} ms at 450 GB/s per GPU",
     f"A ring of the same GPUs takes {1e3 * ring(8, GRADIENT_BYTES, NVLINK):.0f} ms",
-    f"The ring pays with steps: {2 * 7} against {2 * 3}",
+    f"The ring pays in steps: {2 * 7} against {2 * 3}",
     f"{8 * NETWORK.half_bytes / 1e6:.0f} MB for 8 ranks at 5 µs and 50 GB/s",
 )
 GIVEN = (
+    "which costs little at 450 GB/s",
     "Eight GPUs train one model",
     "all eight need the sum",
     "[lab 01](01-autograd.ipynb)",

@@ -49,6 +49,8 @@ IN_CODE = (
     "With 34 columns, two rows share each bank",
 )
 GIVEN = (
+    "A side of 32 takes all 1,024 threads that a block may have",
+    "with 64 × 16 and 16 × 64 numbers, for example",
     "[lab 02](02-gpu-model.ipynb). Background: [chapter 05](../chapters/05-cuda.md)",
     "`WINDOW` is `THREADS + 2`",
     "matrices of more than 2³² elements",
@@ -104,7 +106,7 @@ def computed() -> Iterator[str]:
     yield f"A block has {tile} × {rows} threads, so each moves {tile // rows} elements"
     yield f"spread over {BANKS} banks"
     yield f"of a tile with {BANKS} columns, what"
-    yield f"mod {BANKS}, so the passes are the greatest common divisor of the pitch and {BANKS}"
+    yield f"mod {BANKS}, so the number of passes is the greatest common divisor of the pitch and {BANKS}"
     yield f"it computes {peak:.0f} TFLOP/s and reads {memory:.2f} TB/s"
     yield f"its ridge point is at {peak / memory:.0f} FLOP/B"
     yield f"Per step a block of {side} × {side} loads two tiles and does {side} multiply-adds per thread"
@@ -112,7 +114,7 @@ def computed() -> Iterator[str]:
     transpose, matmul = TIMED.values()
     yield f"{transpose.points} points for a transpose at {transpose.target} of its speed"
     yield f"{matmul.points} for a matrix product at {matmul.target} of cuBLAS"
-    yield f"fewer from {transpose.start} and {matmul.start} on"
+    yield f"partial points start at {transpose.start} and {matmul.start}"
     yield f"With {module.CPP_TILE}, each thread computes"
     yield f"best {side} rows and {side} columns apart"
     ridge = NUMBER * round(peak / memory)

@@ -15,6 +15,7 @@ from tests.labs.harness import labs
 DATA_PARALLEL = next(lab for lab in labs() if lab.info.topic == "data-parallel")
 IN_CODE = ("A line is fitted to 64 points by one process, and by two ranks that have 60 points and 4",)
 GIVEN = (
+    "DDP again takes 4 + 4 + 8 = 16 bytes per parameter",
     "[lab 07](07-collectives.ipynb) (ranks and collectives), [lab 01](01-autograd.ipynb)",
     "Llama 3 8B has 8 billion parameters",
     "each takes 16 bytes (2 weight, 2 gradient, 12 optimizer states): 128 GB, and an H100 has 80 GB",

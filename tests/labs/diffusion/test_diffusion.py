@@ -27,8 +27,10 @@ IN_CODE = (
     "your digits, in 16 steps of Heun",
 )
 GIVEN = (
+    "of DiT-XL/2 is a latent of 32 × 32 with 4 channels",
+    "decoder turns into 256 × 256 pixels",
     "DiT-XL/2 draws an image of 256 × 256 pixels in 50 steps",
-    "[lab 5](05-transformer-arithmetic.ipynb)",
+    "[lab 05](05-transformer-arithmetic.ipynb)",
     "Where do two schedules put twenty steps?",
     "makes up for it with noise of variance 15",
     "SGD moves the weight to 0.8",

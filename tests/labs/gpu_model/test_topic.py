@@ -28,7 +28,7 @@ IN_CODE = (
     "The product of 16 rows by a matrix of 4,096 × 4,096",
     "each 24 numbers after the one before",
     "a load takes about 500 clock cycles",
-    "blocks of 256 threads with 128 registers each",
+    "blocks of 256 threads and 128 registers per thread",
 )
 GIVEN = (
     "A server generates one token for each of 16 sequences of 8,192 tokens",
@@ -45,7 +45,7 @@ GIVEN = (
     "three numbers and your counts",
     "How many of these eight will be explained",
     "an eighth of it",
-    "Why 5: the same 128 bytes",
+    "Why 5: 128 bytes again",
     "Why 3: words 0, 32 and 64 are all in bank 0",
     "all three lanes want word 16",
     "A stride of 24 hits only every eighth bank: 24 and 32 have 8 as their greatest common divisor",
@@ -55,7 +55,7 @@ GIVEN = (
     "a load of 16 bytes per lane",
     "Which of the eight operations move",
     "with loads of 16 bytes per lane",
-    "reaches 30 % of the bandwidth",
+    "reaches only 30 % of the bandwidth",
     "occupancy rises from 25 % to 50 %",
 )
 
@@ -74,9 +74,9 @@ def computed(module: ModuleType) -> Iterator[str]:
     yield f"at least {1e6 * size_bytes / bandwidth:.0f} µs: {size_bytes / 1e9:.1f} GB of keys and values"
     yield f"An H100 does {peak / 1e12:.0f} TFLOP/s and reads {bandwidth / 1e12:.2f} TB/s"
     ridges = [round(one.ridge_point("fp16")) for one in (h100, t4)]
-    yield f"where the H100 needs {ridges[0]} to be busy"
+    yield f"where the H100 needs {ridges[0]} to keep its arithmetic units busy"
     warp, sector = 32, 32
-    yield f"The threads of a GPU run in warps of {warp} lanes"
+    yield f"The threads of a block run in warps of {warp} lanes"
     yield f"read in **sectors** of {sector} bytes"
     yield f"Shared memory has {warp} **banks** of words"
     yield f"active lane: up to {warp} ints"
@@ -97,7 +97,9 @@ def computed(module: ModuleType) -> Iterator[str]:
     yield f"With {16} bytes per lane the same warps are enough"
     yield f"of `bytes_per_lane` bytes per lane has {warp} ·"
     yield f"All {warp} lanes of a warp take part"
-    yield f"so each request touches {module.sectors_touched(range(0, 8 * warp, 8), 4)} sectors instead of 4"
+    apart = [module.sectors_touched(range(0, 8 * lanes, 8), 4) for lanes in (warp, 16)]
+    yield f"{warp} lanes that are two elements apart touch {apart[0]} sectors per request"
+    yield f"where 16 such lanes touched {apart[1]}"
     four = module.sectors_touched(range(0, 4 * 4 * warp, 4 * 4), 4)
     yield f"makes each request touch {four} sectors for {4 * warp} bytes"
     each = round(4 * h100.ridge_point("bf16"), -1)

@@ -18,7 +18,7 @@ COMPUTED = (
     f"Llama 3 8B keeps {TOKEN_BYTES:,} bytes for each token, {8192 * TOKEN_BYTES / 1e9:.2f} GB for a sequence of 8,192",
     f"989/3.35 = {989 / 3.35:.0f}, the ridge point",
     f"In each layer 4,095 tokens further, {32 * 4095:,} in all",
-    f"a step computes {64 * 5} tokens, more than the {989 / 3.35:.0f} that the weights leave idle",
+    f"a step computes {64 * 5} tokens, more than the {989 / 3.35:.0f} that an H100 can compute",
     f"2 × 48 + 2 × 10 = {2 * 48 + 2 * 10} FLOPs",
     f"The remaining {4 * 2 * 2 * 10} belong to 10 visible tokens",
 )
@@ -28,6 +28,7 @@ IN_CODE = (
     "200 cached tokens per sequence",
 )
 GIVEN = (
+    "on a model of about 190 MB",
     "about as long as decoding ten",
     "[lab 05](05-transformer-arithmetic.ipynb)",
     "residual is [0, 0.2, 0.1], its total 0.3: the running sum exceeds 0.1 × 0.3",

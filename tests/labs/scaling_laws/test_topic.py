@@ -36,7 +36,7 @@ IN_CODE = (
     "a model with 20 tokens per parameter waste",
 )
 GIVEN = (
-    "at 40 % of its peak, on 280 billion",
+    "at 40 % of peak, on 280 billion",
     "on 70 billion parameters and 1.4 trillion tokens",
     "([lab 05](05-transformer-arithmetic.ipynb)",
     "At 1e19 FLOPs the loss still falls",
@@ -90,7 +90,7 @@ def record_results(module: ModuleType, name: str) -> list[Any]:
 
 def computed(module: ModuleType) -> Iterator[str]:
     hours = package.GOPHER_FLOPS / (0.4 * device("H100").peak("bf16")) / 3600
-    yield f"$5.76 \\cdot 10^{{23}}$ FLOPs, about {round(hours, -3):,.0f} hours of an H100"
+    yield f"$5.76 \\cdot 10^{{23}}$ FLOPs, about {round(hours, -3):,.0f} H100 hours"
     table = simulated_runs(module)
     flops, n_params, tokens, loss = table.values()
     x = np.log(n_params)
@@ -112,7 +112,7 @@ def computed(module: ModuleType) -> Iterator[str]:
     yield f"the rate may be off by a factor of {judge.RATE_FAR_OFF}"
     yield f"may cost **at most {percent(judge.SCOUTING_FRACTION)}** of the budget"
     yield f"the best rate must be known within a factor of {judge.RATE_OFF}"
-    yield f"at the best rate of its size, within a factor of {judge.RATE_OFF}"
+    yield f"the best rate for its size, within a factor of {judge.RATE_OFF}"
     yield f"`sweep` spends at least {percent(judge.SPENT)}"
     yield f"may waste {percent(judge.EXPECTED_WASTE)} of the target's compute on average"
     yield f"must know the loss there to ±{percent(judge.LOSS_OFF)}"

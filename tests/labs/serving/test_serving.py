@@ -17,8 +17,8 @@ SERVING = next(lab for lab in labs() if lab.info.topic == "serving")
 FIGURES_IN_CODE = (  # phrases of the text whose figures its code computes or sets
     "Sequences of 1 to 512 tokens, each length once, in blocks of 16 tokens",
     "a prompt of 3,000 tokens",
-    "Which budget of 64, 128, 256, 512, 1024 and 4096",
-    "waits longer than 30 ms for a token",
+    "Of the budgets 64, 128, 256, 512, 1024 and 4096",
+    "waits longer than 30 ms for the next token",
     "one document of 400 tokens",
     "the same 24 blocks",
 )
@@ -29,7 +29,7 @@ CITED_FIGURES = (  # phrases with figures from elsewhere
     "enables 23x throughput in LLM inference",
     "Why 12 more tokens need no block: 20 tokens leave 12 slots",
     "Why 13 more are refused",
-    "A step takes 4.8 ms to read the weights, 27 µs for each new token, and 40 ns for each token",
+    "A step takes 4.8 ms to read the weights, 27 µs for each new token, and 40 ns for each cached token",
     "4.8 ms + 27 µs × budget",
     "pays the 4.8 ms again",
     "(10 ms per step, 1 ms per token)",

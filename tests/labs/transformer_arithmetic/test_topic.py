@@ -24,7 +24,7 @@ from tests.sampling import sample
 LAB = lab_of("transformer-arithmetic")
 IN_CODE = (
     "activations of width 4,096 by a weight matrix of 4,096 × 16,384",
-    "184,320 and 1,720,320 hours",
+    "184,320 and 1,720,320 A100 hours",
     "32 layers, and 32 heads",
     "train on sequences of 4,096 tokens",
     "Llama 2 7B and sequences of 4,096 tokens",
@@ -32,7 +32,7 @@ IN_CODE = (
 GIVEN = (
     "Llama 2 70B took 1,720,320 GPU hours",
     "[Lab 01](01-autograd.ipynb)",
-    "6 FLOPs per parameter and token come from",
+    "6 FLOPs per parameter per token come from",
     "Why 15,000: the first two operands make a 10 × 5 matrix for 10,000 FLOPs, and 5,000 more",
     "the intermediate is 100 × 50, and the two steps cost 150,000",
     "Llama 2 70B it hardly shows",
@@ -60,7 +60,7 @@ def computed(module: ModuleType) -> Iterator[str]:
     peak, bandwidth = h100.peak("bf16"), h100.memory_bandwidth_bytes_per_s
     yield f"{peak / 1e12:.0f} TFLOP/s in bf16 and reads {bandwidth / 1e12:.2f} TB/s"
     yield f"where the H100 needs {peak / bandwidth:.0f}"
-    yield f"the ridge at {peak / bandwidth:.0f}"
+    yield f"the roofline's ridge, the {peak / bandwidth:.0f} FLOP/byte"
     assert h200.peak("bf16") == peak
     faster, larger = h200.memory_bandwidth_bytes_per_s / bandwidth, h200.memory_bytes / h100.memory_bytes
     yield f"{faster:.1f} times its bandwidth and {larger:.1f} times its memory"

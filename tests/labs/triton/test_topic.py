@@ -44,6 +44,8 @@ IN_CODE = (
     "give as eight KV heads",
 )
 GIVEN = (
+    "is a wave of 16 programs",
+    "There are 16 waves and 8 colours",
     "100 for part 1 and 165 for part 2",
     "(15 accesses: two loads and a store for each of 5 elements",
     "in two requests, of 32 lanes and of 5",
@@ -70,16 +72,16 @@ def computed() -> Iterator[str]:
     scores = 4 * heads * tokens**2
     yield f"attention of {heads} heads over {tokens:,} tokens, with head dimension {D}"
     yield f"needs {1e3 * flops / H100.peak_flops_per_s:.1f} ms of arithmetic on an H100"
-    yield f"stores its {scores / 1e9:.1f} GB of scores"
+    yield f"stores its scores, {scores / 1e9:.1f} GB in float32"
     yield f"loads those again: {1e3 * 4 * scores / H100.memory_bytes_per_s:.0f} ms for the memory alone"
     yield f"allows {SLACK} times the minimum"
     yield f"sectors of {SECTOR_BYTES} bytes, {SECTOR_BYTES // 4} floats"
     yield f"({1 / math.sqrt(25 / 3):.4f} is"
-    yield f"With {tokens:,} rows and one program for each of an H100's 132 SMs, it is less than 2 %"
+    yield f"With {tokens:,} rows and one program for each of an H100's 132 SMs, the extra traffic is less than 2 %"
     assert 3 * 132 / (3 * tokens) < 0.02
     first_deaf = next(2**k for k in range(20) if torch.tensor(2.0**k, dtype=torch.float16) + 1 == 2**k)
     yield f"a float16 that has grown to {first_deaf:,} stays there"
-    yield f"{4 * 100_000**2 // 10**9} GB for one head at S = 100,000"
+    yield f"{4 * 100_000**2 // 10**9} GB each, in float32, for one head at S = 100,000"
     tile = 4 * 16 * 16
     yield f"({8 * tile:,} bytes are 8 tiles of 16 × 16 floats"
     yield f"{4 * tile + 4 * 16:,} are 4 such tiles, and 16 log-sum-exps"
@@ -91,7 +93,7 @@ def computed() -> Iterator[str]:
     yield f"{SOFTMAX_SPEED.points} points for a softmax at {SOFTMAX_SPEED.target} of torch's speed"
     yield f"{MATMUL_SPEED.points} for a product at {MATMUL_SPEED.target} of cuBLAS"
     yield f"{FLASH_SPEED.points} for attention at {FLASH_SPEED.target};"
-    yield f"fewer from {SOFTMAX_SPEED.start}, {MATMUL_SPEED.start} and {FLASH_SPEED.start} on"
+    yield f"partial points start at {SOFTMAX_SPEED.start}, {MATMUL_SPEED.start} and {FLASH_SPEED.start}"
     yield "with tiles of 128 × 128 × 32 for the product, and 128 queries by 64 keys for attention"
 
 
