@@ -676,7 +676,7 @@ check("steps_to_first")
 # %% [markdown]
 # **Predict, then measure.** Eight users are being served when a prompt of 3,000 tokens arrives. A step takes 4.8 ms to
 # read the weights, 27 µs for each new token, and 40 ns for each cached token that it reads: about Llama 3 8B on an
-# H100. Of the budgets 64, 128, 256, 512, 1024 and 4096, which is the largest with which none of the eight users waits
+# H100. Of the budgets 64, 128, 256, 512, 1024 and 4096, which is the largest with which none of the users waits
 # longer than 30 ms for the next token?
 
 
