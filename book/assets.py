@@ -1,6 +1,6 @@
-"""Everything the site loads that is not written in book/_static: the fonts of formulas and the course's own widgets.
+"""Everything the site loads that is not written in book/_static: formulas' fonts, the course's widgets, live cells.
 
-All of it comes out of installed, pinned packages: a build needs no network, and the pages ask no other host.
+All of it comes out of installed, pinned packages, and of npm for what runs cells; the pages ask no other host.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from book.files import remove_others, write_if_changed
+from book.live import runtime
 from mlsys_lab.errors import MissingToolError
 from mlsys_lab.widgets import write_modules
 
@@ -39,9 +40,9 @@ def mathjax_folder() -> Path:
 
 
 def stage(static: Path) -> None:
-    """Put the formulas' fonts and the widgets' modules under `static`; drop what no longer belongs there."""
+    """Put fonts, the widgets' modules and what runs cells under `static`; drop what no longer belongs there."""
     fonts = {static / FONTS / font.name: font.read_bytes() for font in (mathjax_folder() / WOFF).glob("*.woff")}
     for path, content in fonts.items():
         write_if_changed(path, content)
     modules = write_modules(static / "widgets")
-    remove_others(static, {*fonts, *modules})
+    remove_others(static, {*fonts, *modules, *runtime.stage(static)})

@@ -23,6 +23,7 @@ from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from book import assets, lab_pages
 from book.files import tree_hash
+from book.live.runtime import download_bytes
 from book.project import BOOK, BRANCH, BUILD, LABS, ROOT, Address, read_address
 from mlsys_lab.errors import CourseError, InputError
 
@@ -85,7 +86,8 @@ def settings(address: Address, static: Path, cache: Path) -> dict[str, Any]:
     config["extlinks"] = {"source": (f"{address.repository}/blob/{BRANCH}/%s", "%s")}  # {source}`words <path>`
     config["html_static_path"] = ["_static", str(static)]
     config["templates_path"] = ["_templates"]
-    config["html_css_files"] = ["theme.css", "drawings.css", "charts.css", "print.css"]
+    config["html_css_files"] = ["theme.css", "drawings.css", "charts.css", "live.css", "print.css"]
+    config["live_cells_bytes"] = download_bytes(static)
     config["html_js_files"] = [("site.js", {"type": "module"})]
     return config
 

@@ -4,6 +4,8 @@ import "./print.js";
 import "./predict.js";
 import { jupyterlab } from "./local.js";
 
+if (document.querySelector(".cell.live")) import("./live.js");
+
 // JupyterLab's address carries its token, so the button leads straight into the notebook.
 if (jupyterlab) {
   for (const buttons of document.querySelectorAll(".lab-buttons")) {
