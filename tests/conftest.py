@@ -24,6 +24,8 @@ settings.register_profile("no clock", deadline=None, suppress_health_check=[Heal
 settings.load_profile("no clock")
 ROOT = Path(__file__).parents[1]
 NO_GPU = "no CUDA device on this machine"
+CASES = 4
+"""Cases of a test function that every run has, spread evenly over all; the others are left to the weekly run."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,6 +57,18 @@ def _is_wanted(item: pytest.Item, config: pytest.Config) -> bool:
     return part is None or (part == "alone") == (item.get_closest_marker("alone") is not None)
 
 
+def _leave_cases_to_the_weekly_run(items: list[pytest.Item]) -> None:
+    functions: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if not item.get_closest_marker("weekly") and not item.get_closest_marker("every_case"):
+            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in functions.values():
+        always = {round(i * (len(cases) - 1) / (CASES - 1)) for i in range(CASES)}
+        for number, item in enumerate(cases):
+            if number not in always:
+                item.add_marker(pytest.mark.weekly)
+
+
 def _keep_wanted(items: list[pytest.Item], config: pytest.Config) -> None:
     wanted = [_is_wanted(item, config) for item in items]
     config.hook.pytest_deselected(items=[item for item, kept in zip(items, wanted, strict=True) if not kept])
@@ -79,7 +93,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.browser)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    _leave_cases_to_the_weekly_run(items)
     _keep_wanted(items, config)
     # Side by side what takes longest comes first, so that all processes end at about the same time; else it comes last.
     items.sort(key=lambda item: turn_of(str(item.path.relative_to(ROOT))), reverse=config.getoption("part") != "spread")

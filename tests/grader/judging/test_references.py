@@ -11,7 +11,7 @@ from mlsys_grader.judging.oracle import OracleServer
 from mlsys_grader.sandbox.sandbox import Sandbox
 from tests.labs.harness import labs
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.every_case, pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("lab", labs(), ids=lambda lab: lab.info.topic)
