@@ -202,12 +202,14 @@ MOST_EXECUTED = 2**12
 def draw_work(rng: Rng, case: Case) -> Arrays:
     """Draw calls of each operation of a case: one, and it again with one size after the other set to 1.
 
-    Query heads are drawn as a number for each key/value head. `most` may be more than can be executed.
+    Query heads are drawn as a number for each key/value head. longer: a factor of the last size, of which no code that
+    counts row by row or head by head makes a loop.
     """
     asked: list[tuple[Any, ...]] = []
     for operation in case.params["operations"]:
         low, high = case.params["sizes"]
         drawn = [Range(low, high).draw(rng) for _ in range(OPERATIONS[operation][1])]
+        drawn[-1] *= case.params.get("longer", 1)
         for sizes in (drawn, *([*drawn[:i], 1, *drawn[i + 1 :]] for i in range(len(drawn)))):
             element_bytes = int(rng.choice((1, 4, 8)))
             if operation == "decode_attention":
