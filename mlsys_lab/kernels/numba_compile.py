@@ -47,6 +47,7 @@ WANTED = {
     r"\bnone\b": "a number to begin with, for None is of another type",
     r"NRT|\b[Ll]ist\b|append|Dict": "no list and no new array: variables, a tuple of constants, or cuda.local.array",
     "array_allocate": "no new arrays: a loop over the elements",
+    r"setitem\(array.*, array\(": "a number to store, not an array: a variable is one or the other on all paths",
     r" array\(": "constants as the shape of a shared or local array",
 }
 """What Numba accepts instead, by a pattern in its reason."""

@@ -27,8 +27,8 @@
 # - **Part 2, inside the GPU** (about 110 minutes)
 #   4. sectors and bank conflicts of a warp's request, from its addresses (`35 min`);
 #   5. occupancy, and the warps that it takes to keep the memory busy (`35 min`);
-#   6. a kernel that diverges, rewritten so that no warp does (`25 min`);
-#   7. a kernel with scattered loads, rewritten so that they coalesce (`15 min`).
+#   6. a kernel that diverges, rewritten so that no warp does (`30 min`);
+#   7. a kernel with scattered loads, rewritten so that they coalesce (`10 min`).
 #
 # Each part is complete in itself, so the end of Part 1 is a good place for a break.
 #
@@ -44,11 +44,12 @@
 # **Readings:** *How GPU Computing Works (GTC 2021)* (`jones-how-gpu-computing-works`), *Making Deep Learning Go Brrrr
 # From First Principles* (`he-brrrr`), *GPU Performance Background User's Guide* (`nvidia-gpu-background`).
 #
-# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example to see whether
-# it does what the text says, then run the `check` below. Cells that start with `#| export` are what is graded, with the
-# same checks on other numbers. Names and signatures are those of the course's package, `mlsys_lab`, wherever it has the
-# same function. Counts are exact ints: divide them with `//`, never with `/`. If a function calls one from an earlier
-# task, its check supplies a correct version of the earlier one, so that a mistake costs points only once.
+# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste lines of the example to
+# see whether it does what the text says, then run the `check` below. Cells that start with `#| export` are what is
+# graded, with the same checks on other numbers. Names and signatures are those of the course's package, `mlsys_lab`,
+# wherever it has the same function. Counts are exact ints, from `//`; ratios, rates and times are floats, from `/`. If
+# a function calls one from an earlier task, its check supplies a correct version of the earlier one, so that a mistake
+# costs points only once.
 
 # %%
 from rich import print as show_table
@@ -86,7 +87,7 @@ import numpy as np
 # | layer norm of a row of width $D$ | $\mu = (\sum_j x_j) / D$, $d_j = x_j - \mu$, $v = (\sum_j d_j \cdot d_j) / D$ |
 # | | $r = 1 / \sqrt{v + \epsilon}$, $y_j = d_j \cdot r \cdot w_j + b_j$ |
 # | matrix product | $c_{ij} = \sum_k a_{ik} \cdot b_{kj}$ |
-# | decode attention, one head | scores $s_t = (q \cdot k_t) \cdot a$ (given $a$), softmax $p$, $o = \sum_t p_t\, v_t$ |
+# | decode attention, one head | $s_t = (\sum_i q_i k_{ti}) \cdot a$ ($a$ given), softmax $p$, $o = \sum_t p_t\, v_t$ |
 #
 # **Interface.** Each of the first four returns the pair (FLOPs, bytes). `elementwise_work` below is written out.
 #
@@ -128,7 +129,8 @@ import numpy as np
 #
 # <details><summary>Details</summary>
 #
-# - All sizes are at least 1; `size_bytes` is above 0. `flops` may be 0, as in a copy.
+# - All sizes are at least 1, and `heads` is a multiple of `kv_heads`.
+# - `size_bytes` is above 0. `flops` may be 0, as in a copy.
 # - $1/D$ is not precomputed: dividing by $D$ is one FLOP wherever it occurs.
 # - Counts stay exact beyond 64 bits, as ints of Python are: keep NumPy and floats out of them.
 #
@@ -280,8 +282,8 @@ check.predict(guess, 100 * reached, "% of peak")
 #
 # | | returns |
 # |---|---|
-# | `measure(call, *, samples=30, warmup=3, make_args, clock=time.perf_counter)` | `Timing` of `samples` calls |
 # | `median_s(samples_s)` | the median of one or more times in seconds; `timing.p50_s` calls it |
+# | `measure(call, *, samples=30, warmup=3, make_args, clock=time.perf_counter)` | `Timing`, in the calls' order |
 # | `fit_overhead_and_bandwidth(sizes_bytes, times_s)` | overhead in seconds, bandwidth in bytes/s, from arrays (m,) |
 #
 # `make_args()` makes a fresh tuple of arguments, so that a call is `call(*make_args())`. (An array that it has just
@@ -304,7 +306,7 @@ check.predict(guess, 100 * reached, "% of peak")
 #
 # **Requirements**
 #
-# - `measure` makes `warmup + samples` calls. Each gets new arguments, made after the call before it has ended and
+# - `measure` makes `warmup + samples` calls. Each gets new arguments, made once the previous call has ended and
 #   before the clock is read. Between the two readings of the clock there is nothing but the call.
 # - The first `warmup` calls do not count, however long they take.
 # - The median of an even number of samples is the mean of the middle two.
@@ -313,14 +315,14 @@ check.predict(guess, 100 * reached, "% of peak")
 #
 # $$\sum_i \Big(\frac{o + b_i / \beta}{t_i} - 1\Big)^2$$
 #
-# - This sum is quadratic in two unknowns. Which two, and what is the matrix of the least-squares problem?
+# This sum is quadratic in $o$ and a second unknown. Which one, and what is the matrix of the least-squares problem?
 #
 # **Size:** about 1, 8 and 3 lines.
 #
 # <details><summary>Details</summary>
 #
-# - A clock may be so coarse that samples are 0 or equal: all of them count.
-# - A size may be 0: such a call measures the overhead alone.
+# - In `measure`, a clock may be so coarse that samples are 0 or equal: all of them count.
+# - In the fit, all times are above 0. A size may be 0: such a call measures the overhead alone.
 # - The minimum may lie where the overhead is negative. Return it: it says that a line does not fit these times.
 #
 # </details>
@@ -466,7 +468,7 @@ class Machine:
 # | | returns |
 # |---|---|
 # | `predict_s(flops, size_bytes, machine)` | float: least seconds of a call |
-# | `regime(time_s, flops, size_bytes, machine)` | (what limits a call that took `time_s`, bound / `time_s`) |
+# | `regime(time_s, flops, size_bytes, machine)` | (what limits a call that took `time_s`, `predict_s(…)` / `time_s`) |
 #
 # **Example**
 #
@@ -630,8 +632,9 @@ check.predict(guess, explained, "of eight operations explained")
 # fewer bytes would not help them. Multiply overhead and bandwidth to get the bytes below which a call is
 # overhead-bound.
 #
-# (On a busy machine, long calls are interrupted more often than short ones. Pass `clock=time.thread_time` to `measure`
-# then, which stands still while other programs run, and run all cells with measurements again.)
+# (On a busy machine, long calls are interrupted more often than short ones, so fewer operations are explained, and
+# their number changes from run to run. Pass `clock=time.thread_time` to `measure` then, which stands still while other
+# programs run, and run all cells with measurements again.)
 #
 # ## Part 2 · Inside the GPU
 #
@@ -652,17 +655,17 @@ check.predict(guess, explained, "of eight operations explained")
 # ```
 #
 # Global memory is read in **sectors** of 32 bytes. A request costs as many sectors as its lanes touch, and lanes that
-# touch the same sector share it. Shared memory has 32 **banks** of words of 4 bytes. All banks work at once, but each
-# serves only one word in a **pass** (NVIDIA's profiler says *wavefront*), to all lanes that want this word.
+# touch the same sector share it. Shared memory has 32 **banks** of words of 4 bytes. In a **pass**
+# (NVIDIA's profiler says *wavefront*) each bank delivers one word, to all lanes that want it. All banks work at once.
 #
 # **Interface**
 #
 # | | returns |
 # |---|---|
 # | `sectors_touched(addresses, size_bytes)` | sectors that a request touches, at `size_bytes` bytes for each lane |
-# | `bank_passes(addresses)` | passes that a request takes, with each lane asking for bytes of one word |
+# | `bank_passes(addresses)` | passes that a request takes; each lane asks for bytes within one word |
 #
-# `addresses` has the first byte of each active lane: up to 32 ints, in any order.
+# `addresses` has the first byte of each active lane: up to 32 ints, in any order. `size_bytes` is at most 16.
 #
 # **Example**
 #
@@ -733,7 +736,7 @@ figure.add_scatter(x=list(passes), y=sectors, name="sectors, global memory")
 figure.update_xaxes(title="numbers from one lane to the next", dtick=4)
 figure.update_yaxes(title="per request")
 show(figure, alt="Sectors and bank passes of a warp's request against its stride")
-check.predict(guess, passes[24], "passes")
+check.predict(guess, passes[24], "passes", within=0)
 
 # %% [markdown]
 # A stride of 24 hits only every eighth bank: 24 and 32 have 8 as their greatest common divisor, and 8 lanes share each
@@ -785,11 +788,11 @@ class Occupancy:
 # |---|---|
 # | `"blocks"` | `blocks_per_unit` |
 # | `"warps"` | as many as fit into `warps_per_unit`; a block has a whole number of warps, rounded up |
-# | `"registers"` | as many as fit; a warp gets 32 · `registers` of them, rounded up to a multiple of 256 |
+# | `"registers"` | see below; a warp gets 32 · `registers` registers of 4 bytes, rounded up to a multiple of 256 |
 # | `"shared memory"` | as many as fit; a block gets `shared_bytes` + 1,024 bytes, rounded up to a multiple of 128 |
 #
 # An SM has 4 schedulers, and each has a quarter of the registers for its own warps. Count the warps that fit into one
-# quarter, multiply by 4, and see how many blocks these warps make.
+# quarter, multiply by 4, and divide by the warps of a block, rounding down: a block's warps may be in any quarters.
 #
 # Little's law: bytes in flight = bandwidth · latency. While a load is on its way for `latency_s` seconds, the memory
 # could deliver this many bytes, so this many must have been requested already. A warp with `loads` loads of
@@ -927,10 +930,10 @@ check.predict(guess, 100 * bandwidth_fraction(resident, *memory, 4), "% of bandw
 #
 # ## Task 6 · A branch between warps
 #
-# *About 25 minutes.*
+# *About 30 minutes.*
 #
 # **Goal.** Where the lanes of a warp disagree about a branch, the warp executes both sides, and on each side some
-# lanes wait: the warp **diverges**. Rewrite the kernel below so that the branch falls between warps and not within.
+# lanes wait: the warp **diverges**. Rewrite the kernel below so that all lanes of a warp always go the same way.
 #
 # The kernel clips the elements at even positions, $y_i = \max(x_i, 0)$, and evaluates a polynomial at odd ones, with
 # its coefficients in `c`, highest power first. It is correct, but on each side of the branch half of its lanes are
@@ -978,18 +981,17 @@ def mixed_by_lane(x, c, y):
 # **Requirements**
 #
 # - All 32 lanes of a warp take part in every request to memory.
-# - You decide which thread takes which element, but each block keeps to its own: elements `cuda.blockIdx.x * THREADS`
-#   to the next multiple.
-# - No more work than before: each element is loaded once and stored once, and coefficients are loaded only for
-#   elements at odd positions.
+# - You decide which thread takes which element, but block b handles elements b · `THREADS` to (b + 1) · `THREADS` − 1.
+# - No more work than before: each element of `x` is loaded once, each of `y` is stored once, and each coefficient is
+#   loaded once for every element at an odd position.
 #
 # **Size:** about 12 lines.
 #
 # <details><summary>Details</summary>
 #
 # - A kernel may use arithmetic, `if`, `for` over `range`, `max`, `min`, `abs`, number types such as `float32`, and its
-#   own variables. It must be one that Numba compiles for a GPU, where a variable keeps its type: the check asks the
-#   compiler too.
+#   own variables. Numba must be able to compile it for a GPU (the check asks the compiler too): a variable may not be
+#   an array on one path and a number on another. Start sums from `float32(0)`; `0.0` would make them `float64`.
 # - `c` has at least one coefficient.
 #
 # </details>
@@ -1048,7 +1050,7 @@ show(figure, alt="Requests by number of active lanes: 16 by lane, 32 in your ker
 #
 # ## Task 7 · Coalesced loads
 #
-# *About 15 minutes.*
+# *About 10 minutes.*
 #
 # **Goal.** Multiply each row of a matrix by a number of its own, $y_{rc} = s_r\, x_{rc}$, with one block for each row.
 # The kernel below gives every thread neighbouring columns, as one would on a CPU. Write one whose warps read
@@ -1130,7 +1132,8 @@ Accesses.from_trace(trace)
 # %% [markdown]
 # A chunk of 4 columns per thread already makes each request touch 16 sectors for 128 bytes, where your kernel touches
 # 4. Caches may hide some of this, but the requests still queue up. Chunks are right on a CPU, where *one* thread reads
-# a whole cache line, and wrong on a GPU, where a warp does.
+# a whole cache line, and wrong on a GPU, where a warp does. (The report also calls `s` slow, because every thread loads
+# the same number. That costs only one sector per warp.)
 #
 # ## Stretch: no points
 #

@@ -102,6 +102,14 @@ def adds_an_axis(x, y):
         y[0] = x[None][0, 0]
 
 
+@cuda.jit
+def keeps_an_array_on_one_path(x, y):
+    value = x
+    if x.size > 0:
+        value = x[0]
+    y[0] = value
+
+
 @cuda.jit(device=True)
 def last_of(value):
     kept = ()
@@ -161,6 +169,7 @@ def test_the_compiler_is_there() -> None:
         ),
         (indexes_a_type, "y[0] = float32[0]", "KeyError: 'Can only index numba types with slices", "what the compiler"),
         (adds_an_axis, "y[0] = x[None][0, 0]", "NotImplementedError: No definition for lowering", "what the compiler"),
+        (keeps_an_array_on_one_path, "y[0] = value", "no implementation of setitem(array(", "a number to store"),
         (returns_a_number, "return 1", "No conversion from Literal[int](1) to none", "returns nothing"),
     ],
 )

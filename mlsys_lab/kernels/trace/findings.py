@@ -28,10 +28,11 @@ def findings(trace: Trace, artifact: Any = None, *, actor: str = "program") -> d
     """Counts and problems of one launch, as nested dictionaries of numbers and texts.
 
     `moved`: for every array of global memory its `reads` and `writes`: the `bytes` requested by all lanes (an atomic
-    does both), and the source `lines` that request them. `busiest`: the kind of `actor` ("program" or "block"), the
-    `number` of the one that requests most bytes of global memory, and those `bytes`. `widest`: elements of the largest
-    block that was loaded or stored at once. `wrong`: a line for each out-of-bounds access, read of uninitialized
-    memory, undefined lane that takes effect, race, divergent barrier, and result that is not stored completely.
+    does both), and the source `lines` that request them, the one with most requests first. `busiest`: the kind of
+    `actor` ("program" or "block"), the `number` of the one that requests most bytes of global memory, and those
+    `bytes`. `widest`: elements of the largest block that was loaded or stored at once. `wrong`: a line for each
+    out-of-bounds access, read of uninitialized memory, undefined lane that takes effect, race, divergent barrier, and
+    result that is not stored completely.
     `artifact`, a module of exported cells, makes lines refer to cells.
     """
     where = _where(artifact)
@@ -43,8 +44,9 @@ def findings(trace: Trace, artifact: Any = None, *, actor: str = "program") -> d
             ways = moved.setdefault(buffer.name, {})
             for way, other in ((READS, STORE), (WRITES, LOAD)):
                 mine = (rows["buffer"] == index) & (rows["kind"] != other)
-                sites = sorted(trace.sites[site] for site in np.unique(rows["site"][mine]))
-                ways[way] = {BYTES: int(sizes[mine].sum()), LINES: " and ".join(where(site) for site in sites)}
+                found = zip(*np.unique(rows["site"][mine], return_counts=True), strict=True)
+                sites = sorted((-count, trace.sites[site]) for site, count in found)
+                ways[way] = {BYTES: int(sizes[mine].sum()), LINES: " and ".join(where(site) for _, site in sites)}
     order, starts = group_rows(rows["block"])
     each = np.add.reduceat(sizes[order], starts) if len(starts) else np.zeros(1, dtype=np.int64)
     most = int(np.argmax(each))

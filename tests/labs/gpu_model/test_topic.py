@@ -33,6 +33,7 @@ IN_CODE = (
 GIVEN = (
     "A server generates one token for each of 16 sequences of 8,192 tokens",
     "(about 110 minutes)",
+    "`size_bytes` is at most 16",
     "[Lab 01](01-autograd.ipynb)",
     "Why 80: softmax does a maximum, a subtraction, an exponential, an addition and a division for each of 16 elements",
     "Why 64 bytes: 16 elements of 2 bytes come in, and 16 go out",

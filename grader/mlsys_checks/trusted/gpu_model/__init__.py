@@ -56,13 +56,14 @@ CHECKS = (
                 Case(name.replace("_", " "), {**WORK, "operations": (name,), "sizes": (2, 5)})
                 for name in draw.OPERATIONS
             ),
-            Case("counts beyond 64 bits", {"operations": ("matmul",), "sizes": (2**21 + 1, 3 * 2**20 + 1)}),
+            Case("counts beyond 64 bits", {**WORK, "sizes": (2001, 3999), "longer": 2**41 - 1}),
             *draw_cases(WORK, public=2, hidden=2, sizes=(1, 9000)),
         ),
         name="work",
         title="FLOPs and least bytes of operations",
         points=12,
-        first_hint="Take the operation whose count is wrong, and write a tally next to every sign of its formula.",
+        first_hint="For FLOPs, write a tally next to every sign of the operation's formula. For bytes, list the arrays "
+        "that come in and go out, with their shapes.",
         hint="Go through the task's formulas one sign at a time: every +, −, ×, /, max, exp and root is one FLOP, and "
         "a sum of n numbers is n of them. Bytes: each array that comes in or goes out counts once, and what rows or "
         "heads share counts once for all of them. What stays on the chip does not count.",
@@ -100,7 +101,8 @@ CHECKS = (
         partner=draw.make_machine,
         expect=draw.expect_timing,
         describe=draw.render_machine,
-        first_hint="Write down, turn by turn, what happens between two readings of the clock, and which turns count.",
+        first_hint="If `p50_s` is wrong, look at `median_s`. If `samples_s` is, write down, turn by turn, what happens "
+        "between two readings of the clock, and which turns count.",
         hint="Only the call happens between its two readings of the clock. Turns of the warm-up are like all others, "
         "and do not count because they come first, not because they are slow.",
         uses=("Timing", "median_s", "measure"),

@@ -202,12 +202,14 @@ MOST_EXECUTED = 2**12
 def draw_work(rng: Rng, case: Case) -> Arrays:
     """Draw calls of each operation of a case: one, and it again with one size after the other set to 1.
 
-    Query heads are drawn as a number for each key/value head. `most` may be more than can be executed.
+    Query heads are drawn as a number for each key/value head. longer: a factor of the last size, of which no code that
+    counts row by row or head by head makes a loop.
     """
     asked: list[tuple[Any, ...]] = []
     for operation in case.params["operations"]:
         low, high = case.params["sizes"]
         drawn = [Range(low, high).draw(rng) for _ in range(OPERATIONS[operation][1])]
+        drawn[-1] *= case.params.get("longer", 1)
         for sizes in (drawn, *([*drawn[:i], 1, *drawn[i + 1 :]] for i in range(len(drawn)))):
             element_bytes = int(rng.choice((1, 4, 8)))
             if operation == "decode_attention":
@@ -457,6 +459,7 @@ def expect_timing(arrays: Arrays) -> Arrays:
         "making the arguments was timed too": times[warmup:] + arrays["_make_s"],
         "these are the first calls, which are the warm-up": times[:samples],
         "arguments were used again": used_again,
+        "these samples are sorted, not in the order of the calls": np.array(ordered),
     }
     return {
         each: times[warmup:],
@@ -628,8 +631,9 @@ def _occupancy(sm: Mapping[str, int], threads: int, *, registers: int, shared_by
     }
     blocks = min(by.values())
     resident = {"these are the warps of one block": warps, "these are blocks": blocks}
+    undivided = {"each quarter holds whole warps": sm["register_bytes_per_unit"] // 4 // per_warp // warps}
     return {
-        **{f"{{}}.by['{name}']": (count, {}) for name, count in by.items()},
+        **{f"{{}}.by['{name}']": (count, undivided if name == "registers" else {}) for name, count in by.items()},
         "{}.blocks": (blocks, {}),
         "{}.warps": (blocks * warps, resident),
         "{}.occupancy": (blocks * warps / sm["warps_per_unit"], {}),
@@ -653,7 +657,8 @@ def draw_flight(rng: Rng, case: Case) -> Arrays:
     """Draw a memory, and how its lanes wait. exceeds: by how much a whole number of warps falls short of enough."""
     p = case.params
     row = device(("H100", "A100 80GB", "RTX 4090")[rng.integers(3)])
-    memory = [row.memory_bandwidth_bytes_per_s, float(f"{rng.uniform(2e-7, 9e-7):.3g}"), row.units]
+    latency_s = float(f"{2 * rng.integers(100, 450) + 1}e-9")  # odd, so that no whole number of warps is just enough
+    memory = [row.memory_bandwidth_bytes_per_s, latency_s, row.units]
     if p.get("slow"):  # a few bytes, and a part of one
         memory = [float(f"{rng.uniform(1e7, 9e7):.4g}"), memory[1], 2]
     if "exceeds" in p:
@@ -693,11 +698,13 @@ def _bandwidth_fraction(
 ) -> Answers:
     wanted = _bytes_of_unit(bandwidth, latency_s, units)
     exact = Fraction(warps * WARP * lane_bytes * loads) / wanted
+    whole = -(-wanted // (WARP * lane_bytes * loads))
     mistakes = {
         "this is a percentage": min(100.0, 100 * float(exact)),
         "no more than all of the bandwidth can be used": float(exact),
         "these are the bytes of one lane, not of a warp": min(1.0, float(exact / WARP)),
         "all multiprocessors have warps, not one": min(1.0, float(exact / units)),
+        "divide by the warps needed before they are rounded up": min(1.0, warps / whole),
     }
     return {"{}": (min(1.0, float(exact)), mistakes)}
 
