@@ -86,7 +86,7 @@ def settings(address: Address, static: Path, cache: Path) -> dict[str, Any]:
     config["extlinks"] = {"source": (f"{address.repository}/blob/{BRANCH}/%s", "%s")}  # {source}`words <path>`
     config["html_static_path"] = ["_static", str(static)]
     config["templates_path"] = ["_templates"]
-    config["html_css_files"] = ["theme.css", "drawings.css", "charts.css", "live.css", "print.css"]
+    config["html_css_files"] = ["theme.css", "drawings.css", "charts.css", "live.css", "search.css", "print.css"]
     config["live_cells_bytes"] = download_bytes(static)
     config["html_js_files"] = [("site.js", {"type": "module"})]
     return config

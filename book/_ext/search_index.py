@@ -1,7 +1,7 @@
 """The site's search: an index of sections, glossary terms and readings, in place of Sphinx's index of words.
 
 Each page leaves what can be found on it beside its doctree as it is written; at the end of a build all of that becomes
-search-index.js. A hit is a place on a page, and its text is what a reader sees there: no TeX, no code, no output.
+search-index.json. A hit is a place on a page, and its text is what a reader sees there: no TeX, no code, no output.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 
-INDEX = "search-index.js"
+INDEX = "search-index.json"
 _UNSAID = (nodes.raw, nodes.literal_block, nodes.comment, nodes.image, nodes.math_block, nodes.topic, addnodes.glossary)
 _PLAIN = re.compile(r"[^\\{}^_$]+")
 
@@ -82,7 +82,7 @@ def keep_hits(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 
 def write_index(app: Sphinx, exception: Exception | None) -> None:
-    """Write search-index.js out of the hits of all pages and the reading list."""
+    """Write search-index.json out of the hits of all pages and the reading list."""
     if exception or app.builder.format != "html":
         return
     pages = sorted(page for page in app.env.found_docs if _kept(app, page).exists())
@@ -91,8 +91,8 @@ def write_index(app: Sphinx, exception: Exception | None) -> None:
         hits += [asdict(_hit(reading)) for reading in readings.load(readings.READINGS)]
     titles = {page: _where(page, app.env.titles[page].astext()) for page in pages}
     index = {"pages": titles, "hits": [list(hit.values()) for hit in hits]}
-    text = json.dumps(index, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
-    (Path(app.outdir) / INDEX).write_text(f"window.searchIndex = {text};\n", encoding="utf-8")
+    text = json.dumps(index, ensure_ascii=False, separators=(",", ":"))
+    (Path(app.outdir) / INDEX).write_text(text, encoding="utf-8")
 
 
 def _kept(app: Sphinx, page: str) -> Path:
