@@ -1,7 +1,6 @@
-"""Cases of lab 08's checks, and oracles: derivatives by hand in NumPy, one process that has everything, sums of sizes.
+"""Generators of lab 08's cases, and oracles: derivatives by hand in NumPy, one process that has everything.
 
-Sizes of a case may be given (`shapes`, `tokens`), which makes it an example or a situation; what is not given is drawn.
-When buckets are sent is read from the log: see `sending`.
+Sizes that a case does not give are drawn. When buckets are sent is read from the log: see `sending`.
 """
 
 from __future__ import annotations
@@ -16,17 +15,13 @@ from mlsys_checks.sandboxed import data_parallel as calls
 from mlsys_checks.sandboxed.ranks import DEFERRED, join_ranks, split_ranks
 from mlsys_checks.sandboxed.spec import Arrays, Case
 from mlsys_checks.sandboxed.values import encode_text
-from mlsys_checks.trusted.data_parallel.sending import Sending, expect_sending, find_sending
+from mlsys_checks.trusted.data_parallel.sending import CALL, expect_sending, find_sending
 from mlsys_checks.trusted.traffic import expect_ranks
 
 STEPS = 2
-"""Steps of training, or calls in a row, if a case names no other number."""
+"""Steps of training, or calls in a row."""
 RATE = 0.1
 """What the calls multiply a gradient by before they subtract it."""
-AGAIN = "", "again, "
-"""A state is loaded once, and again."""
-AXES = {"weights": 1, "step": 0, "rate": 0, "on": 0, "position": 0, "random": 1}
-"""How many axes each entry of a state has; momenta have one."""
 
 
 # --- what cases are made of -------------------------------------------------------------------------------------------
@@ -38,23 +33,20 @@ def draw(rng: np.random.Generator, *shape: int, spread: float = 1.0) -> np.ndarr
 
 
 def draw_shapes(rng: np.random.Generator, case: Case) -> list[tuple[int, ...]]:
-    """Return the case's shapes, or draw `count` of them: with one axis or two, one in four with none or no elements."""
+    """Return the case's shapes, or draw `count` of them: with one axis, two, none, or no elements, by turns."""
     if "shapes" in case.params:
         return list(case.params["shapes"])
-    largest = case.params.get("largest", 3)
-    shapes: list[tuple[int, ...]] = []
-    for _ in range(case.params["count"]):
-        axes = int(rng.choice([0, 1, 1, 1, 1, 2, 2, 3]))
-        shape = tuple(rng.integers(1, largest + 1, min(axes, 2)).tolist())
-        shapes.append((0,) if axes == 3 else shape)
-    return shapes if any(0 not in shape for shape in shapes) else [*shapes[1:], (2,)]
+    count, largest, start = case.params["count"], case.params.get("largest", 3), rng.integers(3)
+    sizes = rng.integers(1, largest + 1, (count, 2)).tolist()
+    shapes = [[(m,), (m, n), (), (0,)][(start + i) % 4] for i, (m, n) in enumerate(sizes)]
+    return [shapes[i] for i in rng.permutation(count)]
 
 
-def draw_weights(
-    rng: np.random.Generator, shapes: Sequence[tuple[int, ...]], spread: float = 1.0, dtype: str = "float64"
-) -> Arrays:
-    """Draw parameters w0, w1, …"""
-    return {f"w{i}": draw(rng, *shape, spread=spread).astype(dtype) for i, shape in enumerate(shapes)}
+def draw_weights(rng: np.random.Generator, case: Case, shapes: Sequence[tuple[int, ...]]) -> Arrays:
+    """Draw parameters w0, w1, …; if the case says so, w1 is frozen, or matrices lie transposed in memory."""
+    spread, dtype = case.params.get("spread", 0.5), dtype_of(case)
+    weights = {f"w{i}": draw(rng, *shape, spread=spread).astype(dtype) for i, shape in enumerate(shapes)}
+    return weights | {name: np.array(1) for name in ("frozen", "transposed") if case.params.get(name)}
 
 
 def dtype_of(case: Case) -> str:
@@ -62,17 +54,9 @@ def dtype_of(case: Case) -> str:
     return "float32" if case.params.get("float32") else str(case.params.get("dtype", "float64"))
 
 
-def forms_of(case: Case) -> Arrays:
-    """Return what is unusual about parameters: the index of one that is frozen, whether matrices are transposed."""
-    return {name: np.array(case.params[name]) for name in ("frozen", "transposed") if case.params.get(name)}
-
-
-def draw_used(rng: np.random.Generator, case: Case, p: int, steps: int, count: int) -> np.ndarray:
-    """Draw which parameters each rank's loss uses in each step; `not_used` names some that are not used."""
-    used: np.ndarray = rng.random((p, steps, count)) > case.params.get("unused", 0) / 10
-    for rank, i, *step in case.params.get("not_used", ()):
-        used[(rank, *step, i) if step else (rank, slice(None), i)] = False
-    return used
+def draw_used(rng: np.random.Generator, case: Case, *shape: int) -> np.ndarray:
+    """Draw which parameters a rank's losses use, all but about `unused` tenths of them."""
+    return np.array(rng.random(shape) >= case.params.get("unused", 0) / 10)
 
 
 def draw_tokens(rng: np.random.Generator, case: Case) -> list[np.ndarray]:
@@ -84,17 +68,18 @@ def draw_tokens(rng: np.random.Generator, case: Case) -> list[np.ndarray]:
     given = case.params.get("tokens")
     if given is None:
         given = [
-            rng.integers(0, case.params["most"] + 1, rng.integers(0, 4)) * rng.integers(0, 3, 1).clip(0, 1)
+            rng.integers(0, case.params["max_tokens"] + 1, rng.integers(case.params.get("batches", 3) + 1))
+            * rng.integers(0, 3, 1).clip(0, 1)  # one rank in three has padding only
             for _ in range(case.params["p"])
         ]
-        given[int(rng.integers(len(given)))] = rng.integers(1, case.params["most"] + 1, 2)
+        given[int(rng.integers(len(given)))] = rng.integers(1, case.params["max_tokens"] + 1, 2)
     first = [np.array(tokens, np.int64) for tokens in given]
     return [np.stack([counts << step * (rank % 2) for step in range(STEPS)]) for rank, counts in enumerate(first)]
 
 
-def weights_of(part: Arrays, letter: str = "w") -> list[np.ndarray]:
+def weights_of(part: Arrays) -> list[np.ndarray]:
     """Return the arrays w0, w1, … of a rank."""
-    return [array for name, array in part.items() if name[0] == letter and name[1:].isdecimal()]
+    return [array for name, array in part.items() if name[0] == "w" and name[1:].isdecimal()]
 
 
 def count_bytes(arrays: Sequence[np.ndarray]) -> int:
@@ -108,14 +93,18 @@ def count_padded_bytes(arrays: Sequence[np.ndarray], p: int) -> int:
     return -(-n // p) * p * size
 
 
+def _count(count: int, noun: str) -> str:
+    """A count and its noun: "1 rank", "2 ranks"."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 # --- the same step on every rank --------------------------------------------------------------------------------------
 
 
 def draw_start(rng: np.random.Generator, case: Case) -> Arrays:
-    """Draw parameters for each rank, of which rank 0's count."""
+    """Draw other parameters for each rank."""
     shapes = draw_shapes(rng, case)
-    parts = [draw_weights(rng, shapes, dtype=dtype_of(case)) | forms_of(case) for _ in range(case.params["p"])]
-    return join_ranks(parts)
+    return join_ranks([draw_weights(rng, case, shapes) for _ in range(case.params["p"])])
 
 
 def expect_start(arrays: Arrays) -> Arrays:
@@ -139,23 +128,22 @@ def expect_weights(arrays: Arrays) -> Arrays:
     for step in range(STEPS):
         total = sum(int(one[step].sum()) for one in tokens)
         for one, counts in zip(answers, (one[step] for one in tokens), strict=True):
-            one[f"count of step {step}"] = np.array(len(counts))
             one |= {f"weights[{i}] of step {step}": np.array(p * count / total) for i, count in enumerate(counts)}
+    answers = [one | {"count": np.array(len(one))} for one in answers]
     return expect_ranks(answers, messages=2 * STEPS * (p - 1), largest_message=64)
 
 
 def draw_losses(rng: np.random.Generator, case: Case) -> Arrays:
     """Draw a loss for each rank, the sum of w² x over the parameters that it uses."""
-    shapes, dtype = draw_shapes(rng, case), dtype_of(case)
+    shapes = draw_shapes(rng, case)
     tokens = case.params.get("tokens") or rng.integers(1, 100, case.params["p"]).tolist()
-    weights = draw_weights(rng, shapes, dtype=dtype) | forms_of(case)
-    used = draw_used(rng, case, len(tokens), 1, len(shapes))[:, 0]
+    weights = draw_weights(rng, case, shapes)
     return join_ranks(
         [
             weights
-            | {f"x{i}": draw(rng, *shape).astype(dtype) for i, shape in enumerate(shapes)}
-            | {"used": used[rank], "tokens": np.array(count)}
-            for rank, count in enumerate(tokens)
+            | {f"x{i}": draw(rng, *shape).astype(dtype_of(case)) for i, shape in enumerate(shapes)}
+            | {"used": draw_used(rng, case, len(shapes)), "tokens": np.array(count)}
+            for count in tokens
         ]
     )
 
@@ -207,136 +195,87 @@ def draw_sizes(rng: np.random.Generator, case: Case) -> Arrays:
 
 def expect_buckets(arrays: Arrays) -> Arrays:
     """The bucket of each parameter."""
+    buckets = fill_buckets(arrays["sizes"].tolist(), int(arrays["bucket_bytes"]))
     found = np.full(len(arrays["sizes"]), -1)
-    for number, bucket in enumerate(fill_buckets(arrays["sizes"].tolist(), int(arrays["bucket_bytes"]))):
-        found[bucket] = number
-    return {"bucket of each parameter": found}
-
-
-def _draw_signs(rng: np.random.Generator, passes: int, weights: int) -> Arrays:
-    """Draw what gradients are multiplied by: for each backward pass one sign for each weight, and one more."""
-    return {DEFERRED: rng.choice([-1.0, 1.0], passes * (weights + 1))}
-
-
-def draw_chain(rng: np.random.Generator, case: Case) -> Arrays:
-    """Draw layers, their order on each rank, and which of them each step uses."""
-    shapes, p, steps = draw_shapes(rng, case), case.params["p"], case.params.get("steps", STEPS)
-    spread, dtype, zeros = case.params.get("spread", 0.5), dtype_of(case), case.params.get("zeros", ())
-    used = draw_used(rng, case, p, steps, len(shapes))
-    parts = []
-    for rank in range(p):
-        order = rng.permutation(len(shapes)) if rank and case.params.get("shuffled") else np.arange(len(shapes))
-        order = order[::-1] if rank % 2 and case.params.get("reversed") else order
-        parts.append(
-            draw_weights(rng, shapes, spread, dtype)  # other ones on each rank: rank 0's count
-            | {f"x{i}": draw(rng, steps, *shape, spread=0.5 * (i not in zeros)) for i, shape in enumerate(shapes)}
-            | {"order": order, "used": used[rank], "bucket_bytes": np.array(case.params["bucket_bytes"])}
-            | _draw_signs(rng, steps, len(shapes))
-            | forms_of(case)
-        )
-    return join_ranks(parts)
-
-
-def expect_chain(arrays: Arrays) -> Arrays:
-    """Gradients of each step, and when each bucket must be sent."""
-    parts = split_ranks(arrays)
-    p, weights = len(parts), weights_of(parts[0])
-    buckets = fill_buckets([w.nbytes for w in weights], int(parts[0]["bucket_bytes"]))
-    answers: Arrays = {}
-    steps = len(parts[0]["x0"])
-    for step in range(steps):
-        sums = [np.zeros_like(w) for w in weights]
-        for part in parts:
-            xs = [part[f"x{i}"][step] * part["used"][step, i] for i in range(len(weights))]
-            factors = [1 + float(np.sum(w * x)) for w, x in zip(weights, xs, strict=True)]
-            *signs, sign = part[DEFERRED].reshape(steps, -1)[step].tolist()
-            for i in part["order"][::-1].tolist():
-                sums[i] += xs[i] * np.prod(factors[:i] + factors[i + 1 :]) * sign
-                sign *= signs[i]
-        answers |= {f"w{i}.grad of step {step}": total / p for i, total in enumerate(sums)}
-        weights = [w - RATE * total / p for w, total in zip(weights, sums, strict=True)]
-    size = count_bytes(weights)
-    return expect_ranks(
-        [answers] * p,
-        total_bytes=(p - 1) * size * (1 + 2 * steps),
-        total_messages=(p - 1) * (len(weights) + 2 * steps * p * len(buckets)),
-        **expect_sending(
-            [_find_sending_of_chain(part, buckets) for part in parts],
-            [count_bytes([weights[i] for i in bucket]) for bucket in buckets],
-            signs=len(weights) + 1,
-            steps=steps,
-        ),
-    )
-
-
-def _find_sending_of_chain(part: Arrays, buckets: Sequence[range]) -> list[Sending]:
-    """The backward pass asks for the last sign at first, then for that of each layer once it has gone through it."""
-    layers = part["order"][::-1].tolist()
-    return [find_sending(layers, used, [len(layers), *layers], buckets) for used in part["used"].tolist()]
+    for i, bucket in enumerate(buckets):
+        found[bucket] = i
+    return {"number of buckets": np.array(len(buckets)), "bucket of each parameter": found}
 
 
 def draw_batches(rng: np.random.Generator, case: Case) -> Arrays:
-    """Draw the micro-batches of each rank, and which parameters each of them uses."""
-    count, width = case.params["weights"], case.params["width"]
-    weights = draw_weights(rng, [(width,)] * count)
-    alike, outlier = (case.params.get(name, False) for name in ("alike", "outlier"))
+    """Draw layers, their order on each rank, and micro-batches: `passes` in each step, or one for each token count."""
+    shapes, is_repeated = draw_shapes(rng, case), bool(case.params.get("is_repeated"))
+    if (passes := case.params.get("passes")) is None:
+        tokens_of_ranks = draw_tokens(rng, case)
+    else:
+        tokens_of_ranks = [np.ones((STEPS, passes), np.int64)] * case.params["p"]
     parts = []
-    for rank, tokens in enumerate(draw_tokens(rng, case)):
-        batches = tokens.shape[1]
-        uses = draw_used(rng, case, 1, batches, count)[0]
-        for _, batch, i in (one for one in case.params.get("unused_in", ()) if one[0] == rank):
-            uses[batch, i] = False
-        uses[~uses.any(1), 0] = True  # each loss uses a parameter
-        rows = draw(rng, tokens.sum(), width, spread=1e4 if outlier and rank == 0 else 1.0)
-        if alike and batches:  # all of a step are the first
-            uses[:] = uses[0]
-            steps = np.split(rows, tokens.sum(1).cumsum()[:-1])
-            rows = np.concatenate([np.tile(one[: len(one) // batches], (batches, 1)) for one in steps])
-        a_row = 10**9 if outlier and rank else 1  # tokens of each row, all equal
-        parts.append(
-            weights
-            | {"rows": rows, "tokens": tokens * a_row, "tokens a row": np.array(a_row), "alike": np.array(alike)}
-            | {"uses": uses, "bucket_bytes": np.array(case.params["bucket_bytes"])}
-            | _draw_signs(rng, STEPS * batches, count)
-            | ({"value": np.array(case.params["values"][rank])} if "values" in case.params else {})
-        )
+    for rank, tokens in enumerate(tokens_of_ranks):
+        order = np.arange(len(shapes))
+        if rank and case.params.get("shuffled"):
+            order = rng.permutation(order)
+        if rank and case.params.get("reversed"):
+            order = order[::-1]
+        batches = np.arange(tokens.size)
+        batches -= batches % max(1, tokens.shape[1]) if is_repeated else 0  # all of a step are the first
+        xs = {f"x{i}": draw(rng, tokens.size, *shape, spread=0.5)[batches] for i, shape in enumerate(shapes)}
+        used = draw_used(rng, case, tokens.size, len(shapes))[batches]
+        signs = rng.choice([-1.0, 1.0], tokens.size * (len(shapes) + 1))  # for each pass one of each weight, and one
+        sizes = {"is_repeated": np.array(is_repeated), "bucket_bytes": np.array(case.params["bucket_bytes"])}
+        sizes |= {"value": np.array(case.params["values"][rank])} if "values" in case.params else {}
+        weights = draw_weights(rng, case, shapes)  # other ones on each rank: rank 0's count
+        parts.append(weights | xs | sizes | {"order": order, "tokens": tokens, "used": used, DEFERRED: signs})
     return join_ranks(parts)
 
 
-def expect_batches(arrays: Arrays) -> Arrays:
-    """Gradients of each step, and when each bucket must be sent."""
+def expect_ddp(arrays: Arrays) -> Arrays:
+    """Means over ranks of the sums of each rank's gradients, and when each bucket must be sent."""
     parts = split_ranks(arrays)
+    shapes, (_, passes) = [w.shape for w in weights_of(parts[0])], parts[0]["tokens"].shape
+    size = int(parts[0]["bucket_bytes"])
+    call = (
+        f"`DDP(parameters, group, bucket_bytes={size})` was called on {_count(len(parts), 'rank')} for parameters of "
+    )
+    call += f"shapes {shapes}. In each of {STEPS} steps the check called `backward()` {_count(passes, 'time')}"
+    call += ", all but the last time under `no_sync()`," * (passes > 1) + " and `finish_gradient_synchronization()`."
+    fractions = [np.full(part["tokens"].shape, 1 / len(parts)) for part in parts]
+    return _expect_descent(parts, fractions) | {CALL: encode_text(call)}
+
+
+def expect_accumulated(arrays: Arrays) -> Arrays:
+    """Gradients of the mean over all tokens, and when each bucket must be sent."""
+    parts = split_ranks(arrays)
+    total = np.sum([part["tokens"].sum(1) for part in parts], axis=0)
+    steps = [f"{[part['tokens'][step].tolist() for part in parts]} in step {step}" for step in range(STEPS)]
+    call = f"`accumulate_gradients(ddp, losses, tokens, group)` was called with the ranks' tokens {', '.join(steps)}."
+    fractions = [part["tokens"] / total[:, None] for part in parts]
+    return _expect_descent(parts, fractions, num_all_reduces=1) | {CALL: encode_text(call)}
+
+
+def _expect_descent(parts: Sequence[Arrays], fractions: Sequence[np.ndarray], num_all_reduces: int = 0) -> Arrays:
+    """Gradients of each step, sums over micro-batches that count by their fractions, and limits on what is sent.
+
+    num_all_reduces: of one number in each step, besides the buckets'.
+    """
     p, weights = len(parts), weights_of(parts[0])
     buckets = fill_buckets([w.nbytes for w in weights], int(parts[0]["bucket_bytes"]))
     answers: Arrays = {}
     for step in range(STEPS):
-        total = sum(int(part["tokens"][step].sum()) for part in parts)
-        sums = [np.zeros_like(w) for w in weights]
-        for part in parts:
-            a_row, uses = int(part["tokens a row"]), part["uses"]
-            pieces = np.split(part["rows"], np.cumsum(part["tokens"] // a_row)[:-1])[step * len(uses) :]
-            signs = part[DEFERRED].reshape(-1, len(weights) + 1)[step * len(uses) :]
-            for rows, used, sign in zip(pieces, uses, signs, strict=False):
-                outcome = rows @ sum(w * use for w, use in zip(weights, used, strict=True))
-                for i in np.flatnonzero(used):
-                    sums[i] += 2 * a_row * rows.T @ outcome * sign[i]  # of the sum over tokens
-        answers |= {f"w{i}.grad of step {step}": one / total for i, one in enumerate(sums)}
-        answers |= {f"{calls.SYNC} after step {step}": np.array(True)}
-        weights = [w - RATE * one / total for w, one in zip(weights, sums, strict=True)]
+        sums = [np.zeros(w.shape) for w in weights]
+        for part, fraction in zip(parts, fractions, strict=True):
+            for place, weight in enumerate(fraction[step]):
+                gradients = _differentiate(part, weights, step * fraction.shape[1] + place)
+                sums = [total + weight * gradient for total, gradient in zip(sums, gradients, strict=True)]
+        found = [total.astype(w.dtype) for w, total in zip(weights, sums, strict=True)]
+        answers |= {f"w{i}.grad of step {step}": gradient for i, gradient in enumerate(found)}
+        weights = [w - RATE * gradient for w, gradient in zip(weights, found, strict=True)]
     size = count_bytes(weights)
     return expect_ranks(
         [answers] * p,
-        total_bytes=(p - 1) * size * (1 + 2 * STEPS) + STEPS * p * (p - 1) * 64,
-        total_messages=(p - 1) * (len(weights) + STEPS * 2 * p * (len(buckets) + 1)),
+        total_bytes=(p - 1) * (size * (1 + 2 * STEPS) + num_all_reduces * STEPS * p * 64),
+        total_messages=(p - 1) * (len(weights) + 2 * STEPS * p * (len(buckets) + num_all_reduces)),
         **expect_sending(
-            [
-                [
-                    _find_sending_of_batch(used, buckets) if tokens else []
-                    for step in part["tokens"].tolist()
-                    for used, tokens in zip(part["uses"].tolist(), step, strict=True)
-                ]
-                for part in parts
-            ],
+            [[_find_sending(part, turn, buckets) for turn in range(part["tokens"].size)] for part in parts],
             [count_bytes([weights[i] for i in bucket]) for bucket in buckets],
             signs=len(weights) + 1,
             steps=STEPS,
@@ -344,10 +283,23 @@ def expect_batches(arrays: Arrays) -> Arrays:
     )
 
 
-def _find_sending_of_batch(used: list[bool], buckets: Sequence[range]) -> Sending:
-    """The backward pass asks for the sign of each weight that is used before it computes its gradient."""
-    layers = np.flatnonzero(used)[::-1].tolist()
-    return find_sending(layers, used, [*layers, len(used)], buckets)
+def _differentiate(part: Arrays, weights: Sequence[np.ndarray], turn: int) -> list[np.ndarray]:
+    """Gradients of the product of 1 + w·x over all layers, each with the signs that the backward pass met before it."""
+    xs = [part[f"x{i}"][turn] * is_used for i, is_used in enumerate(part["used"][turn])]
+    factors = [1 + float(np.sum(w * x)) for w, x in zip(weights, xs, strict=True)]
+    *signs, sign = part[DEFERRED].reshape(-1, len(weights) + 1)[turn].tolist()
+    gradients = dict[int, np.ndarray]()
+    for i in part["order"][::-1].tolist():
+        gradients[i] = xs[i] * np.prod(factors[:i] + factors[i + 1 :]) * sign
+        sign *= signs[i]
+    return [gradients[i] for i in range(len(weights))]
+
+
+def _find_sending(part: Arrays, turn: int, buckets: Sequence[range]) -> list[tuple[int, int, int]]:
+    """Buckets sent in a backward pass, which asks for the last sign at first, then for each layer's after the layer."""
+    layers = part["order"][::-1].tolist()
+    has_tokens = bool(part["tokens"].flat[turn])
+    return find_sending(layers, part["used"][turn].tolist(), [len(layers), *layers], buckets) if has_tokens else []
 
 
 # --- sharded optimizers and layers ------------------------------------------------------------------------------------
@@ -356,141 +308,144 @@ def _find_sending_of_batch(used: list[bool], buckets: Sequence[range]) -> Sendin
 class Momentum:
     """The optimizer of the calls, on all parameters at once: its rate falls by a tenth with each step."""
 
-    def __init__(self, weights: list[np.ndarray], rate: float, momenta: int = 1) -> None:
-        self.weights, self.rate, self.steps = weights, rate, 0
-        self.momenta = [[np.zeros_like(w) for w in weights] for _ in range(momenta)]
+    def __init__(self, part: Arrays) -> None:
+        self.weights, self.rate, self.steps = weights_of(part), float(part["lr"]), 0
+        self.momenta = [[np.zeros_like(w) for w in self.weights] for _ in calls.MOMENTA]
 
-    def step(self, gradients: list[np.ndarray]) -> list[np.ndarray]:
-        """Move all weights, and return them."""
+    def step(self, gradients: list[np.ndarray]) -> None:
+        """Move all weights."""
         self.steps, self.rate = self.steps + 1, 0.9 * self.rate
-        for i, momentum in enumerate(self.momenta, start=1):
-            momentum[:] = [m / 2**i + g for m, g in zip(momentum, gradients, strict=True)]
+        for momentum, divisor in zip(self.momenta, calls.MOMENTA.values(), strict=True):
+            momentum[:] = [m / divisor + g for m, g in zip(momentum, gradients, strict=True)]
         sums = (sum(each) for each in zip(*self.momenta, strict=True))
         self.weights = [w - self.rate / self.steps * m for w, m in zip(self.weights, sums, strict=True)]
-        return self.weights
 
 
-def draw_steps(rng: np.random.Generator, case: Case) -> Arrays:
-    """Draw parameters and each rank's gradients of three steps."""
-    shapes, steps, p = draw_shapes(rng, case), 3, case.params["p"]
-    rate, used = np.round(rng.uniform(0.1, 0.9), 2), draw_used(rng, case, p, steps, len(shapes))
-    parts = [
-        draw_weights(rng, shapes, dtype=dtype_of(case))
-        | {f"g{i}": draw(rng, steps, *shape) for i, shape in enumerate(shapes)}
-        | {"used": used[rank], "steps": np.array(steps), "lr": np.array(rate)}
-        | forms_of(case)
-        for rank in range(p)
-    ]
+def draw_training(rng: np.random.Generator, case: Case) -> Arrays:
+    """Draw parameters and each rank's gradients of three steps; if the case has a `stop`, what is saved then too."""
+    shapes, steps = draw_shapes(rng, case), 3
+    shared = {"lr": np.round(rng.uniform(0.1, 0.9), 2)}
+    if "stop" in case.params:
+        position = rng.integers(2**54, 2**61) | 1  # float64 rounds it
+        shared |= {"stop": np.array(case.params["stop"]), "position": np.array(position)}
+    parts = []
+    for _ in range(case.params["p"]):
+        part = draw_weights(rng, case, shapes) | {f"g{i}": draw(rng, steps, *shape) for i, shape in enumerate(shapes)}
+        part |= shared | {"used": draw_used(rng, case, steps, len(shapes))}
+        if "frozen" in part:
+            part["used"][:, 1:2] = False
+        if "stop" in part:
+            part["seed"] = np.array(rng.integers(1, 2**31))
+        parts.append(part)
     return join_ranks(parts)
+
+
+def _average(parts: Sequence[Arrays], step: int, noises: Sequence[torch.Generator] = ()) -> list[np.ndarray]:
+    """Mean gradients over ranks, with random noise of each rank if it has a generator."""
+    sums = [np.zeros(w.shape) for w in weights_of(parts[0])]
+    for rank, part in enumerate(parts):
+        for i, total in enumerate(sums):
+            gradient = part[f"g{i}"][step]
+            if noises:
+                drawn = torch.randn(total.shape, dtype=torch.float64, generator=noises[rank])
+                gradient = gradient + drawn.numpy()
+            sums[i] = total + gradient * part["used"][step, i]
+    return [total / len(parts) for total in sums]
 
 
 def expect_steps(arrays: Arrays) -> Arrays:
     """Weights after each step, of one process that has all states."""
     parts = split_ranks(arrays)
-    p, steps = len(parts), int(parts[0]["steps"])
-    optimizer = Momentum(weights_of(parts[0]), float(parts[0]["lr"]))
-    dtype = optimizer.weights[0].dtype
-    answers = {f"at the start: w{i}": w for i, w in enumerate(optimizer.weights)}
+    p, steps, optimizer = len(parts), len(parts[0]["g0"]), Momentum(parts[0])
+    first = optimizer.weights
+    answers = {f"at the start: w{i}": w for i, w in enumerate(first)}
     for step in range(steps):
-        sums = [
-            np.sum([part[f"g{i}"][step] * part["used"][step, i] for part in parts], axis=0)
-            for i in range(len(optimizer.weights))
-        ]
-        moved = optimizer.step([total / p for total in sums])
-        answers |= {f"step {step}: w{i}": w.astype(dtype) for i, w in enumerate(moved)}
-    count, padded = len(optimizer.weights), count_padded_bytes(optimizer.weights, p)
+        optimizer.step(_average(parts, step))
+        answers |= {f"step {step}: w{i}": w.astype(first[i].dtype) for i, w in enumerate(optimizer.weights)}
     return expect_ranks(
         [answers] * p,
-        total_bytes=(p - 1) * (count_bytes(optimizer.weights) + 2 * steps * padded) * dtype.itemsize // 8,
-        total_messages=(p - 1) * (count + 2 * p * steps),
+        total_bytes=(p - 1) * (count_bytes(first) + 2 * steps * count_padded_bytes(first, p)),
+        total_messages=(p - 1) * (len(first) + 2 * p * steps),
     )
 
 
 def draw_clipped(rng: np.random.Generator, case: Case) -> Arrays:
     """Draw each rank's part of a gradient; `percent` of its norm are the limit."""
-    spread, unit = case.params.get("spread", 1.0), case.params.get("unit", 1.0)
     lengths = case.params.get("lengths") or rng.integers(0, case.params["largest"] + 1, case.params["p"]).tolist()
-    parts = [draw(rng, length, spread=spread) * unit for length in lengths]
-    norm = float(np.sqrt(sum(np.sum(part**2) for part in parts)))
-    limit = case.params.get("limit", case.params.get("percent", 0) / 100 * norm or 1.0)
+    parts = [draw(rng, length) * case.params.get("unit", 1.0) for length in lengths]
+    limit = case.params["percent"] / 100 * np.linalg.norm(np.concatenate(parts))
     return join_ranks([{"part": part, "max_norm": np.array(limit)} for part in parts])
 
 
 def expect_clipped(arrays: Arrays) -> Arrays:
     """The norm of the whole gradient, and its clipped parts."""
     parts = split_ranks(arrays)
-    p, most = len(parts), float(parts[0]["max_norm"])
+    p, max_norm = len(parts), float(parts[0]["max_norm"])
     norm = float(np.linalg.norm(np.concatenate([part["part"] for part in parts])))
-    factor = most / norm if norm > most else 1.0
+    factor = max_norm / norm if norm > max_norm else 1.0
     answers = [{"norm": np.array(norm), "gradients": part["part"] * factor} for part in parts]
     return expect_ranks(answers, messages=2 * (p - 1), largest_message=64)
 
 
 def draw_layers(rng: np.random.Generator, case: Case) -> Arrays:
-    """Draw layers, and what goes into the first and comes back to the last."""
-    p, depth, width = (case.params[name] for name in ("p", "depth", "width"))
-    rows, steps, axes = case.params.get("rows", 2), case.params.get("steps", 2), case.params.get("axes", 2)
-    growth, dtype = np.round(rng.uniform(1.2, 1.6), 2), case.params.get("dtype", "float64")
-    residual = case.params.get("residual", False)
-    passes = case.params.get("passes", 1) if depth % 2 == 0 or residual else 1  # or the result does not fit in again
-    widths = [width + i % 2 * (not residual) for i in range(depth + 1)]  # no layer is square where none has to be
-    shapes = [((inner + 1) * outer,) for inner, outer in pairwise(widths)]
-    return join_ranks(
-        [
-            draw_weights(rng, shapes, width**-0.5, dtype)
-            | {"x": draw(rng, steps, *[2, rows + rank][3 - axes :], widths[0]).astype(dtype)}
-            | {"g": draw(rng, steps, *[2, rows + rank][3 - axes :], widths[-1]).astype(dtype)}
-            | {"growth": np.array(growth), "x_wants": np.array(case.params.get("x_wants", True))}
-            | {"passes": np.array(passes), "backward": np.array(case.params.get("backward", 1))}
-            | {"form": np.array(case.params.get("form", 0)), "residual": np.array(residual)}
-            for rank in range(p)
-        ]
-    )
+    """Draw layers, the input of the first and the gradient of the last one's output."""
+    p, depth, width, axes = (case.params[name] for name in ("p", "depth", "width", "axes"))
+    residual, passes = bool(case.params.get("residual")), case.params.get("passes", 1)
+    shared = {name: np.array(case.params.get(name, 0)) for name in ("depth", "form", "needs_grad", "transposed")}
+    shared |= {"residual": np.array(residual), "growth": np.round(rng.uniform(1.2, 1.6), 2)}
+    shared |= {"passes": np.array(passes), "backward": np.array(case.params.get("backward", 1))}
+    has_square_layers = residual or passes > 1  # whose output is added to their input, or fits the first layer
+    widths = [width + i % 2 * (not has_square_layers) for i in range(depth + 1)]
+    parts = []
+    for rank in range(p):
+        part = dict(shared)
+        for i, (m, n) in enumerate(pairwise(widths)):
+            part |= {f"w{i}": draw(rng, m, n, spread=width**-0.5), f"b{i}": draw(rng, n, spread=0.5)}
+        rows = [2, 2 + rank][3 - axes :]
+        part |= {"x": draw(rng, STEPS, *rows, widths[0]), "g": draw(rng, STEPS, *rows, widths[-1])}
+        parts.append(part)
+    return join_ranks(parts)
 
 
 def expect_layers(arrays: Arrays) -> Arrays:
-    """Results, gradients and weights of a stack of layers, by the chain rule."""
+    """Results, gradients and parameters of a stack of layers, by the chain rule."""
     parts = split_ranks(arrays)
-    p, width = len(parts), parts[0]["x"].shape[-1]
-    flat, weights = weights_of(parts[0]), list[tuple[np.ndarray, np.ndarray]]()
-    for w in flat:
-        both = w.reshape(width + 1, -1)  # the bias below the weight
-        weights.append((both[:-1], both[-1]))
-        width = both.shape[1]
-    growth, steps = float(parts[0]["growth"]), len(parts[0]["x"])
-    passes, backward, residual = (int(parts[0][name]) for name in ("passes", "backward", "residual"))
-    answers: list[Arrays] = [{} for _ in range(p)]
-    for step in range(steps):
-        grown = [(w * growth, b * growth) for w, b in weights]
-        sums = [(np.zeros_like(w), np.zeros_like(b)) for w, b in weights]
-        for part, one in zip(parts, answers, strict=True):
+    p, first, answers = len(parts), parts[0], list[Arrays]({} for _ in parts)
+    depth, form, passes, backward = (int(first[name]) for name in ("depth", "form", "passes", "backward"))
+    growth, residual, has_bias = float(first["growth"]), int(first["residual"]), bool(calls.cut_bias(first["b0"], form))
+    weights = [first[f"w{i}"] for i in range(depth)]
+    biases = [first[f"b{i}"] * has_bias for i in range(depth)]
+    for step in range(STEPS):
+        before, grown = list(zip(weights, biases, strict=True)), [growth * w for w in weights]
+        weights, biases = list(grown), [growth * b for b in biases]
+        for part, answer in zip(parts, answers, strict=True):
             hs = [part["x"][step].reshape(-1, part["x"].shape[-1])]
-            for w, b in weights * passes:
+            for w, b in before * passes:
                 hs.append(np.tanh(hs[-1] @ w + b + (hs[-1] if residual else 0)))
-            one[f"step {step}: result"] = hs[-1].reshape(part["g"][step].shape)
+            answer[f"result of step {step}"] = hs[-1].reshape(part["g"][step].shape)
             g = backward * part["g"][step].reshape(hs[-1].shape)
-            for place in reversed(range(len(weights) * passes)):
-                g, i = g * (1 - hs[place + 1] ** 2), place % len(weights)
-                sums[i] = sums[i][0] + hs[place].T @ g, sums[i][1] + g.sum(0)
-                g = g @ grown[i][0].T + (g if residual else 0)
-            if part["x_wants"]:
-                one[f"step {step}: x.grad"] = g.reshape(part["x"][step].shape)
-        weights = [(w - RATE * dw / p, b - RATE * db / p) for (w, b), (dw, db) in zip(grown, sums, strict=True)]
-    form = int(parts[0]["form"])
-    for one in answers:
-        for i, (w, b) in enumerate(weights):
-            bias = b[0] if b.size == 1 else b
-            forms = ((w, bias), (w.T, w[:0], bias), (np.vstack([w, b]),), (*b, w))
-            one |= {f"layer {i}: w{k}": part for k, part in enumerate(forms[form])}
-    count = sum(1 + len(b) if form == 3 else 3 for _, b in weights)  # of all weights; in other forms three are most
-    padded = sum(count_padded_bytes([one], p) for one in flat)
-    # One forward, one and a reduce-scatter each time that it goes back, and one when all is over.
-    gathers = (1 + 2 * backward) * steps * passes + 1
+            for place in reversed(range(depth * passes)):
+                g, i = g * (1 - hs[place + 1] ** 2), place % depth
+                weights[i] = weights[i] - RATE * hs[place].T @ g / p
+                biases[i] = biases[i] - RATE * has_bias * g.sum(0) / p
+                g = g @ grown[i].T + (g if residual else 0)
+            if part["needs_grad"]:
+                answer[f"x.grad of step {step}"] = g.reshape(part["x"][step].shape)
+    layers = [[w, *calls.cut_bias(b, form)] for w, b in zip(weights, biases, strict=True)]
+    for i, parameters in enumerate(layers):
+        for answer in answers:
+            answer |= {f"unshard() of layer {i}: parameter {k}": np.array(one) for k, one in enumerate(parameters)}
+    # Forward one gather; each time that it goes back a gather and a reduce-scatter; one gather when all is over.
+    gathers = (1 + 2 * backward) * STEPS * passes + 1
+    size, padded = sum(map(count_bytes, layers)), sum(count_padded_bytes(layer, p) for layer in layers)
+    shapes = " and ".join(str(np.shape(one)) for one in layers[0])
+    call = f"`FSDPUnit(layer, parameters, group)` was called on {_count(p, 'rank')} for {_count(depth, 'layer')}, the "
+    call += f"first with parameters of shapes {shapes}. The check called `unit(x)`, scaled all shards, and went back."
     return expect_ranks(
         answers,
-        total_bytes=(p - 1) * (count_bytes(flat) + gathers * padded),
-        total_messages=(p - 1) * (count + len(weights) * p * gathers),  # at the start one for each weight
-    )
+        total_bytes=(p - 1) * (size + gathers * padded),
+        total_messages=(p - 1) * (sum(map(len, layers)) + depth * p * gathers),
+    ) | {CALL: encode_text(call)}
 
 
 def draw_cost(rng: np.random.Generator, case: Case) -> Arrays:
@@ -514,100 +469,61 @@ def expect_cost(arrays: Arrays) -> Arrays:
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
-KINDS = {
-    "exp_avg_sq": "float64",
-    "state1": "int8",
-    "state2": "uint8",
-    "random_signs": "bool",
-    "times": "int64",
-    calls.BFLOAT16: "int8",
-}
-"""States of further dtypes: of a byte, as of Adam in eight bits, flags, whole numbers that float64 rounds, bfloat16."""
-
-
-def draw_run(rng: np.random.Generator, case: Case) -> Arrays:
-    """Draw training that stops after a few steps."""
-    rate, weights = np.round(rng.uniform(0.1, 0.9), 2), draw_weights(rng, draw_shapes(rng, case))
-    steps, stop = case.params["steps"], min(case.params["stop"], case.params["steps"])
-    position = rng.integers(2**54, 2**61) | 1 if stop else 0  # float64 rounds it
-    return join_ranks(
-        [
-            weights
-            | forms_of(case)
-            | {"data": draw(rng, steps), "stop": np.array(stop), "lr": np.array(rate)}
-            | {name: np.array(case.params[name]) for name in ("eager", "momenta") if case.params.get(name)}
-            | {"seed": np.array(rng.integers(1, 2**31)), "position": np.array(position)}
-            for _ in range(case.params["p"])
-        ]
-    )
+AXES = {"weights": 1, "position": 0, "random": 1}
+STATE_AXES = dict.fromkeys(calls.DTYPES, 0) | dict.fromkeys(calls.MOMENTA, 1)
+"""How many axes each entry of a checkpoint has, and each of the inner optimizer's once it has made a step."""
+KINDS = {"exp_avg_sq": "float64", "state1": "int8", "state2": "uint8", "random_signs": "bool", "times": "int64"}
+"""States of further dtypes: of a byte, as of Adam in eight bits, flags, and whole numbers that float64 rounds."""
 
 
 def expect_run(arrays: Arrays) -> Arrays:
-    """Weights of training that never stopped, with the noise of generators of torch."""
+    """Weights of training that goes on with its weights doubled, with the noise of generators of torch."""
     parts = split_ranks(arrays)
-    p, first, steps = len(parts), parts[0], len(parts[0]["data"])
-    momenta = int(first.get("momenta", 1))
-    optimizer = Momentum(weights_of(first), float(first["lr"]), momenta)
+    p, steps, stop, optimizer = len(parts), len(parts[0]["g0"]), int(parts[0]["stop"]), Momentum(parts[0])
     noises = [torch.Generator().manual_seed(int(part["seed"])) for part in parts]
-    stop = int(first["stop"])
-    axes_of = AXES | dict.fromkeys(calls.name_momenta(momenta), 1)
-    answers = {f"axes of {name!r}": np.array(axes) for name, axes in axes_of.items()}
+    saved = AXES | (STATE_AXES if stop else {})
+    answers = {f"axes of save_state's {name!r}": np.array(axes) for name, axes in saved.items()}
+    loads = ("first load", "second load")
     for step in range(steps):
         if step == stop:
-            answers |= {f"{again}position": first["position"] for again in AGAIN}
-            answers |= {f"{again}loaded: w{i}": w for i, w in enumerate(optimizer.weights) for again in AGAIN}
-        sums = [np.zeros_like(w) for w in optimizer.weights]
-        for part, noise in zip(parts, noises, strict=True):
-            for i, w in enumerate(optimizer.weights):
-                drawn = torch.randn(w.shape, dtype=torch.float64, generator=noise).numpy()
-                sums[i] = sums[i] + (w * part["data"][step] + drawn) * (i != part.get("frozen"))
-        names = [f"step {step}"] if step < stop else [f"{again}later step {step - stop}" for again in AGAIN]
-        moved = optimizer.step([total / p for total in sums])
-        answers |= {f"{name}: w{i}": w for i, w in enumerate(moved) for name in names}
+            optimizer.weights = [2 * w for w in optimizer.weights]
+            answers |= {f"{load}: position": parts[0]["position"] for load in loads}
+            answers |= {f"{load}: w{i}": w for i, w in enumerate(optimizer.weights) for load in loads}
+        names = [f"step {step}"] if step < stop else [f"{load}, step {step}" for load in loads]
+        optimizer.step(_average(parts, step, noises))
+        answers |= {f"{name}: w{i}": w for i, w in enumerate(optimizer.weights) for name in names}
     count, size = len(optimizer.weights), count_bytes(optimizer.weights)
-    padded = count_padded_bytes(optimizer.weights, p)
-    gathers = 3 + 2 * (2 * steps - stop + 1)  # three loads, and one step without an answer
-    answers |= _expect_states(first, stop, "") if stop or "eager" in first else {}
-    answers |= _expect_states(first, steps, AGAIN[1])
-    answers[f"{calls.DOUBLED}position"] = first["position"] + 1
-    answers |= {f"{calls.DOUBLED}loaded: w{i}": 2 * w for i, w in enumerate(optimizer.weights)}
+    all_steps = stop + 1 + 2 * (steps - stop)  # one is not saved, and those after the stop are made twice
+    largest = max(2 * size, count_padded_bytes(optimizer.weights, p))  # by two kinds of all-gather
+    call = f"On {_count(p, 'rank')} `save_state(optimizer, position)` was called after {stop} of {steps} steps. The "
+    call += "check doubled the saved weights, and twice called `load_state(optimizer, state)` and went on training."
     return expect_ranks(
         [answers] * p,
-        total_bytes=(p - 1) * (4 * size + gathers * padded),
-        total_messages=(p - 1) * (4 * count + p * gathers),
-    )
-
-
-def _expect_states(first: Arrays, steps: int, name: str) -> Arrays:
-    """Saved states without axes, after this number of steps."""
-    rate = float(first["lr"]) * 0.9**steps
-    return {
-        f"{name}saved step": np.array(steps),
-        f"{name}saved rate": np.array(rate),
-        f"{name}saved on": np.array(True),
-    }
+        total_bytes=(p - 1) * (3 * size + 4 * size * all_steps + 2 * largest),
+        total_messages=(p - 1) * (3 * count + 4 * all_steps + 2 * p),
+    ) | {CALL: encode_text(call)}
 
 
 def draw_states(rng: np.random.Generator, case: Case) -> Arrays:
     """Draw a checkpoint: a state for each of `old` ranks."""
     n, old = case.params["n"], case.params["old"]
-    alike = {"position": np.array(rng.integers(2**54, 2**61) | 1), "step": np.array(rng.integers(1, 1000), "float32")}
-    alike["rate"] = draw(rng)
-    divided = {"weights": "float32", "momentum": "float64"} | (KINDS if case.params.get("kinds") else {})
-    chunks = {name: np.array_split(_draw_entry(rng, n, dtype), old) for name, dtype in divided.items()}
+    common = {"position": np.array(rng.integers(2**54, 2**61) | 1), "step": np.array(rng.integers(1, 1000), "float32")}
+    common["rate"] = draw(rng)
+    sharded = {"weights": "float32", "momentum": "float64"} | (KINDS if case.params.get("kinds") else {})
+    chunks = {name: np.array_split(_draw_entry(rng, n, dtype), old) for name, dtype in sharded.items()}
     arrays: Arrays = {"size": np.array(case.params["size"])}
     for rank in range(old):
-        part = {name: pieces[rank] for name, pieces in chunks.items()} | alike
-        part["random"] = rng.integers(0, 256, 6, dtype=np.uint8)
-        arrays |= {f"{name} of {rank}": array for name, array in part.items()}
+        state = {name: pieces[rank] for name, pieces in chunks.items()} | common
+        state["random"] = rng.integers(0, 256, 6, dtype=np.uint8)
+        arrays |= {f"{name} of {rank}": array for name, array in state.items()}
     return arrays
 
 
 def _draw_entry(rng: np.random.Generator, n: int, dtype: str) -> np.ndarray:
     if np.dtype(dtype).kind == "f":
         return draw(rng, n).astype(dtype)
-    least, most = {"bool": (0, 2), "int64": (2**54, 2**61)}.get(dtype, (0, 128))
-    return rng.integers(least, most, n).astype(dtype)
+    low, high = {"bool": (0, 2), "int64": (2**54, 2**61)}.get(dtype, (0, 128))
+    return rng.integers(low, high, n).astype(dtype)
 
 
 def expect_states(arrays: Arrays) -> Arrays:

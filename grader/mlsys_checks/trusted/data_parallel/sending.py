@@ -1,4 +1,4 @@
-"""When each bucket was sent during a backward pass, read from the log of each rank.
+"""When each bucket was sent during a backward pass, read from the log of each rank; what messages say of the call.
 
 A backward pass multiplies gradients by signs that are held back from the rank. The log says how many posts the rank had
 made when it first asked for each: posts between two signs were made after the gradients that the first one leads to
@@ -8,19 +8,40 @@ could be known, and before those that the second one leads to.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from mlsys_checks.sandboxed.ranks import MARKS
 from mlsys_checks.sandboxed.spec import Arrays, Mismatch
 from mlsys_checks.sandboxed.trees import nest
+from mlsys_checks.sandboxed.values import decode_text
 from mlsys_checks.trusted import traffic
 from mlsys_checks.trusted.ledger import read_ledger
+from mlsys_checks.trusted.ranks import compare_ranks
 from mlsys_lab.comm.ledger import Post
 
 Sending = list[tuple[int, int, int]]
 """Buckets that are sent in a backward pass: index, and the signs that are revealed before and after."""
+CALL = "call"
+"""Name of the text, among the expected values, that says what was called with what."""
+
+
+Compare = Callable[[Arrays, Arrays], Mismatch | None]
+
+
+def explain(wrong: str, sent: str, compare: Compare = traffic.compare_run) -> Compare:
+    """Have messages of `compare` begin with the call, and end with the usual cause of wrong values or of traffic."""
+
+    def compare_and_explain(got: Arrays, expected: Arrays) -> Mismatch | None:
+        if (mismatch := compare(got, expected)) is None:
+            return None
+        cause = "" if mismatch.is_form else f". Usual cause: {wrong if compare_ranks(got, expected) else sent}"
+        what = f"{decode_text(expected[CALL])} {mismatch.what[0].upper()}{mismatch.what[1:]}"
+        return replace(mismatch, what=what, expected=f"{mismatch.expected}{cause}")
+
+    return compare_and_explain
 
 
 def find_sending(
@@ -77,20 +98,19 @@ def compare_sending(got: Arrays, expected: Arrays) -> Mismatch | None:
     sent: dict[tuple[int, int], list[int]] = defaultdict(list)
     for rank, number, bucket, before, after in sending:
         if before not in asked[rank] or after not in asked[rank]:
-            return Mismatch(
-                f"on rank {rank} a backward pass did not run to its end", expected="backward() of each loss"
-            )
+            what = f"on rank {rank} the backward pass of a loss did not run to its end"
+            return Mismatch(what, "not all gradients were asked for", "`backward()` of each loss")
         between = posts[rank][asked[rank][before] : asked[rank][after]]
-        if len(between) < (least := together[rank, after]):  # each sends or receives at least once
-            what = f"on rank {rank} a bucket is not averaged when its last gradient is complete"
-            wanted = f"{least} all-reduce{'s' * (least > 1)} before the backward pass goes on"
-            return Mismatch(what, f"{len(between)} messages", wanted)
+        if len(between) < (min_posts := together[rank, after]):  # each sends or receives at least once
+            what = f"on rank {rank} bucket {bucket} is not averaged by the hook that completes it"
+            wanted = f"an all-reduce of {min_posts} bucket{'s' * (min_posts > 1)} before the backward pass goes on"
+            return Mismatch(what, f"{len(between)} messages by then", wanted)
         sent[number // passes[rank], bucket].append(sum(post.size_bytes for post in between))
     for (_, bucket), by_rank in sent.items():
         size = int(limits["bucket_bytes"][bucket])
         if len(by_rank) == len(posts) and sum(by_rank) < size:  # no algorithm begins with less
-            what = "a bucket's gradients are not sent when the last of them is complete"
-            return Mismatch(what, f"{sum(by_rank):,} bytes from all ranks", f"{size:,} bytes or more")
+            what = f"the gradients of bucket {bucket} are not sent by the hooks that complete it"
+            return Mismatch(what, f"{sum(by_rank):,} bytes from all ranks by then", f"{size:,} bytes or more")
     return None
 
 

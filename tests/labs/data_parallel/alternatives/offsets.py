@@ -7,51 +7,36 @@ def borders(n, p):
     return [(n // p) * i + min(i, n % p) for i in range(p + 1)]
 
 
-def loss_weights(tokens, rank):
-    """All ranks' lists of counts are gathered, whatever their lengths."""
-    counts_of_all = collectives.all_gather(rank, torch.tensor(list(tokens), dtype=torch.int64))
-    total = torch.cat(counts_of_all).sum()
-    return [float(torch.tensor(count, dtype=torch.float64) * rank.size / total) for count in tokens]
+def views(flat, ones):
+    """Views of a flat tensor, with the shapes of these."""
+    ends = torch.tensor([0, *(one.numel() for one in ones)]).cumsum(0).tolist()
+    return [flat[start:end].view(one.shape) for one, start, end in zip(ones, ends[:-1], ends[1:], strict=True)]
 
 
-class DDP:
-    """Every parameter's gradient is a view of its bucket's flat one from the first finish on."""
+class DDP(DDP):
+    """Hooks note the step in which they ran; every gradient is a view of its bucket's flat one once it is averaged."""
 
-    def __init__(self, parameters, rank, bucket_bytes=25 << 20):
-        self.rank, self.require_backward_grad_sync, self.step, self.left = rank, True, 0, 0
-        broadcast_tensors(parameters, rank)
-        self.when = dict.fromkeys(map(id, parameters), -1)
-        self.buckets = assign_buckets(parameters, bucket_bytes)
-        for one in parameters:
-            one.register_post_accumulate_grad_hook(lambda one: self.note(id(one)))
+    step = 0
 
-    def note(self, number):
+    def mark_ready(self, parameter):
         if self.require_backward_grad_sync:
-            self.when[number] = self.step
-            while self.left < len(self.buckets) and all(
-                self.when[id(one)] == self.step for one in self.buckets[self.left]
-            ):
-                self.send()
+            parameter.ready_in = self.step
+            left = self.buckets[self.num_averaged :]
+            while left and all(getattr(one, "ready_in", None) == self.step for one in left[0]):
+                self.average_bucket(left.pop(0))
 
-    def send(self):
-        ones = self.buckets[self.left]
-        flat = torch.zeros(sum(one.numel() for one in ones), dtype=ones[0].dtype)
-        offset = 0
-        for one in ones:
-            if one.grad is not None:
-                flat[offset : offset + one.numel()] = one.grad.reshape(-1)
-            offset += one.numel()
-        flat = collectives.all_reduce(self.rank, flat / self.rank.size)
-        offset = 0
-        for one in ones:
-            one.grad = flat[offset : offset + one.numel()].view_as(one)
-            offset += one.numel()
-        self.left += 1
+    def average_bucket(self, bucket):
+        flat = torch.zeros(sum(one.numel() for one in bucket), dtype=bucket[0].dtype)
+        for one, view in zip(bucket, views(flat, bucket), strict=True):
+            view.copy_(0 * one.data if one.grad is None else one.grad)
+        flat = collectives.all_reduce(self.group, flat / self.group.size)
+        for one, view in zip(bucket, views(flat, bucket), strict=True):
+            one.grad = view
+        self.num_averaged += 1
 
     def finish_gradient_synchronization(self):
-        for _ in self.buckets[self.left :]:
-            self.send()
-        self.step, self.left = self.step + 1, 0
+        super().finish_gradient_synchronization()
+        self.step += 1
 
 
 def accumulate_gradients(ddp, losses, tokens, rank):
@@ -66,39 +51,24 @@ def accumulate_gradients(ddp, losses, tokens, rank):
     ddp.finish_gradient_synchronization()
 
 
-class ShardedOptimizer:
-    def __init__(self, parameters, optimizer_class, rank, **options):
-        broadcast_tensors(parameters, rank)
-        self.rank, self.parameters = rank, parameters
-        n = sum(one.numel() for one in parameters)
-        first, last = borders(n, rank.size)[rank.rank : rank.rank + 2]
-        self.shard = torch.cat([one.data.flatten() for one in parameters])[first:last].clone()
-        self.shard.requires_grad = True
-        self.optimizer = optimizer_class(params=[self.shard], **options)
+class ShardedOptimizer(ShardedOptimizer):
+    """Weights come from each rank in turn."""
 
     def reduce_gradients(self):
-        flat = []
-        for one in self.parameters:
-            flat += [torch.zeros(one.numel(), dtype=one.dtype) if one.grad is None else one.grad.flatten()]
-        self.shard.grad = collectives.reduce_scatter(self.rank, torch.cat(flat) / self.rank.size)
-
-    def step(self):
-        self.optimizer.step()
-        self.gather_weights()
+        grads = [one.data * 0 if one.grad is None else one.grad for one in self.params]
+        flat = torch.cat([grad.flatten() for grad in grads])
+        self.shard.grad = collectives.reduce_scatter(self.group, flat / self.group.size)
 
     def gather_weights(self):
-        """Each rank's shard from that rank, one after the other."""
-        n = sum(one.numel() for one in self.parameters)
-        cuts, flat = borders(n, self.rank.size), torch.empty(n, dtype=self.shard.dtype)
-        for owner in range(self.rank.size):
+        n = sum(one.numel() for one in self.params)
+        cuts, flat = borders(n, self.group.size), torch.empty(n, dtype=self.shard.dtype)
+        for owner in range(self.group.size):
             piece = flat[cuts[owner] : cuts[owner + 1]]
-            if owner == self.rank.rank:
+            if owner == self.group.rank:
                 piece.copy_(self.shard.data)
-            piece.copy_(collectives.broadcast(self.rank, piece, owner))
-        offset = 0
-        for one in self.parameters:
-            one.data[...] = flat[offset : offset + one.numel()].view_as(one)
-            offset += one.numel()
+            piece.copy_(collectives.broadcast(self.group, piece, owner))
+        for one, view in zip(self.params, views(flat, self.params), strict=True):
+            one.data[...] = view
 
 
 class FSDPFunction(torch.autograd.Function):
@@ -128,8 +98,7 @@ def reshard(parts, size):
         part = copy.deepcopy(parts[r % len(parts)])
         for name, one in part.items():
             if one.ndim and name != "random":
-                whole = torch.empty(n, dtype=one.dtype)
-                torch.cat([old[name] for old in parts], out=whole)
+                whole = torch.cat([old[name] for old in parts])
                 part[name] = whole.narrow(0, cuts[r], cuts[r + 1] - cuts[r]).clone()
         new.append(part)
     return tuple(new)

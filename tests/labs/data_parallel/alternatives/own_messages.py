@@ -1,28 +1,25 @@
 """No collective of lab 07: messages straight to rank 0 or to each owner; buckets that are only started in the hook."""
 
-import contextlib
-from itertools import pairwise
+
+def fill(ones, flat, attribute):
+    """Set an attribute of each tensor to its part of a flat one."""
+    for one in ones:
+        size = one.data.numel()
+        setattr(one, attribute, flat[:size].reshape(one.data.shape).clone())
+        flat = flat[size:]
+
+
+def join_grads(ones):
+    return torch.cat([(one.data * 0 if one.grad is None else one.grad).reshape(-1) for one in ones])
 
 
 def broadcast_tensors(parameters, rank):
     """One message to each rank, with all parameters."""
     flat = torch.cat([one.data.reshape(-1) for one in parameters])
-    if rank.rank == 0:
-        for other in range(1, rank.size):
-            rank.send(flat, other)
-        return
-    at = 0
-    flat = rank.recv(0)
-    for one in parameters:
-        end = at + one.data.numel()
-        one.data = flat[at:end].reshape(one.data.shape).clone()
-        at = end
-
-
-def loss_weights(tokens, rank):
-    """All ranks exchange their counts, as integers; the weights are a tensor."""
-    total = sum(int(one) for one in exchange_all(rank, [torch.tensor(sum(tokens))] * rank.size))
-    return torch.tensor(tokens, dtype=torch.float64) * rank.size / total
+    for other in range(1, rank.size) if rank.rank == 0 else ():
+        rank.send(flat, other)
+    if rank.rank:
+        fill(parameters, rank.recv(0), "data")
 
 
 def exchange_all(rank, parts):
@@ -35,24 +32,19 @@ def exchange_all(rank, parts):
     return [parts[i] if i == rank.rank else received[i].wait() for i in range(rank.size)]
 
 
-def cut(flat, p):
-    """Pieces as NumPy cuts them."""
-    ends = [0]
-    for i in range(p):
-        ends.append(ends[-1] + (len(flat) - ends[-1] + p - i - 1) // (p - i))
-    return [flat[a:b] for a, b in pairwise(ends)]
+def loss_weights(tokens, rank):
+    """All ranks exchange their counts, as integers; the weights are a tensor."""
+    total = sum(int(one) for one in exchange_all(rank, [torch.tensor(sum(tokens))] * rank.size))
+    return torch.tensor(tokens, dtype=torch.float64) * rank.size / total
 
 
 class Star:
     """A sum under way: all send to rank 0, which adds up and answers when somebody waits."""
 
     def __init__(self, rank, flat):
-        self.rank, self.flat = rank, flat
-        p = rank.size
-        if rank.rank:
-            self.sent, self.coming = rank.isend(flat, 0), [rank.irecv(0)]
-        else:
-            self.coming = [rank.irecv(other) for other in range(1, p)]
+        self.rank, self.flat, sources = rank, flat, [0] if rank.rank else range(1, rank.size)
+        self.sent = rank.isend(flat, 0) if rank.rank else None
+        self.coming = [rank.irecv(source) for source in sources]
 
     def mean(self):
         if self.rank.rank:
@@ -66,88 +58,38 @@ class Star:
 
 def backward_and_average(loss, tokens, parameters, rank):
     (loss * float(loss_weights([tokens], rank)[0])).backward()
-    flat = torch.cat([(one.data * 0 if one.grad is None else one.grad).reshape(-1) for one in parameters])
-    mean, at = Star(rank, flat).mean(), 0
-    for one in parameters:
-        one.grad = mean[at : at + one.data.numel()].reshape(one.data.shape).clone()
-        at += one.data.numel()
+    fill(parameters, Star(rank, join_grads(parameters)).mean(), "grad")
 
 
-def assign_buckets(parameters, bucket_bytes):
-    """What is left gets shorter by a bucket at a time; each bucket from its first parameter on."""
-    buckets, left = [], list(parameters)
-    while left:
-        count = 1
-        while count < len(left) and sum(one.nbytes for one in left[-count - 1 :]) <= bucket_bytes:
-            count += 1
-        first = len(left) - count
-        buckets.append(left[first:])
-        del left[first:]
-    return buckets
+class DDP(DDP):
+    """A hook only starts a bucket's average; all are awaited in the end."""
 
-
-class DDP:
     def __init__(self, parameters, rank, bucket_bytes=25 << 20):
-        broadcast_tensors(parameters, rank)
-        self.rank, self.buckets = rank, assign_buckets(parameters, bucket_bytes)
-        self.stars, self.require_backward_grad_sync = [], True
-        self.missing = [len(bucket) for bucket in self.buckets]
-        for place, bucket in enumerate(self.buckets):
-            for one in bucket:
-                one.register_post_accumulate_grad_hook(lambda _, place=place: self.came(place))
+        super().__init__(parameters, rank, bucket_bytes)
+        self.stars = []
 
-    def came(self, place):
-        if not self.require_backward_grad_sync:
-            return
-        self.missing[place] -= 1
-        while len(self.stars) < len(self.buckets) and not self.missing[len(self.stars)]:
-            self.start()
-
-    def start(self):
-        ones = self.buckets[len(self.stars)]
-        grads = [one.new_zeros(one.shape) if one.grad is None else one.grad for one in ones]
-        self.stars.append((ones, Star(self.rank, torch.cat([grad.flatten() for grad in grads]))))
+    def average_bucket(self, bucket):
+        self.num_averaged += 1
+        self.stars.append((bucket, Star(self.group, join_grads(bucket))))
 
     def finish_gradient_synchronization(self):
-        while len(self.stars) < len(self.buckets):
-            self.start()
-        for ones, star in self.stars:
-            mean = star.mean()
-            for one in ones:
-                one.grad, mean = mean[: one.numel()].reshape(one.shape).clone(), mean[one.numel() :]
-        self.stars = []
-        self.missing = [len(bucket) for bucket in self.buckets]
-
-    @contextlib.contextmanager
-    def no_sync(self):
-        self.require_backward_grad_sync = False
-        yield
-        self.require_backward_grad_sync = True
+        super().finish_gradient_synchronization()
+        for bucket, star in self.stars:
+            fill(bucket, star.mean(), "grad")
+        self.stars.clear()
 
 
-class ShardedOptimizer:
-    def __init__(self, parameters, optimizer_class, rank, **options):
-        broadcast_tensors(parameters, rank)
-        self.rank, self.parameters = rank, list(parameters)
-        whole = torch.cat([one.detach().flatten() for one in parameters])
-        self.shard = torch.nn.Parameter(cut(whole, rank.size)[rank.rank].clone())
-        self.optimizer = optimizer_class((self.shard,), **options)
+class ShardedOptimizer(ShardedOptimizer):
+    """Every rank sends each owner its chunk of the gradients, and every other rank its own weights."""
 
     def reduce_gradients(self):
-        grads = [one.grad if one.grad is not None else torch.zeros_like(one) for one in self.parameters]
-        pieces = cut(torch.cat([grad.flatten() for grad in grads]), self.rank.size)
-        self.shard.grad = sum(exchange_all(self.rank, pieces)) / self.rank.size
-
-    def step(self):
-        self.optimizer.step()
-        self.gather_weights()
+        pieces = join_grads(self.params).tensor_split(self.group.size)
+        self.shard.grad = sum(exchange_all(self.group, pieces)) / self.group.size
 
     def gather_weights(self):
-        whole = torch.cat(exchange_all(self.rank, [self.shard.detach()] * self.rank.size))
         with torch.no_grad():
-            for one in self.parameters:
-                one.copy_(whole[: one.numel()].reshape(one.shape))
-                whole = whole[one.numel() :]
+            whole = torch.cat(exchange_all(self.group, [self.shard.detach()] * self.group.size))
+            torch.nn.utils.vector_to_parameters(whole, self.params)
 
 
 def clip_grad_norm(shards, max_norm, rank):

@@ -1,7 +1,5 @@
 """Shards of one length, padded with zeros; layers that autograd knows, whose saved weights are gathered when needed."""
 
-import numpy as np
-
 
 def padded_chunk(rank, flat):
     """This rank's row of as many equal rows as there are ranks."""
@@ -13,100 +11,38 @@ def padded_mean(rank, flat):
     return collectives.reduce_scatter(rank, torch.nn.functional.pad(flat, (0, -len(flat) % rank.size))) / rank.size
 
 
-class DDP:
-    """Flat gradients that are filled in the hook; an unused parameter contributes zeros."""
+class ShardedOptimizer(ShardedOptimizer):
+    """Every shard has as many elements; the last ones of the last ranks are zeros, and stay so."""
 
-    def __init__(self, parameters, rank, bucket_bytes=25 << 20):
-        broadcast_tensors(parameters, rank)
-        self.rank, self.require_backward_grad_sync = rank, True
-        self.buckets = assign_buckets(parameters, bucket_bytes)
-        self.waiting = [{id(one) for one in bucket} for bucket in self.buckets]
-        self.next = 0
-        self.handles = [one.register_post_accumulate_grad_hook(self.hook) for one in parameters]
-
-    def hook(self, parameter):
-        if not self.require_backward_grad_sync:
-            return
-        for waiting in self.waiting:
-            waiting.discard(id(parameter))
-        self.drain(lambda: not self.waiting[self.next])
-
-    def drain(self, is_ready):
-        while self.next < len(self.buckets) and is_ready():
-            bucket = self.buckets[self.next]
-            for one in bucket:
-                if one.grad is None:
-                    one.grad = torch.zeros_like(one)
-            flat = torch.nn.utils.parameters_to_vector([one.grad.contiguous() for one in bucket])
-            torch.nn.utils.vector_to_parameters(
-                collectives.all_reduce(self.rank, flat).div_(self.rank.size), [one.grad for one in bucket]
-            )
-            self.next += 1
-
-    def finish_gradient_synchronization(self):
-        self.drain(lambda: True)
-        self.waiting, self.next = [{id(one) for one in bucket} for bucket in self.buckets], 0
-
-
-def accumulate_gradients(ddp, losses, tokens, rank):
-    """As many as are left, counted down."""
-    left = sum(map(bool, tokens))
-    ddp.require_backward_grad_sync = False
-    for loss, weight in zip(losses, loss_weights(tokens, rank), strict=True):
-        if weight > 0:
-            left -= 1
-            ddp.require_backward_grad_sync = not left
-            (weight * loss()).backward()
-    ddp.require_backward_grad_sync = True
-    ddp.finish_gradient_synchronization()
-
-
-class ShardedOptimizer:
     def __init__(self, parameters, optimizer_class, rank, **options):
-        self.rank, self.parameters = rank, list(parameters)
-        broadcast_tensors(self.parameters, rank)
-        flat = torch.nn.utils.parameters_to_vector([one.contiguous() for one in self.parameters])
+        broadcast_tensors(parameters, rank)
+        self.group, self.params = rank, list(parameters)
+        flat = torch.nn.utils.parameters_to_vector([one.contiguous() for one in parameters])
         self.shard = padded_chunk(rank, flat.detach())
         self.optimizer = optimizer_class([self.shard], **options)
 
     def reduce_gradients(self):
-        grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in self.parameters]
-        self.shard.grad = padded_mean(self.rank, torch.cat([grad.reshape(-1) for grad in grads]))
-
-    def step(self):
-        self.optimizer.step()
-        self.gather_weights()
+        grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in self.params]
+        self.shard.grad = padded_mean(self.group, torch.cat([grad.reshape(-1) for grad in grads]))
 
     def gather_weights(self):
-        flat = torch.cat(collectives.all_gather(self.rank, self.shard))
-        for one in self.parameters:
+        flat = torch.cat(collectives.all_gather(self.group, self.shard))
+        for one in self.params:
             part, flat = flat[: one.numel()], flat[one.numel() :]
             one.data.copy_(part.reshape(one.shape))
 
 
-def clip_grad_norm(shards, max_norm, rank):
-    """The shards' gradients as one flat tensor, which is written back."""
-    flat = torch.cat([shard.grad for shard in shards])
-    norms = collectives.all_gather(rank, (flat**2).sum().view(1))
-    norm = np.sqrt(torch.cat(norms).numpy().sum())
-    if norm > max_norm:
-        for shard in shards:
-            shard.grad[:] = shard.grad * (max_norm / norm)
-    return norm
-
-
-class FSDPUnit:
+class FSDPUnit(FSDPUnit):
     def __init__(self, layer, weights, rank):
-        self.rank, self.layer, self.shapes = rank, layer, [tuple(one.shape) for one in weights]
+        self.group, self.layer, self.shapes = rank, layer, [one.shape for one in weights]
         whole = [collectives.broadcast(rank, one.detach()).reshape(-1) for one in weights]
         self.shard = padded_chunk(rank, torch.cat(whole)).requires_grad_()
 
     def unshard(self):
-        flat, whole = torch.cat(collectives.all_gather(self.rank, self.shard.detach())), []
+        flat, whole = torch.cat(collectives.all_gather(self.group, self.shard.detach())), []
         for shape in self.shapes:
-            size = int(np.prod(shape))
-            whole.append(flat[:size].clone().reshape(shape))
-            flat = flat[size:]
+            whole.append(flat[: shape.numel()].clone().reshape(shape))
+            flat = flat[shape.numel() :]
         return tuple(whole)
 
     def __call__(self, x):
@@ -135,14 +71,7 @@ class FSDPFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads):
-        return padded_mean(ctx.layer.rank, torch.cat([grad.reshape(-1) for grad in grads])), None
-
-
-def zero_step_cost(n, p, stage):
-    """Element by element of what a parameter has."""
-    divided = {0: 0, 1: 12, 2: 14, 3: 16}[stage]
-    sent = [n // p for _ in range(p - 1)] * (2 + stage // 3)
-    return (16 - divided) * n + divided * n // p, sum(sent)
+        return padded_mean(ctx.layer.group, torch.cat([grad.reshape(-1) for grad in grads])), None
 
 
 def save_state(optimizer, position):
