@@ -95,7 +95,7 @@ function rate(hit, stems, phrase, rarity, meanLength) {
   if (score === 0) return { score, all: false };
   if (hit.foldedTitle.includes(phrase)) score += 3;
   if (stems.length > 1 && hit.foldedText.includes(phrase)) score += 2;
-  if (parse(hit.title.split(/[:,]/)[0]).join(" ") === stems.join(" ")) score += hit.anchor ? 6 : 13;
+  if (hit.title.split(/[:,]/).some((part) => parse(part).join(" ") === stems.join(" "))) score += hit.anchor ? 6 : 15;
   if (GENERAL.has(hit.title.toLowerCase())) score *= 0.5;
   return { score, all };
 }

@@ -87,8 +87,7 @@ def build(book: Path, tmp_path: Path) -> Callable[[], Index]:
                 warning=warnings,
             ).build()
         assert warnings.getvalue() == ""
-        text = (tmp_path / "html" / "search-index.js").read_text("utf-8")
-        index: Index = json.loads(text.removeprefix("window.searchIndex = ").removesuffix(";\n"))
+        index: Index = json.loads((tmp_path / "html" / "search-index.json").read_text("utf-8"))
         return index
 
     return run
