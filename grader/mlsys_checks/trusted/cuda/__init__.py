@@ -395,7 +395,8 @@ CHECKS = (
         describe=generators.describe_matmul_cpp,
         expect=generators.expect_matmul_cpp,
         compare=agree_by_squares,
-        first_hint="Which elements of c are one thread's, and what do the tiles hold beyond the ends of a and b?",
+        first_hint="Which elements of c are one thread's, is CPP_TILE the side of the square that a block of your text "
+        "computes, and what do the tiles hold beyond the ends of a and b?",
         hint="Zeros for what lies outside of a and b, a barrier after the tiles are filled and one before they are "
         "filled again, and a guard where c is stored, for each of a thread's elements.",
         uses=("matmul_cpp", "CPP_TILE"),

@@ -393,7 +393,7 @@ def expect_matmul_cpp(arrays: Arrays) -> Arrays:
 def describe_transpose_cpp(arrays: Arrays) -> str:
     if "sizes" not in arrays:
         rows, columns = arrays["x"].shape
-        made = [f"x, y = torch.randn({rows}, {columns}), torch.zeros({columns}, {rows})"]
+        made = [f"x, y = torch.randn({rows}, {columns}), torch.full(({columns}, {rows}), torch.nan)"]
         made += [f"grid = {calls.plan_cpp(None, 'transpose', (rows, columns))[0]}", "which = {}"]
     else:
         rows, columns = arrays["sizes"].tolist()
@@ -411,7 +411,8 @@ def describe_transpose_cpp(arrays: Arrays) -> str:
 def describe_matmul_cpp(arrays: Arrays) -> str:
     if "sizes" not in arrays:
         (m, k), n = arrays["a"].shape, arrays["b"].shape[1]
-        made = [f'a, b, c = torch.from_numpy(given["a"]), torch.from_numpy(given["b"]), torch.zeros({m}, {n})']
+        made = ['a, b = torch.from_numpy(given["a"]), torch.from_numpy(given["b"])']
+        made += [f"c = torch.full(({m}, {n}), torch.nan)"]
         made += [f"grid, which = (-(-{n} // CPP_TILE), -(-{m} // CPP_TILE)), {{}}"]
         wrong = "(~torch.isclose(c, a @ b, atol=1e-4, equal_nan=True)).nonzero().tolist()"
         return _describe_emulated("matmul", made, f"{SIDE, SIDE}, a, b, c, {m}, {n}, {k}", wrong)
