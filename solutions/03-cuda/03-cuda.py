@@ -359,7 +359,7 @@ def naive_matmul(a, b, c):
 # %% [markdown]
 # All arrays are fp32 and start at a sector boundary. Blocks have 32 × 4 threads, so a warp is 32 threads along x.
 #
-# **Interface.** Each function returns a tuple of Python ints.
+# **Interface.** Each function returns several counts, as Python ints.
 #
 # | function | returns |
 # |---|---|

@@ -176,6 +176,6 @@ def describe_launch(
 def _made(array: np.ndarray) -> str:
     """Code for a number, or for an array of this shape with made-up values."""
     if array.ndim == 0:
-        return f"np.float32({array:.6g})"
+        return f"np.float32({array:.6g})" if np.isfinite(array) else f'np.float32("{array}")'
     shape = array.shape if array.ndim > 1 else array.size
     return f"np.random.default_rng(0).standard_normal({shape}, np.float32)"

@@ -63,14 +63,15 @@ def expect_relu(arrays: Arrays) -> Arrays:
 
 
 def draw_sgd_step(rng: Rng, case: Case) -> Arrays:
-    """`infinite`: infinities of both signs in both arrays, once at one index. `idle`: a learning rate of 0."""
+    """`infinite`: infinities of both signs in both arrays, once at one index. `factor`: the learning rate."""
     n = case.params["n"]
     w, g = _normal(rng, n), _normal(rng, n)
+    _put(rng, g, 0)
     if case.params["infinite"]:
         _put(rng, w, np.inf, -np.inf)
         _put(rng, g, np.inf, -np.inf)
         w[n // 2] = g[n // 2] = np.inf
-    return {"w": w, "g": g, "lr": np.array(0 if case.params.get("idle") else rng.uniform(0.05, 0.5), np.float32)}
+    return {"w": w, "g": g, "lr": np.array(case.params.get("factor", rng.uniform(0.05, 0.5)), np.float32)}
 
 
 def expect_sgd_step(arrays: Arrays) -> Arrays:
@@ -120,10 +121,11 @@ def expect_outer(arrays: Arrays) -> Arrays:
 def draw_axpy(rng: Rng, case: Case) -> Arrays:
     n = case.params["n"]
     x, y = _normal(rng, n), _normal(rng, n)
+    _put(rng, x, 0)
     if case.params["infinite"]:
         _put(rng, x, np.inf, -np.inf)
         _put(rng, y, np.inf, -np.inf)
-    a = np.array(0 if case.params.get("idle") else rng.uniform(-2, 2), np.float32)
+    a = np.array(case.params.get("factor", rng.uniform(-2, 2)), np.float32)
     return {"a": a, "x": x, "y": y, "blocks": np.array(case.params["blocks"])}
 
 
