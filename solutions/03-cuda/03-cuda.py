@@ -686,8 +686,8 @@ check.predict(guess, requests["interleaved"], "requests to shared memory", withi
 #
 # **Requirements**
 #
-# - The block at (`blockIdx.x`, `blockIdx.y`) loads the tile whose first column is `TILE * blockIdx.x` and whose first
-#   row is `TILE * blockIdx.y`, and stores it where it belongs in `y`.
+# - Each block loads one tile, such as the one whose first column is `TILE * blockIdx.x` and whose first row is
+#   `TILE * blockIdx.y`, and stores it where it belongs in `y`.
 # - Sides need not be multiples of `TILE`. Loads and stores each have a guard of their own.
 # - Each element is loaded once and stored once, each row in no more sectors than it needs (first check).
 # - No bank conflicts, whichever way you avoid them (second check). Numba takes no `TILE + 1` in a shape: write a
