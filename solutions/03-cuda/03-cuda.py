@@ -23,11 +23,11 @@
 #   2. two dimensions, and loops over the grid (`35 min`);
 #   3. a prediction, by hand, of what two naive kernels ask of memory (`25 min`);
 #   4. a moving average and a dot product through shared memory (`40 min`).
-# - **Part 2, tiles** (about 155 minutes)
+# - **Part 2, tiles** (about 190 minutes)
 #   5. a sum by a tree of additions (`35 min`);
 #   6. a transpose in whole sectors, without bank conflicts (`35 min`);
 #   7. a matrix product that reads each number 16 times less often than the naive one (`45 min`);
-#   8. both again in CUDA C++, compiled for an H100 (`40 min`).
+#   8. both again in CUDA C++, compiled for an H100 (`75 min`).
 #
 # Each part is complete in itself, so the end of Part 1 is a good place to stop for the day.
 #
@@ -38,7 +38,7 @@
 # - Why does a tile of 32 columns slow a transpose down, and what is the smallest change that helps?
 # - How often must a matrix product read its operands, and what decides that?
 #
-# **Time:** about 280 minutes. **Points:** 100. **You need:** Python, and grids, blocks and warps as in
+# **Time:** about 315 minutes. **Points:** 100. **You need:** Python, and grids, blocks and warps as in
 # [lab 02](02-gpu-model.ipynb). Background: [chapter 05](../chapters/05-cuda.md).
 #
 # **Readings:** *An Even Easier Introduction to CUDA* (`harris-easier-cuda`), *GPU Puzzles* (`gpu-puzzles`), *Getting
@@ -52,12 +52,13 @@
 # <details><summary>What a kernel may contain, and which numbers it meets</summary>
 #
 # - A kernel may use arithmetic, `if`, `while`, `for` over `range`, its own variables, number constants of exported
-#   cells, other kernels, what `cuda` and `math` offer, and `abs`, `min`, `max`, `int`, `float`, `bool` and `len`. It
-#   cannot print, import or call anything else.
+#   cells, functions of yours under `@cuda.jit` (which may return a value), what `cuda` and `math` offer, and `abs`,
+#   `min`, `max`, `int`, `float`, `bool` and `len`. It cannot print, import or call anything else.
 # - Each check also compiles your kernel with Numba's compiler, for an H100. The compiler is stricter than Python: a
 #   variable keeps its type through loops and branches, and the shape of a shared array is a constant.
 # - Numbers are fp32. They may be 0 or infinite and are never NaN. The right result is what fp32 arithmetic gives for
-#   the formula as written, so 0 · ∞ and ∞ − ∞ are NaN. The order in which you add is up to you.
+#   the formula as written, up to rounding, so 0 · ∞ and ∞ − ∞ are NaN. The order in which you add is up to you.
+# - Two threads that store the same value to one element do not race.
 # - Arrays may have any size for which a launch has at least one block. A sum of nothing is 0.
 #
 # </details>
@@ -122,8 +123,8 @@ SIDE = 16  # of the matrix product's tiles, and of its blocks
 # ```
 #
 # (`record` launches a kernel in the simulator; `outputs` names the arrays whose contents are undefined before the
-# launch. 128 threads for 100 elements: the last 28 must not touch anything. A GPU would let them, and they would change
-# whatever lies behind the array.)
+# launch. 128 threads for 100 elements: the last 28 must not touch anything. A GPU would not stop them, and they would
+# change whatever lies behind the array.)
 #
 # **Requirements**
 #
@@ -172,7 +173,7 @@ trace = record(sgd_step, 2, THREADS, w, g, np.float32(0.1))
 Accesses.from_trace(trace)
 
 # %% [markdown]
-# The same launch as a table. You can print one for every kernel of this lab.
+# The same as a table, which you can print for every kernel of this lab.
 
 # %%
 trace = record(sgd_step, 2, THREADS, w, g, np.float32(0.1))
@@ -197,7 +198,7 @@ show_table(report(trace).table())
 # |---|---|---|
 # | `causal_mask[grid, (32, 4)](scores, masked)` | `scores[r, c]` where c ≤ r, else `-math.inf` | both (T, T) |
 # | `outer[grid, (32, 4)](u, v, out)` | `out[r, c] = u[r] * v[c]` | `u` (R,), `v` (C,), `out` (R, C) |
-# | `axpy[blocks, THREADS](a, x, y)` | `y[i] += a * x[i]` | any n, with at least two blocks |
+# | `axpy[blocks, THREADS](a, x, y)` | `y[i] += a * x[i]` | any n, launched with at least two blocks |
 #
 # The first is the mask of attention: query r must not see later keys. The second is the weight gradient of a linear
 # layer for one token. Their grid is `(ceil(columns / 32), ceil(rows / 4))`.
@@ -322,7 +323,7 @@ for kernel in (axpy, chunked_axpy):
     moved[launched.kernel] = sum(sectors(launched).values())
     print(f"{launched.kernel:12} {moved[launched.kernel]:6,} sectors")
 ratio = moved["chunked_axpy"] / moved["axpy"]
-check.predict(guess, ratio, "times as many sectors")
+check.predict(guess, ratio, "times as many sectors", within=0)
 
 # %% [markdown]
 # In each iteration the lanes of a warp are 8 elements apart, so each lane touches a sector of its own: 32 sectors for
@@ -356,10 +357,9 @@ def naive_matmul(a, b, c):
 
 
 # %% [markdown]
-# All arrays are fp32, start at a sector boundary, and have sides that are multiples of 32. Blocks have 32 × 4 threads,
-# so a warp is 32 threads along x.
+# All arrays are fp32 and start at a sector boundary. Blocks have 32 × 4 threads, so a warp is 32 threads along x.
 #
-# **Interface.** Each function returns a tuple of Python ints.
+# **Interface.** Each function returns several counts, as Python ints.
 #
 # | function | returns |
 # |---|---|
@@ -367,8 +367,9 @@ def naive_matmul(a, b, c):
 # | `predict_matmul(m, n, k)` | sectors loaded of `a` (m, k), loaded of `b` (k, n), stored of `c` (m, n) |
 # | `predict_loads(m, n, k, side)` | *elements* loaded of `a`, and of `b`, by a better product: see below |
 #
-# In the third, a block of `side` × `side` threads computes as many elements of `c`, and loads each number that it needs
-# *once*, to share it among its threads. With `side` 1 it is the naive kernel.
+# In the first two, all sides are multiples of 32. In the third, m and n are multiples of `side`: a block of `side` ×
+# `side` threads computes as many elements of `c`, one each, and loads each number that it needs *once*, to share it
+# among its threads. With `side` 1 it is the naive kernel.
 #
 # **Example.** A copy, `y[row, column] = x[row, column]`, of a 64 × 96 matrix has 64 · 96 / 32 = 192 warps. Each loads
 # 32 neighbours, 128 bytes or 4 sectors, and stores 4 sectors: 768 and 768. The naive product with m = n = 32 and k = 64
@@ -380,9 +381,8 @@ def naive_matmul(a, b, c):
 #
 # **Requirements**
 #
-# - A request touches as many sectors as its 32 addresses lie in. Lanes that want the same bytes share them; a sector
-#   that two requests touch counts twice, as if there were no cache.
-# - Count requests too: one for each warp and each time it comes to a load.
+# - A warp makes a request each time it comes to a load or a store. A request touches as many sectors as its 32
+#   addresses lie in; a sector that two requests touch counts twice, as if there were no cache.
 # - Counts are exact for matrices of any size, also for ones that fit into no memory: use `//`, not `/`.
 #
 # **Size:** about 2, 2 and 1 lines.
@@ -574,17 +574,17 @@ Accesses.from_trace(trace)
 # ```
 #
 # *Which* threads add decides what a step costs, because a warp issues a request even if only one of its lanes is
-# active. **Sequential addressing:** with n threads still at work, thread t < n adds `part[t + n]` to `part[t]`. Whole
-# warps then retire early, and the active lanes are neighbours. A block's warps make 4 requests to store, and in each
-# step 3 for each active warp (two loads and a store), $3 \cdot (2 + 1 + 1 + 1 + 1 + 1 + 1)$ in all. With the last load,
-# of the sum, that is 29.
+# active. **Sequential addressing:** with `half` threads still at work, thread t < `half` adds `part[t + half]` to
+# `part[t]`. Whole warps then retire early, and the active lanes are neighbours. A block's warps make 4 requests to
+# store, and in each step 3 for each active warp (two loads and a store), $3 \cdot (2 + 1 + 1 + 1 + 1 + 1 + 1)$ in all.
+# With the last load, of the sum, that is 29.
 #
 # **Requirements**
 #
 # - Each element of `x` is loaded once, by neighbouring threads of a warp.
 # - In each step a thread reads what another one stored in the step before: there is a barrier between them, which all
 #   threads reach.
-# - At most 40 requests of a block to shared memory, and no more than 26 accesses by any thread.
+# - To shared memory, at most 40 requests of a block and at most 26 accesses of a thread.
 #
 # **Size:** about 15 lines.
 #
@@ -625,10 +625,9 @@ def block_sum(x, sums):
 check("block_sum")
 
 # %% [markdown]
-# **Predict, then measure.** In **interleaved** addressing the threads whose number is a multiple of 2 add their
-# neighbour's number, then the multiples of 4 add from 2 away, then the multiples of 8 from 4 away, and so on. How many
-# requests to shared memory does a block make? It stores first and loads the sum at the end, as your kernel does; so
-# count the warps that have at least one active lane in each of the 7 steps.
+# **Predict, then measure.** In **interleaved** addressing, thread t adds `part[t + d]` to `part[t]` if t is a multiple
+# of 2d, with d = 1, 2, 4 and so on. How many requests to shared memory does a block make? It stores first and loads the
+# sum at the end, as your kernel does; so count the warps that have at least one active lane in each of the 7 steps.
 
 # %%
 guess = None  # requests of a block to shared memory, interleaved
@@ -654,7 +653,7 @@ for name, trace in (("block_sum", tree), ("interleaved", interleaved), ("dot", l
 figure.update_layout(xaxis_title="barriers passed", yaxis_title="warps at work")
 figure.update_xaxes(dtick=1)
 show(figure, alt="Warps at work after each barrier, for block_sum, interleaved and dot")
-check.predict(guess, requests["interleaved"], "requests to shared memory")
+check.predict(guess, requests["interleaved"], "requests to shared memory", within=0)
 
 # %% [markdown]
 # Both trees need 127 additions in 7 steps. Interleaved, all 4 warps stay busy until the active threads are more than a
@@ -687,11 +686,12 @@ check.predict(guess, requests["interleaved"], "requests to shared memory")
 #
 # **Requirements**
 #
-# - The block at (`blockIdx.x`, `blockIdx.y`) loads the tile whose first column is `TILE * blockIdx.x` and whose first
-#   row is `TILE * blockIdx.y`, and stores it where it belongs in `y`.
+# - Each block loads one tile, such as the one whose first column is `TILE * blockIdx.x` and whose first row is
+#   `TILE * blockIdx.y`, and stores it where it belongs in `y`.
 # - Sides need not be multiples of `TILE`. Loads and stores each have a guard of their own.
-# - Each element is loaded once and stored once, in whole sectors both times (first check).
-# - No bank conflicts, whichever way you avoid them (second check).
+# - Each element is loaded once and stored once, each row in no more sectors than it needs (first check).
+# - No bank conflicts, whichever way you avoid them (second check). Numba takes no `TILE + 1` in a shape: write a
+#   number, or the name of a constant in an exported cell.
 #
 # **Size:** about 11 lines.
 
@@ -768,7 +768,7 @@ for pitch in range(32, 41):
     trace = record(read_column, 1, 32, pitch, out, outputs=("out",))
     passes[pitch] = max(one.worst.taken for one in report(trace).conflicts)
     print(f"{pitch} columns: {passes[pitch]:2} passes")
-check.predict(guess, passes[34], "passes")
+check.predict(guess, passes[34], "passes", within=0)
 
 # %% [markdown]
 # Row r of the column is in bank (r × pitch) mod 32, so the number of passes is the greatest common divisor of the pitch
@@ -807,10 +807,10 @@ check.predict(guess, passes[34], "passes")
 #
 # **Requirements**
 #
-# - In each step of SIDE along k, every thread loads one number of each tile; then each thread does SIDE multiply-adds
+# - In each step of SIDE along k, every thread fills one element of each tile; then each thread does SIDE multiply-adds
 #   with what is in shared memory. At most m·k·⌈n/SIDE⌉ + k·n·⌈m/SIDE⌉ loads in all.
 # - Outside of `a` and `b`, store zeros into *both* tiles, so that they add nothing.
-# - **All** threads load, and reach every barrier, those without an element of `c` too.
+# - **All** threads do so, and reach every barrier, those without an element of `c` too.
 # - Two barriers per step. Before you write them: what goes wrong without the first, and what without the second?
 # - Whole sectors of global memory and no bank conflicts (second check): which index of each tile runs with
 #   `threadIdx.x` when the tile is filled, and which when it is read?
@@ -899,7 +899,7 @@ check.predict(guess, percent["by tiles"], "percent of the fp32 peak")
 #
 # ## Task 8 · The same in CUDA C++
 #
-# *About 40 minutes.* Needs g++, no GPU.
+# *About 75 minutes.* Needs g++, no GPU.
 #
 # **Goal.** Most kernels that run in production are CUDA C++. Translate your transpose, then write a matrix product in
 # which each thread computes several elements of `c`, so that a number from shared memory serves several multiply-adds.
@@ -923,7 +923,7 @@ check.predict(guess, percent["by tiles"], "percent of the fp32 peak")
 # of `c`, and `blockIdx.x` counts squares along a row. With `CPP_TILE = 16` that is your kernel of Task 7. With 64, each
 # thread computes 4 × 4 elements: 4 + 4 numbers from shared memory serve 16 multiply-adds. The tiles of `a` and `b` need
 # not be as deep along k as they are wide: with 64 × 16 and 16 × 64 numbers, for example, each thread loads 4 of each
-# per step. You may change `CPP_TILE`.
+# per step. You may change `CPP_TILE`, in your text too.
 #
 # **Example**
 #
@@ -941,6 +941,7 @@ check.predict(guess, percent["by tiles"], "percent of the fp32 peak")
 # - Right for any sizes, as in Tasks 6 and 7, and for matrices of more than 2³² elements: compute positions in `size_t`.
 # - The text compiles for an H100, and runs in an *emulator*, which watches each access. It stops at the first one that
 #   is out of bounds, races, or reads shared memory that nothing has stored to, and names line, thread and element.
+#   Lines count from the one on which the text's quotes open.
 # - Each block computes its own tile, and no other: some launches leave blocks out.
 #
 # **Speed, for extra points.** Where the course is graded on a GPU, each kernel is timed next to torch's own: 2 points
@@ -956,9 +957,10 @@ check.predict(guess, percent["by tiles"], "percent of the fp32 peak")
 #   of 16 bytes.
 # - Of the toolkit's headers, `cuda_fp16.h` and `cuda_bf16.h` can be included. The emulator knows shuffles and votes,
 #   `__syncwarp`, atomics, `__ldg`, `__fmaf_rn`, `float2`, `float4`, `__device__` functions, `__constant__`,
-#   `__restrict__`, `__launch_bounds__` and `#pragma unroll`; it knows no caches, no time and no `asm`.
-# - It runs the threads of a block in turns, first to last and then last to first. It refuses variables that all blocks
-#   would share (`__device__`, `static`), and a barrier in each of two branches.
+#   `__restrict__`, `__launch_bounds__` and `#pragma unroll`; it knows no `half2`, no caches, no time and no `asm`, and
+#   does not see whether a thread's own variables were ever set.
+# - A check runs each launch twice: threads first to last, then last to first. The emulator refuses variables that all
+#   blocks would share (`__device__`, `static`), and a barrier in each of two branches that threads of a block take.
 # - The measured time includes generating the random inputs and reading the results, so aim higher than the target.
 #
 # </details>
@@ -1044,9 +1046,8 @@ check("transpose_cpp")
 check("matmul_cpp")
 
 # %% [markdown]
-# **See it compiled** for an H100. Line numbers in messages count from the line on which the text's quotes open.
-# Registers and shared memory decide how many blocks a multiprocessor holds at once. What *spills* is kept in local
-# memory, which lies in the GPU's DRAM and its caches, because the registers ran out.
+# **See it compiled** for an H100. Registers and shared memory decide how many blocks a multiprocessor holds at once.
+# What *spills* is kept in local memory, which lies in the GPU's DRAM and its caches, because the registers ran out.
 
 # %%
 from mlsys_lab.errors import CourseError

@@ -140,11 +140,12 @@ def figures(trace: Trace, artifact: Any, names: Iterable[str]) -> Arrays:
 
     trace = locate_in_cells(trace, artifact)
     found = report(trace)
+    races = [one for one in found.races if not one.equal]  # of equal values either may be the last
     wrong = {
         "outside": _first(one.sentence for one in found.faults if one.what != UNWRITTEN),
-        "barriers": _first([one.sentence for one in found.divergences] or _missed(trace)),
-        "races": _first(one.sentence for one in found.races if not one.between_blocks),
-        "races of blocks": _first(one.sentence for one in found.races if one.between_blocks),
+        "barriers": _first([one.sentence for one in found.divergences] or found.missed),
+        "races": _first(one.sentence for one in races if not one.between_blocks),
+        "races of blocks": _first(one.sentence for one in races if one.between_blocks),
         "unwritten": _first(one.sentence for one in found.faults if one.what == UNWRITTEN),
     }
     counts: Tree = {READS: {}, WRITES: {}}
@@ -170,19 +171,6 @@ def _first(sentences: Iterable[str]) -> str:
 def _count(count: int, at: str) -> dict[str, int | str]:
     """A count, and where it arises."""
     return {"count": count, "at": at}
-
-
-def _missed(trace: Trace) -> list[str]:
-    """Barriers that threads of a block passed without a trace, a sentence each."""
-    arrivals = trace.arrivals
-    sentences: dict[int, str] = {}
-    _, first = np.unique(arrivals[["block", "phase", "site", "thread"]], return_index=True)
-    turns, counts = np.unique(arrivals[first][["site", "block", "phase"]], return_counts=True)
-    for turn, number in zip(turns, counts.tolist(), strict=True):
-        if number < trace.threads:
-            who = f"{number} of {trace.threads} threads of block {turn['block']} reach this barrier"
-            sentences.setdefault(int(turn["site"]), f"{trace.sites[turn['site']]}: {who}")
-    return list(sentences.values())
 
 
 def _by_line(trace: Trace, rows: np.ndarray) -> str:

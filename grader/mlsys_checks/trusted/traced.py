@@ -151,13 +151,14 @@ def describe_launch(
     """A check's `describe`: code that creates arrays of the case's sizes, and traces and reports the launch.
 
     `grid` computes the number of blocks from the arrays, which are the kernel's arguments in order, followed by
-    `output`, if any; `shape` is code for its shape, in which {n} is the number n among the arrays. If zeros matter, an
-    array that contains one is the case's own.
+    `output`, if any; `shape` is code for its shape, in which {n} is the number n among the arrays. All arrays are
+    the case's own if one has an infinity, and if zeros matter, those that contain one.
     """
 
     def describe(arrays: Arrays) -> str:
         given = {name: array for name, array in arrays.items() if array.dtype == np.float32}
-        exact = {name for name, array in given.items() if zeros_matter and not array.all()}
+        finite = all(np.isfinite(array).all() for array in given.values())
+        exact = {name for name, one in given.items() if (one.ndim and not finite) or (zeros_matter and not one.all())}
         lines = [
             f'{name} = given["{name}"]' if name in exact else f"{name} = {_made(array)}"
             for name, array in given.items()
@@ -175,6 +176,6 @@ def describe_launch(
 def _made(array: np.ndarray) -> str:
     """Code for a number, or for an array of this shape with made-up values."""
     if array.ndim == 0:
-        return f"np.float32({array:.6g})"
+        return f"np.float32({array:.6g})" if np.isfinite(array) else f'np.float32("{array}")'
     shape = array.shape if array.ndim > 1 else array.size
     return f"np.random.default_rng(0).standard_normal({shape}, np.float32)"

@@ -79,9 +79,8 @@ def pass_arguments(kernel: str, wanted: Sequence[Parameter], arguments: Sequence
     range.
     """
     if len(arguments) != len(wanted):
-        raise InputError(
-            f"{kernel} takes {len(wanted)} arguments", got=len(arguments), expected=", ".join(map(str, wanted))
-        )
+        what = f"{kernel} is launched with {len(arguments)} arguments and has {len(wanted)} parameters"
+        raise InputError(what, got=", ".join(map(str, wanted)))
     return [_convert(kernel, one, given) for one, given in zip(wanted, arguments, strict=True)]
 
 

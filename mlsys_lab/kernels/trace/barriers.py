@@ -2,13 +2,13 @@
 
 A barrier waits for the threads of the block that have not ended (CUDA C++ Programming Guide on Volta's independent
 thread scheduling; PTX on `exit`, which releases a barrier that only ending threads hold up). So a thread may return
-early. But a barrier in a branch that some threads take and others do not is forbidden (the same guide, on
-`__syncthreads`).
+early and the kernel still run. But a barrier in a branch that some threads take and others do not is forbidden (the
+same guide, on `__syncthreads`).
 
 A trace shows which threads arrived and what the other threads accessed until the barrier completed. A thread that did
 not arrive counts as returned, unless it accessed memory at a line more often than every thread that arrived: then it
 continued without the barrier. A thread that passes a barrier and accesses nothing afterwards is found only by
-`is_reached_by_all`.
+`missed`, next to threads that have returned.
 """
 
 from __future__ import annotations
@@ -74,15 +74,21 @@ def divergences(trace: Trace) -> tuple[Divergence, ...]:
     return tuple(sorted(merged, key=lambda one: (one.barrier, one.elsewhere)))
 
 
-def is_reached_by_all(trace: Trace) -> bool:
-    """Whether every thread of a block reached each barrier that any thread reached, returned threads included.
+def missed(trace: Trace) -> tuple[str, ...]:
+    """A line for each barrier that some threads of a block reach and others do not, returned threads included.
 
-    Stricter than `divergences`: it fails for everything forbidden, and for some kernels that do run.
+    Stricter than `divergences`: it finds everything forbidden, and some kernels that do run.
     """
-    order, starts = group_rows(*(trace.arrivals[field] for field in ("block", "phase", "site", "thread")))
+    order, starts = group_rows(*(trace.arrivals[field] for field in ("site", "block", "phase", "thread")))
     heads = trace.arrivals[order[starts]]
-    _, turns = group_rows(*(heads[field] for field in ("block", "phase", "site")))
-    return bool((group_sizes(turns, len(heads)) == trace.threads).all())
+    order, turns = group_rows(*(heads[field] for field in ("site", "block", "phase")))
+    sentences: dict[int, str] = {}
+    for turn, number in zip(heads[order[turns]], group_sizes(turns, len(heads)).tolist(), strict=True):
+        if number < trace.threads:
+            where = trace.describe_actor(int(turn["block"]))
+            said = f"{trace.sites[turn['site']]}: {number} of {trace.threads} threads of {where} reach this barrier"
+            sentences.setdefault(int(turn["site"]), said)
+    return tuple(sentences.values())
 
 
 def _turn(rows: np.ndarray, phases: int) -> np.ndarray:

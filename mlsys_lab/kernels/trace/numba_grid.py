@@ -161,10 +161,13 @@ class Launch:
 def _say(error: Exception) -> str:
     """An exception in words: what Python says of the simulator's arrays, in a kernel's."""
     said = str(error)
-    if isinstance(error, TypeError) and "operand type" in said and f"'{Memory.__name__}'" in said:
+    computed = "operand type" in said or "not supported between" in said
+    if isinstance(error, TypeError) and computed and f"'{Memory.__name__}'" in said:
         return "an array is computed with as a whole, where a kernel computes with elements, such as x[i]"
     if isinstance(error, IndexError) and "scalar variable" in said:
         return "a number is indexed as if it were an array"
+    if isinstance(error, UnboundLocalError):
+        return f"{said}: this thread took no branch and no iteration that sets it"
     return f"{type(error).__name__}: {said}"
 
 

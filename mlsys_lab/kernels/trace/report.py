@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from mlsys_lab.kernels.trace.banks import conflicts
-from mlsys_lab.kernels.trace.barriers import Divergence, divergences, is_reached_by_all
+from mlsys_lab.kernels.trace.barriers import Divergence, divergences, missed
 from mlsys_lab.kernels.trace.contention import contention
 from mlsys_lab.kernels.trace.events import Trace
 from mlsys_lab.kernels.trace.faults import Fault, faults
@@ -40,14 +40,15 @@ class Report(JupyterMixin):
     undefined: tuple[str, ...]  # a line for each source line where undefined lanes take effect
     races: tuple[Race, ...]
     divergences: tuple[Divergence, ...]
-    reached_by_all: bool  # every barrier, by threads that have returned too
+    missed: tuple[str, ...]  # a line for each barrier that not all threads of a block reach
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Lines about faults, undefined lanes, races and divergences; empty for a correct kernel."""
+        """Lines about faults, undefined lanes, races and barriers that not all reach; empty for a correct kernel."""
         races = (race for race in self.races if not race.equal)
         others: tuple[Race | Divergence, ...] = (*races, *self.divergences)
-        return (*(one.sentence for one in self.faults), *self.undefined, *(one.sentence for one in others))
+        barriers = () if self.divergences else self.missed
+        return (*(one.sentence for one in self.faults), *self.undefined, *(one.sentence for one in others), *barriers)
 
     @property
     def costs(self) -> tuple[str, ...]:
@@ -86,11 +87,7 @@ class Report(JupyterMixin):
             if lines:
                 parts += ["", *(f"[{colour}]{words}[/] {escape(line)}" for line in lines)]
         if not self.problems:
-            ended = "" if self.reached_by_all else " that had not ended"
-            parts += [
-                "",
-                f"[green]nothing wrong[/] was seen: no fault, no race, every barrier reached by all threads{ended}",
-            ]
+            parts += ["", "[green]nothing wrong[/] was seen: no fault, no race, every barrier reached by all threads"]
         return _Fitted(*parts)
 
 
@@ -117,7 +114,7 @@ def report(trace: Trace) -> Report:
         undefined=tuple(map(trace.describe_undefined, trace.undefined)),
         races=races(trace),
         divergences=divergences(trace),
-        reached_by_all=is_reached_by_all(trace),
+        missed=missed(trace),
     )
 
 

@@ -105,4 +105,6 @@ def test_arrays_are_made_anew_but_for_those_whose_zeros_matter() -> None:
     arrays = {"x": np.array([0.0, 1.0], np.float32), "s": np.array([2.0], np.float32)}
     fresh, exact = (describe_launch("k", "32", len, "y", "2", zeros_matter=zeros)(arrays) for zeros in (False, True))
     assert "given" not in fresh
+    infinite = describe_launch("k", "32", len, "y", "2")(arrays | {"s": np.array([np.inf], np.float32)})
+    assert infinite.splitlines()[:2] == ['x = given["x"]', 's = given["s"]']
     assert exact.splitlines()[:2] == ['x = given["x"]', "s = np.random.default_rng(0).standard_normal(1, np.float32)"]

@@ -194,8 +194,11 @@ def test_numbers_of_sixteen_bits_are_torchs(header: str, name: str, narrow: str,
     y, z, w = x.to(dtype).flip(0).contiguous(), torch.zeros_like(x), torch.zeros(len(x), dtype=dtype)
     text = f"""#include <{header}>
     __global__ void f(const float* x, {name}* y, float* z, {name}* w) {{
+        __shared__ {name} tile[256];
         int i = blockIdx.x * blockDim.x + threadIdx.x;
-        {name} a = {narrow}(x[i]), b = y[i];
+        tile[threadIdx.x ^ 1] = y[i ^ 1];
+        __syncthreads();
+        {name} a = {narrow}(x[i]), b = tile[threadIdx.x];
         z[i] = {wide}(a);
         w[i] = __hfma(a, b, a * b + a) - __hadd(a, b);
     }}"""

@@ -32,7 +32,7 @@ def given(**changed):
 
 
 def test_arguments_must_fit_the_parameters():
-    assert refused(X) == "one takes 2 arguments: got 1, expected float* x, int n"
+    assert refused(X) == "one is launched with 1 arguments and has 2 parameters: got float* x, int n"
     assert given(x=X.double()) == (
         "add: argument 'x' has the wrong dtype: got torch.float64, expected torch.float32 for float* x"
     )

@@ -146,7 +146,7 @@ def test_a_barrier_that_some_threads_pass_by() -> None:
 def test_a_column_of_shared_memory(padded: bool) -> None:
     x, y = X.reshape(32, 32), np.empty((32, 32), np.float32)
     found = seen(transposed, 1, (32, 32), x, y, padded)
-    assert (y == x.T).all() and found.problems == () and found.reached_by_all
+    assert (y == x.T).all() and found.problems == ()
     assert [one.taken for one in found.conflicts] == [32, 32 if padded else 1024]
     slow = f"{line(transposed, 'the column')}: warps read tile in up to 32 passes a request where 1 would do"
     assert [one[: len(slow)] for one in found.costs] == ([] if padded else [slow])

@@ -88,7 +88,8 @@ def computed() -> Iterator[str]:
     yield f"({2 * threads} threads for 300 elements: threads 0 to {300 - 2 * threads - 1} take a second one.)"
     yield f"Threads 0 to {WARP - 1} are the first warp, {WARP} to {2 * WARP - 1} the second"
     yield f"{WARP} sectors for {WARP * NUMBER} bytes, where {full} would hold them"
-    yield f"sides that are multiples of {WARP}. Blocks have {calls.WIDE} × {calls.HIGH} threads, so a warp is {WARP}"
+    yield f"Blocks have {calls.WIDE} × {calls.HIGH} threads, so a warp is {WARP}"
+    yield f"all sides are multiples of {WARP}"
     yield f"of a 64 × 96 matrix has 64 · 96 / {WARP} = {64 * 96 // WARP} warps"
     copied = 64 * 96 // WARP * full
     yield f"loads {WARP} neighbours, {WARP * NUMBER} bytes or {full} sectors, and stores {full} sectors: {copied} and"
@@ -99,7 +100,7 @@ def computed() -> Iterator[str]:
     yield f"takes 1 + {full} sectors in place of {WARP} + 1"
     yield f"one thread added {threads} numbers, one after the other, while {threads - 1} threads waited"
     yield f"of the sum, that is {tree_requests()}."
-    yield f"At most {TREE_REQUESTS} requests of a block to shared memory, and no more than {TREE_ACCESSES} accesses"
+    yield f"at most {TREE_REQUESTS} requests of a block and at most {TREE_ACCESSES} accesses of a thread"
     yield f"Both trees need {threads - 1} additions"
     yield f"stores {WARP} sectors per request, for data that fill {full}"
     yield f"a tile of {tile} × {tile} by rows"

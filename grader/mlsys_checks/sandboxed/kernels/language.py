@@ -137,6 +137,8 @@ class _Kernel:
                 pass  # a docstring
             case ast.Expr(value=ast.Call() as call):
                 self.check_expression(call)
+            case ast.Expr(value=ast.Name() | ast.Attribute() as value):
+                self.refuse(node, f"`{ast.unparse(value)}` is not called", help=f"{ast.unparse(value)}()")
             case ast.Raise(exc=ast.Call(func=ast.Name("NotImplementedError"), args=[ast.Constant(str())], keywords=[])):
                 pass  # the placeholder of an unwritten task
             case ast.Assert(test=test, msg=None | ast.Constant(str())) if self.dialect == "cuda.jit":

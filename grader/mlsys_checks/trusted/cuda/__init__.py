@@ -133,7 +133,8 @@ CHECKS = (
         {
             "100 elements for 128 threads": {"n": 100, "infinite": 0},
             "whole warps": {"n": 3 * THREADS // 2, "infinite": 1},
-            "a learning rate of 0": {"n": 50, "infinite": 1, "idle": True},
+            "a learning rate of 0": {"n": 50, "infinite": 1, "factor": 0},
+            "an infinite learning rate": {"n": 50, "infinite": 0, "factor": float("inf")},
         },
         public=1,
         hidden=2,
@@ -176,7 +177,8 @@ CHECKS = (
             "fewer elements than threads": {"n": 100, "blocks": 2, "infinite": 0},
             "elements for 17 iterations and a half": {"n": 35 * THREADS, "blocks": 2},
             "an odd number of elements, three blocks": {"n": 555, "blocks": 3},
-            "`a` is 0, infinite elements": {"n": 300, "blocks": 2, "infinite": 1, "idle": True},
+            "`a` is 0, infinite elements": {"n": 300, "blocks": 2, "infinite": 1, "factor": 0},
+            "`a` is infinite": {"n": 300, "blocks": 2, "infinite": 0, "factor": float("inf")},
         },
         public=1,
         hidden=2,
@@ -395,7 +397,8 @@ CHECKS = (
         describe=generators.describe_matmul_cpp,
         expect=generators.expect_matmul_cpp,
         compare=agree_by_squares,
-        first_hint="Which elements of c are one thread's, and what do the tiles hold beyond the ends of a and b?",
+        first_hint="Which elements of c are one thread's, is CPP_TILE the side of the square that a block of your text "
+        "computes, and what do the tiles hold beyond the ends of a and b?",
         hint="Zeros for what lies outside of a and b, a barrier after the tiles are filled and one before they are "
         "filled again, and a guard where c is stored, for each of a thread's elements.",
         uses=("matmul_cpp", "CPP_TILE"),

@@ -63,14 +63,15 @@ def expect_relu(arrays: Arrays) -> Arrays:
 
 
 def draw_sgd_step(rng: Rng, case: Case) -> Arrays:
-    """`infinite`: infinities of both signs in both arrays, once at one index. `idle`: a learning rate of 0."""
+    """`infinite`: infinities of both signs in both arrays, once at one index. `factor`: the learning rate."""
     n = case.params["n"]
     w, g = _normal(rng, n), _normal(rng, n)
+    _put(rng, g, 0)
     if case.params["infinite"]:
         _put(rng, w, np.inf, -np.inf)
         _put(rng, g, np.inf, -np.inf)
         w[n // 2] = g[n // 2] = np.inf
-    return {"w": w, "g": g, "lr": np.array(0 if case.params.get("idle") else rng.uniform(0.05, 0.5), np.float32)}
+    return {"w": w, "g": g, "lr": np.array(case.params.get("factor", rng.uniform(0.05, 0.5)), np.float32)}
 
 
 def expect_sgd_step(arrays: Arrays) -> Arrays:
@@ -120,10 +121,11 @@ def expect_outer(arrays: Arrays) -> Arrays:
 def draw_axpy(rng: Rng, case: Case) -> Arrays:
     n = case.params["n"]
     x, y = _normal(rng, n), _normal(rng, n)
+    _put(rng, x, 0)
     if case.params["infinite"]:
         _put(rng, x, np.inf, -np.inf)
         _put(rng, y, np.inf, -np.inf)
-    a = np.array(0 if case.params.get("idle") else rng.uniform(-2, 2), np.float32)
+    a = np.array(case.params.get("factor", rng.uniform(-2, 2)), np.float32)
     return {"a": a, "x": x, "y": y, "blocks": np.array(case.params["blocks"])}
 
 
@@ -393,7 +395,7 @@ def expect_matmul_cpp(arrays: Arrays) -> Arrays:
 def describe_transpose_cpp(arrays: Arrays) -> str:
     if "sizes" not in arrays:
         rows, columns = arrays["x"].shape
-        made = [f"x, y = torch.randn({rows}, {columns}), torch.zeros({columns}, {rows})"]
+        made = [f"x, y = torch.randn({rows}, {columns}), torch.full(({columns}, {rows}), torch.nan)"]
         made += [f"grid = {calls.plan_cpp(None, 'transpose', (rows, columns))[0]}", "which = {}"]
     else:
         rows, columns = arrays["sizes"].tolist()
@@ -411,7 +413,8 @@ def describe_transpose_cpp(arrays: Arrays) -> str:
 def describe_matmul_cpp(arrays: Arrays) -> str:
     if "sizes" not in arrays:
         (m, k), n = arrays["a"].shape, arrays["b"].shape[1]
-        made = [f'a, b, c = torch.from_numpy(given["a"]), torch.from_numpy(given["b"]), torch.zeros({m}, {n})']
+        made = ['a, b = torch.from_numpy(given["a"]), torch.from_numpy(given["b"])']
+        made += [f"c = torch.full(({m}, {n}), torch.nan)"]
         made += [f"grid, which = (-(-{n} // CPP_TILE), -(-{m} // CPP_TILE)), {{}}"]
         wrong = "(~torch.isclose(c, a @ b, atol=1e-4, equal_nan=True)).nonzero().tolist()"
         return _describe_emulated("matmul", made, f"{SIDE, SIDE}, a, b, c, {m}, {n}, {k}", wrong)

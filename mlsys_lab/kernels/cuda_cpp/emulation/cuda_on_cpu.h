@@ -20,7 +20,8 @@
 #define __constant__ EMULATION_SECTION(__COUNTER__)  // apart from variables, of which a kernel may have none
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
-#define __shared__ __attribute__((used)) thread_local  // one block runs at a time; symbols tell where each array lies
+// One block runs at a time; symbols tell where each array lies. Else arrays of a class would have guard variables.
+#define __shared__ __attribute__((used)) __constinit thread_local
 
 struct dim3 {
     unsigned x, y, z;
