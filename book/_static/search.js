@@ -95,7 +95,9 @@ function rate(hit, stems, phrase, rarity, meanLength) {
   if (score === 0) return { score, all: false };
   if (hit.foldedTitle.includes(phrase)) score += 3;
   if (stems.length > 1 && hit.foldedText.includes(phrase)) score += 2;
-  if (hit.title.split(/[:,]/).some((part) => parse(part).join(" ") === stems.join(" "))) score += hit.anchor ? 6 : 15;
+  const is = (title) => parse(title).join(" ") === stems.join(" ");
+  if (hit.title.split(/[:,]/).some(is)) score += hit.anchor ? 6 : 15;
+  if (is(hit.title)) score += 3;
   if (GENERAL.has(hit.title.toLowerCase())) score *= 0.5;
   return { score, all };
 }

@@ -40,7 +40,7 @@ FIRST = {
     "scaling laws": "08-scaling-laws#",
     "roofline": "04-gpu-model#the-roofline",
     "occupancy": "04-gpu-model#occupancy-how-many-warps-are-resident",
-    "bank conflicts": "04-gpu-model#shared-memory-and-bank-conflicts",
+    "bank conflicts": "05-cuda#transpose-bank-conflicts-padding-and-swizzling",
     "coalescing": "04-gpu-model#coalescing-and-sectors",
     "tensor cores": "05-cuda#tensor-cores",
     "online softmax": "06-triton#online-softmax",
