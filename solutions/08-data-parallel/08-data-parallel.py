@@ -39,8 +39,7 @@
 # **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example to see
 # whether it does what the text says, then run the `check` below. Cells that start with `#| export` are what is
 # graded. Names are those of the course's package, `mlsys_lab.parallel`, whose classes take a module where yours take
-# a list of parameters. Functions are judged with correct versions of earlier functions, so a mistake costs points once.
-# Two tasks run on your own classes: fix `DDP` before Task 3, and `ShardedOptimizer` before Task 6.
+# a list of parameters. Each check runs on correct versions of what earlier tasks build, so a mistake costs points once.
 
 # %%
 from mlsys_lab.checks import lab

@@ -18,6 +18,7 @@ LOWEST = 0.86
 
 
 @pytest.mark.weekly
+@pytest.mark.filterwarnings("ignore::SyntaxWarning")  # a mistake may well look like one
 @pytest.mark.parametrize("lab", labs(), ids=lambda lab: lab.info.topic)
 def test_the_kill_rate_holds_the_labs_floor(lab) -> None:
     tally = tally_mutations(lab, lab.checks, sample=SAMPLE, seed=SEED, workers=2)
