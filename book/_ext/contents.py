@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,11 @@ LAST = ("cheat-sheet", "estimator", "planner", "references", "glossary", "change
 
 
 def contents(syllabus: Syllabus, book: Path = BOOK) -> dict[str, Any]:
-    """What a _toc.yml holds: of the syllabus the chapters that have a page in `book`, and the labs staged there."""
+    """What a _toc.yml holds: of the syllabus the chapters that have a page in `book`, and the labs staged there.
+
+    Chapters have their number before their title, as labs have in their own titles.
+    """
+    titles = {one.page: f"{one.number} · {one.title}" for one in syllabus.chapters if one.number}
     parts = [("The course", FIRST)]
     for part in syllabus.parts:
         listed = [page for chapter in part.chapters for page in (chapter.page, *(lab.page for lab in chapter.labs))]
@@ -29,8 +34,14 @@ def contents(syllabus: Syllabus, book: Path = BOOK) -> dict[str, Any]:
     return {
         "format": "jb-book",
         "root": "index",
-        "parts": [{"caption": caption, "chapters": [{"file": page} for page in pages]} for caption, pages in parts],
+        "parts": [
+            {"caption": caption, "chapters": [_entry(page, titles) for page in pages]} for caption, pages in parts
+        ],
     }
+
+
+def _entry(page: str, titles: Mapping[str, str]) -> dict[str, str]:
+    return {"file": page} | ({"title": titles[page]} if page in titles else {})
 
 
 def write_contents(app: Sphinx, config: Config) -> None:

@@ -105,9 +105,9 @@ def _hit(reading: readings.Reading) -> Hit:
 
 
 def _where(page: str, title: str) -> str:
-    """What a hit's page is called: "Chapter 5 · CUDA"."""
-    numbered = re.fullmatch(r"(chapter|lab)s/(\d+)-.*", page)
-    return f"{numbered[1].capitalize()} {int(numbered[2])} · {title}" if numbered else title
+    """What a hit's page is called: "Chapter 5 · CUDA". Titles of labs have their number."""
+    numbered = re.fullmatch(r"chapters/(\d+)-.*", page)
+    return f"Chapter {int(numbered[1])} · {title}" if numbered else title
 
 
 def replace_sphinx_search(app: Sphinx) -> None:

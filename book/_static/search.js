@@ -64,7 +64,7 @@ const fold = (text) => ` ${split(text).map(spell).join(" ")} `;
 
 function parse(query) {
   const words = split(query);
-  const telling = words.filter((word) => !COMMON.has(word));
+  const telling = words.filter((word) => !COMMON.has(word) && word.length > 1);
   return [...new Set((telling.length ? telling : words).map(stem))];
 }
 

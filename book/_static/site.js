@@ -3,6 +3,7 @@
 import "./widgets/load.js";
 import "./print.js";
 import "./predict.js";
+import "./progress.js";
 import { jupyterlab } from "./local.js";
 
 if (document.querySelector(".cell.live")) import("./live.js");

@@ -1,10 +1,24 @@
 // The editor of a code cell: CodeMirror with Python, in the page's colours. Shift+Enter runs the cell.
 import { indentWithTab } from "@codemirror/commands";
 import { python } from "@codemirror/lang-python";
-import { syntaxHighlighting } from "@codemirror/language";
+import { HighlightStyle, syntaxHighlighting } from "@codemirror/language";
 import { EditorView, keymap } from "@codemirror/view";
-import { classHighlighter } from "@lezer/highlight";
+import { tags } from "@lezer/highlight";
 import { minimalSetup } from "codemirror";
+
+// Colours are variables of _static/live.css, which follow the page's light and dark.
+const COLOURS = HighlightStyle.define([
+  { tag: tags.keyword, color: "var(--live-keyword)" },
+  { tag: tags.string, color: "var(--live-string)" },
+  { tag: [tags.number, tags.bool, tags.null], color: "var(--live-number)" },
+  { tag: tags.comment, color: "var(--live-comment)", fontStyle: "italic" },
+]);
+const LOOK = EditorView.theme({
+  "&": { color: "var(--ink)", backgroundColor: "var(--surface)", borderLeft: "3px solid var(--blue)", borderRadius: "8px" },
+  "&.cm-focused": { outline: "1px solid var(--blue)" },
+  ".cm-content": { caretColor: "var(--ink)", fontFamily: "var(--pst-font-family-monospace)" },
+  ".cm-cursor": { borderLeftColor: "var(--ink)" },
+});
 
 /** An editor of `text` under `parent`. `run` is called by Shift+Enter. Returns an object with the text as it stands. */
 export function createEditor(parent, text, run) {
@@ -15,7 +29,8 @@ export function createEditor(parent, text, run) {
       keymap.of([{ key: "Shift-Enter", run: () => { run(); return true; } }, indentWithTab]),
       minimalSetup,
       python(),
-      syntaxHighlighting(classHighlighter),
+      syntaxHighlighting(COLOURS),
+      LOOK,
       EditorView.contentAttributes.of({ "aria-label": "Code of this cell. Escape, then Tab leaves the editor." }),
     ],
   });
