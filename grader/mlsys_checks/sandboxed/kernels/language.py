@@ -265,7 +265,7 @@ class _Kernel:
         dotted = ast.unparse(node) if isinstance(root, ast.Name) else ""
         module, _, path = dotted.partition(".")
         if LIBDEVICE in dotted.split("."):
-            what = "what runs a kernel that is traced has no libdevice"
+            what = "a kernel in these checks has no libdevice"
             self.refuse(node, what, got=dotted, help=MATHS[self.dialect])
         if self.dialect == "cuda.jit" and module not in self.locals | self.known and _is_number_type(module, path):
             return
@@ -275,12 +275,12 @@ class _Kernel:
                 self.refuse(node, what, help=self.find_local_name(node.attr))
             if path not in MODULES[module]:
                 near = f"{module}.{node.attr}" if node.attr in MODULES[module] else did_you_mean(path, MODULES[module])
-                what = f"`{dotted}` is not among what a kernel that is traced may use"
+                what = f"`{dotted}` is not among what a kernel in these checks may use"
                 self.refuse(node, what, help=REQUESTED.get(dotted, near))
         elif node.attr in NUMBER_TYPES and self.dialect == "cuda.jit":  # torch.float32
             self.refuse(node, f"a kernel calls `{ast.unparse(node)}` by another name", help=f"`{node.attr}` alone")
         elif node.attr not in ATTRIBUTES[self.dialect]:
-            what = f"`.{node.attr}` is not among what a kernel that is traced may use"
+            what = f"`.{node.attr}` is not among what a kernel in these checks may use"
             self.refuse(node, what, help=self.find_local_name(node.attr))
         else:
             near = self.find_local_name(node.attr)

@@ -136,7 +136,8 @@ CHECKS = (
             Case("a gate of about −10³⁰", {"n": 3, "first": -1e30}),
             *draw_cases(ELEMENTS, public=1, hidden=2, n=Range(1, 200)),
         ),
-        first_hint="Is it the arithmetic, or the offsets? Which offsets of the last program are beyond the array?",
+        first_hint="Which offsets of the last program are beyond the array, and which of your lines still touch "
+        "them? If only values differ: what is computed before `.to(tl.float32)`?",
         hint="A program's offsets are a block that starts at its number times BLOCK. Those below `n` are inside; both "
         "loads and the store need that mask. tl.sigmoid wants float32.",
     ),
@@ -151,7 +152,7 @@ CHECKS = (
         points=8,
         cases=(
             Case("a row that fills its block", {"rows": 2, "D": 8}),
-            Case("rows that do not", {"rows": 3, "D": 13}),
+            Case("rows that do not fill their block", {"rows": 3, "D": 13}),
             Case("large numbers", {"rows": 2, "D": 11, "mean": 120.0, "spread": 30.0}),
             Case("all far below zero, two of them −∞", {"rows": 2, "D": 6, "mean": -1e5, "masked": [0, 4]}),
             Case("all the same, near the lowest float32", {"rows": 2, "D": 3, **LOWEST}),
@@ -441,10 +442,12 @@ CHECKS = (
             ),
             *draw_cases(CACHE, public=1, hidden=2),
         ),
-        first_hint="Where in the cache is the sequence's last token: which block, which slot, which head?",
+        first_hint="Where in the cache is the sequence's last token: which block, which slot, which head? If the case "
+        "is about scores: what happens to maximum and sum from one block to the next?",
         hint="Token t is in entry t // BLOCK_SIZE of the sequence's row of the block table, in slot t % BLOCK_SIZE; a "
         "slot is kv_heads rows of D. Slots past the sequence's end are not loaded, and their scores are -inf. A "
-        "program's query heads are the GROUP neighbours of its KV head.",
+        "program's query heads are the GROUP neighbours of its KV head. Maximum and sum are kept apart, as in Task 7: "
+        "next to a large maximum the logarithm of the sum is lost.",
     ),
     _check(
         "decode_traffic",

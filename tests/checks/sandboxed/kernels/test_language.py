@@ -162,7 +162,7 @@ def test_what_a_dialect_lacks_is_answered_in_its_own_words() -> None:
         assert "has no libdevice" in said and own in said and foreign not in said
     for call in ("print(x)", "tl.static_print(x)", "tl.device_print(x)", "breakpoint()"):
         said = str(kernels_of(f"@triton.jit\ndef kernel(x):\n    {call}\n").refused["kernel"])
-        assert said.endswith("help: a kernel that is traced prints nothing: look at what it stores, or at its trace")
+        assert said.endswith("help: a kernel in these checks prints nothing: look at what it stores, or at its trace")
     said = str(kernels_of("import torch\n@triton.jit\ndef kernel(x):\n    y = torch.sigmoid(x)\n").refused["kernel"])
     assert said.endswith("help: tl.sigmoid") and "`torch.sigmoid` is nothing" in said
 
