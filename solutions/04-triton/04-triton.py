@@ -776,7 +776,7 @@ print("largest difference from torch:", (c - a @ b).abs().max().item())
 # - Every query sees key 0, which is in the first block. From then on its maximum is a number, and $e^{-\infty - m}$ is
 #   0 as it should be.
 # - `block` in the two functions need not be a power of two. Divide with `//`, so that both return an `int`.
-# - Float16 tiles widened to float32 before `tl.dot` are right too, but slower.
+# - Widening float16 tiles before `tl.dot` is right too, but slower.
 #
 # </details>
 
