@@ -34,7 +34,7 @@ NUMBERS = (int, float, tuple)
 """What a kernel's module may hold as a constant."""
 
 _trees: WeakKeyDictionary[FunctionType, ast.FunctionDef] = WeakKeyDictionary()
-_accepted: set[tuple[Any, ...]] = set()
+_accepted: dict[tuple[Any, ...], str] = {}
 
 
 def set_tree(kernel: Any, tree: ast.FunctionDef) -> None:
@@ -42,8 +42,8 @@ def set_tree(kernel: Any, tree: ast.FunctionDef) -> None:
     _trees[kernel.fn] = copy.deepcopy(tree)
 
 
-def check_compiles(kernel: Any, *args: Any, **constants: Any) -> None:
-    """Raise InputError if Triton rejects a launch, with the source line and Triton's reason.
+def check_compiles(kernel: Any, *args: Any, **constants: Any) -> str:
+    """Return Triton's IR of a launch; raise InputError if Triton rejects it, with the source line and Triton's reason.
 
     `kernel` is a function under `@triton.jit`, compiled or interpreted; `args` and `constants` are those of a launch,
     of which types count and constants, not the numbers. What was accepted once is not compiled again.
@@ -55,8 +55,8 @@ def check_compiles(kernel: Any, *args: Any, **constants: Any) -> None:
     types, fixed = _types(signature, given.arguments)
     key = (*_parts(kernel.fn), *types.items(), *fixed.items())
     if key not in _accepted:
-        _compile(_Copies(kernel.fn), types, fixed)
-        _accepted.add(key)
+        _accepted[key] = _compile(_Copies(kernel.fn), types, fixed)
+    return _accepted[key]
 
 
 def _parts(function: FunctionType) -> Iterator[Any]:
@@ -154,7 +154,7 @@ def _type(parameter: inspect.Parameter, value: Any) -> str:
     return annotated
 
 
-def _compile(copies: _Copies, types: dict[str, str], fixed: dict[str, Any]) -> None:
+def _compile(copies: _Copies, types: dict[str, str], fixed: dict[str, Any]) -> str:
     compiler = importlib.import_module("triton.compiler.compiler")
     errors = importlib.import_module("triton.compiler.errors")
     ir = importlib.import_module("triton._C.libtriton").ir
@@ -168,7 +168,7 @@ def _compile(copies: _Copies, types: dict[str, str], fixed: dict[str, Any]) -> N
         options = backend.parse_options({})
         functions, modules = backend.get_codegen_implementation(options), backend.get_module_map()
         try:
-            source.make_ir(target, options, functions, modules, context)
+            return str(source.make_ir(target, options, functions, modules, context))
         except errors.CompilationError as error:
             raise _explain(copies, error) from None
 

@@ -20,9 +20,9 @@
 # **You will build**
 #
 # - *Part 1, rows:* an elementwise kernel (`15 min`), a softmax (`25 min`), RMS norm (`20 min`) and its backward pass
-#   (`40 min`).
-# - *Part 2, tiles:* grouped tile order (`25 min`), a matrix product (`40 min`), FlashAttention (`60 min`), and decode
-#   attention over a paged KV cache (`40 min`).
+#   (`45 min`).
+# - *Part 2, tiles:* grouped tile order (`25 min`), a matrix product (`40 min`), FlashAttention (`75 min`), and decode
+#   attention over a paged KV cache (`45 min`).
 #
 # The parts are independent, except that one measurement of part 2 uses your softmax: you can stop after part 1 and come
 # back another day.
@@ -34,7 +34,7 @@
 # - What does the order of the tiles change, if not the result?
 # - Why do grouped query heads make decoding faster?
 #
-# **Time:** about 265 minutes, 100 for part 1 and 165 for part 2. **Points:** 100. **You need:** Linux (or Colab) with
+# **Time:** about 290 minutes, 105 for part 1 and 185 for part 2. **Points:** 100. **You need:** Linux (or Colab) with
 # `pip install "mlsys-lab[kernels]"`, but no GPU; [lab 02](02-gpu-model.ipynb) (FLOPs, bytes, sectors); what attention
 # computes. Background: [chapter 6](../chapters/06-triton.md).
 #
@@ -42,25 +42,27 @@
 # Learning Go Brrrr From First Principles* (`he-brrrr`), *Matrix Multiplication on Blackwell: Part 1 - Introduction*
 # (`modular-blackwell-matmul`).
 #
-# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example, then run the
-# `check` below it. Cells that start with `#| export` are graded. Parameters have the names of the course's kernels,
-# `mlsys_lab.kernels`. You write kernels only: each task says how its kernel is launched, and the check launches it.
-# `record(kernel, grid, *arguments, **constants)` launches it in Triton's interpreter, one program after another, and
-# returns a trace of its loads and stores. On a GPU, `kernel[grid](…)` compiles the same text.
+# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example into a new
+# cell, then run the `check` below. Cells that start with `#| export` are graded. Parameters have the names of the
+# course's kernels, `mlsys_lab.kernels`. You write kernels only: each task says how its kernel is launched, and the
+# check launches it. `record(kernel, grid, *arguments, **constants)` launches it in Triton's interpreter, one program
+# after another, and returns a trace of its loads and stores; `outputs=` names arrays that start as NaN. On a GPU,
+# `kernel[grid](…)` compiles the same text.
 #
 # <details><summary>What a kernel may contain, what arrays hold, and how traffic is counted</summary>
 #
 # - **Language.** Arithmetic, `if`, `for` over a range, `while`, calls of other kernels, and `tl`. No imports, no
-#   printing. A constant outside of a kernel is `NAME = tl.constexpr(number)`. Each check also compiles your kernel for
-#   an H100 with Triton's compiler, which is stricter than the interpreter: `if` takes a single number, not a block; a
-#   variable keeps its type and shape through a loop; there is no `break`. Combine conditions on blocks with `&`, `|`
-#   and `~`.
-# - **Numbers.** Inputs are float32 or float16, outputs of the same dtype or float32. Compute in float32 (or float64):
-#   `tl.store` converts to the array's dtype. Inputs are finite unless a task says otherwise, and may have any size.
+#   printing. A kernel takes a constant from outside only as `NAME = tl.constexpr(number)`. Each check also compiles
+#   your kernel for an H100 with Triton's compiler, which is stricter than the interpreter: `if` takes a single number,
+#   not a block; a variable keeps its type and shape through a loop; there is no `break`. Combine conditions on blocks
+#   with `&`, `|` and `~`.
+# - **Numbers.** A launch's inputs are all float32 or all float16, unless a table says float32; outputs are of the same
+#   dtype or float32. Compute in float32; float64 is right too: `tl.store` converts to the array's dtype. Values are
+#   finite unless a task says otherwise, but may be very large. Arrays hold at least one element and fewer than 2³¹.
 #   Sides of blocks are powers of two.
-# - **Traffic.** Lanes whose mask is false move nothing. A check of traffic allows 1.1 times the minimum that the task
-#   states, for each array, and the same for the busiest program, so one program cannot do the work of all. Results must
-#   be right too. An access beyond the end of an array is an error in every check.
+# - **Traffic** counts bytes requested; lanes whose mask is false request none. A check of traffic allows 1.1 times the
+#   minimum that the task states, for each array and for each program's part, and no block larger than the task's.
+#   Results must be right too. An access beyond the end of an array is an error in every check.
 #
 # </details>
 
@@ -123,7 +125,8 @@ from mlsys_lab.kernels.triton_language import tl, triton
 #
 # **Requirements**
 #
-# - Each element is loaded once, computed in float32 (`.to(tl.float32)`) and stored once, without rounding in between.
+# - Each element is loaded once, computed in float32 (`.to(tl.float32)`) and stored once. Only the store may round to
+#   float16.
 # - No access beyond the end of an array.
 # - Right for any finite gate, however large or small.
 #
@@ -150,7 +153,7 @@ check("silu_mul")
 # %% [markdown]
 # **See it.** Your kernel's requests on arrays of 70 elements, 32 lanes at a time, as a warp makes them. Step through
 # them with the arrow keys. Which lanes does the last program leave out? Then remove the mask from one load, run the
-# kernel's cell and this one again, and look at the end of the array.
+# kernel's cell and this one again, and look at the end of the array. Put the mask back afterwards.
 
 # %%
 gate, up, y = torch.randn(70), torch.randn(70), torch.empty(70)
@@ -192,9 +195,9 @@ Accesses.from_trace(trace)
 # **Requirements**
 #
 # - Each element is loaded once and stored once (`softmax_traffic`).
-# - Rows of any finite values: no finite number is so small that it can stand for $-\infty$.
-# - A row may contain $-\infty$ itself, as masked scores do, but always has a finite value; the softmax of $-\infty$ is
-#   0. (`-float("inf")` works in a kernel.)
+# - Rows of any finite values: no finite number is so far below zero that it can stand for $-\infty$.
+# - A row may contain $-\infty$ itself, as masked scores do, but always has at least one finite value; the softmax of
+#   $-\infty$ is 0. (`-float("inf")` works in a kernel.)
 #
 # **Size:** about 6 lines.
 
@@ -280,7 +283,8 @@ check.predict(guess, sectors_per_row[37], "sectors per row of 37 floats")
 # **Requirements**
 #
 # - x is loaded once, y and r are stored once, and w is loaded once per program (`rms_norm_traffic`).
-# - Everything is computed in float32: ε may round to 0 in float16, and squares may overflow there.
+# - Everything is computed in float32: in float16, ε may round to 0 and squares may overflow. Here neither happens in
+#   float32.
 #
 # **Size:** about 8 lines.
 
@@ -310,7 +314,7 @@ check("rms_norm_traffic")
 # %% [markdown]
 # ## Task 4 · RMS norm, the backward pass
 #
-# *About 40 minutes.*
+# *About 45 minutes.*
 #
 # **Goal.** The gradient of x is computed row by row, but the gradient of w is a sum over *all* rows, and programs
 # cannot wait for each other. So a few persistent programs take many rows each and keep a **partial sum** of dw in
@@ -335,7 +339,7 @@ check("rms_norm_traffic")
 #
 # **Launch:** `rms_norm_backward_kernel` with P programs (`tl.num_programs(0)`, at most N), `BLOCK` as in Task 2; then
 # `sum_rows_kernel` with ⌈D / `BLOCK`⌉ programs, each of which sums `BLOCK` columns over all P rows, with a `BLOCK` of
-# its own.
+# its own that need not divide D.
 #
 # **Example** (two rows, a single program: its partial sum is dw itself)
 #
@@ -354,7 +358,8 @@ check("rms_norm_traffic")
 # **Requirements**
 #
 # - Program p takes the rows p, p + P, p + 2P, …, one at a time, and stores its partial sum as row p of `partials_ptr`.
-# - `sum_rows_kernel` adds the partial sums row by row, so that every run gives the same bits. Atomics would not.
+# - `sum_rows_kernel` adds the partial sums one row at a time, in a fixed order, so that every run gives the same bits.
+#   Atomics would not.
 # - dy and x are loaded once, dx is stored once, w is loaded once per program, partial sums are stored once and loaded
 #   once (`rms_norm_backward_traffic`).
 #
@@ -406,7 +411,8 @@ check("rms_norm_backward_traffic")
 
 # %% [markdown]
 # **Predict, then measure.** More programs keep more SMs busy, but each loads w, stores a partial sum and has it loaded
-# again. With 16 rows of 24 floats, how many times as many bytes do both kernels move with 16 programs as with 1?
+# again. With 16 rows of 24 floats, how many times as many bytes do both kernels request (bytes,
+# not sectors) with 16 programs as with 1?
 
 # %%
 guess = None  # bytes with 16 programs / bytes with 1 program
@@ -415,7 +421,7 @@ guess = None  # bytes with 16 programs / bytes with 1 program
 N, D = 16, 24
 x, dy, w = torch.randn(N, D), torch.randn(N, D), torch.randn(D)
 r = (x.square().mean(1) + 1e-6).rsqrt()
-moved = {}
+requested = {}
 for P in (1, 2, 4, 8, 16):
     dx, partials, dw = torch.empty(N, D), torch.empty(P, D), torch.empty(D)
     arrays, outputs = (dy, x, w, r, dx, partials), ["dx_ptr", "partials_ptr"]
@@ -423,14 +429,16 @@ for P in (1, 2, 4, 8, 16):
         rms_norm_backward_kernel, P, *arrays, N, D, BLOCK=32, outputs=outputs
     )
     second = record(sum_rows_kernel, 2, partials, dw, P, D, BLOCK=16, outputs="dw_ptr")
-    moved[P] = (total(first) + total(second)).asked_bytes
-counts = list(moved)
-figure = go.Figure(go.Scatter(x=counts, y=list(moved.values()), mode="lines+markers"))
-figure.update_layout(xaxis_title="programs", yaxis_title="bytes moved", height=340)
+    requested[P] = (total(first) + total(second)).asked_bytes
+counts = list(requested)
+figure = go.Figure(
+    go.Scatter(x=counts, y=list(requested.values()), mode="lines+markers")
+)
+figure.update_layout(xaxis_title="programs", yaxis_title="bytes requested", height=340)
 figure.update_xaxes(tickvals=counts)
 figure.update_yaxes(rangemode="tozero")
-show(figure, alt="Bytes that the backward pass moves, rising with the programs")
-check.predict(guess, moved[16] / moved[1], "times as many bytes")
+show(figure, alt="Bytes that the backward pass requests, by number of programs")
+check.predict(guess, requested[16] / requested[1], "times as many bytes")
 
 # %% [markdown]
 # Each program adds three rows of D floats: w, a partial sum stored, a partial sum loaded. Here that is as much as a row
@@ -483,7 +491,7 @@ guess_grouped = None  # GROUP_M = 4
 # programs.tolist()  # → [[0, 2, 4, 6], [1, 3, 5, 7], [8, 9, 10, 11]]
 # ```
 #
-# (`order_kernel`, below your function, stores the number of each tile's program.)
+# (`order_kernel`, below your function, stores the number of each tile's program. Leave it as it is.)
 #
 # **Requirements**
 #
@@ -586,9 +594,11 @@ check.predict(guess_grouped, strips[4], "strips of A and B in groups of 4 rows")
 # | `c_ptr` | (M, N) | output, contiguous |
 # | `stride_am`, `stride_ak` | | elements from one row of A to the next, and from one column to the next |
 # | `stride_bk`, `stride_bn` | | the same for B |
+# | `M`, `N`, `K` | | sizes |
 # | `BLOCK_M`, `BLOCK_N`, `BLOCK_K` | | sides of the tiles, at least 16 |
+# | `GROUP_M` | | for `tile_index` |
 #
-# **Launch:** ⌈M / BLOCK_M⌉ · ⌈N / BLOCK_N⌉ programs in one dimension. `tile_index` says which tile is whose. (The
+# **Launch:** ⌈M / BLOCK_M⌉ · ⌈N / BLOCK_N⌉ programs in one dimension. `tile_index` gives each program its tile. (The
 # checks of this task use a `tile_index` of their own, so that a mistake there costs nothing here.)
 #
 # A block of two dimensions comes from broadcasting: `rows[:, None] * stride_am + columns[None, :] * stride_ak`.
@@ -605,8 +615,8 @@ check.predict(guess_grouped, strips[4], "strips of A and B in groups of 4 rows")
 #
 # **Requirements**
 #
-# - M, N and K need not be multiples of the tile. Which of these three edges must be masked in the loads, and what does
-#   a missing mask do to C?
+# - M, N and K need not be multiples of the tile, so the loads need a mask at all three edges. Which of these masks
+#   does C itself depend on?
 # - The accumulator is float32, whatever A and B hold: a float16 that has grown to 2,048 stays there if 1 is added.
 # - Each tile of A and of B is loaded once per step and program: A ⌈N / BLOCK_N⌉ times in total, B ⌈M / BLOCK_M⌉ times.
 #   C is stored once, each tile by its program (`matmul_traffic`).
@@ -615,9 +625,9 @@ check.predict(guess_grouped, strips[4], "strips of A and B in groups of 4 rows")
 #
 # <details><summary>Details</summary>
 #
-# - Rows that wrap around (`% M`), as in Triton's tutorial, are as good as a mask.
+# - Rows that wrap around (`% M`), as in Triton's tutorial, are as good as a mask in the loads.
 # - On a GPU `tl.dot` rounds float32 tiles to 10 bits of mantissa (TF32) unless it gets `input_precision="ieee"`. The
-#   interpreter never does.
+#   interpreter never does, and the checks take either.
 #
 # </details>
 
@@ -697,17 +707,17 @@ print("largest difference from torch:", (c - a @ b).abs().max().item())
 # %% [markdown]
 # ## Task 7 · FlashAttention
 #
-# *About 60 minutes.*
+# *About 75 minutes.*
 #
 # **Goal.** Attention, $O = \mathrm{softmax}(s\,Q K^{\mathsf T})\,V$, written as a product, a softmax and a product
 # stores S × S scores, and as many **attention weights**, which are the softmax of the scores: 40 GB each, in float32,
 # for one head at S = 100,000. FlashAttention (Dao et al. 2022) never stores them: it computes the softmax **online**, a
 # block of keys at a time.
 #
-# **Derive it first.** For one query keep the largest score so far $m$, the sum $l = \sum_i e^{z_i - m}$, and the
-# weighted values $a = \sum_i e^{z_i - m}\, v_i$. A block of new scores raises the maximum to $m'$. By which factor
-# must $l$ and $a$ be multiplied, so that they are relative to $m'$? What does the new block add? What are $O$ and the
-# **log-sum-exp** $\ln \sum_i e^{z_i}$ at the end?
+# **Derive it first.** For one query with scores $z_i = s\, q \cdot k_i$, keep the largest score so far $m$, the sum
+# $l = \sum_i e^{z_i - m}$, and the weighted values $a = \sum_i e^{z_i - m}\, v_i$. A block of new scores raises the
+# maximum to $m'$. By which factor must $l$ and $a$ be multiplied, so that they are relative to $m'$? What does the new
+# block add? What are $O$ and the **log-sum-exp** $\ln \sum_i e^{z_i}$ at the end?
 #
 # With numbers: scores 1 and 3 have $m = 3$ and $l = e^{-2} + 1 = 1.135$. Now 5 arrives. The sum relative to 5 is
 # $e^{-4} + e^{-2} + 1 = 1.154$: how does it follow from 1.135, without 1 and 3?
@@ -720,12 +730,13 @@ print("largest difference from torch:", (c - a @ b).abs().max().item())
 # | `flash_attention_bytes(S, D, block)` | `int`: bytes that `flash_kernel` requests, with a causal mask |
 #
 # Both are for one head in float32. S is a multiple of `block`, D at most `block`, and all tiles have side `block`. The
-# naive version is three launches: `matmul_kernel` for the scores, `softmax_kernel`, and `matmul_kernel` for the result.
+# naive version is three launches, none with a mask: `matmul_kernel` for the scores, `softmax_kernel`, and
+# `matmul_kernel` for the result.
 #
 # | parameter of `flash_kernel` | shape | |
 # |---|---|---|
 # | `q_ptr`, `k_ptr`, `v_ptr`, `out_ptr` | (heads, S, D) | contiguous |
-# | `lse_ptr` | (heads, S), float32 | output: log-sum-exp, from which the backward pass recomputes the weights |
+# | `lse_ptr` | (heads, S), float32 | output: log-sum-exp of the scores $z_i$, for the backward pass |
 # | `scale` | | s, above 0 |
 # | `BLOCK_M`, `BLOCK_N` | | queries per program and keys per step, at least 16; either may be the larger of the two |
 # | `BLOCK_D` | | smallest power of two that D fits into, at least 16 |
@@ -735,11 +746,11 @@ print("largest difference from torch:", (c - a @ b).abs().max().item())
 # **Example** (three tokens; the causal mask lets query 0 see key 0 only)
 #
 # ```python
-# q = k = torch.tensor([[[1.0], [1.0], [1.0]]])
+# q = k = torch.tensor([[[2.0], [2.0], [2.0]]])
 # v = torch.tensor([[[2.0], [4.0], [9.0]]])
 # out, lse = torch.empty(1, 3, 1), torch.empty(1, 3)
 # sizes = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_D": 16}
-# trace = record(flash_kernel, (1, 1), q, k, v, out, lse, 3, 1, 1.0, **sizes)
+# trace = record(flash_kernel, (1, 1), q, k, v, out, lse, 3, 1, 0.25, **sizes)
 # [round(value, 3) for value in out.flatten().tolist()]  # → [2.0, 3.0, 5.0]
 # [round(value, 3) for value in lse.flatten().tolist()]  # → [1.0, 1.693, 2.099]
 # naive_attention_bytes(16, 16, 16), flash_attention_bytes(16, 16, 16)  # → (8192, 4160)
@@ -750,12 +761,12 @@ print("largest difference from torch:", (c - a @ b).abs().max().item())
 #
 # **Requirements**
 #
-# - Query i sees keys 0 to i. A program's loop ends with the block that holds its last query's key: later blocks are not
-#   loaded.
-# - Scores, maximum, sum and weighted values are float32. `tl.dot` takes tiles of one dtype: round the weights to it
-#   with `p.to(v.dtype)` for that product only.
-# - Q is loaded once, K and V once for each block of queries that sees them; the outputs are stored once
-#   (`flash_traffic`).
+# - Query i sees keys 0 to i. A program's loop ends with the block that holds the key of its last query below S: later
+#   blocks are not loaded.
+# - Scores, maximum, sum and weighted values are float32. `tl.dot` takes tiles of one dtype: round the weights to
+#   V's, `p.to(v.dtype)`, in that product only; the sum takes them unrounded.
+# - Q is loaded once, each block of K and of V once for each block of queries that sees any of it; the outputs are
+#   stored once (`flash_traffic`).
 #
 # **Size:** about 4, 3 and 26 lines.
 #
@@ -764,7 +775,8 @@ print("largest difference from torch:", (c - a @ b).abs().max().item())
 # - `tl.trans(k)` transposes a tile.
 # - Every query sees key 0, which is in the first block. From then on its maximum is a number, and $e^{-\infty - m}$ is
 #   0 as it should be.
-# - `block` in the two functions need not be a power of two, and S may be a million: count in whole numbers.
+# - `block` in the two functions need not be a power of two. Divide with `//`, so that both return an `int`.
+# - Widening float16 tiles before `tl.dot` is right too, but slower.
 #
 # </details>
 
@@ -890,7 +902,7 @@ check.predict(guess, naive_bytes / flash_bytes, "times as many bytes")
 #
 # ## Task 8 · Decode attention over a paged KV cache
 #
-# *About 40 minutes.*
+# *About 45 minutes.*
 #
 # **Goal.** To generate its next token, a sequence has one query per head, and attends to all keys and values in its KV
 # cache. Servers cut the cache into **blocks** of `BLOCK_SIZE` tokens, as in [lab 11](11-serving.ipynb), so the blocks
@@ -909,6 +921,7 @@ check.predict(guess, naive_bytes / flash_bytes, "times as many bytes")
 # | `block_table_ptr` | (sequences, stride_table), int32 | ids of the blocks of each sequence, in order |
 # | `seq_lens_ptr` | (sequences,), int32 | tokens in the cache, at least 1 |
 # | `stride_table` | | elements from one row of the block table to the next |
+# | `scale` | | s, above 0 |
 # | `D`, `GROUP`, `BLOCK_SIZE` | | powers of two; D and BLOCK_SIZE at least 16 |
 #
 # **Launch:** sequences × kv_heads programs: `tl.program_id(0)` is the sequence, `tl.program_id(1)` the KV head, and
@@ -932,8 +945,8 @@ check.predict(guess, naive_bytes / flash_bytes, "times as many bytes")
 # **Requirements**
 #
 # - Online softmax as in Task 7, one block of the cache per step, all in float32, the weights too.
-# - Slots of the cache beyond the sequence's end are undefined, perhaps NaN, and entries of the block table beyond its
-#   last block may be any number: load neither.
+# - Slots of the cache beyond the sequence's end are undefined, perhaps NaN, and entries of the block table beyond
+#   the sequence's last block may be any number: load neither.
 # - Each cached key and value is loaded once per group, each block id once, and nothing else of the cache
 #   (`decode_traffic`).
 #
@@ -943,7 +956,7 @@ check.predict(guess, naive_bytes / flash_bytes, "times as many bytes")
 #
 # - `tl.dot` wants tiles of at least 16 rows, and a group seldom has that many queries. Here broadcasting and a sum do
 #   as well: `tl.sum(q[:, None, :] * k[None, :, :], axis=2)`.
-# - The scale is above 0.
+# - Keep maximum and sum apart: next to a maximum of 10³⁰, ln l is lost.
 #
 # </details>
 
@@ -1003,8 +1016,8 @@ check("decode_traffic")
 
 # %% [markdown]
 # **Predict, then measure.** Eight query heads, two sequences of 37 and 20 tokens, blocks of 16, D = 16. How many times
-# as many FLOPs per byte does a single KV head give as eight KV heads? (All bytes count: queries, output and block table
-# too.)
+# as many FLOPs per byte does a single KV head give as eight KV heads? (All bytes requested count: queries, output and
+# block table too.)
 
 # %%
 guess = None  # FLOPs per byte with 1 KV head / with 8 KV heads
@@ -1027,7 +1040,7 @@ for kv_heads in (8, 4, 2, 1):
     intensity[kv_heads] = flops / total(trace).asked_bytes
 names = [f"{n}<br>({value:.1f})" for n, value in intensity.items()]
 figure = go.Figure([go.Bar(x=names, y=y, name=name) for name, y in bars.items()])
-figure.update_layout(barmode="stack", yaxis_title="bytes moved", height=380)
+figure.update_layout(barmode="stack", yaxis_title="bytes requested", height=380)
 figure.update_xaxes(title="KV heads (FLOPs per byte)")
 show(figure, alt="Bytes of a decode step by number of KV heads")
 check.predict(guess, intensity[1] / intensity[8], "times as many FLOPs per byte")
@@ -1041,10 +1054,10 @@ check.predict(guess, intensity[1] / intensity[8], "times as many FLOPs per byte"
 #
 # Ten extra points are for speed; without a GPU you lose nothing. On a machine with a GPU, grading compiles your kernels
 # and times them next to torch's softmax, cuBLAS and torch's fused attention, at sizes of real models on the same GPU: 2
-# points for a softmax at 0.65 of torch's speed, 4 for a product at 0.4 of cuBLAS, 4 for attention at 0.35; partial
-# points start at 0.4, 0.1 and 0.1. The measured time includes generating the random inputs and reading the results, so
-# aim higher. Launches are the course's, with tiles of 128 × 128 × 32 for the product, and 128 queries by 64 keys for
-# attention. So look at your innermost loop: what in it need not be there?
+# points for a softmax at 0.65 of torch's speed, 4 for a product at 0.4 of cuBLAS, 4 for attention at 0.35 (softmax in
+# float32, the others in float16); partial points start at 0.4, 0.1 and 0.1. The measured time includes generating the
+# random inputs and reading the results, so aim higher. Launches are the course's, with tiles of 128 × 128 × 32 for the
+# product, and 128 queries by 64 keys for attention. So look at your innermost loop: what in it need not be there?
 #
 # To try it, start JupyterLab with the environment variable `TRITON_INTERPRET` unset, run the setup cells at the top and
 # the exported cells, then the one below.

@@ -31,7 +31,7 @@ def test_right_code_passes_all_public_cases(fakes: ModuleType) -> None:
 
 
 WRONG = {
-    "x + 2": "`y` is wrong in 1 of 1 entry, most at [0]",
+    "x + 2": "`y` is wrong in 1 of 1 entry, worst at [0]",
     "x[:0]": "`y` has the wrong shape",
     "(x + 1).astype('float32')": "`y` has the wrong dtype",
     "x * np.nan": "`y` has 1 NaN in 1 entry",

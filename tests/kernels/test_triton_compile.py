@@ -181,7 +181,7 @@ def test_what_was_accepted_is_not_compiled_again_until_something_of_it_changes(m
     compiled = []
     original = triton_compile._compile
     monkeypatch.setattr(triton_compile, "_compile", lambda *given: (compiled.append(given), original(*given)))
-    monkeypatch.setattr(triton_compile, "_accepted", set())
+    monkeypatch.setattr(triton_compile, "_accepted", {})
     for n in (4, 7):  # a number is no part of the compiled kernel
         check_compiles(fine, torch.ones(8), torch.ones(8), n, BLOCK=8)
     assert len(compiled) == 1

@@ -57,7 +57,8 @@ def missing_names(check: Call | Check, artifact: Any) -> Mismatch | None:
     names = ", ".join(f"`{name}`" for name in missing)
     cells = sorted(set(find_elsewhere(artifact, missing).values()))
     got = f"one in cell {', '.join(map(str, cells))}, which is not exported" if cells else ""
-    return Mismatch(f"{names} is not defined", got, "a definition in a cell that begins with `#| export`")
+    verb = "is" if len(missing) == 1 else "are"
+    return Mismatch(f"{names} {verb} not defined", got, "a definition in a cell that begins with `#| export`")
 
 
 def attempt(check: Call | Check, artifact: Any, inputs: Arrays, patience: float = 1.0) -> Attempt:

@@ -7,6 +7,7 @@ GPU since the T4.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -19,6 +20,7 @@ from mlsys_checks.sandboxed.kernels.loading import load_kernels
 from mlsys_checks.sandboxed.lending import lend
 from mlsys_checks.sandboxed.spec import Arrays
 from mlsys_checks.sandboxed.values import whole
+from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.trace.events import Trace
 from mlsys_lab.kernels.trace.traffic import times_read, writers
 from mlsys_lab.kernels.trace.triton_interpreter import record
@@ -30,6 +32,8 @@ Tensor = torch.Tensor
 
 PROGRAMS = "program of each element"
 """Answer: number of the program that stored each element of a result."""
+FLOATS = re.compile(r"\bf(?:16|32|64)\b")
+"""Types in Triton's IR of a kernel that does more than integer arithmetic."""
 NAN_READS = "elements read that are NaN"
 """Answer: how many elements of the KV cache were read that held NaN before the launch."""
 MIN_SIDE = 16
@@ -125,12 +129,16 @@ def rms_norm_backward(artifact: Any, arrays: Arrays) -> Arrays:
 
 
 def order(artifact: Any, arrays: Arrays) -> Arrays:
-    """Launch `order_kernel`: the program of each tile."""
+    """Launch `order_kernel`: the program of each tile. Raises `InputError` for floats on the way."""
     sizes = {name: int(arrays[name]) for name in ("M", "N", "BLOCK_M", "BLOCK_N", "GROUP_M")}
     M, N = sizes.pop("M"), sizes.pop("N")
     programs = _unwritten(blocks(M, sizes["BLOCK_M"]), blocks(N, sizes["BLOCK_N"]), dtype=torch.int32)
     outputs = {"programs_ptr": programs}
-    return _launch(artifact, "order_kernel", programs.numel(), programs, M, N, outputs=outputs, **sizes)[0]
+    got, _ = _launch(artifact, "order_kernel", programs.numel(), programs, M, N, outputs=outputs, **sizes)
+    if floats := FLOATS.search(check_compiles(artifact.order_kernel, programs, M, N, **sizes)):
+        expected = "integers only: `//` and `%`, since a GPU rounds the quotient of `/`"
+        raise InputError("`tile_index` computes with floats", got=f"a number of type {floats[0]}", expected=expected)
+    return got
 
 
 @cache

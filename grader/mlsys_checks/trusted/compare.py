@@ -144,7 +144,7 @@ def _describe_difference(name: str, got: np.ndarray, want: np.ndarray, wrong: np
     error = np.where(wrong, np.nan_to_num(error, nan=np.inf), -1.0)
     index = tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), want.shape))
     at = f"[{', '.join(map(str, index))}]"
-    what = f"`{name}` is wrong in {int(wrong.sum())} of {_entries(want.size)}, most at {at}"
+    what = f"`{name}` is wrong in {int(wrong.sum())} of {_entries(want.size)}, worst at {at}"
     if want.size <= SHOWN:
         return Mismatch(what, *_format_distinct(got, want))
     return Mismatch(what, *(f"{shown} at {at}" for shown in _format_distinct(got[index], want[index])))

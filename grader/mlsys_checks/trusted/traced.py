@@ -65,7 +65,7 @@ def agree(got: Arrays, expected: Arrays, *, scale: float = 1.0) -> Mismatch | No
         return replace(mismatch, what=f"{mismatch.what}{told}")
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        expects = "every access inside of its array, to what is written, in a fixed order"
+        expects = "no access beyond an array's end, no load of what was never stored, no race"
         return Mismatch("the values are right, but not what it does to memory", f"{wrong[0]}{more}", expects)
     exceeds = (_moves_too_much, _is_too_wide, _is_too_busy)
     tried = (one(kernel, launches[kernel], most) for kernel, most in limits.items() for one in exceeds)

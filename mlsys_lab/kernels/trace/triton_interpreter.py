@@ -45,6 +45,7 @@ INSTEAD = {
     ),
     "must be of type tl.constexpr": ("", "a constant: a parameter marked `: tl.constexpr`"),
     "Expected dtype ['fp32', 'fp64'] but got": ("", "`.to(tl.float32)` before it"),
+    "invalid operands of type pointer": ("", "a whole number as the offset: `//` divides, `/` gives a float"),
     "unsupported operand type(s) for @": ("", "tl.dot(a, b)"),
 }
 """Part of a message of Triton's that lacks cause or remedy: the cause ("" keeps Triton's words), and what to write."""

@@ -63,7 +63,7 @@ def test_one_entry_that_is_off_by_a_thousandth_is_found(x: np.ndarray, at: int) 
     got = x.copy()
     got[at] += 1e-3 * x.max()
     mismatch = close({"x": got}, {"x": x})
-    assert mismatch is not None and f"1 of 5 entries, most at [{at}]" in mismatch.what
+    assert mismatch is not None and f"1 of 5 entries, worst at [{at}]" in mismatch.what
 
 
 def test_small_gradients_are_not_taken_for_zero() -> None:
@@ -123,7 +123,7 @@ def test_large_arrays_are_told_by_their_worst_entry() -> None:
     got = want.copy()
     got[2, 3], got[4, 5] = 1.0, -7.0
     mismatch = close({"x": got}, {"x": want})
-    assert mismatch == _mismatch("`x` is wrong in 2 of 100 entries, most at [4, 5]", "-7. at [4, 5]", "0. at [4, 5]")
+    assert mismatch == _mismatch("`x` is wrong in 2 of 100 entries, worst at [4, 5]", "-7. at [4, 5]", "0. at [4, 5]")
 
 
 ROUNDED = "`x` differs by rounding alone: was a part of it computed in single precision?"

@@ -53,10 +53,10 @@ def test_what_is_right_and_within_its_allowance_passes() -> None:
 def test_values_come_first_and_the_first_thing_wrong_with_memory_is_told_beside() -> None:
     wrong = launch({"wrong": "line 3: out of bounds\nline 4: a race"}) | moves("reads", 300, LOADED)
     told = said({"y": np.array([1.0, 3.0], dtype=np.float32), **wrong})
-    assert told.startswith("`y` is wrong in 1 of 2 entries, most at [1]. line 3: out of bounds | ")
+    assert told.startswith("`y` is wrong in 1 of 2 entries, worst at [1]. line 3: out of bounds | ")
     assert said(wrong) == (
         "the values are right, but not what it does to memory | line 3: out of bounds (and 1 more) | "
-        "every access inside of its array, to what is written, in a fixed order"
+        "no access beyond an array's end, no load of what was never stored, no race"
     )
 
 

@@ -46,7 +46,7 @@ IN_CODE = (
 GIVEN = (
     "is a wave of 16 programs",
     "There are 16 waves and 8 colours",
-    "100 for part 1 and 165 for part 2",
+    "105 for part 1 and 185 for part 2",
     "(15 accesses: two loads and a store for each of 5 elements",
     "in two requests, of 32 lanes and of 5",
     "multiples of 8 or 64",
@@ -92,7 +92,7 @@ def computed() -> Iterator[str]:
     yield f"there are {8 * 8} programs for 132 SMs"
     yield f"{SOFTMAX_SPEED.points} points for a softmax at {SOFTMAX_SPEED.target} of torch's speed"
     yield f"{MATMUL_SPEED.points} for a product at {MATMUL_SPEED.target} of cuBLAS"
-    yield f"{FLASH_SPEED.points} for attention at {FLASH_SPEED.target};"
+    yield f"{FLASH_SPEED.points} for attention at {FLASH_SPEED.target} (softmax in float32, the others in float16)"
     yield f"partial points start at {SOFTMAX_SPEED.start}, {MATMUL_SPEED.start} and {FLASH_SPEED.start}"
     yield "with tiles of 128 × 128 × 32 for the product, and 128 queries by 64 keys for attention"
 
@@ -136,10 +136,11 @@ HEAD = "@triton.jit\ndef silu_mul_kernel"
         ("tl.sigmoid(gate)", "TABLE[0]", "`TABLE` is nothing that kernel"),
         (HEAD, "def silu_mul_kernel", "is a plain function, no kernel"),
         ("(gate_ptr,", "(gate_ptr: int,", "annotated with a type that its argument does not have"),
+        ("gate * tl.sigmoid(gate)", "ONE * gate * tl.sigmoid(gate)", "`ONE` is a plain number, which Triton"),
     ],
 )
 def test_what_loses_for_the_grader_loses_in_the_notebook_for_the_same_cause(right: str, wrong: str, said: str) -> None:
-    source = SOURCE.replace(right, wrong, 1).replace(HEAD, f"TABLE = [1.0, 2.0]\n{HEAD}")
+    source = SOURCE.replace(right, wrong, 1).replace(HEAD, f"TABLE = [1.0, 2.0]\nONE = 1.0\n{HEAD}")
     with pytest.raises(CourseError, match=said):
         LiveChecks(LAB, live_names(source))("silu_mul")
     mismatch = run_check(LAB["silu_mul"], kernels_of(module_of(source, "mistake.ipynb"))).mismatch
@@ -157,6 +158,8 @@ SUMS = "accumulator = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)"
         ("softmax", "tl.max(x, axis=0)", "max(x)", "used as a list", "tl.max(x, axis=0)"),
         ("silu_mul", "n, BLOCK: tl.constexpr", "n, BLOCK", "must be of type tl.constexpr", ": tl.constexpr`"),
         ("silu_mul", "mask=mask)", "mask=mask and offsets >= 0)", "as one: blocks take &", ""),
+        ("tile_order", "within // height\n", "within / height\n", "pointer<int32> and", "`//` divides"),
+        ("tile_order", "within // height\n", "(within / height).to(tl.int32)\n", "type f32", "integers only"),
     ],
 )
 def test_what_stops_a_kernel_is_reported_with_its_cause_and_what_to_write(

@@ -66,6 +66,7 @@ def kernels_of(source: str, filename: str = "<kernels>", others: Mapping[str, st
         except KernelLanguageError as error:
             refused[node.name] = error
     constants = list(_constants(tree.body))
+    unmarked = _unmarked(tree.body, frozenset(name for name, _ in constants))
     names = [*(node.name for node in functions), *dict.fromkeys(name for name, _ in constants)]
     for name, times in Counter(names).items():
         if times > 1:
@@ -85,7 +86,7 @@ def kernels_of(source: str, filename: str = "<kernels>", others: Mapping[str, st
         uses[name] |= {part.id for part in ast.walk(given.value) if isinstance(part, ast.Name)}
     for function in functions:
         try:
-            uses[function.name] = check_kernel(function, known, others)
+            uses[function.name] = check_kernel(function, known, others, unmarked)
         except KernelLanguageError as error:
             refused.setdefault(function.name, error)
     _refuse_dependents(refused, uses)
@@ -255,6 +256,32 @@ def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.Assign]]:
         if _is_number(value, known):
             known.add(target.id)
             yield target.id, ast.copy_location(ast.Assign([target], value), node)
+
+
+def _unmarked(body: Iterable[ast.stmt], constants: Container[str]) -> dict[str, str]:
+    """Those of the constants that are plain numbers, which Triton's compiler refuses in a kernel, with their text.
+
+    A constant is marked by `tl.constexpr(number)`, or computed from one that is.
+    """
+    found: dict[str, str] = {}
+    marked = {CONSTEXPR}
+    for node in body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                parts = ast.walk(value)
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                parts = ast.walk(value)
+            case ast.AugAssign(target=ast.Name(id=name)):
+                parts = ast.walk(node)
+            case _:
+                continue
+        if any(ast.unparse(part) in marked for part in parts if isinstance(part, ast.Name | ast.Attribute)):
+            marked.add(name)
+            found.pop(name, None)
+        elif name in constants:
+            marked.discard(name)
+            found[name] = _describe(node)
+    return found
 
 
 def _is_number(node: ast.expr, known: Container[str]) -> bool:

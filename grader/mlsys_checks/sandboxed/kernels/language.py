@@ -53,15 +53,20 @@ class KernelLanguageError(CourseError):
 
 
 def check_kernel(
-    function: ast.FunctionDef, known: frozenset[str], others: Mapping[str, str] = MappingProxyType({})
+    function: ast.FunctionDef,
+    known: frozenset[str],
+    others: Mapping[str, str] = MappingProxyType({}),
+    unmarked: Mapping[str, str] = MappingProxyType({}),
 ) -> set[str]:
     """Check one kernel; return the names that it uses from its module, whose kernels and constants are `known`.
 
-    `others` maps other names of the module, which kernels cannot use, to what they are. Raises `KernelLanguageError`
-    for the first violation.
+    `others` maps other names of the module, which kernels cannot use, to what they are; `unmarked` maps those of plain
+    numbers, which kernels of Triton cannot. Raises `KernelLanguageError` for the first violation.
     """
     kernel = _Kernel(function, known, others)
     kernel.check()
+    if kernel.dialect == "triton.jit":
+        kernel.check_constants(unmarked)
     return {node.id for node in ast.walk(function) if isinstance(node, ast.Name)} - kernel.locals
 
 
@@ -103,6 +108,12 @@ class _Kernel:
             self.refuse(
                 self.function.returns, "a kernel's return annotation can only be a name", help="`None`, or none"
             )
+
+    def check_constants(self, unmarked: Mapping[str, str]) -> None:
+        for node in ast.walk(self.function):
+            if isinstance(node, ast.Name) and node.id in unmarked.keys() - self.locals:
+                what = f"`{node.id}` is a plain number, which Triton's compiler refuses in a kernel"
+                self.refuse(node, what, got=unmarked[node.id], help=f"{node.id} = tl.constexpr(number)")
 
     def check_statement(self, node: ast.stmt) -> None:
         """Check a statement with the statements inside it."""
@@ -256,7 +267,7 @@ class _Kernel:
         dotted = ast.unparse(node) if isinstance(root, ast.Name) else ""
         module, _, path = dotted.partition(".")
         if LIBDEVICE in dotted.split("."):
-            what = "what runs a kernel that is traced has no libdevice"
+            what = "a kernel in these checks has no libdevice"
             self.refuse(node, what, got=dotted, help=MATHS[self.dialect])
         if self.dialect == "cuda.jit" and module not in self.locals | self.known and _is_number_type(module, path):
             return
@@ -266,12 +277,12 @@ class _Kernel:
                 self.refuse(node, what, help=self.find_local_name(node.attr))
             if path not in MODULES[module]:
                 near = f"{module}.{node.attr}" if node.attr in MODULES[module] else did_you_mean(path, MODULES[module])
-                what = f"`{dotted}` is not among what a kernel that is traced may use"
+                what = f"`{dotted}` is not among what a kernel in these checks may use"
                 self.refuse(node, what, help=REQUESTED.get(dotted, near))
         elif node.attr in NUMBER_TYPES and self.dialect == "cuda.jit":  # torch.float32
             self.refuse(node, f"a kernel calls `{ast.unparse(node)}` by another name", help=f"`{node.attr}` alone")
         elif node.attr not in ATTRIBUTES[self.dialect]:
-            what = f"`.{node.attr}` is not among what a kernel that is traced may use"
+            what = f"`.{node.attr}` is not among what a kernel in these checks may use"
             self.refuse(node, what, help=self.find_local_name(node.attr))
         else:
             near = self.find_local_name(node.attr)

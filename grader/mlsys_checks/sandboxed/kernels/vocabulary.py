@@ -52,7 +52,7 @@ TYPE_WORD = re.compile(r"const|(?:^|\.)(?:bool|half|double|void|u?int|b?float|bf
 MODULES = {"cuda": CUDA, "tl": TRITON, "math": MATH}
 DIALECTS = {"cuda.jit": ("cuda", "math"), "triton.jit": ("tl",)}
 """Modules that a kernel may name, by decorator; under these names only."""
-PRINTS_NOTHING = "a kernel that is traced prints nothing: look at what it stores, or at its trace"
+PRINTS_NOTHING = "a kernel in these checks prints nothing: look at what it stores, or at its trace"
 REQUESTED = {
     "tl.swizzle2d": "write it out, from the program's number: a lab asks for it",
     "tl.pointer_type": "a kernel has the addresses of its parameters: let a table hold offsets into one of these",

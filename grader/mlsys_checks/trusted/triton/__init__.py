@@ -31,8 +31,8 @@ NORM = {**ROWS, "D": Range(2, 40, edges=(16, 32))}
 BACKWARD = {**NORM, "rows": Range(1, 9), "programs": Range(1, 6), "log_block": Range(3, 5)}
 SMALL_OTHERS = {"mean": -64.0, "spread": 0.05, "first": 14.0}
 """Exponentials below 1e-6 of the largest one, of which 300 add up to more than the tolerance."""
-LOWEST = {"mean": -2e38, "spread": 0.0}
-"""Numbers below any finite one that is likely to stand for −∞; their products with log2(e) are finite."""
+LOWEST = {"mean": -3.4028234663852886e38, "spread": 0.0}
+"""The lowest float32: no finite number stands for −∞ next to it."""
 TINY = {"mean": 0.0, "spread": 1e-4, "eps": 1e-8, "zeros": 1, **WIDE}
 """Squares as small as ε, which is 0 in half precision."""
 LARGE_DY = {**HALF, "mean": 2.0, "spread": 0.1, "rows_of_dy": [2.5e4, 2.5e4, 2.5e4, -2.5e4]}
@@ -136,7 +136,8 @@ CHECKS = (
             Case("a gate of about −10³⁰", {"n": 3, "first": -1e30}),
             *draw_cases(ELEMENTS, public=1, hidden=2, n=Range(1, 200)),
         ),
-        first_hint="Is it the arithmetic, or the offsets? Which offsets of the last program are beyond the array?",
+        first_hint="Which offsets of the last program are beyond the array, and which of your lines still touch "
+        "them? If only values differ: what is computed before `.to(tl.float32)`?",
         hint="A program's offsets are a block that starts at its number times BLOCK. Those below `n` are inside; both "
         "loads and the store need that mask. tl.sigmoid wants float32.",
     ),
@@ -151,10 +152,10 @@ CHECKS = (
         points=8,
         cases=(
             Case("a row that fills its block", {"rows": 2, "D": 8}),
-            Case("rows that do not", {"rows": 3, "D": 13}),
+            Case("rows that do not fill their block", {"rows": 3, "D": 13}),
             Case("large numbers", {"rows": 2, "D": 11, "mean": 120.0, "spread": 30.0}),
             Case("all far below zero, two of them −∞", {"rows": 2, "D": 6, "mean": -1e5, "masked": [0, 4]}),
-            Case("all the same, near the lowest float32", {"rows": 2, "D": 3, **LOWEST}),
+            Case("all of them the lowest float32", {"rows": 2, "D": 3, **LOWEST}),
             Case("half precision in, float32 out", {"rows": 2, "D": 21, **WIDE}),
             Case("a large number and 300 small ones", {"rows": 2, "D": 301, **SMALL_OTHERS}),
             *draw_cases(ROWS, public=2, hidden=2, D=Range(1, 300, edges=(256,))),
@@ -273,6 +274,7 @@ CHECKS = (
         cases=(
             Case("row-major, all tiles full", {"tiles_m": 3, "tiles_n": 4, "group": 1, "cut": 0}),
             Case("groups of 2 rows, the last one lower", {"tiles_m": 3, "tiles_n": 4, "group": 2, "cut": 1}),
+            Case("two full groups of 3 rows", {"tiles_m": 6, "tiles_n": 2, "group": 3}),
             Case("a group larger than the matrix, tall tiles", {"tiles_m": 2, "tiles_n": 3, "group": 8, "log_M": 1}),
             Case("groups of 82 rows", {"tiles_m": 85, "tiles_n": 2, "group": 82}),  # 164 · (1 / 164) < 1 in float32
             *draw_cases(ORDER, public=3, hidden=3, tiles_m=Range(1, 14)),
@@ -441,10 +443,12 @@ CHECKS = (
             ),
             *draw_cases(CACHE, public=1, hidden=2),
         ),
-        first_hint="Where in the cache is the sequence's last token: which block, which slot, which head?",
+        first_hint="Where in the cache is the sequence's last token: which block, which slot, which head? If the case "
+        "is about scores: what happens to maximum and sum from one block to the next?",
         hint="Token t is in entry t // BLOCK_SIZE of the sequence's row of the block table, in slot t % BLOCK_SIZE; a "
         "slot is kv_heads rows of D. Slots past the sequence's end are not loaded, and their scores are -inf. A "
-        "program's query heads are the GROUP neighbours of its KV head.",
+        "program's query heads are the GROUP neighbours of its KV head. Maximum and sum are kept apart, as in Task 7: "
+        "next to a large maximum the logarithm of the sum is lost.",
     ),
     _check(
         "decode_traffic",

@@ -128,9 +128,9 @@ def _doubles(arrays: Arrays, *names: str) -> list[torch.Tensor]:
 
 
 def expect_norm(arrays: Arrays) -> Arrays:
-    """Return y and r."""
+    """Return r and y, in this order: a wrong r spoils y too."""
     y, r = _norm(_doubles(arrays, "x", "w"), float(arrays["eps"]))
-    return {"y": like_result(y.numpy(), arrays["x"], arrays), "r": r.numpy().astype(np.float32)}
+    return {"r": r.numpy().astype(np.float32), "y": like_result(y.numpy(), arrays["x"], arrays)}
 
 
 def expect_norm_traffic(arrays: Arrays) -> Arrays:

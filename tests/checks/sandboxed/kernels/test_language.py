@@ -162,7 +162,7 @@ def test_what_a_dialect_lacks_is_answered_in_its_own_words() -> None:
         assert "has no libdevice" in said and own in said and foreign not in said
     for call in ("print(x)", "tl.static_print(x)", "tl.device_print(x)", "breakpoint()"):
         said = str(kernels_of(f"@triton.jit\ndef kernel(x):\n    {call}\n").refused["kernel"])
-        assert said.endswith("help: a kernel that is traced prints nothing: look at what it stores, or at its trace")
+        assert said.endswith("help: a kernel in these checks prints nothing: look at what it stores, or at its trace")
     said = str(kernels_of("import torch\n@triton.jit\ndef kernel(x):\n    y = torch.sigmoid(x)\n").refused["kernel"])
     assert said.endswith("help: tl.sigmoid") and "`torch.sigmoid` is nothing" in said
 
@@ -385,13 +385,13 @@ def test_a_constant_is_made_of_numbers(line: str) -> None:
     "line",
     [
         "E = tl.constexpr(2 + 3)",
-        "_TWO = math.sqrt(4)\nE = _TWO + 3",
-        "FAR = float('inf')\nE = -(-5 + 1 / FAR)",
+        "_TWO = math.sqrt(4)\nE = tl.constexpr(_TWO + 3)",
+        "FAR = float('inf')\nE = tl.constexpr(-(-5 + 1 / FAR))",
         "E: tl.constexpr = tl.constexpr(5)",
-        "E: tl.constexpr = 5",
-        "E: print('run') = max(5, int(math.log2(16)))",
+        "E: print('run') = tl.constexpr(max(5, int(math.log2(16))))",
         "T = 2\nE = tl.constexpr(T + 3)",
-        "E = 2\nE += 3",
+        "T = tl.constexpr(2)\nE = T + 3",
+        "E = tl.constexpr(2)\nE += 3",
     ],
 )
 def test_a_constant_may_be_written_as_tritons_compiler_asks(line: str) -> None:
@@ -402,6 +402,13 @@ def test_a_constant_may_be_written_as_tritons_compiler_asks(line: str) -> None:
     assert kernels_of(f"{line}\n{line}\n").constants == found.constants
     exec(compile(kernels_of(f"{line}\nE = 6\n").tree, "<lab>", "exec"), names)
     assert names["E"] == 6, "the last counts"
+
+
+@pytest.mark.parametrize("line", ["E = 5", "E: tl.constexpr = 5", "E = 2\nE += 3", "E = tl.constexpr(5)\nE = 5"])
+def test_a_constant_that_tritons_compiler_refuses_is_refused_in_a_kernel_of_triton_alone(line: str) -> None:
+    error = refusal(f"{line}\n@triton.jit\ndef kernel(x_ptr):\n    tl.store(x_ptr, E)\n")
+    assert "`E` is a plain number" in str(error) and str(error).endswith("help: E = tl.constexpr(number)")
+    assert kernels_of(f"{line}\n@cuda.jit\ndef kernel(x): x[0] = E\n").kernels == ("kernel",)
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ COPY = """\
 #| export
 import triton
 import triton.language as tl
-EACH = 2
+EACH = tl.constexpr(2)
 {before}
 @triton.jit
 def copy(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
