@@ -1,19 +1,31 @@
 """Checks of lab 11: names, points, hints, and the ranges from which cases are drawn.
 
-generators   cases (scripts of calls, workloads of requests), oracles of functions, cases rendered as code
+generators   cases (scripts of calls, workloads of requests), oracles of functions
 replay       reference pool, block tables and schedulers, on which the learner's logs are replayed
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mlsys_checks.sandboxed import serving as calls
-from mlsys_checks.sandboxed.spec import Case, Check, Lab, Range, draw_cases
+from mlsys_checks.sandboxed.spec import Case, Check, Lab, Range, Run, draw_cases
 from mlsys_checks.trusted.compare import close
 from mlsys_checks.trusted.logs import check_log
 from mlsys_checks.trusted.repeats import repeat_first_case
 from mlsys_checks.trusted.serving import generators, replay
+
+
+def _run(run: Run) -> dict[str, Any]:
+    """Return `run` of a check, and code that prints each of its calls or steps in a notebook."""
+    code = f"from mlsys_checks.sandboxed import serving\n\nserving.print_run(serving.{run.__name__}, globals(), given)"
+    return {"run": run, "snippet": code}
+
+
+def _function(run: Run, inputs: Any, expect: Any) -> dict[str, Any]:
+    """Return both sides of a check that compares results of a function."""
+    return {"inputs": inputs, "expect": expect, "compare": close, **_run(run)}
 
 
 def _make_pool_check(pool: str, large_case: dict[str, int], **check_fields: Any) -> Check:
@@ -22,32 +34,24 @@ def _make_pool_check(pool: str, large_case: dict[str, int], **check_fields: Any)
     cases = (
         Case("a few calls", {**sizes, "num_blocks": 3, "calls": 12}),
         Case("one block", {**sizes, "num_blocks": 1, "calls": 40}),
-        Case("very many blocks: too many for a search", {"pool": pool, **large_case}),
+        Case("very many blocks: too many for a search", {"pool": pool, "large": True, **large_case}),
         *draw_cases(sizes, public=4, hidden=2, num_blocks=Range(2, 30), calls=Range(200, 500)),
     )
-    sides = {
-        "inputs": generators.draw_pool_script,
-        "run": calls.run_pool_script,
-        "describe": generators.render_pool_script,
-    }
-    return check_log(replay.replay_pool_script, cases=cases, uses=(pool,), time_limit_s=4.0, **sides, **check_fields)
+    check_fields |= {"inputs": generators.draw_pool_script, "uses": (pool,), "time_limit_s": 4.0}
+    return check_log(replay.replay_script, cases=cases, **_run(calls.run_script), **check_fields)
 
 
 def _make_manager_check(manager: str, *, situations: dict[str, Any], **check_fields: Any) -> Check:
     sizes = {"manager": manager, "num_blocks": Range(2, 14), "block_size": Range(1, 4), "sequences": Range(1, 6)}
-    sizes |= {"longest": Range(1, 24), "calls": Range(50, 150)}
-    few = {"num_blocks": 6, "block_size": 3, "sequences": 2, "longest": 9, "calls": 12}
+    sizes |= {"longest": Range(1, 24), "calls": Range(60, 160)}
+    few = {"num_blocks": 6, "block_size": 3, "sequences": 2, "longest": 9, "calls": 20}
     larger = {"num_blocks": Range(30, 99), "sequences": Range(8, 12), "longest": Range(9, 60), "calls": Range(200, 300)}
     cases = (
         *(Case(name, {**sizes, **of_kind}) for name, of_kind in {"a few calls": few, **situations}.items()),
         *draw_cases(sizes, public=8, hidden=2, **larger),
     )
-    sides = {
-        "inputs": generators.draw_manager_script,
-        "run": calls.run_manager_script,
-        "describe": generators.render_manager_script,
-    }
-    return check_log(replay.replay_manager_script, cases=cases, uses=("Sequence", manager), **sides, **check_fields)
+    check_fields |= {"inputs": generators.draw_manager_script, "uses": ("Sequence", manager)}
+    return check_log(replay.replay_script, cases=cases, **_run(calls.run_script), **check_fields)
 
 
 DEFAULT_WORKLOAD = {
@@ -88,36 +92,46 @@ def _make_schedule_check(
 ) -> Check:
     """Return a check that replays a scheduler under workloads; `sizes` and `situations` override DEFAULT_WORKLOAD."""
     workload = {"scheduler": scheduler, "manager": "BlockManager", **DEFAULT_WORKLOAD, **sizes}
-    uses = (workload["manager"], "SchedulerConfig", scheduler)
+    check_fields |= {"inputs": generators.draw_workload, "uses": (workload["manager"], "SchedulerConfig", scheduler)}
     cases = (
         *(Case(name, {**workload, **of_kind}) for name, of_kind in {"three requests": FEW, **situations}.items()),
         *draw_cases(workload, public=8, hidden=2, **LARGER),
         Case("many at once", {**workload, **CROWD}, hidden=True),
     )
-    return check_log(replay.replay_schedule, cases=cases, uses=uses, **SCHEDULE_KWARGS, **check_fields)
+    return check_log(replay.replay_schedule, cases=cases, **_run(calls.run_scheduler), **check_fields)
 
 
-SCHEDULE_KWARGS = {
-    "run": calls.run_scheduler,
-    "describe": generators.render_workload,
-    "inputs": generators.draw_workload,
-}
 SINGLE = {"num_blocks": 12, "block_size": Range(2, 4), "sequences": 2, "longest": 12, "single": 1}
-STEP_TIME = (5e-3, 2e-4, 2e-7)
-"""Seconds per step, per new token and per computed token."""
 BURST_LENGTHS = (20, 150), (5, 20)
 """Ranges of prompt tokens and of output tokens in a burst."""
-LOOSE_SLO, TIGHT_SLO = ({"step_time": STEP_TIME, "slo": slo} for slo in ((2.0, 0.022), (0.3, 0.035)))
-"""Step time with an SLO: TTFT and TPOT in seconds."""
+
+
+def _make_load(name: str, ttft_s: float, tpot_s: float, *phases: Any, **fields: Any) -> Case:
+    """Return a case with objectives; a phase has requests, requests per second, ranges of prompt and output tokens."""
+    return Case(name, {"step_time": (5e-3, 2e-4, 2e-7), "slo": (ttft_s, tpot_s), "phases": phases, **fields})
+
+
 EXACT_STEP_TIME = (2.0**-8, 2.0**-12, 2.0**-22)
-"""Step time in powers of two, so that sums are exact."""
-EXACT_SLO = {"step_time": EXACT_STEP_TIME, "slo": (EXACT_STEP_TIME[0] + 100 * EXACT_STEP_TIME[1], 0.1)}
-"""SLO that a prompt of 100 tokens meets exactly if it is prefilled in one step, alone."""
+"""Seconds per step, per new token and per computed token, in powers of two, so that sums are exact."""
+TTFT_OF_100_S = EXACT_STEP_TIME[0] + 100 * EXACT_STEP_TIME[1]
+"""TTFT that a prompt of 100 tokens meets exactly if it is prefilled in one step, alone."""
+LOADS = (
+    _make_load("long prompts among decodes", 2.0, 0.022, (28, 30, (20, 400), (15, 40))),
+    _make_load("a burst", 0.3, 0.035, (90, 70, *BURST_LENGTHS)),
+    _make_load("a burst, then calm", 0.3, 0.035, (110, 50, *BURST_LENGTHS), (20, 25, *BURST_LENGTHS)),
+    _make_load("a burst of short and long prompts", 0.3, 0.035, (90, 90, (10, 400), (3, 8))),
+    _make_load("short prompts, then longer", 0.3, 0.035, (150, 2000, (40, 60), (2, 8)), (60, 25, (60, 110), (2, 8))),
+    _make_load("steps are too long anyway", 2.0, 0.004, (30, 30, (20, 150), (1, 3))),
+    _make_load(
+        "in time to the last moment", TTFT_OF_100_S, 0.1, (12, 2, (100, 101), (2, 9)), step_time=EXACT_STEP_TIME
+    ),
+    replace(_make_load("a burst of long prompts", 0.5, 0.03, (60, 60, (20, 260), (5, 30))), hidden=True),
+)
 
 CHECKS = (
     _make_pool_check(
         "BlockPool",
-        {"num_blocks": 300_000, "held": 30_000, "calls": 6000, "reads": 4},
+        {"num_blocks": 300_000, "held": 30_000, "calls": 6000},
         name="blocks",
         title="Block pool",
         points=8,
@@ -166,20 +180,18 @@ CHECKS = (
         "its pending tokens; a waiting sequence is admitted only while some budget is left.",
     ),
     Check(
+        **_function(calls.run_steps_to_first, generators.draw_steps, generators.expect_steps),
+        uses=("steps_to_first",),
         name="steps_to_first",
         title="Steps until the first token",
         points=3,
         cases=(Case("small numbers", {"size": 9}), *draw_cases({"size": Range(20, 60)}, public=1, hidden=1)),
-        inputs=generators.draw_steps,
-        run=calls.steps_to_first,
-        expect=generators.expect_steps,
-        compare=close,
         first_hint="What do the decoding sequences leave of each step, and what about a last chunk that is not full?",
         hint="Divide the prompt by what is left of each step, and round up.",
-        uses=("steps_to_first",),
-        describe=generators.render_steps,
     ),
     Check(
+        **_function(calls.run_hash_blocks, generators.draw_hashes, generators.expect_hashes),
+        uses=("hash_blocks",),
         name="keys",
         title="Hashes of prefixes",
         points=3,
@@ -194,18 +206,12 @@ CHECKS = (
                 vocabulary=30_000,
             ),
         ),
-        inputs=generators.draw_hashes,
-        run=calls.run_hash_blocks,
-        expect=generators.expect_hashes,
-        compare=close,
         first_hint="Two sequences have the same block after different prefixes: are its hashes different?",
         hint="Go through the full blocks only; each hash is made of the hash before it and the tokens of its block.",
-        uses=("hash_blocks",),
-        describe=generators.render_hashes,
     ),
     _make_pool_check(
         "PrefixBlockPool",
-        {"num_blocks": 30_000, "calls": 12_000, "reads": 1, "cached": 1},
+        {"num_blocks": 30_000, "calls": 12_000, "cached": 1},
         name="prefix_blocks",
         title="Cached blocks",
         points=7,
@@ -251,6 +257,8 @@ CHECKS = (
         "stop if that was the decoding sequence itself.",
     ),
     Check(
+        **_function(calls.run_token_budget, generators.draw_budgets, generators.expect_budgets),
+        uses=("StepTime", "token_budget"),
         name="token_budget",
         title="Token budget of a step",
         points=3,
@@ -259,42 +267,18 @@ CHECKS = (
             Case("a long prompt", {"decodes": 1, "past": 20, "chunk": 6000}),
             *draw_cases({"decodes": 12, "past": 500, "chunk": 100}, public=2, hidden=1, decodes=60, chunk=300),
         ),
-        inputs=generators.draw_budgets,
-        run=calls.token_budget,
-        expect=generators.expect_budgets,
-        compare=close,
         first_hint="Ask step_time about your answer, and about one token more: which of the two takes too long?",
         hint="A step has a part for each decoding sequence, and one for the chunk. Let the chunk grow until the step "
         "takes too long, then go back by one. The budget counts the decodes as well.",
-        uses=("StepTime", "token_budget"),
-        describe=generators.render_budgets,
     ),
     check_log(
         replay.replay_goodput,
         name="promise",
         title="Goodput on unseen loads",
         points=9,
-        cases=(
-            Case("long prompts among decodes", {"phases": [(28, 30, (20, 400), (15, 40))], **LOOSE_SLO}),
-            Case("a burst", {"phases": [(90, 70, *BURST_LENGTHS)], **TIGHT_SLO}),
-            Case("a burst, then calm", {"phases": [(110, 50, *BURST_LENGTHS), (20, 25, *BURST_LENGTHS)], **TIGHT_SLO}),
-            Case("a burst of short and long prompts", {"phases": [(90, 90, (10, 400), (3, 8))], **TIGHT_SLO}),
-            Case(
-                "many short prompts, then calm with longer ones",
-                {"phases": [(150, 2000, (40, 60), (2, 8)), (60, 25, (60, 110), (2, 8))], "from_s": 2.0, **TIGHT_SLO},
-            ),
-            Case(
-                "steps are too long anyway",
-                {"phases": [(30, 30, (20, 150), (1, 3))], "step_time": STEP_TIME, "slo": (2.0, 0.004)},
-            ),
-            Case("in time to the last moment", {"phases": [(12, 2, (100, 101), (2, 9))], **EXACT_SLO}),
-            Case(
-                "a burst of long prompts",
-                {"phases": [(60, 60, (20, 260), (5, 30))], "step_time": STEP_TIME, "slo": (0.5, 0.03)},
-                hidden=True,
-            ),
-        ),
-        **{**SCHEDULE_KWARGS, "inputs": generators.draw_poisson_workload},
+        cases=LOADS,
+        inputs=generators.draw_poisson_workload,
+        **_run(calls.run_scheduler),
         first_hint="Which of the two objectives is missed more often, TTFT or TPOT?",
         hint="TPOT: let token_budget set the budget of each step. TTFT: order the waiting sequences, first by whether "
         "they can still be in time, then by the length of their prompts.",

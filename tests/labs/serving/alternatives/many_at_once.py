@@ -13,10 +13,9 @@ def hash_blocks(token_ids, block_size):
     return found
 
 
-class PrefixBlockManager(BlockManager):
+class PrefixBlockManager(PrefixBlockManager):
     def __init__(self, num_blocks, block_size=16):
         super().__init__(num_blocks, block_size)
-        self.pool = PrefixBlockPool(num_blocks)
         self.num_hashed = {}
 
     def allocate_prefix(self, seq):
@@ -44,17 +43,7 @@ class PrefixBlockManager(BlockManager):
         self.num_hashed.pop(seq, None)
 
 
-class PreemptiveScheduler(ChunkedScheduler):
-    def admit(self, seq):
-        self.block_manager.allocate_prefix(seq)
-        missing = len(seq.token_ids) - seq.num_computed_tokens
-        if not self.block_manager.allocate_slots(seq, missing, num_free_reserved=len(self.running)):
-            self.block_manager.free(seq)
-            return False
-        self.waiting.remove(seq)
-        self.running.append(seq)
-        return True
-
+class PreemptiveScheduler(PreemptiveScheduler):
     def preempt(self, seq, output):
         self.running.remove(seq)
         self.block_manager.free(seq)

@@ -1,9 +1,9 @@
 """Correct alternative solution that every check must accept: schedulers that plan a step before its output."""
 
 
-class Scheduler:
+class Scheduler(Scheduler):
     def __init__(self, block_manager, config):
-        self.block_manager, self.config, self.now_s, self.num_added = block_manager, config, 0.0, 0
+        self.block_manager, self.config, self.now_s, self.num_added, self.num_steps = block_manager, config, 0.0, 0, 0
         self.sequences = []  # in the order of arrival
         self.admitted = set()
 
@@ -15,22 +15,9 @@ class Scheduler:
     def waiting(self):
         return [seq for seq in self.sequences if seq not in self.admitted]
 
-    @property
-    def is_idle(self):
-        return not self.sequences
-
     def add(self, prompt_token_ids, max_tokens):
-        token_ids = list(prompt_token_ids)
-        self.sequences.append(Sequence(self.num_added, token_ids, len(token_ids), max_tokens, self.now_s))
-        self.num_added += 1
+        self.sequences.append(super().add(prompt_token_ids, max_tokens))
         return self.sequences[-1]
-
-    def update_from_output(self, output, token_ids):
-        for seq, count in output.num_scheduled_tokens.items():
-            seq.num_computed_tokens += count
-            self.block_manager.cache_full_blocks(seq)
-        for seq, sampled in zip(output.sampled, token_ids, strict=True):
-            seq.token_ids.extend(sampled)
 
     def finish(self, seq):
         self.sequences.remove(seq)

@@ -7,18 +7,14 @@ import heapq
 from itertools import accumulate, takewhile
 
 
-class BlockPool:
+class BlockPool(BlockPool):
     def __init__(self, num_blocks):
-        self.num_blocks, self.ref_cnt = num_blocks, [0] * num_blocks
+        super().__init__(num_blocks)
         self.unused = set(range(num_blocks))
 
     @property
     def num_free_blocks(self):
         return len(self.unused)
-
-    @property
-    def num_used_blocks(self):
-        return len(self.ref_cnt) - len(self.unused)
 
     def allocate(self):
         try:
@@ -38,16 +34,7 @@ class BlockPool:
             self.unused.add(block)
 
 
-class BlockManager:
-    def __init__(self, num_blocks, block_size=16):
-        self.block_size, self.pool = block_size, BlockPool(num_blocks)
-
-    def allocate_prefix(self, seq):
-        return 0
-
-    def cache_full_blocks(self, seq):
-        pass
-
+class BlockManager(BlockManager):
     def blocks_for(self, num_tokens):
         full, rest = divmod(num_tokens, self.block_size)
         return full + (rest > 0)
