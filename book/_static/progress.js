@@ -64,4 +64,10 @@ if (folder === "chapters") follow(page);
 const actions = document.querySelector(".front-actions");
 if (actions) lead(actions);
 tick();
-document.querySelector(".bd-sidebar-primary .current.active")?.scrollIntoView({ block: "nearest" });
+
+// The theme scrolls the sidebar too, but before its letters have their final height.
+document.fonts.ready.then(() => {
+  const sidebar = document.querySelector(".bd-sidebar-primary");
+  const current = sidebar?.querySelector(".current.active > a")?.getBoundingClientRect();
+  if (current && (current.top < 0 || current.bottom > sidebar.clientHeight)) sidebar.scrollTop += current.top - sidebar.clientHeight / 3;
+});

@@ -32,6 +32,7 @@ def test_the_front_page_leads_back_to_the_section_that_was_read(page: Page, site
     expect(page.locator(".front-actions a", has_text="Continue")).to_have_count(0)
     page.goto(f"{site_url}chapters/09-collectives.html")
     page.locator("#ring-all-reduce > h2, #ring-all-reduce > h3").scroll_into_view_if_needed()
+    page.wait_for_function("localStorage.getItem('mlsys-lab:chapters').includes('ring-all-reduce')")
     page.goto(site_url)
     link = page.locator(".front-actions a", has_text="Continue")
     expect(link).to_have_text("Continue: Collectives · Ring all-reduce")

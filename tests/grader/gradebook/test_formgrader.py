@@ -232,6 +232,7 @@ def test_a_submission_shows_verdicts_and_nothing_of_it_is_live(page, formgrader)
     expect(page.locator("#notebook").first).to_contain_text("add as you go")
 
 
+@pytest.mark.weekly
 def test_points_and_comments_typed_in_the_browser_outlive_a_new_grading(page, formgrader, course, command):
     page.goto(formgrader)
     open_submission(page, formgrader, "ada")
@@ -251,6 +252,7 @@ def test_points_and_comments_typed_in_the_browser_outlive_a_new_grading(page, fo
         assert {row[1]: row[4] for row in rows(page)}["ada"] == "10 / 10"
 
 
+@pytest.mark.weekly
 def test_the_students_page_has_what_was_typed(course, command, labs):
     assert main([*command, "feedback", "tiny"]) == 0
     page = course.feedback("ada", LAB).read_text()

@@ -238,7 +238,7 @@ CHECKS = (
             Case("to level 1", {**POINTS, "eta": 2, "to": 1}),
             Case("without labels", {**POINTS, "eta": 2, "unlabelled": True}),
             Case("single numbers, float32", {**SIZES, "axes": 0, "single": 1, "eta": 2}),
-            Case("to nearly 0", {**POINTS, "eta": 1, "to": 1e-4}),
+            Case("to nearly 0", {**POINTS, "eta": 1, "to": 1e-3}),
             *draw_cases({**SIZES, "eta": Range(0, 2)}, public=3, hidden=2, **LARGER),
         ),
         inputs=draw.draw_step,
