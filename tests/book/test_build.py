@@ -84,10 +84,13 @@ def test_a_page_is_executed_and_an_old_one_goes(root: Path) -> None:
 
 @pytest.mark.parametrize(
     ("page", "said"),
-    [
-        (f"{HEADER}\n# Page\n\n```{{code-cell}}\n1 / 0\n```\n", "ZeroDivisionError"),
-        (f"{HEADER}\n# Page\n\n```{{code-cell}}\nimport sys; print('oops', file=sys.stderr)\n```\n", "stderr"),
-    ],
+    sample(
+        [
+            (f"{HEADER}\n# Page\n\n```{{code-cell}}\n1 / 0\n```\n", "ZeroDivisionError"),
+            (f"{HEADER}\n# Page\n\n```{{code-cell}}\nimport sys; print('oops', file=sys.stderr)\n```\n", "stderr"),
+        ],
+        2,
+    ),
 )
 def test_a_faulty_page_fails_the_build_and_leaves_no_half_site(root: Path, page: str, said: str) -> None:
     write(root, page=page)
@@ -98,6 +101,7 @@ def test_a_faulty_page_fails_the_build_and_leaves_no_half_site(root: Path, page:
     assert not (root / "out" / "html").exists()
 
 
+@pytest.mark.weekly
 def test_pages_are_executed_side_by_side(root: Path) -> None:
     """Each of two pages waits for what the other writes: one after the other, they would wait for ever."""
     for name, other in (("one", "two"), ("two", "one")):
@@ -126,6 +130,7 @@ def test_the_cheat_sheet_follows_the_takeaways_of_a_chapter(root: Path) -> None:
         assert 'href="chapters/01-introduction.html"' in sheet and "../page" not in sheet
 
 
+@pytest.mark.weekly
 def test_an_unmended_page_fails_again(root: Path) -> None:
     write(root, page="# Page\n\n[nowhere](gone.md)\n")
     assert [run(root).returncode for _ in range(2)] == [1, 1]

@@ -20,7 +20,7 @@ def records():
     return load_all(RECORDS)
 
 
-@pytest.mark.parametrize("schemes", sample([("int8", "llm-int8"), tuple(SCHEMES)], 2), ids=" and ".join)
+@pytest.mark.parametrize("schemes", sample([("int8",), tuple(SCHEMES)], 2), ids=" and ".join)
 def test_perplexities_are_those_on_record(pair, records, schemes, monkeypatch):
     monkeypatch.setattr("book.measure_pair.SCHEMES", schemes)
     for measured in perplexities(pair):

@@ -27,6 +27,7 @@ def chapters(site: Path) -> list[Path]:
     return [page for page in pages(site) if page.parent.name == "chapters"]
 
 
+@pytest.mark.weekly
 def test_the_parts_are_all_chapters_with_all_their_pictures_and_formulas(site: Path) -> None:
     parts = {part.name: part.article for part in read_parts(site, "https://example.org/")}
     assert list(parts) == [*(page.stem for page in chapters(site)), "answers", "glossary", "references"]

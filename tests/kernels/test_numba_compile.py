@@ -217,6 +217,7 @@ def test_a_kernel_is_simulated_as_before_and_compiles_after_that_too() -> None:
         numba_compile._accepted.clear()
 
 
+@pytest.mark.weekly
 def test_all_of_this_holds_where_numba_was_imported_to_compile() -> None:
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0"}
     command = [sys.executable, "-m", "pytest", "-q", __file__, "-k", "not imported_to_compile"]

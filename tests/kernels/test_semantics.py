@@ -16,7 +16,7 @@ from tests.sampling import keep
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU, Triton compiles")
 
 
-@pytest.mark.parametrize("every", keep([7, 1], [7]))
+@pytest.mark.parametrize("every", keep([21, 1], [21]))
 def test_an_operation_means_what_its_instructions_mean(every: int) -> None:
     outcomes = table(every)
     assert every * len(outcomes) >= len(list(operations())) > 400

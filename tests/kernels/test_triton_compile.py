@@ -165,6 +165,7 @@ def test_a_kernel_is_interpreted_as_before_and_compiles_after_that_too() -> None
         triton_compile._accepted.clear()
 
 
+@pytest.mark.weekly
 def test_all_of_this_holds_where_triton_was_imported_to_compile() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
     command = [sys.executable, "-m", "pytest", "-q", __file__, "-k", "not imported_to_compile"]

@@ -32,6 +32,7 @@ assert len(traces[0].accesses) == 24
 """
 
 
+@pytest.mark.weekly
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU, Triton compiles")
 def test_an_optimizer_of_torch_may_come_before_the_first_kernel() -> None:
     ran = subprocess.run([sys.executable, "-c", OPTIMIZER_FIRST], cwd=ROOT, capture_output=True, text=True)

@@ -289,6 +289,7 @@ backward(q, lse, q, k, k, q, lse, True, 0.1, "ieee", first("dkdv"))
 """
 
 
+@pytest.mark.weekly
 def test_compiled_for_hopper():
     forward, _, dkdv, dq = compiled(LAUNCHES)
     assert (forward.kernel, dkdv.kernel, dq.kernel) == ("forward_kernel", "dkdv_kernel", "dq_kernel")

@@ -204,6 +204,7 @@ matmul(x, x, step="fused", precision="tf32", config=TileConfig(64, 64, 32))
 """
 
 
+@pytest.mark.weekly
 def test_compiled_for_hopper():
     fused, persistent, descriptors, tf32 = found = compiled(LAUNCHES)
     for one in found:

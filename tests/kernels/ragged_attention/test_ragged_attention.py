@@ -174,6 +174,7 @@ for new in (500, 1):
 """
 
 
+@pytest.mark.weekly
 def test_compiled_for_hopper():
     chunk, single = compiled(LAUNCHES)
     assert (chunk.constants["ROWS"], single.constants["ROWS"]) == ("64", "16")
