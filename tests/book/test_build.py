@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from book import build
+from tests.sampling import sample
 
 CONFIG = f"""title: T
 only_build_toc_files: true
