@@ -14,6 +14,8 @@ QUICK_TESTS = tests/test_docstrings.py tests/test_errors.py tests/test_imports.p
 	every_lost_point_has_a_reason_and_a_hint a_hidden_case_is_told_by_its_kind_only)
 NEWEST := .venv-newest/bin/python
 JAVASCRIPT := .ci/javascript
+# Runs a command with the npm and node that the environment has brought.
+NODE = PATH="$(CURDIR)/$(BIN):$$PATH"
 # The container that performance points are measured in, by docker or podman: no network, one GPU, this checkout and nothing else of the machine.
 BUILDER ?= $(firstword $(foreach program,docker podman,$(if $(shell command -v $(program)),$(program))))
 DOCKER ?= $(BUILDER)
@@ -94,14 +96,13 @@ lint: $(READY) ## Style, types, and which package may import which
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	@if [ -n "$$CI" ] || command -v npm >/dev/null; then $(MAKE) --no-print-directory javascript; \
-	else echo 'JavaScript: not linted, there is no npm on this machine'; fi
+	@$(MAKE) --no-print-directory javascript
 
-javascript: $(JAVASCRIPT)/node_modules/.package-lock.json ## Style of the JavaScript; needs npm, and installs a linter the first time
-	$(JAVASCRIPT)/node_modules/.bin/eslint --config $(JAVASCRIPT)/eslint.config.js --max-warnings 0 mlsys_lab book/_static tests
+javascript: $(JAVASCRIPT)/node_modules/.package-lock.json ## Style of the JavaScript; installs a linter the first time
+	$(NODE) $(JAVASCRIPT)/node_modules/.bin/eslint --config $(JAVASCRIPT)/eslint.config.js --max-warnings 0 mlsys_lab book/_static book/live tests
 
-$(JAVASCRIPT)/node_modules/.package-lock.json: $(JAVASCRIPT)/package-lock.json
-	cd $(JAVASCRIPT) && npm ci --loglevel=error
+$(JAVASCRIPT)/node_modules/.package-lock.json: $(JAVASCRIPT)/package-lock.json | $(READY)
+	cd $(JAVASCRIPT) && $(NODE) npm ci --loglevel=error
 	@touch $@
 
 format: $(READY) ## Let ruff put the style right

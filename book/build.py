@@ -23,7 +23,6 @@ from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from book import assets, lab_pages
 from book.files import tree_hash
-from book.live.runtime import download_bytes
 from book.project import BOOK, BRANCH, BUILD, LABS, ROOT, Address, read_address
 from mlsys_lab.errors import CourseError, InputError
 
@@ -87,7 +86,6 @@ def settings(address: Address, static: Path, cache: Path) -> dict[str, Any]:
     config["html_static_path"] = ["_static", str(static)]
     config["templates_path"] = ["_templates"]
     config["html_css_files"] = ["theme.css", "drawings.css", "charts.css", "live.css", "search.css", "print.css"]
-    config["live_cells_bytes"] = download_bytes(static)
     config["html_js_files"] = [("site.js", {"type": "module"})]
     return config
 

