@@ -23,6 +23,8 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.stack.labinfo import LabInfo, find_lab
 from mlsys_lab.stack.workspace import Workspace
 
+AGENTS = "AGENTS.md"
+
 
 @dataclass(kw_only=True)
 class Arguments:
@@ -50,7 +52,10 @@ def run(args: Arguments) -> int:
 
 
 def copy_lab(lab: LabInfo, root: Path) -> Path:
-    """Copy a released lab (all but lab.toml) to `root/NN-topic`; `InputError`, and no partial copy, on failure."""
+    """Copy a released lab (all but lab.toml) to `root/NN-topic`; `InputError`, and no partial copy, on failure.
+
+    AGENTS.md, which tells AI assistants how to help a learner, goes to `root` unless it has one.
+    """
     target = root / lab.name
     if target.exists():
         help_ = f"go on with {_short(target / lab.notebook.name)}, or move it away to begin again"
@@ -63,6 +68,8 @@ def copy_lab(lab: LabInfo, root: Path) -> Path:
             shutil.copytree(lab.folder, copy, ignore=left_out, copy_function=shutil.copyfile)
             copy.chmod(copy.stat().st_mode | stat.S_IRWXU)  # an installed package may be read-only; the copy is not
             copy.rename(target)
+        if (guide := lab.folder.parent / AGENTS).is_file() and not (root / AGENTS).exists():
+            shutil.copyfile(guide, root / AGENTS)
     except OSError as error:
         raise InputError(
             f"cannot write into {root}", got=error.strerror, help="choose another folder with --into DIR"

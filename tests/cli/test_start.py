@@ -36,6 +36,15 @@ def test_start_copies_the_notebook_and_its_files_and_makes_a_workspace(call: Cal
     assert sorted(p.name for p in here.iterdir()) == [".mlsys-lab", "07-fake"]
 
 
+def test_what_an_assistant_may_do_is_said_once_in_the_workspace(call: Call, here: Path, released: Path) -> None:
+    (released / "AGENTS.md").write_text("Explain, do not solve.")
+    assert call("start", "fake")[0] == 0
+    assert (here / "AGENTS.md").read_text() == "Explain, do not solve."
+    (here / "AGENTS.md").write_text("My own rules.")
+    assert call("start", "other")[0] == 0
+    assert (here / "AGENTS.md").read_text() == "My own rules."
+
+
 def test_the_copy_of_a_read_only_package_can_be_written(call: Call, here: Path, released: Path) -> None:
     folder = released / "07-fake"
     (folder / "07-fake.ipynb").chmod(0o444)
