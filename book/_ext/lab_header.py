@@ -1,4 +1,4 @@
-"""The line under a lab page's title: minutes, points, prerequisites, and where to open the notebook.
+"""The line under a lab page's title: minutes, points, prerequisites, where to open the notebook; its readings as links.
 
 The notebook itself stays as released, so that the page, its download and Colab show the same file.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any
 
+import readings
 from docutils import nodes
 from sphinx.application import Sphinx
 
@@ -82,7 +83,28 @@ def add_header(
     context["body"] = head + end + html + rest
 
 
+def link_readings(app: Sphinx, doctree: nodes.document, page: str) -> None:
+    """Make the titles of a lab's readings links into the reading list, in place of their ids after them."""
+    if not page.startswith("labs/") or "readings" not in app.env.found_docs:
+        return
+    ids = {reading.id for reading in readings.load(readings.READINGS)}
+    target = app.builder.get_relative_uri(page, "readings")
+    for paragraph in doctree.findall(nodes.paragraph):
+        for title, between, key in zip(
+            paragraph.children[:], paragraph.children[1:], paragraph.children[2:], strict=False
+        ):
+            if key.astext() in ids and isinstance(title, nodes.emphasis) and between.astext().strip() == "(":
+                after = paragraph[paragraph.index(key) + 1]
+                paragraph.replace(
+                    title, nodes.reference("", "", title.deepcopy(), refuri=f"{target}#reading-{key.astext()}")
+                )
+                paragraph.replace(after, nodes.Text(after.astext().removeprefix(")")))
+                paragraph.remove(between)
+                paragraph.remove(key)
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the handler with Sphinx."""
+    app.connect("doctree-resolved", link_readings)
     app.connect("html-page-context", add_header)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -208,6 +208,12 @@ def test_every_lab_page_offers_the_released_notebook(site: Path) -> None:
         assert any("/issues/new" in link for link in links)
 
 
+def test_readings_of_a_lab_are_links_with_titles(site: Path) -> None:
+    page = read_page(site / "labs" / "12-diffusion.html")
+    leads = [link for link in page.links if "readings.html#reading-" in link]
+    assert len(leads) >= 2
+
+
 def test_a_lab_page_shows_the_buttons_that_lead_to_its_notebook(page: Page, site_url: str) -> None:
     page.goto(f"{site_url}labs/{released_labs(LABS)[0].name}.html")
     expect(page.locator(".lab-download")).to_be_visible()
