@@ -23,7 +23,7 @@ from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from book import assets, lab_pages
 from book.files import tree_hash
-from book.project import BOOK, BRANCH, BUILD, LABS, ROOT, Address, read_address
+from book.project import BOOK, BRANCH, BUILD, LABS, ROOT, STATIC, Address, read_address
 from mlsys_lab.errors import CourseError, InputError
 
 # Jupyter Book always loads these: Thebe declares a global twice on every page, and the others are not used here.
@@ -104,7 +104,7 @@ def build(out: Path, address: Address, *, quiet: bool = False) -> Path:
     Raises:
         InputError: a page has a warning or a failing cell; all of them have been printed.
     """
-    static = BUILD / "book-static"
+    static = STATIC
     assets.stage(static)
     lab_pages.stage(LABS, BOOK / "labs")
     config = settings(address, static, execution_cache(cache_key()))

@@ -12,6 +12,8 @@ ROOT = Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"
 LABS = ROOT / "labs"
 BUILD = ROOT / "build"
+STATIC = BUILD / "book-static"
+"""What a build stages for the pages: fonts, figures, and what runs cells."""
 BRANCH = "main"
 NOTEBOOKS = "notebooks"
 """The branch of the public repository that holds the chapters' notebooks, written with each publication of the site."""

@@ -17,11 +17,12 @@ from sphinx.application import Sphinx
 from book.files import write_if_changed
 from book.live.cells import find_live_cells
 from book.live.runtime import download_bytes
+from book.project import STATIC
 
 
 def mark(app: Sphinx, doctree: nodes.document, page: str) -> None:
     """Give a chapter's live cells their class and an id, and write their code."""
-    size = download_bytes(Path(app.config.html_static_path[-1]))  # the folder of what the build stages
+    size = download_bytes(STATIC)
     notebook = read_notebook(app.env, page) if size and page.startswith("chapters/") else None
     if notebook is None or app.builder.format != "html":
         return

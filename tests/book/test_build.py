@@ -38,7 +38,7 @@ from book import assets, build, lab_pages
 from book.project import Address
 from mlsys_lab.errors import CourseError
 root = Path(sys.argv[1])
-build.BOOK, build.BUILD = root / "book", root / "build"
+build.BOOK, build.BUILD, build.STATIC = root / "book", root / "build", root / "build" / "static"
 lab_pages.stage = assets.stage = lambda *folders: folders[0].mkdir(parents=True, exist_ok=True)
 try:
     build.build(root / "out", Address("https://github.com/owner/name", "https://example.org/"), quiet=True)
