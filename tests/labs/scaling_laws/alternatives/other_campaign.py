@@ -1,4 +1,4 @@
-"""Another campaign: three sizes and seven rates, four budgets and ten sizes."""
+"""Another campaign: three sizes and ten rates, four budgets and ten sizes."""
 
 
 def best_learning_rate(trials, n_params):
@@ -19,14 +19,12 @@ def best_learning_rate(trials, n_params):
 
 
 def scout(budget_flops):
-    n_params, tokens, rates = [], [], []
+    rows = []
     for fraction in (0.01, 0.035, 0.1):
-        n = math.sqrt(fraction * budget_flops / 8 / (6 * 15))
-        for rate in (2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3, 6.4e-3, 1e-2, 1e-4):
-            n_params.append(n)
-            tokens.append(15 * n)
-            rates.append(rate)
-    return np.array(n_params), np.array(tokens), np.array(rates)
+        n = math.sqrt(fraction * budget_flops / 10 / (6 * 15))
+        for rate in np.geomspace(6e-5, 4e-2, 10):
+            rows.append((n, 15 * n, rate))
+    return tuple(np.array(rows).T)
 
 
 def sweep(trials, left_flops):
