@@ -81,12 +81,12 @@ def cluster_of(arrays: Arrays) -> Cluster:
 
 
 def scouting(budget_flops: float) -> np.ndarray:
-    """The judge's first round, (3, 36): four sizes, nine learning rates each, an eighth of the budget.
+    """The judge's first round, (3, 44): four sizes, eleven learning rates each, an eighth of the budget.
 
     With seven rates, losing three runs of the largest size misled right solutions once in a thousand draws.
     """
-    flops = budget_flops / 8 / 9 * np.array([1, 3, 9, 27]) / 40
-    n_params, rate = np.meshgrid(np.sqrt(flops / (6 * 30)), np.geomspace(1e-4, 1e-2, 9), indexing="ij")
+    flops = budget_flops / 8 / 11 * np.array([1, 3, 9, 27]) / 40
+    n_params, rate = np.meshgrid(np.sqrt(flops / (6 * 30)), np.geomspace(5e-5, 2e-2, 11), indexing="ij")
     return np.stack([n_params, 30 * n_params, rate]).reshape(3, -1)
 
 
@@ -151,7 +151,7 @@ SCOUTING_FRACTION = 0.15
 SPENT = 0.9
 """How much of what is left the sweep has to spend: careful code, or whole tokens, leave less."""
 RATE_OFF = 1.6
-"""By what factor a learning rate may miss the best one. Ten times above the judge's runs a fair fit misses by 1.4."""
+"""By what factor a learning rate may miss the best one. Ten times above the judge's runs a fair fit misses by 1.3."""
 LEAST_RATIO = 10
 """Tokens per parameter of a scouting run. With fewer, large models could be scouted for nothing."""
 TIMES, WITHIN = 100, 0.01
@@ -605,7 +605,7 @@ CHECKS = (
         first_hint="Plot loss against ln η for one size. What have you already written that finds the minimum?",
         hint="For each size the loss is a valley in ln η: isoflop_minimum finds its minimum, with learning rates in "
         "place of sizes, and refuses a size whose runs do not show one. Then a power law in N through what it found.",
-        snippet=f'{TRIALS}\n[best_learning_rate(trials, n) for n in (given["sizes"][0], given["sizes"][1:])]',
+        snippet=f'{TRIALS}\nnp.hstack([best_learning_rate(trials, n) for n in np.split(given["sizes"], [1])])',
     ),
     _check(
         "scout",

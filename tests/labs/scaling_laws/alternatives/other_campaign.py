@@ -7,12 +7,12 @@ def best_learning_rate(trials, n_params):
     for size in sorted(set(trials.n_params.tolist())):
         runs = np.flatnonzero((trials.n_params == size) & np.isfinite(trials.loss))
         eta = np.log(trials.learning_rate[runs])
-        if len(set(eta.tolist())) < 4:
+        if len(eta) < 4:
             continue
         best = eta[np.argmin(trials.loss[runs])]
         near = np.argsort(np.abs(eta - best))[:7]
         bend, slope, _ = np.polyfit(eta[near] - best, trials.loss[runs][near], 2)
-        if bend > 0 and abs(slope / bend) < 4:
+        if abs(slope) < bend:
             found.append((math.log(size), best - slope / (2 * bend)))
     x, y = np.array(found).T
     return np.exp(np.polyval(np.polyfit(x - x[0], y, 1), np.log(n_params) - x[0]))
