@@ -362,7 +362,7 @@ check.predict(guess, 100**exponent, "times the parameters")
 # The last two requirements decide whether the search converges. With $\ln N \approx 20$, a step in $\alpha$ must be
 # matched by a step in $a$ twenty times as large, and the search crawls along a narrow valley; in units of the middle
 # run the two hardly interact. And L-BFGS stops when all slopes are below $10^{-5}$ or a step gains less than `ftol` ·
-# max(|value|, 1). Your sum is of the order of $10^{-3}$, so without the division every step looks like no gain.
+# max(|value|, 1). Your sum is of the order of $10^{-3}$, so without the division the last steps look like no gain.
 # Besiroglu et al. found that the published Chinchilla fit had ended too early in this way: it minimised a mean over the
 # runs, which makes everything smaller still.
 #
@@ -372,7 +372,6 @@ check.predict(guess, 100**exponent, "times the parameters")
 # <details><summary>Details</summary>
 #
 # - `delta` is whatever the caller passes. `fit_parametric` uses $10^{-3}$.
-# - `objective` is never given a failed run.
 # - If the search stops above the minimum, lower scipy's `ftol` (its default is about $2 \cdot 10^{-9}$), and raise
 #   `maxiter`.
 #
@@ -505,8 +504,8 @@ for name in ("E", "alpha", "beta"):
 # - A run is a *row*: a resample takes the same rows of every column, and as many rows as there are.
 # - Leave out a resample whose `fit` raises `ValueError`: it may lack what the fit needs. Any other exception is a bug
 #   in the fit, and must propagate.
-# - The fraction $(1 - \mathrm{level})/2$ of the answers lies below the interval, and as much above it, by any of
-#   NumPy's definitions of a quantile.
+# - The fraction $(1 - \mathrm{level})/2$ of the answers lies below the interval, and as much above it (any
+#   definition of a quantile).
 # - Draw with `rng`, so that the same seed gives the same interval.
 #
 # **Size:** about 9 lines. **Cost:** as many fits as resamples, so the parametric fit below takes few of them, from a
@@ -777,18 +776,16 @@ check.predict(guess, d_ten / n_ten, "tokens per parameter")
 #   no minimum. Up to ten times the largest size tried, the rate must be right within a factor of 1.6.
 # - `scout` may cost **at most 15 %** of the budget, and trains each run on at least 10 tokens per parameter: a shorter
 #   run says little about its rate. Its runs must show a valley (rates on both sides of the best one, at the same N and
-#   D) for two sizes or more, whatever the world. A power law through their minima must give the best rate, within a
-#   factor of 1.6, of the compute-optimal model for a tenth of the budget. That model can be several times larger than
-#   any that you can scout.
+#   D) for two sizes or more. A power law through their minima must give the best rate, within a factor of 1.6, of the
+#   compute-optimal model for a tenth of the budget. That model can be several times larger than any that you can scout.
 # - `sweep` spends at least 90 % of `left_flops`, and not more than all of it. Each run uses the best rate for its size,
 #   within a factor of 1.6.
-# - The sweep must pin the law down. The check works out how well an ideal fit to its runs would know the law (the
-#   Cramér–Rao bound): at 100 times the whole budget it may waste 2 % of the compute on average, and must know the loss
-#   to ±2 %. Runs that are all alike leave the law's constants open.
+# - The sweep must pin the law down. By the Cramér–Rao bound, an ideal fit to its runs may waste 2 % of the compute on
+#   average at 100 times the whole budget, and must know the loss there to ±2 %.
 # - `decide` fits the law to runs at a good rate only. Most scouting runs, and perhaps some others, used a wrong rate,
 #   and would bend it. (A factor of 1.5 costs one or two times the noise, a factor of 3 ten times.) Your N may waste at
 #   most 6 % of the target's compute. Your L must be right to 5 % far beyond the runs, and to 0.8 % if the target is no
-#   larger than the largest run; it is compared with the loss at the best rate, without noise.
+#   larger than the largest run. (What counts is the loss at the best rate, without noise.)
 #
 # **Size:** about 10, 4, 6 and 6 lines. **Cost:** one parametric fit.
 #
@@ -796,7 +793,7 @@ check.predict(guess, d_ten / n_ten, "tokens per parameter")
 #
 # - A round requests all of its runs at once, at most 1,000, with at least 1,000 parameters and tokens each. The numbers
 #   need not be whole.
-# - In the checks' trials all runs of one size have equal tokens, and at least two sizes show a minimum.
+# - In the checks' trials at least two sizes show a minimum.
 # - "Wastes 6 %": the best model of the same loss needs 94 % of the compute.
 # - In grading there is no cluster to query. Your functions get runs of worlds drawn in secret, and their answers are
 #   judged in those worlds.

@@ -115,8 +115,8 @@ def computed(module: ModuleType) -> Iterator[str]:
     yield f"each run on at least {judge.LEAST_RATIO} tokens per parameter"
     yield f"the best rate for its size, within a factor of {judge.RATE_OFF}"
     yield f"`sweep` spends at least {percent(judge.SPENT)}"
-    yield f"at {judge.TIMES} times the whole budget it may waste {percent(judge.EXPECTED_WASTE)} of the"
-    yield f"must know the loss to ±{percent(judge.LOSS_OFF)}"
+    yield f"may waste {percent(judge.EXPECTED_WASTE)} of the compute on average at {judge.TIMES} times the whole"
+    yield f"must know the loss there to ±{percent(judge.LOSS_OFF)}"
     yield f"may waste at most {percent(judge.WASTE)} of the target's compute"
     yield f'"Wastes {percent(judge.WASTE)}": the best model of the same loss needs {percent(1 - judge.WASTE)}'
     yield f"right to {percent(judge.PREDICTED_OFF)} far beyond the runs, and to {percent(judge.KNOWN_OFF)} if"

@@ -493,8 +493,8 @@ def fit_compare(got: Arrays, expected: Arrays) -> Mismatch | None:
         left, least = (huber(residuals(Truth(*one.tolist()), *runs)) for one in (law, there))
         if left > (most := ABOVE * least + ZERO):
             found, low = (f"{one:.6g} at {shown.format(*at)}" for one, at in ((left, law), (most, there)))
-            scaled = [column / np.exp(np.log(column).mean()) for column in runs[:2]]
-            units = huber(residuals(Truth(*law.tolist()), *scaled, runs[2])) < left and abs(law[0] / there[0] - 1) < 0.2
+            scaled = [column / np.exp(np.log(column).mean()) for column in runs[:2]] + runs[2:]
+            units = huber(residuals(Truth(*law.tolist()), *scaled)) < left and abs(law[0] / there[0] - 1) < 0.2
             cause = "A and B are still in units of the middle run" if units else "perhaps the search stopped early"
             return Mismatch(f"the objective can go lower: {cause}", found, f"at most {low}")
     return None
