@@ -40,7 +40,7 @@
 # the Transformer Math You Need to Know* (`scaling-book-transformers`).
 #
 # **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example into a new cell
-# to see whether it does what the text says (a cell shows its last line only, so print the others), then run the `check`
+# to see whether it does what the text says (a cell shows its last line only), then run the `check`
 # below. Cells that start with `#| export` are what is graded. Grading runs the same checks on other numbers. Names are
 # those of the course's package, `mlsys_lab.scaling`, where it has the same function; graded cells may not import it. If
 # a function calls one of an earlier task, a mistake in the earlier one costs points only once.
