@@ -19,13 +19,13 @@
 #
 # **You will build**
 #
-# 1. the IsoFLOP parabola of one budget (`25 min`);
-# 2. a power law through the minima of several budgets (`30 min`);
-# 3. the parametric fit: five constants from all runs, with the Huber loss (`45 min`);
-# 4. the bootstrap: an interval for whatever you fitted (`20 min`);
-# 5. compute-optimal allocation, and the smaller model that is cheaper once it has to serve (`35 min`);
-# 6. a campaign on a simulated cluster with a budget, failed runs and unknown learning rates (`55 min`);
-# 7. a backtest on real runs of small transformers, which you train here (`30 min`).
+# 1. the IsoFLOP parabola of one budget (`20 min`);
+# 2. a power law through the minima of several budgets (`25 min`);
+# 3. the parametric fit: five constants from all runs, with the Huber loss (`60 min`);
+# 4. the bootstrap: an interval for whatever you fitted (`15 min`);
+# 5. compute-optimal allocation, and the smaller model that is cheaper once it has to serve (`40 min`);
+# 6. a campaign on a simulated cluster with a budget, failed runs and unknown learning rates (`60 min`);
+# 7. a backtest on real runs of small transformers, which you train here (`20 min`).
 #
 # **At the end you can answer**
 #
@@ -39,13 +39,14 @@
 # **Readings:** *Scaling Laws for Neural Language Models* (`kaplan2020scaling`), *How to Scale Your Model, Part 4: All
 # the Transformer Math You Need to Know* (`scaling-book-transformers`).
 #
-# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example to see whether
-# it does what the text says, then run the `check` below. Cells that start with `#| export` are what is graded. Grading
-# runs the same checks on other numbers. Names are those of the course's package, `mlsys_lab.scaling`, where it has the
-# same function. If a function calls one of an earlier task, a mistake in the earlier one costs points only once.
+# **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example into a new cell
+# to see whether it does what the text says (a cell shows its last line only), then run the `check`
+# below. Cells that start with `#| export` are what is graded. Grading runs the same checks on other numbers. Names are
+# those of the course's package, `mlsys_lab.scaling`, where it has the same function; graded cells may not import it. If
+# a function calls one of an earlier task, a mistake in the earlier one costs points only once.
 #
 # **Letters:** N parameters, D training tokens, C = 6ND training FLOPs (a multiply-add is two), L loss in nats per
-# token. Runs come as columns: arrays `(R,)` with one entry per run. The loss of a failed run is NaN.
+# token. Runs come as columns: float arrays `(R,)` with one entry per run. The loss of a failed run is NaN.
 
 # %%
 from mlsys_lab.checks import lab
@@ -71,7 +72,7 @@ threads = threadpool_limits(1, user_api="blas")  # these arrays are too small fo
 # %% [markdown]
 # ## Task 1 · One budget, many sizes
 #
-# *About 25 minutes.*
+# *About 20 minutes.*
 #
 # **Goal.** With the compute fixed, a small model trains on many tokens and a large one on few, and the loss is lowest
 # somewhere in between. Find that size from an **IsoFLOP profile** (Hoffmann et al. 2022): several sizes trained with
@@ -123,11 +124,11 @@ for row in range(9):
 #
 # - Work out where the parabola has its minimum, and its value there, from $c_0$, $c_1$ and $c_2$.
 # - Leave out failed runs.
-# - A least-squares fit always returns numbers. Raise `ValueError` where they mean nothing: if fewer than three
+# - A least-squares fit always returns numbers. Raise `ValueError` where those mean nothing: if fewer than three
 #   different sizes came back, if the parabola does not open upward, or if its minimum lies below the smallest or above
 #   the largest size that came back.
-# - Fit $x$ minus its mean: $x$ is about 20 and $x^2$ about 400, and both hardly change from run to run, which
-#   costs digits.
+# - Fit $x$ minus its mean: $x$ is about 20 and $x^2$ about 400, and both hardly change from run to run. A fit can
+#   barely tell them from the constant, and loses digits.
 #
 # **Size:** about 11 lines.
 #
@@ -172,7 +173,7 @@ check("isoflop_refuses")
 # %% [markdown]
 # ## Task 2 · From minima to a power law
 #
-# *About 30 minutes.*
+# *About 25 minutes.*
 #
 # **Goal.** Five budgets give five minima, and if the best size follows a power law $N_\mathrm{opt} = k\,C^a$, they lie
 # on a straight line on logarithmic axes. Fit that line and read off the size for a budget that was never tried: this is
@@ -298,7 +299,7 @@ check.predict(guess, 100**exponent, "times the parameters")
 #
 # ## Task 3 · One law for all runs
 #
-# *About 45 minutes.*
+# *About 60 minutes.*
 #
 # **Goal.** Parabolas use only runs of equal compute, and say little about the loss. Fit the parametric form of the
 # Chinchilla paper (approach 3), which uses all runs at once and predicts the loss of any model:
@@ -353,15 +354,17 @@ check.predict(guess, 100**exponent, "times the parameters")
 # - $e^{z}$ must not overflow: for each run, factor $e^{\max_i z_i}$ out of the sum first.
 # - `fit_parametric` leaves failed runs out, calls scipy's `minimize` (L-BFGS-B, with your gradient) from every start,
 #   and keeps the lowest result.
-# - Fit in units of the middle run: call `objective` with $N/N_m$ and $D/D_m$, $N_m = \exp(\mathrm{mean} \ln N)$ and
-#   likewise $D_m$. All starts are in these units. Work out which A and B, in plain units, the result means.
+# - Fit in units of a middle run, whose size and tokens are the geometric means: call `objective` with $N/N_m$ and
+#   $D/D_m$, $N_m = \exp(\mathrm{mean} \ln N)$ and likewise $D_m$. In the starts, too, $a$ and $b$ are in these units.
+#   Convert the result: which A and B does it stand for in plain units?
 # - Give the optimizer value and gradient **divided by** $\delta^2$.
 #
 # The last two requirements decide whether the search converges. With $\ln N \approx 20$, a step in $\alpha$ must be
 # matched by a step in $a$ twenty times as large, and the search crawls along a narrow valley; in units of the middle
 # run the two hardly interact. And L-BFGS stops when all slopes are below $10^{-5}$ or a step gains less than `ftol` ·
-# max(|value|, 1), while your sum is of the order of $10^{-3}$. Besiroglu et al. found that the published Chinchilla fit
-# had ended too early in this way: it minimised a mean over the runs, which makes everything smaller still.
+# max(|value|, 1). Your sum is of the order of $10^{-3}$, so without the division the last steps look like no gain.
+# Besiroglu et al. found that the published Chinchilla fit had ended too early in this way: it minimised a mean over the
+# runs, which makes everything smaller still.
 #
 # **Size:** about 11 and 13 lines. **Cost:** each start takes about 50 evaluations in good units. In plain ones it takes
 # two to three times as many, and not every start converges.
@@ -469,7 +472,7 @@ for name in ("E", "alpha", "beta"):
 # %% [markdown]
 # ## Task 4 · How sure?
 #
-# *About 20 minutes.*
+# *About 15 minutes.*
 #
 # **Goal.** A fit returns a number, but does not say how uncertain it is. The **bootstrap** (Efron 1979) draws as many
 # runs as there are from the runs themselves, with replacement, fits again, and repeats this many times: how far the
@@ -479,7 +482,7 @@ for name in ("E", "alpha", "beta"):
 #
 # | | returns |
 # |---|---|
-# | `bootstrap(fit, data, resamples, level, rng)` | `(low, high)`: between them lies the middle `level` of the answers |
+# | `bootstrap(fit, data, resamples, level, rng)` | `(low, high)`, which enclose the middle fraction `level` |
 #
 # `data` is a tuple of columns, and `fit(*data)` returns a number. `rng` is a NumPy generator.
 #
@@ -501,7 +504,8 @@ for name in ("E", "alpha", "beta"):
 # - A run is a *row*: a resample takes the same rows of every column, and as many rows as there are.
 # - Leave out a resample whose `fit` raises `ValueError`: it may lack what the fit needs. Any other exception is a bug
 #   in the fit, and must propagate.
-# - The fraction $(1 - \mathrm{level})/2$ of the answers lies below the interval, and as much above it.
+# - The fraction $(1 - \mathrm{level})/2$ of the answers lies below the interval, and as much above it (any
+#   definition of a quantile).
 # - Draw with `rng`, so that the same seed gives the same interval.
 #
 # **Size:** about 9 lines. **Cost:** as many fits as resamples, so the parametric fit below takes few of them, from a
@@ -540,8 +544,8 @@ check("bootstrap")
 # %% [markdown]
 # **Predict, then measure.** There are two ways to the exponent $a$ of $N_\mathrm{opt} \propto C^a$: through the
 # parabolas, and through the law, where the optimum has $a = \beta / (\alpha + \beta)$. Both intervals come out about
-# 0.016 wide. Gopher's compute is 6,000 times that of the middle budget. By how many percent does the upper end of the
-# interval for $N_\mathrm{opt}$ at Gopher's compute exceed the lower end?
+# 0.016 to 0.02 wide. Gopher's compute is 6,000 times that of the middle budget. By how many percent does the upper end
+# of the interval for $N_\mathrm{opt}$ at Gopher's compute exceed the lower end?
 
 # %%
 guess = None  # percent by which the upper end is above the lower one
@@ -588,7 +592,7 @@ check.predict(guess, 100 * (high / low - 1), "%", within=0.3)
 #
 # ## Task 5 · Spend it
 #
-# *About 35 minutes.*
+# *About 40 minutes.*
 #
 # **Goal.** Turn a law into a decision: which N and D reach the lowest loss for a budget, and which reach a given loss
 # at the lowest cost if the model must also serve? The second question is why models today train on far more tokens
@@ -622,14 +626,14 @@ check.predict(guess, 100 * (high / low - 1), "%", within=0.3)
 #
 # **Requirements**
 #
-# - `compute_optimal` in closed form: put $D = C/6N$ into the law, and find where the loss stops falling with $\ln N$.
+# - `compute_optimal` in closed form: put $D = C/6N$ into the law, and set the derivative in $\ln N$ to zero.
 #   The condition says how the two terms of the law balance, and everything follows from it.
 # - `inference_optimal`: for each N the loss fixes D. Solve the law for it; one unknown is left. There is no closed form
 #   for the minimum: search $\ln N$, with scipy's `minimize_scalar` for example, not over a table of sizes.
 # - Work out the two ends of the search from the law: below some N no amount of data reaches `loss`, and no model larger
 #   than the compute-optimal one of that loss is worth its price.
 #
-# **Size:** about 4 and 9 lines. **Cost:** the search takes some 10 evaluations.
+# **Size:** about 4 and 9 lines. **Cost:** the search takes some 10 to 20 evaluations.
 #
 # <details><summary>Details</summary>
 #
@@ -724,7 +728,7 @@ check.predict(guess, d_ten / n_ten, "tokens per parameter")
 #
 # ## Task 6 · A campaign
 #
-# *About 55 minutes.*
+# *About 60 minutes.*
 #
 # **Goal.** Now there is no data yet. You have a cluster and a **budget** of FLOPs, and must decide what to train with
 # **a hundred times** that budget: first scout learning rates, then sweep sizes, then decide.
@@ -736,10 +740,11 @@ check.predict(guess, d_ten / n_ten, "tokens per parameter")
 # | cost of a run | 6ND FLOPs |
 # | noise | half a percent of the loss above E |
 # | failures | the cluster loses one run in twenty; its loss is NaN |
-# | best learning rate | a power law of N; between $10^{-4}$ and $10^{-2}$ at 100 million parameters |
-# | another rate η | raises the part of the loss above E by 3 % to 6 % times $(\ln(\eta/\eta_\mathrm{best}))^2$ |
+# | best learning rate at 100 million parameters | between 2.5e-4 and 4e-3 |
+# | best learning rate at other sizes | a power law of N, with an exponent between -0.65 and -0.15 |
+# | another rate η | multiplies L - E by $1 + s\,(\ln(\eta/\eta_\mathrm{best}))^2$; s is 0.03 to 0.06, one per law |
 # | a rate above a limit, 5 to 10 times the best | the run diverges: NaN |
-# | best tokens per parameter | somewhere between 2 and 300: no fixed rule, such as 20, is right |
+# | best tokens per parameter | between 2 and 300 at these budgets: no fixed rule, such as 20, is right |
 # | budgets | $3 \cdot 10^{19}$ to $10^{21}$ FLOPs |
 #
 # **Interface**
@@ -768,24 +773,27 @@ check.predict(guess, d_ten / n_ten, "tokens per parameter")
 #
 # - `best_learning_rate`: at one size and one number of tokens the loss is a valley in $\ln \eta$, like an IsoFLOP
 #   profile. You already have a function that finds its minimum and one that fits a power law. Leave out sizes that show
-#   no minimum. Up to ten times the largest size tried, the rate may be off by a factor of 1.6.
-# - `scout` may cost **at most 15 %** of the budget. From its runs, the best rate must be known within a factor of 1.5
-#   for the model that is compute-optimal at a tenth of the budget, which is several times larger than any model that
-#   you can scout.
+#   no minimum. Up to ten times the largest size tried, the rate must be right within a factor of 1.6.
+# - `scout` may cost **at most 15 %** of the budget, and trains each run on at least 10 tokens per parameter: a shorter
+#   run says little about its rate. Its runs must show a valley (rates on both sides of the best one, at the same N and
+#   D) for two sizes or more. A power law through their minima must give the best rate, within a factor of 1.6, of the
+#   compute-optimal model for a tenth of the budget. That model can be several times larger than any that you can scout.
 # - `sweep` spends at least 90 % of `left_flops`, and not more than all of it. Each run uses the best rate for its size,
-#   within a factor of 1.5.
-# - The sweep must pin the law down: the best possible fit to its runs may waste 2 % of the target's compute on
-#   average, and must know the loss there to ±2 %. Runs that are all alike leave the law's constants open.
+#   within a factor of 1.6.
+# - The sweep must pin the law down. By the Cramér–Rao bound, an ideal fit to its runs may waste 2 % of the compute on
+#   average at 100 times the whole budget, and must know the loss there to ±2 %.
 # - `decide` fits the law to runs at a good rate only. Most scouting runs, and perhaps some others, used a wrong rate,
-#   and would bend it. (A factor of 1.5 costs one or two times the noise, a factor of 3 ten times.)
-# - Your N may waste at most 6 % of the target's compute. The loss may miss your prediction by at most 5 % far beyond
-#   the runs, and by 0.8 % if the target is no larger than the largest run.
+#   and would bend it. (A factor of 1.5 costs one or two times the noise, a factor of 3 ten times.) Your N may waste at
+#   most 6 % of the target's compute. Your L must be right to 5 % far beyond the runs, and to 0.8 % if the target is no
+#   larger than the largest run. (What counts is the loss at the best rate, without noise.)
 #
-# **Size:** about 10, 4, 6 and 6 lines. **Cost:** the budget, to the last FLOP.
+# **Size:** about 10, 4, 6 and 6 lines. **Cost:** one parametric fit.
 #
 # <details><summary>Details</summary>
 #
-# - A round requests all of its runs at once, at most 1,000, with at least 1,000 parameters and tokens each.
+# - A round requests all of its runs at once, at most 1,000, with at least 1,000 parameters and tokens each. The numbers
+#   need not be whole.
+# - In the checks' trials at least two sizes show a minimum.
 # - "Wastes 6 %": the best model of the same loss needs 94 % of the compute.
 # - In grading there is no cluster to query. Your functions get runs of worlds drawn in secret, and their answers are
 #   judged in those worlds.
@@ -829,8 +837,8 @@ def best_learning_rate(trials: Trials, n_params):
 def scout(budget_flops: float) -> Requests:
     """First round: which rate is best, and how it falls with size. About 4 lines."""
     ### BEGIN SOLUTION
-    flops = 0.14 * budget_flops / 8 * np.array([1, 3, 9, 27]) / 40
-    rates = np.geomspace(1e-4, 1e-2, 8)
+    flops = 0.14 * budget_flops / 10 * np.array([1, 3, 9, 27]) / 40
+    rates = np.geomspace(5e-5, 4e-2, 10)
     sizes, rates = np.meshgrid(np.sqrt(flops / 120), rates, indexing="ij")
     return sizes.ravel(), 20 * sizes.ravel(), rates.ravel()
     ### END SOLUTION
@@ -902,7 +910,7 @@ print(
 
 # %% [markdown]
 # **Predict, then measure.** In this world, what percentage of the target's compute would a model with 20 tokens per
-# parameter waste? The cell also trains your model, and judges your code's prediction like a guess.
+# parameter waste? The cell also trains your model, and compares its loss with your code's prediction.
 
 # %%
 guess = None  # percent of the compute that the rule of 20 wastes
@@ -915,8 +923,8 @@ wasted = 1 - float(world.law.least_flops(measured)) / target
 n_rule = math.sqrt(target / 120)
 loss_rule = float(world.loss(n_rule, 20 * n_rule))
 wasted_rule = 1 - float(world.law.least_flops(loss_rule)) / target
-print(f"your model wastes {wasted:.2%} of the compute")
-check.predict(predicted, measured, "nats per token", within=0.02)
+print(f"your model wastes {wasted:.2%} of the compute, and reaches", end=" ")
+print(f"{measured:.3f} nats per token: {predicted:.3f} was predicted")
 check.predict(guess, 100 * wasted_rule, "% wasted by the rule of 20")
 sizes = np.sqrt(target / (6 * np.geomspace(1, 1000, 80)))
 best = best_learning_rate(trials, trials.n_params)
@@ -939,7 +947,7 @@ show(figure, alt="Losses of all trials, and the prediction on the target's true 
 #
 # ## Task 7 · Real runs
 #
-# *About 30 minutes.*
+# *About 20 minutes.*
 #
 # **Goal.** A law that fits the runs it was fitted to has shown nothing. Put the most expensive runs aside, fit the
 # others, and predict what was put aside: this is the test that counts, because it is how the law will be used.
@@ -965,9 +973,9 @@ show(figure, alt="Losses of all trials, and the prediction on the target's true 
 #
 # **Requirements**
 #
-# - Held out are the `held_out` runs of the most FLOPs. The law is fitted to all others.
+# - Leave out failed runs first. Of the others, the `held_out` runs of the most FLOPs are held out. The law is fitted to
+#   the rest.
 # - Both arrays are in the order of rising FLOPs.
-# - Failed runs are neither fitted nor predicted.
 #
 # **Size:** about 6 lines. **Cost:** one fit. The runs themselves cost $6 \cdot 10^{11}$ FLOPs.
 
@@ -1050,9 +1058,11 @@ print(
 )
 print(f" + {real_law.B:.3g}/D^{real_law.beta:.2f}")
 print("the largest budget, by the law of the three smaller ones:")
-for predicted, came in zip(*backtest(real_n, real_d, real_loss, 4), strict=True):
-    print(f"  predicted {predicted:.3f}, measured {came:.3f}", end=": ")
-    print(f"{predicted / came - 1:+.1%}")
+costliest = real_n[np.argsort(real_n * real_d)[-4:]]
+results = backtest(real_n, real_d, real_loss, 4)
+for n, predicted, came in zip(costliest, *results, strict=True):
+    print(f"  {n:7,.0f} parameters: predicted {predicted:.3f}", end=", ")
+    print(f"measured {came:.3f}: {predicted / came - 1:+.1%}")
 
 # %% [markdown]
 # **Predict, then measure.** One more run comes, with three times the FLOPs of the largest budget: 80 thousand
@@ -1071,9 +1081,8 @@ real_law = fit_parametric(real_n, real_d, real_loss)
 progress = progress_bar("FLOPs of the held-out run")
 last = train(size, d_held, corpus=corpus, progress=progress)
 predicted = real_law.loss(last.n_params, last.tokens[-1])
-print("by your law:")
-check.predict(predicted, last.final_loss, "nats per token", within=0.02)
-print("by eye:")
+print(f"by your law: {predicted:.3f} nats per token", end=", ")
+print(f"{predicted / last.final_loss - 1:+.0%} off. By eye:")
 check.predict(guess, last.final_loss, "nats per token", within=0.02)
 real_c = np.repeat(list(PLAN), [len(sizes) for sizes in PLAN.values()])
 title = "Sixteen real runs, and one more"

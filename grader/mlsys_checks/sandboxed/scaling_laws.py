@@ -269,10 +269,10 @@ def _trials(artifact: Any, arrays: Arrays) -> Any:
 
 @on_stand_ins("isoflop_minimum", "fit_power_law")
 def best_rate(artifact: Any, arrays: Arrays) -> Arrays:
-    """Call `best_learning_rate` for each of some sizes, after the judge's runs."""
-    trials = _trials(artifact, arrays)
-    rates = [number("the learning rate", artifact.best_learning_rate(trials, n)) for n in arrays["sizes"].tolist()]
-    return {"rate": np.array(rates)}
+    """Call `best_learning_rate` for one size and for an array of others, after the judge's runs."""
+    trials, (one, *others) = _trials(artifact, arrays), arrays["sizes"].tolist()
+    rate = number("the learning rate", artifact.best_learning_rate(trials, one))
+    return {"rate": np.append(rate, column("the rates", artifact.best_learning_rate(trials, np.array(others))))}
 
 
 def scout(artifact: Any, arrays: Arrays) -> Arrays:

@@ -1,4 +1,4 @@
-"""Another campaign: three sizes and seven rates, four budgets and ten sizes."""
+"""Another campaign: three sizes and ten rates, four budgets and ten sizes."""
 
 
 def best_learning_rate(trials, n_params):
@@ -7,26 +7,24 @@ def best_learning_rate(trials, n_params):
     for size in sorted(set(trials.n_params.tolist())):
         runs = np.flatnonzero((trials.n_params == size) & np.isfinite(trials.loss))
         eta = np.log(trials.learning_rate[runs])
-        if len(set(eta.tolist())) < 4:
+        if len(eta) < 4:
             continue
         best = eta[np.argmin(trials.loss[runs])]
         near = np.argsort(np.abs(eta - best))[:7]
         bend, slope, _ = np.polyfit(eta[near] - best, trials.loss[runs][near], 2)
-        if bend > 0 and abs(slope / bend) < 4:
+        if abs(slope) < bend:
             found.append((math.log(size), best - slope / (2 * bend)))
     x, y = np.array(found).T
     return np.exp(np.polyval(np.polyfit(x - x[0], y, 1), np.log(n_params) - x[0]))
 
 
 def scout(budget_flops):
-    n_params, tokens, rates = [], [], []
+    rows = []
     for fraction in (0.01, 0.035, 0.1):
-        n = math.sqrt(fraction * budget_flops / 8 / (6 * 15))
-        for rate in (2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3, 6.4e-3, 1e-2, 1e-4):
-            n_params.append(n)
-            tokens.append(15 * n)
-            rates.append(rate)
-    return np.array(n_params), np.array(tokens), np.array(rates)
+        n = math.sqrt(fraction * budget_flops / 10 / (6 * 15))
+        for rate in np.geomspace(6e-5, 4e-2, 10):
+            rows.append((n, 15 * n, rate))
+    return tuple(np.array(rows).T)
 
 
 def sweep(trials, left_flops):
