@@ -14,7 +14,7 @@ const COLOURS = HighlightStyle.define([
   { tag: tags.comment, color: "var(--live-comment)", fontStyle: "italic" },
 ]);
 const LOOK = EditorView.theme({
-  "&": { color: "var(--ink)", backgroundColor: "var(--surface)", borderLeft: "3px solid var(--blue)", borderRadius: "8px" },
+  "&": { color: "var(--ink)", backgroundColor: "var(--surface)", borderRadius: "8px" },
   "&.cm-focused": { outline: "1px solid var(--blue)" },
   ".cm-content": { caretColor: "var(--ink)", fontFamily: "var(--pst-font-family-monospace)" },
   ".cm-cursor": { borderLeftColor: "var(--ink)" },

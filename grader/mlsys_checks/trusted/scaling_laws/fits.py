@@ -399,7 +399,7 @@ def optimum_expect(arrays: Arrays) -> Arrays:
 
 ABOVE = 1.0003
 """How much higher than the oracle's an objective may be: where a search in a flat valley stops is chance."""
-ZERO = 1e-11
+ZERO = 1e-10
 """An objective that counts as none: residuals of some 1e-6 at 50 runs."""
 
 
