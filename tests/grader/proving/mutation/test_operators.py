@@ -139,6 +139,7 @@ def test_code_of_others():
 
 @pytest.mark.weekly
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.timeout(3600)
 def test_much_code_of_others():
     refuse_broken_files(library(300, seed=2), most=400)
 
