@@ -5,6 +5,7 @@ Sphinx, the theme and its extensions ask for 14 style sheets and 8 scripts, each
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ THEME = ("styles/theme.css", "styles/pydata-sphinx-theme.css")
 """What the theme's own templates load before all others."""
 ICONS = "scripts/fontawesome.js"
 """The theme's icons as paths: 1.5 MB, of which pages need some twenty icons."""
+VIEWPORT = re.compile(r'<meta name="viewport"[^>]*>')
+"""A tag of docutils, which the theme has too."""
 LAST = 900
 """After other extensions, as Sphinx counts priorities."""
 
@@ -36,6 +39,7 @@ class Head:
         """Take a page's style sheets out of its head, and put off its scripts."""
         self._version = self._version or tree_hash(_sheets(app), Path(app.outdir))
         context["css_files"] = []
+        context["metatags"] = VIEWPORT.sub("", context["metatags"])
         context["sheet"], context["sheet_version"] = f"_static/{SHEET}", self._version
         context["script_files"] = [one for one in context["script_files"] if one.filename]
         for script in context["script_files"]:

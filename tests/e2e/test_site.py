@@ -208,6 +208,22 @@ def test_every_lab_page_offers_the_released_notebook(site: Path) -> None:
         assert any("/issues/new" in link for link in links)
 
 
+def test_every_page_says_once_how_wide_it_is(site: Path) -> None:
+    counts = {path.name: path.read_text("utf-8").count('name="viewport"') for path in pages(site)}
+    assert {name for name, count in counts.items() if count != 1} == set()
+
+
+def test_links_to_terms_carry_definitions_that_show_for_the_keyboard_too(page: Page, site_url: str) -> None:
+    page.goto(f"{site_url}chapters/12-inference.html")
+    links = page.locator(".bd-article a[href*='glossary.html#term-']")
+    titles = links.evaluate_all("links => links.map(link => link.title.length)")
+    assert len(titles) > 10 and min(titles) > 20 and max(titles) <= 302
+    page.keyboard.press("Tab")
+    links.first.focus()
+    shown = links.first.evaluate("link => getComputedStyle(link, '::after').content")
+    assert links.first.get_attribute("title") in shown.replace('\\"', '"')
+
+
 def test_readings_of_a_lab_are_links_with_titles(site: Path) -> None:
     page = read_page(site / "labs" / "12-diffusion.html")
     leads = [link for link in page.links if "readings.html#reading-" in link]
