@@ -164,26 +164,29 @@ def _print(
 ) -> None:
     console = Console(highlight=False, soft_wrap=True)
     devices = args.replicas * args.tensor * args.expert
-    console.print(f"[bold]{escape(args.model)}[/]: {args.replicas} replicas, {devices} × {escape(args.device)}")
+    replicas = f"{args.replicas} replica{'s' * (args.replicas > 1)}"
+    console.print(f"[bold]{escape(args.model)}[/]: {replicas}, {devices} × {escape(args.device)}")
     console.print(f"good: {objective.ttft_s:g} s to the first token at most, {objective.tpot_s:g} s a token after it")
+    console.print("times in ms: p50/p95/p99; goodput in requests per second")
     console.print()
-    table = Table(box=None, pad_edge=False)
-    times = ("TTFT", "TPOT", "ITL")
-    figures = (*(f"{name} p50/p95/p99, ms" for name in times), "tokens/s", "good", "goodput/s", "used")
-    for column in ("load", "replicas", *figures):
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    figures = ("TTFT", "TPOT", "ITL", "tokens/s", "good", "goodput", "used")
+    groups = () if args.readers is None else ("replicas",)
+    for column in ("load", *groups, *figures):
         table.add_column(column, justify="right", no_wrap=True)
     for name, key, steady in runs:
         one, used = steady.report, _utilisation(name, key, busy_s)
         table.add_row(
             escape(key) if isinstance(key, str) else f"{key:g}/s",
-            name,
+            *(name for _ in groups),
             *("/".join(f"{1e3 * time_s:.3g}" for time_s in each.values()) or "–" for each in _times(one)),
             f"{one.tokens_per_s:.4g}",
             f"{one.slo_attainment:.1%}",
             f"{one.goodput:.3g}",
             "–" if used is None else f"{used:.0%}",
         )
-    console.print(table)
+    console.width = max(console.width, console.measure(table, options=console.options.update(width=1000)).maximum)
+    console.print(table)  # a narrow terminal breaks its lines: no column is lost
     for name, key, steady in runs:
         if steady.is_overloaded:
             console.print(f"[red]overloaded[/] at {key:g}/s, {escape(name)}: the queue grows as long as requests come")

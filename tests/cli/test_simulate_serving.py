@@ -22,12 +22,20 @@ def test_both_arrangements_are_shown_at_each_rate(call: Call, tmp_path: Path) ->
     assert [(one["load"], one["arrangement"]) for one in runs] == [
         (5, "mixed"), (5, "1 + 1"), (50, "mixed"), (50, "1 + 1"),
     ]  # fmt: skip
-    for row, one in zip(out.splitlines()[4:], runs, strict=True):
+    for row, one in zip(out.splitlines()[5:], runs, strict=True):
         assert row.lstrip().startswith(f"{one['load']:g}/s") and one["arrangement"] in row
         for name in ("ttft_s", "tpot_s", "itl_s"):
             assert "/".join(f"{1e3 * one[name][percent]:.3g}" for percent in ("50", "95", "99")) in row
     page = (tmp_path / "page.html").read_text()
     assert "TTFT, 1 + 1" in page and '<script src="http' not in page
+
+
+def test_eighty_columns_show_the_load_and_every_figure(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = call(*ASKED, "--rate", "5", "50")[1].splitlines()
+    assert max(map(len, lines)) <= 80 and "…" not in "".join(lines)
+    assert lines[0].endswith("1 replica, 1 × H100") and lines[5].lstrip().startswith("5/s")
+    assert "…" not in call(*ASKED, "--rate", "5", "--replicas", "2", "--readers", "1")[1]
 
 
 def test_a_trace_and_bursts_are_served(call: Call, tmp_path: Path) -> None:
