@@ -95,7 +95,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
-    if not config.getoption("keyword"):  # who asks for tests by name wants all of their cases
+    if not config.getoption("keyword"):  # tests that are asked for by name run with all of their cases
         _leave_cases_to_the_weekly_run(items)
     _keep_wanted(items, config)
     # Side by side what takes longest comes first, so that all processes end at about the same time; else it comes last.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bs4 import BeautifulSoup
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from book.linkcheck import internal_problems, pages, read_page
@@ -222,6 +223,15 @@ def test_links_to_terms_carry_definitions_that_show_for_the_keyboard_too(page: P
     links.first.focus()
     shown = links.first.evaluate("link => getComputedStyle(link, '::after').content")
     assert links.first.get_attribute("title") in shown.replace('\\"', '"')
+
+
+def test_no_line_breaks_between_a_number_and_its_unit(site: Path) -> None:
+    prose = BeautifulSoup((site / "chapters" / "12-inference.html").read_text("utf-8"), "html.parser")
+    texts = [
+        one for part in prose.select(".bd-article p") if not part.select("pre") for one in part.find_all(string=True)
+    ]
+    assert any("\N{NO-BREAK SPACE}%" in one for one in texts)
+    assert [one for one in texts if re.search(r"\d %", one) and one.parent.name != "code"] == []
 
 
 def test_readings_of_a_lab_are_links_with_titles(site: Path) -> None:
