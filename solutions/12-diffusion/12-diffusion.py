@@ -9,7 +9,7 @@
 # ```text
 #   training                                       sampling one image
 #
-#   x0 ──► x = x0 + σ·noise ──► network ──► loss   σ = 80 ──► 24 ──► 5.8 ──► 1 ──► 0.09 ──► 0.002 ──► 0
+#   x0 ──► x = x0 + σ·noise ──► network ──► loss   σ = 80 ──► 24 ──► 5.8 ──► 0.97 ──► 0.085 ──► 0.002 ──► 0
 #                                  ▲
 #                               σ, class            each arrow is a step: the network estimates the image
 #                                                   D(x, σ) under the noise, and x moves towards it

@@ -106,7 +106,7 @@ def test_figures_come_from_somewhere() -> None:
 
 
 def test_the_drawing_shows_edms_levels() -> None:
-    levels = " ──► ".join(f"{level:.2g}" for level in edm_grid(6)[1:5].tolist())
+    levels = " ──► ".join(f"{level:.2g}" for level in edm_grid(6)[1:6].tolist())
     assert f"σ = 80 ──► {levels} ──► 0" in texts_of(DIFFUSION)
 
 
