@@ -107,8 +107,8 @@ def test_the_gradient_is_that_of_finite_differences(experiment, seed, delta):
     _, gradient = objective(theta, runs, delta)
     for i in range(5):
         step = np.zeros(5)
-        step[i] = 1e-6
-        slope = (objective(theta + step, runs, delta)[0] - objective(theta - step, runs, delta)[0]) / 2e-6
+        step[i] = 1e-7
+        slope = (objective(theta + step, runs, delta)[0] - objective(theta - step, runs, delta)[0]) / 2e-7
         # Within a step of a kink of the slope, a residual of ±delta, the difference quotient averages two slopes.
         assert gradient[i] == pytest.approx(slope, rel=1e-4, abs=1e-5 * delta * len(runs))
 
