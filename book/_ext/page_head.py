@@ -39,7 +39,7 @@ class Head:
         """Take a page's style sheets out of its head, and put off its scripts."""
         self._version = self._version or tree_hash(_sheets(app), Path(app.outdir))
         context["css_files"] = []
-        context["metatags"] = VIEWPORT.sub("", context["metatags"])
+        context["metatags"] = VIEWPORT.sub("", context.get("metatags", ""))
         context["sheet"], context["sheet_version"] = f"_static/{SHEET}", self._version
         context["script_files"] = [one for one in context["script_files"] if one.filename]
         for script in context["script_files"]:

@@ -25,13 +25,13 @@ def bind(text: str) -> str:
 
 def bind_page(app: Sphinx, doctree: nodes.document, page: str) -> None:
     """Bind the numbers of a page's prose."""
-    for node in [*doctree.findall(nodes.Text)]:
-        if isinstance(node.parent, _AS_IT_IS):
-            continue
-        place = next(i for i, one in enumerate(node.parent.children) if one is node)
-        before = node.parent[place - 1].astext()[-1:] if place else ""  # a value that a cell has put into the prose
-        if (text := bind(before + node)[len(before) :]) != node:
-            node.parent[place] = nodes.Text(text)
+    for parent in doctree.findall(nodes.Element):
+        for place, node in enumerate(parent.children):
+            if not isinstance(node, nodes.Text) or isinstance(parent, _AS_IT_IS):
+                continue
+            before = parent[place - 1].astext()[-1:] if place else ""  # a value that a cell has put into the prose
+            if (text := bind(before + node)[len(before) :]) != node:
+                parent[place] = nodes.Text(text)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
