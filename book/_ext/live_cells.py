@@ -1,4 +1,4 @@
-"""Marks the cells of chapters that run in a reader's browser, and writes their code beside the page, as JSON.
+"""Marks the cells of chapters that run in a reader's browser, and writes their code next to the page, as JSON.
 
 _static/live.js puts the buttons on cells with the class `live`; it fetches the code when one is pressed.
 """

@@ -70,7 +70,7 @@ def _add(archive: zipfile.ZipFile, name: str, file: Path) -> None:
 
 
 def _install() -> Path | None:
-    """The folder with the npm packages and, beside it, the editor in one file; None if npm is not there or fails."""
+    """The folder of the npm packages, with the bundled editor next to it; None if npm is missing or fails."""
     pinned = [SOURCE / name for name in ("package.json", "package-lock.json", "editor.js")]
     folder = BUILD / "live" / tree_hash(pinned, SOURCE)
     modules = folder / "node_modules"
@@ -88,8 +88,8 @@ def _install() -> Path | None:
         "--format=esm",
         "--outfile=editor.min.js",
     ]
-    beside = Path(sys.executable).parent  # where pip has put npm and node
-    path = os.pathsep.join([str(beside), os.environ.get("PATH", "")])
+    scripts = Path(sys.executable).parent  # pip installs npm and node there
+    path = os.pathsep.join([str(scripts), os.environ.get("PATH", "")])
     try:
         for command in (["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], bundle):
             subprocess.run(

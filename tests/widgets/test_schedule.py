@@ -1,4 +1,4 @@
-"""A schedule as a table: one row per request, a cell per step, prefill and decode told apart."""
+"""A schedule as a table: one row per request, a cell per step, prefill and decode in classes of their own."""
 
 from bs4 import BeautifulSoup
 
