@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mlsys_checks.sandboxed.values import decode_value, encode_value
 from mlsys_checks.trusted.verdict import draw_inputs
-from mlsys_lab.configs import preset
+from mlsys_lab.configs import TransformerConfig, preset
+from mlsys_lab.flops.parameters import parameters
 from tests.labs.figures import assert_held
 from tests.labs.harness import labs
 
@@ -12,7 +13,9 @@ KV_CACHE = next(lab for lab in labs() if lab.info.topic == "kv-cache")
 LLAMA, PROMPT, OUTPUT = preset("llama3-8b"), 500, 500
 TOKEN_BYTES = 2 * LLAMA.n_layers * LLAMA.n_kv_heads * LLAMA.head_dim * 2
 WITHOUT, WITH = sum(range(PROMPT, PROMPT + OUTPUT)), PROMPT + OUTPUT - 1
+WIDE = TransformerConfig("a wide LLaMA", 4, 1024, 16, 2816, 1024, 1024, n_kv_heads=4)
 COMPUTED = (
+    f"on a model of about {round(4 * parameters(WIDE).total / 1e6, -1):.0f} MB",
     f"a prompt of {PROMPT} tokens and generates {OUTPUT} more",
     f"for each new token: {WITHOUT:,} tokens in all. With a **KV cache** it processes {WITH},",
     f"Llama 3 8B keeps {TOKEN_BYTES:,} bytes for each token, {8192 * TOKEN_BYTES / 1e9:.2f} GB for a sequence of 8,192",
@@ -28,7 +31,6 @@ IN_CODE = (
     "200 cached tokens per sequence",
 )
 GIVEN = (
-    "on a model of about 190 MB",
     "about as long as decoding ten",
     "[lab 05](05-transformer-arithmetic.ipynb)",
     "residual is [0, 0.2, 0.1], its total 0.3: the running sum exceeds 0.1 × 0.3",
