@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import yaml
 
 from book.offline.epub import write_epub
-from book.offline.parts import read_parts
+from book.offline.parts import TitlePage, read_parts
 from book.offline.pdf import write_pdf
 from book.project import BOOK, read_address
 from mlsys_lab.errors import CourseError
@@ -24,12 +26,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     settings = yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))
     address, path = read_address(), options.out / f"mlsys-lab.{options.kind}"
+    today = datetime.datetime.now(datetime.UTC).date()
+    title = TitlePage(settings["title"], settings["author"], version("mlsys-lab"), address.site, today)
+    write = write_pdf if options.kind == "pdf" else write_epub
     try:
-        parts = read_parts(options.site, address.site)
-        if options.kind == "pdf":
-            write_pdf(options.site, parts, settings["title"], path)
-        else:
-            write_epub(options.site, parts, settings["title"], settings["author"], address.site, path)
+        write(options.site, read_parts(options.site, address.site), title, path)
     except CourseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -6,13 +6,12 @@ import copy
 import re
 import zipfile
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from bs4 import Tag
+from bs4 import BeautifulSoup, Tag
 
-from book.offline.parts import Part
+from book.offline.parts import Part, TitlePage
 from book.project import BOOK
 
 STYLES = tuple(BOOK / name for name in ("_static/drawings.css", "_static/charts.css", "offline/epub.css"))
@@ -28,15 +27,18 @@ TYPES = {".png": "image/png", ".svg": "image/svg+xml", ".jpg": "image/jpeg"}
 NAMESPACES = 'xmlns="http://www.w3.org/1999/xhtml" xmlns:epub="http://www.idpf.org/2007/ops" xml:lang="en" lang="en"'
 
 
-def write_epub(site: Path, parts: Sequence[Part], title: str, author: str, address: str, path: Path) -> None:
-    """Write the parts as an EPUB; `address` of the public site is its identifier."""
+def write_epub(site: Path, parts: Sequence[Part], title: TitlePage, path: Path) -> None:
+    """Write the parts as an EPUB; the address of the public site is its identifier."""
     files = {f"{part.name}.xhtml": _document(part, parts) for part in parts}
-    pictures = sorted({str(img["src"]) for part in parts for img in part.article.select("img[src]") if _local(img)})
-    nav = "".join(f'<li><a href="{part.name}.xhtml">{escape(part.title)}</a></li>' for part in parts)
-    body = f'<nav epub:type="toc"><h1>{escape(title)}</h1><ol>{nav}</ol></nav>'
-    files["nav.xhtml"] = _xhtml(title, body)
+    cover = BeautifulSoup(title.html(), "html.parser")
+    shown = [cover, *(part.article for part in parts)]
+    pictures = sorted({str(img["src"]) for html in shown for img in html.select("img[src]") if _local(img)})
+    files["title.xhtml"] = _xhtml(
+        title.title, f'<section class="book-cover">{cover.decode(formatter="minimal")}</section>'
+    )
+    files["nav.xhtml"] = _xhtml("Contents", _contents(parts))
     files["book.css"] = "".join(style.read_text("utf-8") for style in STYLES)
-    files["content.opf"] = _package(parts, pictures, title, author, address)
+    files["content.opf"] = _package(parts, pictures, title)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as book:
         book.writestr("mimetype", "application/epub+zip", zipfile.ZIP_STORED)  # first and plain, as the format wants it
         book.writestr("META-INF/container.xml", CONTAINER)
@@ -68,15 +70,29 @@ def _document(part: Part, parts: Sequence[Part]) -> str:
     return _xhtml(part.title, article.decode(formatter="minimal"))
 
 
+def _contents(parts: Sequence[Part]) -> str:
+    """The parts, and under each chapter its sections, as the navigation that readers of EPUB show."""
+    entries = []
+    for part in parts:
+        sections = "".join(
+            f'<li><a href="{part.name}.xhtml#{name}">{escape(words)}</a></li>'
+            for name, words in (part.sections() if part.is_chapter else ())
+        )
+        below = f"<ol>{sections}</ol>" if sections else ""
+        entries.append(f'<li><a href="{part.name}.xhtml">{escape(part.title)}</a>{below}</li>')
+    return f'<nav epub:type="toc"><h1>Contents</h1><ol>{"".join(entries)}</ol></nav>'
+
+
 def _xhtml(title: str, body: str) -> str:
     head = f'<title>{escape(title)}</title><link rel="stylesheet" type="text/css" href="book.css"/>'
     begin = f'<?xml version="1.0" encoding="utf-8"?><!DOCTYPE html><html {NAMESPACES}>'
     return f"{begin}<head>{head}</head><body>{body}</body></html>"
 
 
-def _package(parts: Sequence[Part], pictures: Sequence[str], title: str, author: str, address: str) -> str:
+def _package(parts: Sequence[Part], pictures: Sequence[str], title: TitlePage) -> str:
     """The list of all files, and the order in which to read them."""
     items = ['<item id="nav" href="nav.xhtml" media-type="application/xhtml+xml" properties="nav"/>']
+    items.append('<item id="title" href="title.xhtml" media-type="application/xhtml+xml"/>')
     items.append('<item id="style" href="book.css" media-type="text/css"/>')
     for part in parts:
         holds = [name for name, wanted in (("mathml", "math"), ("svg", "svg")) if part.article.select_one(wanted)]
@@ -87,14 +103,13 @@ def _package(parts: Sequence[Part], pictures: Sequence[str], title: str, author:
     for number, picture in enumerate(pictures):
         items.append(f'<item id="picture{number}" href="{picture}" media-type="{TYPES[Path(picture).suffix]}"/>')
     spine = "".join(f'<itemref idref="{_id(part)}"/>' for part in parts)
-    modified = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return (
         '<?xml version="1.0" encoding="utf-8"?><package xmlns="http://www.idpf.org/2007/opf" version="3.0" '
         'unique-identifier="address"><metadata xmlns:dc="http://purl.org/dc/elements/1.1/">'
-        f'<dc:identifier id="address">{escape(address)}</dc:identifier><dc:title>{escape(title)}</dc:title>'
-        f"<dc:creator>{escape(author)}</dc:creator><dc:language>en</dc:language>"
-        f'<meta property="dcterms:modified">{modified}</meta></metadata>'
-        f"<manifest>{''.join(items)}</manifest><spine>{spine}</spine></package>"
+        f'<dc:identifier id="address">{escape(title.address)}</dc:identifier><dc:title>{escape(title.title)}</dc:title>'
+        f"<dc:creator>{escape(title.author)}</dc:creator><dc:language>en</dc:language><dc:date>{title.date}</dc:date>"
+        f'<meta property="dcterms:modified">{title.date}T00:00:00Z</meta></metadata>'
+        f'<manifest>{"".join(items)}</manifest><spine><itemref idref="title"/><itemref idref="nav"/>{spine}</spine></package>'
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
@@ -12,22 +14,57 @@ from bs4 import BeautifulSoup, Tag
 from book.linkcheck import SITE
 from mlsys_lab.errors import InputError
 
+ANSWERS = "answers"
 BACK = ("glossary", "references")
 """Pages that follow the chapters."""
 ONLY_ON_SITE = (
-    ".headerlink, .copybtn, .lab-buttons, .edit-page, .pst-js-only, "
+    ".headerlink, .copybtn, .lab-buttons, .chapter-foot, .edit-page, .pst-js-only, "
     "script:not([type='application/json']), .sd-summary-state-marker"
 )
 ADDRESSES = (("a", "href"), ("img", "src"))
+SHORT_CODE = 30
+"""Lines of code that stay on one page."""
+
+
+@dataclass(frozen=True)
+class TitlePage:
+    """What the book's title page says. version: of the package that the book documents; address: of the site."""
+
+    title: str
+    author: str
+    version: str
+    address: str
+    date: datetime.date
+
+    def html(self) -> str:
+        """The title page as HTML."""
+        name, _, subtitle = self.title.partition(": ")
+        return (
+            f'<img src="_static/logo.svg" alt=""><h1>{escape(name)}</h1>'
+            f'<p class="subtitle">{escape(subtitle[:1].upper() + subtitle[1:])}</p>'
+            f'<div class="imprint"><p>{escape(self.author)}</p><p>Version {escape(self.version)}, {self.date:%-d %B %Y}</p>'
+            f'<p><a href="{escape(self.address)}">{escape(self.address)}</a></p>'
+            "<p>Text and pictures: CC BY 4.0. Code: MIT.</p></div>"
+        )
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part: a name that is no other part's, its title, and its article as HTML, whose ids begin with the name."""
+    """One part: a unique name, its title, and its article as HTML, whose ids start with the name."""
 
     name: str
     title: str
     article: Tag
+
+    @property
+    def is_chapter(self) -> bool:
+        """Whether this is a chapter, and not what follows the chapters."""
+        return self.name not in (ANSWERS, *BACK)
+
+    def sections(self) -> Iterator[tuple[str, str]]:
+        """The id and the heading of each section."""
+        for heading in self.article.select("section[id] > h2"):
+            yield str(heading.parent["id"]), " ".join(heading.get_text().split())  # type: ignore[index]
 
 
 def read_parts(site: Path, address: str) -> list[Part]:
@@ -46,10 +83,28 @@ def read_parts(site: Path, address: str) -> list[Part]:
             article.h1.string = title  # type: ignore[union-attr]
         for node in article.select(ONLY_ON_SITE):
             node.decompose()
+        for summary in article.select("details.hide > summary"):
+            summary.string = "Code"
+        for code in article.select("div.highlight"):
+            if code.get_text().count("\n") <= SHORT_CODE:
+                code["class"] = [*code["class"], "on-one-page"]
         _point_within(article, page, pages, address)
         parts.append(Part(name, title, article))
-    chapters = [part for part in parts if part.name not in BACK]
-    return [*chapters, _answers(chapters), *parts[len(chapters) :]]
+    chapters = [part for part in parts if part.is_chapter]
+    parts = [*chapters, _answers(chapters), *parts[len(chapters) :]]
+    _mark_printed_addresses(parts)
+    return parts
+
+
+def _mark_printed_addresses(parts: list[Part]) -> None:
+    """Class the external links whose address a printed page shows already: as the link's own text, or further up."""
+    printed: set[str] = set()
+    for part in parts:
+        for link in part.article.select("a.reference.external[href]"):
+            address = str(link["href"])
+            if address in printed or link.get_text().strip() in address:
+                link["class"] = [*link["class"], "address-printed"]
+            printed.add(address)
 
 
 def _pages(site: Path) -> list[str]:
@@ -100,34 +155,38 @@ def _point_within(article: Tag, page: str, pages: dict[str, str], address: str) 
 
 
 def _answers(chapters: list[Part]) -> Part:
-    """Move the answers to problems out of the chapters into a part of their own; each problem leads to its answer."""
-    soup = BeautifulSoup('<article class="bd-article" id="answers"><h1>Answers</h1></article>', "html.parser")
+    """Move the answers to predictions and problems into a part of their own; each question leads to its answer."""
+    soup = BeautifulSoup(f'<article class="bd-article" id="{ANSWERS}"><h1>Answers</h1></article>', "html.parser")
     article = soup.article
     assert article is not None
     for part in chapters:
-        found = list(_problems(part))
+        found = list(_questions(part))
         if found:
             article.append(_tag("h2", part.title))
-        for number, (problem, details) in enumerate(found, 1):
-            here, there = f"answers--{part.name}-{number}", f"{part.name}--problem-{number}"
-            problem["id"] = there
-            title = _tag("h3", "", id=here)
-            title.append(
-                _tag("a", " ".join(problem.select_one(".admonition-title").get_text().split()), href=f"#{there}")
-            )  # type: ignore[union-attr]
-            article.append(title)
+        for number, (title, question, details) in enumerate(found, 1):
+            here, there = f"{ANSWERS}--{part.name}-{number}", f"{part.name}--question-{number}"
+            question["id"] = there
+            heading = _tag("h3", "", id=here)
+            heading.append(_tag("a", title, href=f"#{there}"))
+            article.append(heading)
             body = details.select_one(".sd-summary-content")
             for node in list(body.children) if body else ():
                 article.append(node.extract())
             details.replace_with(_tag("a", "Answer", href=f"#{here}"))
-    return Part("answers", "Answers", article)
+    return Part(ANSWERS, "Answers", article)
 
 
-def _problems(part: Part) -> Iterator[tuple[Tag, Tag]]:
-    """Problems of a part that have an answer, and the dropdown that holds it."""
-    for problem in part.article.select("div.admonition.problem"):
-        for details in problem.select("details.sd-dropdown"):
-            yield problem, details
+def _questions(part: Part) -> Iterator[tuple[str, Tag, Tag]]:
+    """Predictions and problems of a part that have an answer: title, box, and the dropdown that holds the answer."""
+    predictions = 0
+    for box in part.article.select("div.admonition.predict, div.admonition.problem"):
+        title = box.select_one(".admonition-title")
+        assert title is not None
+        if "predict" in box["class"]:
+            predictions += 1
+            title.string = f"Prediction {predictions}"
+        for details in box.select("details.sd-dropdown"):
+            yield " ".join(title.get_text().split()), box, details
 
 
 def _tag(name: str, words: str, **attributes: str) -> Tag:
