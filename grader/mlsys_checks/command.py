@@ -29,6 +29,7 @@ from mlsys_checks.trusted.artifact import (
     refuse_withheld,
 )
 from mlsys_lab.cli.app import argument
+from mlsys_lab.cli.spinner import spinner
 from mlsys_lab.errors import InputError
 from mlsys_lab.stack.labinfo import LabInfo, find_lab, released_labs
 from mlsys_lab.stack.workspace import Workspace
@@ -53,10 +54,10 @@ def run(args: Arguments) -> int:
     refuse_topics(artifact, lab.stack)
     console = Console(highlight=False)
     reports = []
-    with console.status(f"checking {escape(str(path))} in a fresh process …") as status:
+    with spinner(f"checking {path} in a fresh process", console=console) as say:
         for report in check_saved(lab.checks_module, path):
             reports.append(report)
-            status.update(f"{len(reports)} checks done; the last was {escape(report.title)}")
+            say(f"{len(reports)} checks done; the last was {report.title}")
     console.print(_table(reports))
     for line in _reasons(reports):
         console.print(escape(line), soft_wrap=True)

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated
 
 from mlsys_lab.cli.app import flag, option
+from mlsys_lab.cli.spinner import spinner
 from mlsys_lab.errors import InputError
 
 
@@ -48,14 +49,15 @@ def run(args: Arguments) -> int:
     while sizes[-1] * args.factor <= args.max_bytes:
         sizes.append(sizes[-1] * args.factor)
     names = args.algorithms.split(",") if args.algorithms else None
-    rows = measure(
-        args.collective,
-        args.ranks,
-        sizes,
-        backend=args.backend,  # type: ignore[arg-type]  # `measure` refuses other names, with a suggestion
-        algorithms=names,
-        iterations=args.iterations,
-    )
+    with spinner(f"measuring {args.collective} on {args.ranks} ranks, {len(sizes)} size{'s' * (len(sizes) != 1)}"):
+        rows = measure(
+            args.collective,
+            args.ranks,
+            sizes,
+            backend=args.backend,  # type: ignore[arg-type]  # `measure` refuses other names, with a suggestion
+            algorithms=names,
+            iterations=args.iterations,
+        )
     measured = [row.size_bytes for row in rows[: len(sizes)]]
     if measured != sizes:
         changed = ", ".join(f"{size} -> {own}" for size, own in zip(sizes, measured, strict=True) if size != own)

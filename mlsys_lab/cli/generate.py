@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from mlsys_lab.cli.app import flag, option
+from mlsys_lab.cli.spinner import spinner
 from mlsys_lab.errors import InputError
 
 if TYPE_CHECKING:
@@ -65,9 +66,10 @@ def _generate(args: Arguments) -> None:
     from mlsys_lab.inference.speculative import ModelDrafter, speculate
     from mlsys_lab.inference.text import Stream
 
-    pair = load_pair()
-    if args.int4:
-        pair = pair._replace(target=quantize(pair.target, "int4"))
+    with spinner("loading the model"):
+        pair = load_pair()
+        if args.int4:
+            pair = pair._replace(target=quantize(pair.target, "int4"))
     clock, stream = Clock(), Stream(pair.tokenizer)
 
     def write(token: int) -> None:
@@ -86,7 +88,9 @@ def _generate(args: Arguments) -> None:
             generate(pair.target, [request])
     finally:
         print(stream.end(), flush=True)
-    print(_report(pair, len(request.prompt_token_ids), clock, speculation), file=sys.stderr)
+    with spinner("measuring this machine's copy bandwidth"):
+        report = _report(pair, len(request.prompt_token_ids), clock, speculation)
+    print(report, file=sys.stderr)
 
 
 @dataclass

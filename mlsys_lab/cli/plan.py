@@ -117,7 +117,7 @@ def _print(title: str, plans: Sequence[Plan], skipped: Sequence[str], *, top: in
     console.print()
     console.print(_table(plans[:top], best))
     fitting = sum(not one.missing_bytes for one in plans)
-    counts = f"{len(plans)} ways to divide, {fitting} of them fit"
+    counts = f"{len(plans)} layout{'s' * (len(plans) != 1)}, of which {fitting} fit{'s' * (fitting == 1)}"
     console.print(f"\n{LEGEND}")
     console.print(f"{counts}; --top {len(plans)} prints all" if len(plans) > top else counts)
 

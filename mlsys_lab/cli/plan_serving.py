@@ -26,6 +26,7 @@ from rich.table import Table
 from mlsys_lab.cli.app import flag, option
 from mlsys_lab.cli.options import read_machine, read_model
 from mlsys_lab.cli.serving_options import ServingOptions, read_scheduler_config, read_service
+from mlsys_lab.cli.spinner import spinner
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.simulator import ServingPlan, plan_serving
 
@@ -54,14 +55,11 @@ def run(args: Arguments) -> int:
     service, scheduler_config = read_service(args, config, args.rate), read_scheduler_config(args)
     if args.price is not None and not 0 <= args.price < float("inf"):
         raise InputError("a price cannot be so", got=args.price, expected="0 or more an hour and device")
-    plans = plan_serving(
-        config,
-        read_machine(args, args.weights),
-        service,
-        scheduler_config=scheduler_config,
-        expert=args.expert,
-        seed=args.seed,
-    )
+    machine = read_machine(args, args.weights)
+    with spinner("simulating replicas") as say:
+        plans = plan_serving(
+            config, machine, service, scheduler_config=scheduler_config, expert=args.expert, seed=args.seed, log=say
+        )
     if args.json:
         print(json.dumps({"plans": [_as_dict(one, args) for one in plans], "not_counted": skipped}, indent=1))
     else:

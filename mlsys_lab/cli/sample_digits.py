@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from mlsys_lab.cli.app import argument, option
+from mlsys_lab.cli.spinner import spinner
 from mlsys_lab.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,11 +55,14 @@ def run(args: Arguments) -> int:
 
     with one_thread():
         sampling, config = _prepare(args)
-        started = time.perf_counter()
-        images = sampling.run()
-        seconds = time.perf_counter() - started
-        write_png(args.out, sheet(images, columns=min(10, args.count)))
-        print(_report(args, sampling, config, seconds))
+        with spinner(f"sampling {args.count} digits in {args.steps} steps") as say:
+            started = time.perf_counter()
+            images = sampling.run()
+            seconds = time.perf_counter() - started
+            write_png(args.out, sheet(images, columns=min(10, args.count)))
+            say("measuring this machine's speed of matrix products")
+            report = _report(args, sampling, config, seconds)
+        print(report)
     return 0
 
 

@@ -139,7 +139,7 @@ function render({ model, el }) {
       ? `Best: ${wayWords(best.layout)}, ${duration(best.expected_s)} a step and ${rounded(100 * best.expected_mfu)} % MFU expected, ${duration(best.least_s)} and ${rounded(100 * best.best_mfu)} % at best`
       : `Nothing fits: ${si(best.missing_bytes, "B")} too much on a device, at least`;
     const fitting = plans.filter((one) => one.missing_bytes === 0).length;
-    why.textContent = `${plans.length} ways to divide ${several(spec.devices)}, ${fitting} of them fit. Times below are those of a step in which nothing overlaps; published runs reach 0.65 of that speed, which is what is expected.`;
+    why.textContent = `${plans.length} layout${plans.length === 1 ? "" : "s"} of ${several(spec.devices)}, of which ${fitting} fit${fitting === 1 ? "s" : ""}. Times below are those of a step in which nothing overlaps; published runs reach 0.65 of that speed, which is what is expected.`;
     const longest = Math.max(...plans.slice(0, most).map((one) => one.time_s));
     list.replaceChildren(...plans.slice(0, most).map((one) => row(one, best, longest)));
     more.hidden = plans.length <= most;

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from random import Random
 
@@ -172,11 +172,12 @@ def plan_serving(
     scheduler_config: SchedulerConfig,
     expert: int = 1,
     seed: int = 0,
+    log: Callable[[str], None] = lambda words: None,
 ) -> list[ServingPlan]:
     """Plans for every degree of tensor parallelism within a node that the model fits on: fewest devices first.
 
     Experts are sharded over `expert` ranks, each with as many tensor-parallel devices; `scheduler_config` is that
-    of a rank.
+    of a rank. `log` is told of each simulation before it runs.
     Plans that cannot meet the objective come last. InputError if the model fits at no degree, and if more than
     `MAX_REPLICAS` replicas are needed.
     """
@@ -195,7 +196,7 @@ def plan_serving(
         demand = mean_demand(pool, service, seed=seed)
         capacities.append(1 / demand.time_s)
         if service.rate * demand.time_s <= MAX_REPLICAS:
-            plans.append(_plan(pool, service, layout, demand, seed=seed))
+            plans.append(_plan(pool, service, layout, demand, seed=seed, log=log))
     if not capacities:
         raise InputError(
             f"{config.name} and the longest request fit on no replica",
@@ -208,7 +209,9 @@ def plan_serving(
     return sorted(plans, key=lambda one: (one.devices is None, one.devices or 0, one.layout.tensor))
 
 
-def _plan(pool: Pool, service: Service, layout: Layout, demand: TimeBound, *, seed: int) -> ServingPlan:
+def _plan(
+    pool: Pool, service: Service, layout: Layout, demand: TimeBound, *, seed: int, log: Callable[[str], None]
+) -> ServingPlan:
     """Search the fewest replicas that meet the objective, from the lower bound given by the demand."""
     lower_bound = math.ceil(service.rate * demand.time_s)
     clock = pool.clock
@@ -242,6 +245,8 @@ def _plan(pool: Pool, service: Service, layout: Layout, demand: TimeBound, *, se
     runs = [serve(poisson(service.rate / MAX_REPLICAS, NUM_UNLOADED_REQUESTS, service.lengths, seed=seed))]
 
     def run(replicas: int) -> ServingPlan:
+        log(f"simulating {replicas} replica{'s' * (replicas != 1)} with tensor parallelism {layout.tensor}")
+
         def record(arrivals: Sequence[Arrival]) -> Sequence[Served]:
             runs.append(serve(arrivals))
             return runs[-1].served
