@@ -89,8 +89,8 @@ function render({ model, el }) {
   const count = make("output", {});
   const now = () => model.get("step") ?? 0;
   const go = (by) => set(Math.min(steps.length - 1, Math.max(0, now() + by)));
-  const back = make("button", { type: "button", "aria-label": "Previous request", click: () => go(-1) }, "◀");
-  const on = make("button", { type: "button", "aria-label": "Next request", click: () => go(1) }, "▶");
+  const back = make("button", { type: "button", "aria-label": "Previous request", click: () => go(-1) }, "←");
+  const on = make("button", { type: "button", "aria-label": "Next request", click: () => go(1) }, "→");
   slider.addEventListener("input", () => set(Number(slider.value)));
   function set(step) {
     model.set("step", step);

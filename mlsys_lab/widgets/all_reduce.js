@@ -8,6 +8,9 @@ svg .chosen { stroke: var(--gradient); stroke-width: 2.4; stroke-dasharray: 7 4;
 svg .at { stroke: var(--ink); stroke-width: 1.4; }
 svg .dot { fill: var(--value); stroke: var(--surface); stroke-width: 2; }
 svg .cross { fill: var(--surface); stroke: var(--ink); stroke-width: 2; }
+.legend { color: var(--muted); font-size: 0.87em; margin: 6px 0 0; display: flex; flex-wrap: wrap; gap: 4px 18px; }
+.legend span { display: inline-flex; gap: 7px; align-items: center; }
+.legend svg { margin: 0; }
 .row label { display: flex; gap: 8px; align-items: center; }
 .row select { max-width: 15em; }
 `;
@@ -67,9 +70,13 @@ function render({ model, el }) {
   const algorithmMenu = menu("Compare", [], (name) => change({ algorithm: name }));
   const size = slide("Array size in bytes", { min: SIZES.low, max: SIZES.high, step: SIZES.step }, resize);
   const picture = make("div", { class: "picture" });
+  const sample = (kind, words) =>
+    make("span", {}, draw("svg", { width: 30, height: 8, "aria-hidden": "true" }, draw("path", { class: kind, d: "M0 4h30" })), words);
+  const legend = make("p", { class: "legend" },
+    sample("fastest", "fastest at each size"), sample("chosen", "algorithm compared"), sample("algorithm", "all others"));
   const verdict = make("p", { class: "verdict", "aria-live": "polite" });
   const detail = make("p", { class: "detail" });
-  box.append(make("div", { class: "row" }, topologyMenu.label, ranksMenu.label, algorithmMenu.label), picture, size.row, verdict, detail);
+  box.append(make("div", { class: "row" }, topologyMenu.label, ranksMenu.label, algorithmMenu.label), picture, legend, size.row, verdict, detail);
 
   const drag = (event) => {
     if (area && event.buttons & 1) resize(Math.log2(area.xValue(event.clientX - area.svg.getBoundingClientRect().left)));

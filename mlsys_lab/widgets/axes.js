@@ -122,7 +122,7 @@ function slide(label, range, act) {
     shown.textContent = words;
     input.setAttribute("aria-valuetext", words);
   };
-  return { row: make("div", { class: "slide" }, make("span", {}, label), input, shown), set };
+  return { row: make("div", { class: "slide" }, make("span", {}, label), input, shown), input, set };
 }
 
 // A labelled number. What is typed goes to `act` as a number, NaN where it is none.

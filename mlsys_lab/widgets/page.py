@@ -39,7 +39,8 @@ def _write_table(head: Sequence[object], rows: Iterable[Sequence[object]], kinds
         texts = (html.escape(str(cell)).replace("_", "_<wbr>") for cell in cells)
         return f"<tr>{''.join(f'<{tag}{kind}>{text}</{tag}>' for text, kind in zip(texts, kinds, strict=True))}</tr>"
 
-    return f"<table>{write_row(head, 'th')}{''.join(write_row(row, 'td') for row in rows)}</table>"
+    body = "".join(write_row(row, "td") for row in rows)
+    return f"<table><thead>{write_row(head, 'th')}</thead><tbody>{body}</tbody></table>"
 
 
 class Table:
@@ -48,8 +49,8 @@ class Table:
     Except for the first, columns of numbers, with or without units, have the class `number`, which the site aligns
     right. ValueError for a row whose length differs from the head's.
 
-    >>> print(Table(("card", "GB"), [("T4", 16)])._repr_html_())
-    <table><tr><th>card</th><th class="number">GB</th></tr><tr><td>T4</td><td class="number">16</td></tr></table>
+    >>> print(Table(("GPU", "GB"), [("T4", 16)])._repr_html_().split("<tbody>")[1])
+    <tr><td>T4</td><td class="number">16</td></tr></tbody></table>
     """
 
     def __init__(self, head: Sequence[object], rows: Iterable[Sequence[object]]) -> None:
@@ -105,18 +106,12 @@ def _graph_table(data: dict[str, Any]) -> str:
 
 
 def _device_table(data: dict[str, Any]) -> str:
-    rows = (
-        (
-            one["name"],
-            precision,
-            f"{peak / 1e12:.4g}",
-            f"{one['bandwidth'] / 1e9:.4g}",
-            f"{peak / one['bandwidth']:.3g}",
-        )
-        for one in data["devices"]
-        for precision, peak in one["peaks"].items()
-    )
-    return table(("device", "precision", "peak, TFLOP/s", "bandwidth, GB/s", "ridge, FLOP/B"), rows)
+    rows = []
+    for one in data["devices"]:
+        peaks = one["peaks"].items()
+        limits = (f"{precision} {peak / 1e12:,.0f} ({peak / one['bandwidth']:,.0f})" for precision, peak in peaks)
+        rows.append((one["name"], f"{one['bandwidth'] / 1e9:,.0f}", ", ".join(limits)))
+    return table(("device", "bandwidth, GB/s", "peak, TFLOP/s (ridge point, FLOPs per byte)"), rows)
 
 
 _TABLES = {"backward": _graph_table, "roofline": _device_table}

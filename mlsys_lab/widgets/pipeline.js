@@ -104,7 +104,7 @@ function render({ model, el }) {
   }
   const kind = menu("Schedule", PIPELINE_SCHEDULES.map((name) => [name, name]), (schedule) => change({ schedule }));
   const ranks = slide("Ranks p", { min: 1, max: MAX_RANKS, step: 1 }, (value) => change({ ranks: value }));
-  const micro = slide("Micro-batches m", { min: 1, max: MAX_MICRO_BATCHES, step: 1 }, (value) => change({ micro_batches: value }));
+  const micro = slide("Micro-batches m", { min: 1, max: MAX_MICRO_BATCHES, step: 1 }, (value) => change({ micro_batches: Math.min(MAX_MICRO_BATCHES, value) }));
   const picture = make("div");
   const verdict = make("p", { class: "verdict", "aria-live": "polite" });
   const detail = make("p", { class: "detail" });
@@ -118,7 +118,10 @@ function render({ model, el }) {
     const schedule = makeSchedule(name, p, m);
     const bars = simulateSchedule(schedule);
     const count = 1 + Math.max(...bars.map((bar) => bar.microBatch));
-    micro.set(m, count === m ? String(m) : `${count}, a multiple of p`);
+    // Interleaved schedules take multiples of p: so does the slider, or a key press would change nothing.
+    const step = name === "interleaved" ? p : 1;
+    Object.assign(micro.input, { min: step, max: step * Math.ceil(MAX_MICRO_BATCHES / step), step });
+    micro.set(count, step > 1 ? `${count}, a multiple of p` : String(count));
     const end = Math.max(...bars.map((bar) => bar.end));
     const chunks = name === "interleaved" ? CHUNKS : 1;
     const idle = 1 - (3 * count) / end;

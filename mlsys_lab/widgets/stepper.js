@@ -10,10 +10,10 @@ const STEPPER_STYLE = `
 `;
 
 const ICONS = {
-  first: "M2 2h2v12H2zM14 2v12L5 8z",
-  previous: "M12 2v12L3 8z",
-  next: "M4 2v12l9-6z",
-  play: "M3 2v12l6-6zM9 2v12l6-6z",
+  first: "M1 2h2v12H1zM9 2v12L3.5 8zM15 2v12L9.5 8z",
+  previous: "M2 2h2v12H2zM14 2v12L5 8z",
+  next: "M12 2h2v12h-2zM2 2v12l9-6z",
+  play: "M4 2v12l9-6z",
   pause: "M4 2h3v12H4zM10 2h3v12h-3z",
 };
 

@@ -25,12 +25,14 @@ def test_data_that_json_does_not_have_is_refused(value: object) -> None:
 
 def test_the_fallback_stands_inside_the_element_and_is_escaped() -> None:
     html = element("roofline", devices=[], fallback=table(["a<b"], [["x&y"]]))._repr_html_()
-    assert html.endswith("<table><tr><th>a&lt;b</th></tr><tr><td>x&amp;y</td></tr></table></mlsys-roofline>")
+    assert html.endswith(
+        "<tr><th>a&lt;b</th></tr></thead><tbody><tr><td>x&amp;y</td></tr></tbody></table></mlsys-roofline>"
+    )
 
 
 def test_figures_bring_a_table_of_their_data() -> None:
     html = element("roofline", devices=[{"name": "A<1>", "bandwidth": 2e12, "peaks": {"bf16": 800e12}}])._repr_html_()
-    assert "<td>A&lt;1&gt;</td><td>bf16</td><td>800</td><td>2000</td><td>400</td>" in html
+    assert "<td>A&lt;1&gt;</td><td>2,000</td><td>bf16 800 (400)</td>" in html
     x = Value(3.0)
     html = element("backward", graph=graph_data(x * 2, {"x": x}))._repr_html_()
     assert "<td>x</td><td>input</td><td>3</td><td></td>" in html and "<td>n2</td><td>*(x, n1)</td><td>6</td>" in html
@@ -39,9 +41,9 @@ def test_figures_bring_a_table_of_their_data() -> None:
 def test_a_table_sets_numbers_apart_and_lets_long_names_break() -> None:
     rows = [("1", "one", "2.5 GB", ""), ("2", "3 of 4", "", "−1")]
     html = Table(("a_name", "what", "GB", "left"), rows)._repr_html_()
-    head = '<tr><th>a_<wbr>name</th><th>what</th><th class="number">GB</th><th class="number">left</th></tr>'
+    head = '<tr><th>a_<wbr>name</th><th>what</th><th class="number">GB</th><th class="number">left</th></tr></thead>'
     row = '<tr><td>1</td><td>one</td><td class="number">2.5 GB</td><td class="number"></td></tr>'
-    assert html.startswith(f"<table>{head}{row}<tr><td>2</td><td>3 of 4</td>")
+    assert html.startswith(f"<table><thead>{head}<tbody>{row}<tr><td>2</td><td>3 of 4</td>")
     assert Table(("a", "b"), ())._repr_html_() == table(("a", "b"), ()).replace("<th>b", '<th class="number">b')
     with pytest.raises(ValueError, match="shorter"):
         Table(("a", "b"), [("1",)])

@@ -95,6 +95,15 @@ def test_the_verdict_follows_menu_and_keyboard(open_page) -> None:
     assert verdict.inner_text().endswith("% of the time idle")
 
 
+def test_every_key_press_changes_the_micro_batches_of_an_interleaved_schedule(open_page) -> None:
+    page = open_page(figure("interleaved", ranks=4, micro_batches=8))
+    shown = page.locator(f"{NAME} .slide output").nth(1)
+    page.get_by_label("Micro-batches m").focus()
+    for key, count in (("ArrowRight", 12), ("ArrowRight", 16), ("ArrowLeft", 12), ("End", 32), ("Home", 4)):
+        page.keyboard.press(key)
+        assert shown.inner_text() == f"{count}, a multiple of p"
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_the_screen_with_letters_of_a_readable_size(open_page, width: int) -> None:
     page = open_page(figure(), width=width)
