@@ -140,7 +140,7 @@ class Value:
     """One number in a computation graph.
 
     data    the number
-    grad    derivative of the final result with respect to this number, summed by `backward`
+    grad    derivative of the result with respect to this, summed by `backward`
     edges   a pair (operand, vjp) for each use of an operand; none for an input
     """
 
@@ -162,7 +162,7 @@ class Value:
         self.grad += grad
 
     def backward(self) -> None:
-        """Compute the derivatives of this number with respect to every node it was made from."""
+        """Compute the gradient of every node that this number was made from."""
         backward(self, 1.0)
 
     def __add__(self, other: "Value | float") -> "Value":
@@ -604,7 +604,7 @@ def as_tensor(x: Any, like: Tensor) -> Tensor:
 
 
 def record(data: torch.Tensor, *edges: tuple[Tensor, Callable], op: str = "") -> Tensor:
-    """Make the result of an operation, with the edges to operands that need a gradient."""
+    """Make an operation's result, with edges to the operands that need a gradient."""
     live = tuple(edge for edge in edges if edge[0].requires_grad)
     live = live if Tensor.recording else ()
     return Tensor(data, requires_grad=bool(live), edges=live, op=op)
@@ -1062,7 +1062,7 @@ class Linear:
 
 
 class MLP:
-    """Linear layers with relu between: MLP(64, 128, 10): (B, 64) → (B, 128) → (B, 10)."""
+    """Linear layers, relu between. MLP(64, 128, 10): (B, 64) → (B, 128) → (B, 10)."""
 
     def __init__(self, *sizes: int, generator: torch.Generator | None = None) -> None:
         self.layers = [Linear(n, m, generator) for n, m in itertools.pairwise(sizes)]
@@ -1143,7 +1143,7 @@ def train_classifier(
     x_test: torch.Tensor,
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> tuple[torch.Tensor, list[float]]:
-    """Learn from images x_train (N, 64), pixel values about 0 to 1, with classes y_train (N,), 0..9.
+    """Train on images x_train (N, 64), values about 0 to 1, with classes y_train (N,).
 
     Returns the predicted classes of x_test (M, 64), integers (M,), and the loss of
     every step. About 6 lines.

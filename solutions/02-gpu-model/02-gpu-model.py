@@ -579,7 +579,7 @@ OPERATIONS = {  # what counts it, its sizes, the shape of the input, the call
 
 
 def describe_this_machine():
-    """The peak of a product of 768 × 768 × 768, and bandwidth and overhead as fitted."""
+    """Peak of a product of 768 × 768 × 768; bandwidth and overhead as fitted."""
     flops, _ = matmul_work(768, 768, 768)
     square = torch.ones(768, 768)
     product_s = timed_s(lambda x: x @ square, lambda: (torch.ones(768, 768),))

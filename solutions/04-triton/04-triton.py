@@ -372,7 +372,7 @@ check("rms_norm_traffic")
 def rms_norm_backward_kernel(
     dy_ptr, x_ptr, w_ptr, r_ptr, dx_ptr, partials_ptr, N, D, BLOCK: tl.constexpr
 ):
-    """Store dx of every P-th row, and this program's partial sum of dw. About 15 lines."""
+    """Store dx of every P-th row and this program's part of dw. About 15 lines."""
     ### BEGIN SOLUTION
     program, columns = tl.program_id(0), tl.arange(0, BLOCK)
     mask = columns < D
@@ -816,7 +816,7 @@ def flash_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Attention of BLOCK_M queries of one head, BLOCK_N keys at a time. About 26 lines."""
+    """Attention of BLOCK_M queries of a head, BLOCK_N keys at once. About 26 lines."""
     ### BEGIN SOLUTION
     first, head = tl.program_id(0) * BLOCK_M, tl.program_id(1) * S
     queries, d = first + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)[None, :]
@@ -977,7 +977,7 @@ def decode_kernel(
     GROUP: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
 ):
-    """Attention of one group's queries over the blocks of one sequence. About 24 lines."""
+    """Attention of a group's queries over a sequence's blocks. About 24 lines."""
     ### BEGIN SOLUTION
     seq, kv_head, kv_heads = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     length = tl.load(seq_lens_ptr + seq)

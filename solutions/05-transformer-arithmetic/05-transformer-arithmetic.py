@@ -1297,7 +1297,7 @@ def decode_work(
 def choose_machine(
     config: TransformerConfig, tokens: int, machines: Sequence[Machine]
 ) -> Choice | None:
-    """The machine that serves cheapest; None if the model fits on none. About 13 lines."""
+    """The machine that serves cheapest; None if none fits. About 13 lines."""
     ### BEGIN SOLUTION
     choices = []
     for machine in machines:

@@ -805,7 +805,7 @@ check.predict(guess, d_ten / n_ten, "tokens per parameter")
 #| export
 @dataclass(frozen=True)
 class Trials:
-    """Runs that were made: columns (R,). The loss is NaN if a run failed or diverged."""
+    """Runs that were made: columns (R,). The loss is NaN if a run failed."""
 
     n_params: np.ndarray
     tokens: np.ndarray
@@ -985,7 +985,7 @@ show(figure, alt="Losses of all trials, and the prediction on the target's true 
 def backtest(
     n_params: np.ndarray, tokens: np.ndarray, loss: np.ndarray, held_out: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(predicted, measured) of the runs of most FLOPs, from the others. About 6 lines."""
+    """(predicted, measured) of the largest runs, from the others. About 6 lines."""
     ### BEGIN SOLUTION
     order = np.argsort(n_params * tokens)
     order = order[np.isfinite(loss[order])]

@@ -906,7 +906,7 @@ topology = Islands(P, ISLAND, LinkCost(1e-6, 450e9), LinkCost(5e-6, 50e9))
 
 
 def replay_s(name, size_bytes):
-    """Seconds that the messages of a program take, stretched to an array of this size."""
+    """Seconds that a program's messages take, scaled to an array of this size."""
     stretch = size_bytes / 4096  # `run_all` runs on 4096 bytes
 
     def message_s(source, destination, message_bytes):

@@ -162,7 +162,7 @@ def loss_weights(tokens: Sequence[int], group: Rank) -> list[float]:
 def backward_and_average(
     loss: Tensor, tokens: int, parameters: Sequence[Tensor], group: Rank
 ) -> None:
-    """Leave in each grad that of the mean loss over all ranks' tokens. About 8 lines."""
+    """Leave in each grad that of the mean loss of all ranks' tokens. About 8 lines."""
     ### BEGIN SOLUTION
     (weight,) = loss_weights([tokens], group)
     (loss * weight).backward()
@@ -331,7 +331,7 @@ class DDP:
         group: Rank,
         bucket_bytes: int = 25 << 20,
     ) -> None:
-        """Start from rank 0's parameters; make buckets; register hooks. About 8 lines."""
+        """Take rank 0's parameters; make buckets; register hooks. About 8 lines."""
         self.group, self.require_backward_grad_sync = group, True
         ### BEGIN SOLUTION
         broadcast_tensors(parameters, group)
@@ -363,7 +363,7 @@ class DDP:
         ### END SOLUTION
 
     def average_bucket(self, bucket: Sequence[torch.Tensor]) -> None:
-        """Replace the gradients of a bucket by their means over ranks. About 6 lines."""
+        """Replace a bucket's gradients by their means over ranks. About 6 lines."""
         ### BEGIN SOLUTION
         self.num_averaged += 1
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
@@ -1098,7 +1098,8 @@ lost = [
 without_adam = run(train, [(state, STEPS) for state in reshard(lost, 3)]).results
 pairs = zip(mean_losses(resumed), unbroken[STOP:], strict=True)
 print(
-    f"largest difference of a loss after the restart: {max(abs(a - b) for a, b in pairs):.1e}"
+    "largest difference of a loss after the restart: "
+    f"{max(abs(a - b) for a, b in pairs):.1e}"
 )
 curves = (
     ("three ranks, resumed", resumed, "dot"),

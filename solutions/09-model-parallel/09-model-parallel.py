@@ -523,7 +523,7 @@ def one_forward_one_backward(ranks: int, micro_batches: int) -> list[list[Action
 
 
 class Pipeline:
-    """This rank's stage of a model that is split by layers over the ranks of `group`."""
+    """This rank's stage of a model split by layers over the ranks of `group`."""
 
     def __init__(self, chunks: Sequence[nn.Module], group: Rank) -> None:
         self.chunks, self.group = list(chunks), group

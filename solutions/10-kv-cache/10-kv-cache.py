@@ -105,7 +105,7 @@ class Cache:
         return list(self._lengths)
 
     def start(self, prompt: Sequence[int] = ()) -> int:
-        """Start a new sequence and return its number. Here it starts empty, whatever the prompt."""
+        """Start a new, empty sequence and return its number."""
         if not self._free_rows:
             raise ValueError("every row of the cache is taken: drop a sequence first")
         sequence, self._num_started = self._num_started, self._num_started + 1
@@ -479,7 +479,7 @@ def greedy_decode(
     max_tokens: int,
     chunk: int = 512,
 ) -> list[int]:
-    """Generate `max_tokens` tokens after a prompt, the most likely one each time. About 7 lines."""
+    """Generate `max_tokens` tokens, the most likely one each time. About 7 lines."""
     ### BEGIN SOLUTION
     sequence = cache.start(prompt)
     logits = prefill(model, cache, sequence, prompt, chunk)

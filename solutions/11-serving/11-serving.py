@@ -214,7 +214,7 @@ class BlockManager:
         """Add full blocks to the prefix cache: there is none before Task 4."""
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Number of blocks that `num_tokens` tokens of one sequence fill. About 1 line."""
+        """Number of blocks for `num_tokens` tokens of a sequence. About 1 line."""
         ### BEGIN SOLUTION
         return -(-num_tokens // self.block_size)
         ### END SOLUTION
@@ -1038,7 +1038,7 @@ class PreemptiveScheduler(ChunkedScheduler):
         ### END SOLUTION
 
     def preempt(self, seq: Sequence, output: SchedulerOutput) -> None:
-        """Free a running sequence's blocks and put it at the head of the queue. About 5 lines."""
+        """Free a sequence's blocks and put it first in the queue. About 5 lines."""
         ### BEGIN SOLUTION
         self.block_manager.free(seq)
         self.running.remove(seq)

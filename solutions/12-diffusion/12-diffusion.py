@@ -69,7 +69,7 @@ Denoiser = Callable[..., torch.Tensor]
 
 
 def per_image(values: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
-    """Values (B,) in the dtype of images (B, ...), with axes that broadcast over them."""
+    """Values (B,) in the images' dtype, with axes that broadcast over (B, ...)."""
     return values.to(images).reshape(-1, *[1] * (images.ndim - 1))
 
 
@@ -312,7 +312,7 @@ def sample_ode(
     grid: torch.Tensor,
     label: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Take x (B, ...) down the levels of grid (S + 1,) by Euler steps. About 4 lines."""
+    """Take x (B, ...) down the grid's levels (S + 1,) by Euler steps. About 4 lines."""
     ### BEGIN SOLUTION
     for sigma, sigma_next in pairwise(grid.tolist()):
         denoised = denoiser(x, full_level(sigma, x), label)
@@ -1185,7 +1185,7 @@ matrices = [torch.randn(*shape) for shape in shapes]
 
 
 def products(tokens, batch):
-    """Only the matrix products of all blocks: tokens through four, images through one."""
+    """Matrix products of all blocks only: tokens through four, images through one."""
     rows = {size: torch.randn(tokens * batch, size) for size in (D, 4 * D)}
     for i, matrix in enumerate(matrices):
         (torch.randn(batch, D) if i % 5 == 4 else rows[len(matrix)]) @ matrix
@@ -1297,7 +1297,7 @@ class Request:
 def serve(
     denoise: Denoiser, requests: Sequence[Request], slots: int
 ) -> list[torch.Tensor]:
-    """Images (...) of all requests, by calls that running ones share. About 17 lines."""
+    """Images (...) of all requests, by calls that they share. About 17 lines."""
     ### BEGIN SOLUTION
     waiting, running = deque(range(len(requests))), []
     images = [float(request.grid[0]) * request.noise for request in requests]

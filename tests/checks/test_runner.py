@@ -69,9 +69,9 @@ def test_unfinished_is_not_wrong(fakes: ModuleType, source: str) -> None:
 
 
 def test_a_released_stub_names_its_task(fakes: ModuleType) -> None:
-    report = _run(fakes, "def add_one(x):\n    raise NotImplementedError('still to do: Task 1 · Add, `add_one`')")
+    report = _run(fakes, "def add_one(x):\n    raise NotImplementedError('Task 1, `add_one`')")
     assert report.mismatch is not None
-    assert report.mismatch.what == "not written yet: Task 1 · Add, `add_one` (cell 5, line 4)"
+    assert report.mismatch.what == "not written yet: Task 1, `add_one` (cell 5, line 4)"
 
 
 def test_unfinished_from_an_earlier_topic_counts_too(fakes: ModuleType) -> None:

@@ -37,6 +37,18 @@ def test_every_solution_region_keeps_to_its_size_hint(lab: LabUnderTest) -> None
         assert int(hint) / 2 - 1 <= len(lines) <= int(hint) * 1.25 + 1, f"hint {hint}, {len(lines)} lines:\n{region}"
 
 
+CODE_WIDTH = 88
+"""Characters of a line of code that a lab's page shows at 1280 pixels (book/_static/theme.css)."""
+
+
+@each_lab
+def test_code_fits_the_lab_s_page(lab: LabUnderTest) -> None:
+    cells = [*lab.reference_notebook["cells"], *released_notebook(lab)["cells"]]
+    code = [cell["source"] for cell in cells if cell["cell_type"] == "code"]
+    lines = [line for source in code for line in "".join(source).splitlines()]
+    assert [line for line in lines if len(line) > CODE_WIDTH] == []
+
+
 LEAST: dict[str, tuple[int, Callable[[LabUnderTest], Sequence[Any]]]] = {
     "tasks": (4, tasks),
     "mutants": (12, lambda lab: lab.mutants),

@@ -38,8 +38,8 @@ def describe_time_out(limit_s: float) -> Mismatch:
 
 
 def describe_not_implemented(error: Exception) -> Mismatch:
-    """Describe an unwritten task: by the stub's text ("still to do: Task 1 · …"), else by its line."""
-    task = describe(error).removeprefix(type(error).__name__).removeprefix(": still to do").lstrip(": ")
+    """Describe an unwritten task: by the stub's text ("Task 1, `double`"), else by its line."""
+    task = describe(error).removeprefix(type(error).__name__).lstrip(": ")
     own = _learner_entry(_traceback_entries(error))
     where = _location_of(own, brief=bool(task)) if own else ""
     task_text = f"{task} ({where})" if task and where else task or where or "the task itself"

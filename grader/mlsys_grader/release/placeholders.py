@@ -24,7 +24,7 @@ class NamedPlaceholders(ClearSolutions):  # type: ignore[misc]
 
     def preprocess_cell(self, cell: Any, resources: Any, cell_index: int) -> Any:
         if cell.cell_type == "markdown" and (headings := TASK.findall(cell.source)):
-            self._task = headings[-1]
+            self._task = headings[-1].partition(" · ")[0]
         return super().preprocess_cell(cell, resources, cell_index)
 
     def _replace_solution_region(self, cell: Any, language: str) -> bool:
@@ -54,10 +54,10 @@ def make_placeholder(task: str, name: str) -> str:
     """The line that replaces a solution.
 
     >>> make_placeholder("Task 1: double", "double")
-    'raise NotImplementedError("still to do: Task 1: double, `double`")'
+    'raise NotImplementedError("Task 1: double, `double`")'
     """
     what = f"{task}, `{name}`" if name else task
-    return f"raise NotImplementedError({quote('still to do: ' + what)})"
+    return f"raise NotImplementedError({quote(what)})"
 
 
 def quote(text: str) -> str:

@@ -72,7 +72,7 @@ def test_cell_ids_come_from_grade_ids(notebook):
 
 def test_stubs_name_the_task_and_no_solution_is_left(notebook):
     text = "\n".join("".join(cell["source"]) for cell in notebook["cells"])
-    assert 'raise NotImplementedError("still to do: Task 1: double, `double`")' in text
+    assert 'raise NotImplementedError("Task 1: double, `double`")' in text
     assert "SOLUTION" not in text
     assert "doubled" not in text
     assert "squares = " not in text

@@ -6,7 +6,7 @@ def test_a_stub_is_code_that_names_task_and_function():
     try:
         exec(line)
     except NotImplementedError as error:
-        assert str(error) == 'still to do: Task 1 · The "engine", `Value.__mul__`'
+        assert str(error) == 'Task 1 · The "engine", `Value.__mul__`'
     else:
         raise AssertionError("the stub does not raise")
 
