@@ -5,6 +5,8 @@ Each chapter is written as a notebook beside its page. Colab opens it from the r
 
 from __future__ import annotations
 
+import json
+from ast import literal_eval
 from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
@@ -16,7 +18,7 @@ from docutils import nodes
 from front_page import prose_minutes
 from sphinx.application import Sphinx
 
-from book.chapter_notebooks import notebook
+from book.chapter_notebooks import Shown, notebook
 from book.files import write_if_changed
 from book.project import BOOK, NOTEBOOKS, Address, read_address
 
@@ -76,6 +78,24 @@ def foot(chapter: readings.Chapter, titles: Mapping[str, str], relative: Relativ
     return f'<p class="lab-facts chapter-foot">{"".join(lines)}</p>' if lines else ""
 
 
+def shown(app: Sphinx, page: str, doctree: nodes.document, address: Address) -> Shown:
+    """What the site's build has found for the roles of a page: values, numbers of figures, and cited works."""
+    glued = Path(app.outdir).parent / "jupyter_execute" / f"{page}.glue.json"
+    outputs = json.loads(glued.read_text("utf-8")) if glued.exists() else {}
+    values = {name: literal_eval(output["data"]["text/plain"]) for name, output in outputs.items()}
+    figures = {}
+    for label, (where, anchor) in app.env.get_domain("std").anonlabels.items():  # type: ignore[attr-defined]
+        if number := app.env.toc_fignumbers.get(where, {}).get("figure", {}).get(anchor):
+            figures[label] = f"Fig. {'.'.join(map(str, number))}"
+    keys = {citation.citation_id: citation.key for citation in app.env.get_domain("cite").citations}  # type: ignore[attr-defined]
+    works = {}
+    for link in doctree.findall(nodes.reference):
+        target, _, anchor = link.get("refuri", "").partition("#")
+        if target.endswith("references.html") and anchor in keys:
+            works[keys[anchor]] = (link.astext(), f"{address.site.rstrip('/')}/references.html#{anchor}")
+    return Shown(values, figures, works)
+
+
 def add(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
     """Put the head after a chapter's title and the foot at its end, and write its notebook beside it."""
     if doctree is None or not pagename.startswith("chapters/"):
@@ -89,7 +109,7 @@ def add(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], 
     before, end, rest = context["body"].partition("</h1>")
     html = head(chapter, minutes, address, titles, context["pathto"])
     context["body"] = before + end + html + rest + foot(chapter, titles, context["pathto"])
-    written = nbformat.writes(notebook(source, address)) + "\n"
+    written = nbformat.writes(notebook(source, address, shown(app, pagename, doctree, address))) + "\n"
     write_if_changed(Path(app.outdir) / f"{pagename}.ipynb", written.encode())
 
 

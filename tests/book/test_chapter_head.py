@@ -5,13 +5,15 @@ from __future__ import annotations
 import linecache
 import re
 import sys
+from base64 import b64decode
 from pathlib import Path
+from xml.etree import ElementTree
 
 import jupytext
 import nbformat
 import pytest
 
-from book.chapter_notebooks import notebook, prose
+from book.chapter_notebooks import Shown, notebook, prose
 from book.project import BOOK, Address
 from mlsys_lab.errors import InputError
 from tests.sampling import keep
@@ -74,16 +76,33 @@ def test_a_notebook_has_all_cells_and_no_directive_or_role(path: Path) -> None:
     assert text.startswith("# ")
 
 
+def test_numbers_citations_and_drawings_are_those_of_the_site() -> None:
+    shown = Shown(
+        {"n": 12, "x": "4.05"},
+        {"ring": "Fig. 46"},
+        {"a2020": ("A, 2020", "https://s.org/references.html#id1")},
+    )
+    text = "{glue:text}`n:d` and {glue:text}`x` of {cite}`a2020, b2021`, {numref}`ring`"
+    cited = "[[A, 2020](https://s.org/references.html#id1), b2021]"
+    assert prose(text, "", shown) == f"12 and 4.05 of {cited}, Fig. 46"
+    drawing = "```{drawing} model_parallel.mesh\n:name: ring\nA ring.\n```\n"
+    made = prose(drawing, "https://s.org/p.html", shown)
+    assert made.endswith("**[Fig. 46](https://s.org/p.html#ring)** A ring.")
+    images = re.findall(r"!\[(.*?)\]\(data:image/svg\+xml;base64,(.*?)\)", made)
+    assert [words for words, _ in images] == ["tensor groups", "data groups", "pipeline groups"]
+    svg = ElementTree.fromstring(b64decode(images[0][1]))
+    assert svg.get("viewBox") == "0 0 210 140" and "circle.blue" in svg[0].text
+
+
 def test_a_role_a_box_and_a_drawing_become_markdown() -> None:
     text = (
         "{glue:text}`n:d` of {term}`warps <warp>` {cite}`a2020`, {numref}`ring`, "
         "[next](05-cuda.md#x), [lab](../labs/01-a.ipynb)\n\n"
-        "```{drawing} cuda.grid\n:name: ring\nA ring.\n```\n\n::::{admonition} Box\n:class: note\nIn it.\n::::\n"
+        "::::{admonition} Box\n:class: note\nIn it.\n::::\n"
     )
-    assert prose(text, "https://s.org/chapters/04-gpu-model.html") == (
-        "**`n`** of warps [a2020], the drawing “ring”, [next](https://s.org/chapters/05-cuda.html#x), "
-        "[lab](https://s.org/labs/01-a.html)\n\n"
-        "> Drawing “ring” ([on the site](https://s.org/chapters/04-gpu-model.html#ring)): A ring.\n\n**Box**\n\nIn it."
+    assert prose(text, "https://s.org/chapters/04-gpu-model.html", Shown()) == (
+        "`n` of warps [a2020], the figure “ring”, [next](https://s.org/chapters/05-cuda.html#x), "
+        "[lab](https://s.org/labs/01-a.html)\n\n**Box**\n\nIn it."
     )
 
 
