@@ -38,6 +38,8 @@ UNUSED_EXTENSIONS = {
 FOOTER = (
     '<p>An open course: <a href="{repository}">source</a>, <a href="{repository}/issues">mistakes and ideas</a>. '
     "Every number on these pages is computed, measured or cited.</p>"
+    '<p>The whole book: <a href="{site}mlsys-lab.pdf">PDF</a>, <a href="{site}mlsys-lab.epub">EPUB</a>. '
+    'What is new: <a href="{site}changelog.xml">RSS</a>.</p>'
     '<p>Text and pictures: <a href="{repository}/blob/{branch}/book/LICENSE" rel="license">CC BY 4.0</a>. '
     'Code: <a href="{repository}/blob/{branch}/LICENSE" rel="license">MIT</a>.</p>'
 )
@@ -72,7 +74,7 @@ def settings(address: Address, static: Path, cache: Path) -> dict[str, Any]:
             "repository_url": address.repository,
             "repository_branch": BRANCH,
             "path_to_docs": "book",
-            "extra_footer": FOOTER.format(repository=address.repository, branch=BRANCH),
+            "extra_footer": FOOTER.format(repository=address.repository, branch=BRANCH, site=address.site),
             "use_repository_button": True,
             "use_edit_page_button": True,
             "use_issues_button": True,

@@ -40,11 +40,25 @@ function enhance(box, id) {
     const letter = target.closest("button")?.dataset.letter;
     if (!letter) return;
     show(letter);
-    store(id, letter);
+    if (!stored()[id]) store(id, letter); // the first choice counts
+    tell();
     answer.open = true;
   });
   const before = stored()[id];
   if (before) show(before);
+  return { id, right };
 }
 
-document.querySelectorAll(".admonition.predict").forEach((box, index) => enhance(box, `${location.pathname}#${index}`));
+const boxes = [...document.querySelectorAll(".admonition.predict")]
+  .map((box, index) => enhance(box, `${location.pathname}#${index}`)).filter(Boolean);
+
+function tell() {
+  const letters = stored();
+  const answered = boxes.filter(({ id }) => letters[id]);
+  const right = answered.filter((box) => letters[box.id] === box.right);
+  if (!answered.length) return;
+  const detail = { asked: boxes.length, answered: answered.length, right: right.length };
+  dispatchEvent(new CustomEvent("mlsys-predicted", { detail }));
+}
+// The page's other scripts listen by then.
+queueMicrotask(tell);

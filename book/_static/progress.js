@@ -1,14 +1,15 @@
-// Where a reader is: the last section seen of a chapter, and the chapters read to their end. Kept in this browser only.
-// The sidebar ticks finished chapters, and the front page leads back to where the reader stopped.
+// Where a reader is: the last section seen of a chapter, the chapters read to their end, and how many predictions were
+// right. Kept in this browser only. The sidebar and the syllabus mark chapters with this, and the front page leads back to
+// where the reader stopped.
 const KEY = "mlsys-lab:chapters";
 const ROOT = new URL("../", import.meta.url);
 
 function stored() {
   try {
-    const { last, done } = JSON.parse(localStorage.getItem(KEY)) ?? {};
-    return { last, done: Array.isArray(done) ? done : [] };
+    const { last, done, predictions } = JSON.parse(localStorage.getItem(KEY)) ?? {};
+    return { last, done: Array.isArray(done) ? done : [], predictions: predictions ?? {} };
   } catch {
-    return { done: [] };
+    return { done: [], predictions: {} };
   }
 }
 
@@ -17,18 +18,30 @@ function store(change) {
 }
 
 function tick() {
-  const done = new Set(stored().done);
-  for (const link of document.querySelectorAll(".bd-sidebar-primary a.reference.internal")) {
+  const { done, predictions } = stored();
+  for (const link of document.querySelectorAll(":is(.bd-sidebar-primary, .syllabus) a[href*='chapters/'], .bd-sidebar-primary .current > a")) {
     const page = new URL(link.href).pathname.split("/").at(-1);
-    const isDone = link.href.includes("/chapters/") && done.has(page);
-    if (isDone && !link.querySelector(".chapter-done")) {
-      const mark = document.createElement("span");
-      mark.className = "chapter-done";
-      mark.append(" ✓");
-      mark.title = "read to the end";
-      link.append(mark);
-    }
+    const [right, asked] = predictions[page] ?? [];
+    const isDone = done.includes(page);
+    link.querySelector(".chapter-done")?.remove();
+    if (!isDone && !asked) continue;
+    const mark = document.createElement("span");
+    mark.className = "chapter-done";
+    mark.textContent = `${isDone ? " ✓" : ""}${asked ? ` ${right}/${asked}` : ""}`;
+    mark.title = [isDone ? "read to the end" : "", asked ? `${right} of ${asked} predictions right` : ""].filter(Boolean).join("; ");
+    link.append(mark);
   }
+}
+
+// Told by predict.js, once a prediction of this page has been made.
+function count(page, { right, asked, answered }) {
+  store({ predictions: { ...stored().predictions, [page]: [right, asked] } });
+  const foot = document.querySelector(".chapter-foot");
+  const shown = foot?.querySelector(".predicted") ?? document.createElement("span");
+  shown.className = "predicted";
+  shown.textContent = `Predictions: ${answered} of ${asked} made, ${right} right`;
+  foot?.prepend(shown);
+  tick();
 }
 
 function follow(page) {
@@ -60,7 +73,10 @@ function lead(actions) {
 }
 
 const [folder, page] = location.pathname.split("/").slice(-2);
-if (folder === "chapters") follow(page);
+if (folder === "chapters") {
+  follow(page);
+  addEventListener("mlsys-predicted", ({ detail }) => count(page, detail));
+}
 const actions = document.querySelector(".front-actions");
 if (actions) lead(actions);
 tick();

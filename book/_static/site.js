@@ -4,9 +4,11 @@ import "./widgets/load.js";
 import "./print.js";
 import "./predict.js";
 import "./progress.js";
+import "./sections.js";
 import { jupyterlab } from "./local.js";
 
 if (document.querySelector(".cell.live")) import("./live.js");
+if (matchMedia("(min-width: 1200px)").matches) import("./margin.js").then(({ start }) => start());
 
 const searchPage = document.querySelector(".bd-search-container");
 if (searchPage) {

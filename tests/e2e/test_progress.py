@@ -25,6 +25,8 @@ def test_a_chapter_that_is_read_to_its_end_is_ticked_on_every_page(page: Page, s
     page.goto(f"{site_url}glossary.html")
     ticked = page.locator(".bd-sidebar-primary a", has=page.locator(".chapter-done"))
     expect(ticked).to_have_text("12 · Inference ✓")
+    page.goto(f"{site_url}syllabus.html")
+    expect(page.locator(".syllabus .chapter-done")).to_have_text(" ✓")
 
 
 def test_the_front_page_leads_back_to_the_section_that_was_read(page: Page, site_url: str) -> None:

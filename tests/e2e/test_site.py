@@ -291,3 +291,10 @@ def test_a_prediction_is_judged_by_a_click_and_remembered(page: Page, site_url: 
     box.locator("button", has_text=re.compile("^B")).focus()
     page.keyboard.press("Enter")
     expect(verdict).to_have_text("B is right.")
+    expect(page.locator(".predicted")).to_have_text("Predictions: 1 of 2 made, 0 right")
+    page.locator(".admonition.predict").nth(1).locator("button", has_text=re.compile("^C")).click()
+    expect(page.locator(".predicted")).to_have_text(re.compile("^Predictions: 2 of 2 made, [01] right$"))
+    page.goto(f"{site_url}syllabus.html")
+    expect(page.locator(".syllabus h3", has_text="Inference").locator(".chapter-done")).to_have_text(
+        re.compile("^ ?[01]/2$")
+    )
