@@ -35,7 +35,7 @@ GPU_GRADER = $(if $(IMAGE),$(CONTAINER) mlsys-grader,$(BIN)/mlsys-grader)
 COMMIT = $(shell git rev-parse --short=12 HEAD)
 
 .DEFAULT_GOAL := help
-.PHONY: help start test tests weekly quick book pdf epub linkcheck labs check-labs prove oracles lint javascript format constraints fuzz newest bench bench-gpu grade-shard grade-speed grade-merge gpu-doctor gpu-image wheel pretrain screenshots packages allow-sandbox clean distclean
+.PHONY: help start test tests weekly quick book pdf epub lighthouse linkcheck labs check-labs prove oracles lint javascript format constraints fuzz newest bench bench-gpu grade-shard grade-speed grade-merge gpu-doctor gpu-image wheel pretrain screenshots packages allow-sandbox clean distclean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -71,6 +71,12 @@ pdf: book ## Write the whole book into book/_build/mlsys-lab.pdf
 
 epub: book ## Write the whole book into book/_build/mlsys-lab.epub
 	$(BIN)/python -m book.offline epub
+
+lighthouse: book .ci/lighthouse/node_modules/.package-lock.json ## Measure the built site with Lighthouse, five runs a page
+	$(BIN)/python -m book.lighthouse
+
+.ci/lighthouse/node_modules/.package-lock.json: .ci/lighthouse/package-lock.json | $(READY)
+	cd .ci/lighthouse && $(NODE) npm ci --ignore-scripts --loglevel=error
 
 linkcheck: book ## Check every link of the built site; other hosts too with EXTERNAL=1
 	$(BIN)/python book/linkcheck.py $(if $(EXTERNAL),--external)
@@ -173,4 +179,4 @@ clean: ## Remove what can be made again, but not what was installed
 	rm -rf build dist book/_build book/labs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 distclean: clean ## Remove what was installed too: the virtual environments and the JavaScript linter
-	rm -rf .venv .venv-newest $(JAVASCRIPT)/node_modules
+	rm -rf .venv .venv-newest $(JAVASCRIPT)/node_modules .ci/lighthouse/node_modules
