@@ -109,7 +109,8 @@ def _package(parts: Sequence[Part], pictures: Sequence[str], title: TitlePage) -
         f'<dc:identifier id="address">{escape(title.address)}</dc:identifier><dc:title>{escape(title.title)}</dc:title>'
         f"<dc:creator>{escape(title.author)}</dc:creator><dc:language>en</dc:language><dc:date>{title.date}</dc:date>"
         f'<meta property="dcterms:modified">{title.date}T00:00:00Z</meta></metadata>'
-        f'<manifest>{"".join(items)}</manifest><spine><itemref idref="title"/><itemref idref="nav"/>{spine}</spine></package>'
+        f"<manifest>{''.join(items)}</manifest>"
+        f'<spine><itemref idref="title"/><itemref idref="nav"/>{spine}</spine></package>'
     )
 
 

@@ -42,7 +42,8 @@ class TitlePage:
         return (
             f'<img src="_static/logo.svg" alt=""><h1>{escape(name)}</h1>'
             f'<p class="subtitle">{escape(subtitle[:1].upper() + subtitle[1:])}</p>'
-            f'<div class="imprint"><p>{escape(self.author)}</p><p>Version {escape(self.version)}, {self.date:%-d %B %Y}</p>'
+            f'<div class="imprint"><p>{escape(self.author)}</p>'
+            f"<p>Version {escape(self.version)}, {self.date:%-d %B %Y}</p>"
             f'<p><a href="{escape(self.address)}">{escape(self.address)}</a></p>'
             "<p>Text and pictures: CC BY 4.0. Code: MIT.</p></div>"
         )

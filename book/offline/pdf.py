@@ -48,7 +48,8 @@ def one_page(head: str, parts: Sequence[Part], title: TitlePage, page_numbers: M
         if part.is_chapter:
             lines += [_line(name, words, "contents-section", page_numbers) for name, words in part.sections()]
     running = "".join(
-        f'[id="{part.name}"] {{ page: {_page(part)} }} @page {_page(part)} {{ @top-right {{ content: "{part.title}" }} }} '
+        f'[id="{part.name}"] {{ page: {_page(part)} }} '
+        f'@page {_page(part)} {{ @top-right {{ content: "{part.title}" }} }} '
         for part in parts
     )
     contents = f'<article class="bd-article book-contents"><h1>Contents</h1><ol>{"".join(lines)}</ol></article>'

@@ -27,7 +27,8 @@ XHTML = "{http://www.w3.org/1999/xhtml}"
 MATHML = "{http://www.w3.org/1998/Math/MathML}"
 SVG = "{http://www.w3.org/2000/svg}"
 FIRST = """<h1>One<a class="headerlink" href="#one">#</a></h1>
-<section id="start"><h2>Start<a class="headerlink" href="#start">#</a></h2><p>See <a href="02-two.html#more">two</a>, <a href="02-two.html">all of it</a>,
+<section id="start"><h2>Start<a class="headerlink" href="#start">#</a></h2>
+<p>See <a href="02-two.html#more">two</a>, <a href="02-two.html">all of it</a>,
 <a href="../labs/01-lab.html#task">the lab</a>, <a href="#start">here</a>, <a class="reference external" href="https://example.com/">there</a>
 and <a class="reference external" href="https://example.com/">again</a>.
 <span class="math">{formula}</span> <img src="../_images/dot.png" alt="a dot"></p>
@@ -39,7 +40,8 @@ and <a class="reference external" href="https://example.com/">again</a>.
 <div class="admonition predict"><p class="admonition-title">Predict</p><p>Which?</p>
 <details class="sd-dropdown"><summary>Answer</summary>
 <div class="sd-summary-content"><p>B.</p></div></details></div>
-<details class="hide"><summary><p class="collapsed">Show</p><p class="expanded">Hide</p></summary><pre>1</pre></details>"""
+<details class="hide"><summary><p class="collapsed">Show</p><p class="expanded">Hide</p></summary>
+<pre>1</pre></details>"""
 
 
 def page(article: str) -> str:

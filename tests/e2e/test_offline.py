@@ -30,7 +30,8 @@ FOOT = 100
 WIDER = """() => {
   const edge = document.querySelector(".bd-article").getBoundingClientRect().right + 2;
   return [...document.querySelectorAll(".bd-article :is(table, svg, pre, img, mjx-container)")]
-    .filter((one) => one.offsetParent !== null && one.getBoundingClientRect().right > edge).map((one) => one.textContent.slice(0, 40));
+    .filter((one) => one.offsetParent !== null && one.getBoundingClientRect().right > edge)
+    .map((one) => one.textContent.slice(0, 40));
 }"""
 SHOWN = ("figure.drawn", "div.chart", "mjx-container", "[class~=cell_output] table", "div.highlight")
 SVG = "{http://www.w3.org/2000/svg}svg"
