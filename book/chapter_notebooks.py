@@ -1,6 +1,6 @@
 """A chapter as a notebook: its cells as they stand, its prose without what only the site can show.
 
-Cells that the site hides come along, since others build on what they make. The prose has the numbers, citations and
+Cells that the site hides come along, folded, since others build on what they make. The prose has the numbers, citations and
 drawings that the site shows.
 """
 
@@ -35,6 +35,8 @@ if "google.colab" in sys.modules and importlib.util.find_spec("mlsys_lab") is No
 def glue(name, value, display=True):
     \"\"\"Compute a number of the text. You read it there as it was when this notebook was made.\"\"\"
 """
+HIDDEN = {"remove-cell", "remove-input", "hide-input"}
+"""Tags of cells whose code the site does not show at first."""
 _GLUE = re.compile(r"^from myst_nb import glue\n+", re.M)
 _BLOCK = re.compile(
     r"^```\{(?P<kind>[\w-]+)\} ?(?P<what>[^\n]*)\n(?::name: (?P<label>\S+)\n)?(?P<inside>.*?)^```$", re.S | re.M
@@ -128,6 +130,8 @@ def notebook(chapter: Path, address: Address, shown: Shown | None = None) -> Not
         cell["id"] = f"{chapter.stem[:2]}-{number}"
         if cell.cell_type == "code":
             cell.source = _GLUE.sub("", cell.source)
+            if HIDDEN.intersection(cell.metadata.get("tags", ())):
+                cell.metadata["jupyter"] = {"source_hidden": True}  # JupyterLab shows a bar to click in its place
         else:
             cell.source = prose(cell.source, page, shown or Shown())
     first = new_code_cell(SETUP.format(repository=address.repository), id=f"{chapter.stem[:2]}-setup")

@@ -74,6 +74,9 @@ def test_a_notebook_has_all_cells_and_no_directive_or_role(path: Path) -> None:
     text = "\n".join(cell.source for cell in made.cells if cell.cell_type == "markdown")
     assert not re.findall(r"\{[\w:]+\}`|^```\{|^:::|^:class:|\.md\b", text, re.M)
     assert text.startswith("# ")
+    folded = [cell.source for cell in made.cells if cell.metadata.get("jupyter", {}).get("source_hidden")]
+    assert any("glue(" in source for source in folded)
+    assert not any("glue(" in source for source in code if source not in folded)
 
 
 def test_numbers_citations_and_drawings_are_those_of_the_site() -> None:
@@ -98,11 +101,11 @@ def test_a_role_a_box_and_a_drawing_become_markdown() -> None:
     text = (
         "{glue:text}`n:d` of {term}`warps <warp>` {cite}`a2020`, {numref}`ring`, "
         "[next](05-cuda.md#x), [lab](../labs/01-a.ipynb)\n\n"
-        "::::{admonition} Box\n:class: note\nIn it.\n::::\n"
+        "::::{admonition} Box\n:class: note\nIn it.\n:::{dropdown} Answer\nB.\n:::\n::::\n"
     )
     assert prose(text, "https://s.org/chapters/04-gpu-model.html", Shown()) == (
         "`n` of warps [a2020], the figure “ring”, [next](https://s.org/chapters/05-cuda.html#x), "
-        "[lab](https://s.org/labs/01-a.html)\n\n**Box**\n\nIn it."
+        "[lab](https://s.org/labs/01-a.html)\n\n**Box**\n\nIn it.\n<details><summary>Answer</summary>\n\nB.\n\n</details>"
     )
 
 
