@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from jupyter_book.config import get_final_config
 from sphinx.application import Sphinx
@@ -34,6 +35,16 @@ UNUSED_EXTENSIONS = {
     "sphinx_jupyterbook_latex",
     "sphinx_togglebutton",
 }
+
+NOT_FOUND = """<h1>There is no such page</h1>
+<p>It may have been renamed. Where to go on:</p>
+<ul>
+<li><a href="{site}index.html">The front page</a></li>
+<li><a href="{site}syllabus.html">The syllabus: every chapter and lab</a></li>
+<li><a href="{site}readings.html">The reading list</a></li>
+<li><a href="{site}search.html">Search the book</a></li>
+</ul>
+"""
 
 FOOTER = (
     '<p>An open course: <a href="{repository}">source</a>, <a href="{repository}/issues">mistakes and ideas</a>. '
@@ -83,7 +94,9 @@ def settings(address: Address, static: Path, cache: Path) -> dict[str, Any]:
     config, _ = get_final_config(user_yaml=BOOK / "_config.yml", cli_config=extra, raise_on_invalid=True)
     del config["comments_config"]
     config["extensions"] = [name for name in config["extensions"] if name not in UNUSED_EXTENSIONS]
-    config["extensions"].append("sphinx.ext.extlinks")
+    config["extensions"] += ["sphinx.ext.extlinks", "notfound.extension"]
+    config["notfound_urls_prefix"] = urlsplit(address.site).path.rstrip("/") + "/"
+    config["notfound_context"] = {"title": "No such page", "body": NOT_FOUND.format(site=address.site)}
     config["extlinks"] = {"source": (f"{address.repository}/blob/{BRANCH}/%s", "%s")}  # {source}`words <path>`
     config["html_static_path"] = ["_static", str(static)]
     config["templates_path"] = ["_templates"]

@@ -1,7 +1,7 @@
 """A chapter as a notebook: its cells as they stand, its prose without what only the site can show.
 
-Cells that the site hides come along, folded, since others build on what they make. The prose has the numbers, citations and
-drawings that the site shows.
+Cells that the site hides come along, folded, since others build on what they make. The prose has the numbers, citations
+and drawings that the site shows.
 """
 
 from __future__ import annotations

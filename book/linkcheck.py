@@ -16,11 +16,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
 
-from book.project import BOOK
+from book.project import BOOK, read_address
 from mlsys_lab.errors import CourseError, InputError
 
 ATTRIBUTES = {"a": "href", "img": "src", "script": "src", "link": "href", "source": "src", "iframe": "src"}
 SITE = "http://site.invalid/"  # stands for the site's root, so that paths resolve as in a browser
+NOT_FOUND = "404.html"
+"""A page that is served at any address: its links name the folder that the site is published in."""
 HEADERS = {"User-Agent": "Mozilla/5.0 (link check of a textbook)"}
 
 
@@ -57,6 +59,8 @@ def pages(site: Path) -> list[Path]:
 
 def find_problem(site: Path, source: Path, link: str) -> str | None:
     """Why a link from the page `source` leads nowhere on the site; None if it leads somewhere or to another host."""
+    if source == site / NOT_FOUND:
+        link = link.removeprefix(urlsplit(read_address().site).path.rstrip("/") + "/") or "index.html"
     target = urlsplit(urljoin(SITE + source.relative_to(site).as_posix(), link))
     if target.netloc != urlsplit(SITE).netloc or target.scheme not in ("http", "https"):
         return None

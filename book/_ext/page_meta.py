@@ -9,7 +9,6 @@ from html import escape
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
-from urllib.parse import quote
 
 import readings
 from docutils import nodes
@@ -80,22 +79,6 @@ def write_sitemap(app: Sphinx, exception: Exception | None) -> None:
     write_if_changed(Path(app.outdir) / "sitemap.xml", text.encode())
 
 
-def write_not_found(app: Sphinx, exception: Exception | None) -> None:
-    """Write 404.html, which stands alone: it is served at any address, from where no relative link would lead on."""
-    if exception or app.builder.format != "html":
-        return
-    text = (Path(__file__).parent / "not_found.html").read_text("utf-8")
-    values = {
-        "base": escape(_base(app)),
-        "site": escape(app.config.project),
-        "icon": quote((Path(__file__).parents[1] / "_static" / "favicon.svg").read_bytes()),
-        "foot": app.config.html_theme_options.get("extra_footer", ""),
-    }
-    for name, value in values.items():
-        text = text.replace(f"{{{name}}}", value)
-    write_if_changed(Path(app.outdir) / "404.html", text.encode())
-
-
 def _base(app: Sphinx) -> str:
     return f"{app.config.html_baseurl.rstrip('/')}/"
 
@@ -104,5 +87,4 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
     app.connect("html-page-context", add_tags)
     app.connect("build-finished", write_sitemap)
-    app.connect("build-finished", write_not_found)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

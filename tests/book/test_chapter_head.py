@@ -105,7 +105,8 @@ def test_a_role_a_box_and_a_drawing_become_markdown() -> None:
     )
     assert prose(text, "https://s.org/chapters/04-gpu-model.html", Shown()) == (
         "`n` of warps [a2020], the figure “ring”, [next](https://s.org/chapters/05-cuda.html#x), "
-        "[lab](https://s.org/labs/01-a.html)\n\n**Box**\n\nIn it.\n<details><summary>Answer</summary>\n\nB.\n\n</details>"
+        "[lab](https://s.org/labs/01-a.html)\n\n**Box**\n\nIn it.\n"
+        "<details><summary>Answer</summary>\n\nB.\n\n</details>"
     )
 
 

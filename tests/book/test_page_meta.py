@@ -1,4 +1,4 @@
-"""What other sites are told of a page: a description and a card for each, a sitemap, and a page for wrong addresses."""
+"""What other sites are told of a page: a description and a card for each, and a sitemap."""
 
 from __future__ import annotations
 
@@ -91,14 +91,3 @@ def test_the_sitemap_lists_every_page_once(site: Path) -> None:
     found = [place.text for place in ElementTree.parse(site / "sitemap.xml").iter() if place.tag.endswith("}loc")]
     pages = ("chapters/05-cuda", "index", "labs/01-autograd", "plain")
     assert found == [f"{BASE}{page}.html" for page in pages]
-
-
-def test_the_page_for_wrong_addresses_leads_on_from_anywhere(site: Path) -> None:
-    text = (site / "404.html").read_text("utf-8")
-    links = re.findall(r'<a href="([^"]+)"', text)
-    assert links and all(link.startswith(BASE) for link in links)
-    assert all(
-        (BOOK / link.removeprefix(BASE).replace(".html", ".md")).is_file() for link in links if "search" not in link
-    )
-    assert "src=" not in text and "{" not in re.sub(r"<style>.*</style>", "", text, flags=re.S)
-    assert '<link rel="icon" href="data:image/svg+xml,%3Csvg' in text, "or a browser asks for one where there is none"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import permutations
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from bs4 import BeautifulSoup
@@ -265,6 +266,23 @@ def test_the_local_site_leads_into_jupyterlab(page: Page, site: Path) -> None:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def test_a_wrong_address_leads_to_a_page_of_the_site(page: Page, site_url: str) -> None:
+    """Hosts answer with 404.html at whatever address, so its links hold from everywhere."""
+    folder = urlsplit(read_address().site).path.strip("/")
+    page.route(
+        f"{site_url}{folder}/**", lambda route: route.continue_(url=route.request.url.replace(f"/{folder}/", "/"))
+    )
+    page.route(f"{site_url}{folder}/no/such/page", lambda route: route.continue_(url=f"{site_url}404.html"))
+    problems: list[str] = []
+    page.on("response", lambda got: problems.append(got.url) if got.status >= 400 else None)
+    page.goto(f"{site_url}{folder}/no/such/page", wait_until="networkidle")
+    expect(page.locator(".bd-article h1")).to_have_text("There is no such page")
+    expect(page.locator(".bd-sidebar-primary a", has_text="13 · Serving")).to_be_attached()
+    assert problems == [] and page.evaluate("getComputedStyle(document.body).fontFamily").startswith("Inter")
+    page.locator(".bd-sidebar-primary a", has_text="Glossary").click()
+    expect(page).to_have_url(f"{site_url}{folder}/glossary.html")
 
 
 def test_a_guess_on_the_front_page_is_answered(page: Page, site_url: str) -> None:
