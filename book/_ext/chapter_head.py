@@ -22,6 +22,7 @@ from book.chapter_notebooks import Shown, notebook
 from book.files import write_if_changed
 from book.project import BOOK, NOTEBOOKS, Address, read_address
 
+CHEAT_SHEET = "cheat-sheet"
 Relative = Callable[[str], str]
 """Turns a page's name into a link from the page at hand."""
 
@@ -75,6 +76,8 @@ def foot(chapter: readings.Chapter, titles: Mapping[str, str], relative: Relativ
     later = [one for one in written if (one.number or 0) > (chapter.number or 0)]
     following = [_link(one.page, f"Chapter {one.number} · {one.title}", relative) for one in later[:1]]
     lines = [f"<span>Now do {one}</span>" for one in labs] + [f"<span>Next: {one}</span>" for one in following]
+    if CHEAT_SHEET in titles:
+        lines.append(f"<span>{_link(CHEAT_SHEET, 'Takeaways and formulas', relative)}</span>")
     return f'<p class="lab-facts chapter-foot">{"".join(lines)}</p>' if lines else ""
 
 

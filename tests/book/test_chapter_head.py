@@ -28,9 +28,11 @@ PAGES = sorted((BOOK / "chapters").glob("*.md"))
 QUICK = BOOK / "chapters" / "08-scaling-laws.md"
 SYLLABUS = readings.load_syllabus()
 CHAPTERS = [chapter for chapter in SYLLABUS.chapters if chapter.page]
-TITLES = {chapter.page: chapter.title for chapter in CHAPTERS} | {
-    lab.page: lab.title for chapter in CHAPTERS for lab in chapter.labs if lab.page
-}
+TITLES = (
+    {"cheat-sheet": "Cheat sheet"}
+    | {chapter.page: chapter.title for chapter in CHAPTERS}
+    | {lab.page: lab.title for chapter in CHAPTERS for lab in chapter.labs if lab.page}
+)
 
 
 def relative(page: str) -> str:
@@ -59,6 +61,7 @@ def test_a_chapter_ends_with_its_lab_and_the_next_chapter(chapter: readings.Chap
     assert html.count("Now do") == sum(bool(lab.page) for lab in chapter.labs)
     following = CHAPTERS[CHAPTERS.index(chapter) + 1 :][:1]
     assert [f'"../{one.page}.html"' in html for one in following] == [True] * len(following)
+    assert '"../cheat-sheet.html"' in html
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
