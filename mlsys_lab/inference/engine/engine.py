@@ -11,7 +11,14 @@ from mlsys_lab.inference.engine.block_manager import BlockManager
 from mlsys_lab.inference.engine.model_runner import ModelRunner
 from mlsys_lab.inference.engine.sampler import create_generation_states, sample
 from mlsys_lab.inference.engine.scheduler import Scheduler, SchedulerConfig, SchedulerOutput
-from mlsys_lab.inference.engine.sequence import CompletionOutput, GenerationState, Request, Sequence, SequenceDelta
+from mlsys_lab.inference.engine.sequence import (
+    CompletionOutput,
+    GenerationState,
+    Request,
+    SampledToken,
+    Sequence,
+    SequenceDelta,
+)
 
 if TYPE_CHECKING:
     from mlsys_lab.models import Transformer
@@ -112,7 +119,7 @@ class Engine:
 
     def sample(
         self, output: SchedulerOutput, states: list[GenerationState], logits: list[torch.Tensor]
-    ) -> list[list[tuple[int, float]]]:
+    ) -> list[list[SampledToken]]:
         """Tokens with log-probabilities of each sampled sequence, from its logits (1, V)."""
         return [[sampled] for sampled in sample(states, torch.cat(logits))] if logits else []
 

@@ -14,7 +14,13 @@ import numpy as np
 import torch
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.engine.sequence import GenerationState, Request, SamplingParams
+from mlsys_lab.inference.engine.sequence import (
+    GenerationState,
+    Request,
+    SampledToken,
+    SamplingParams,
+    TopLogprobs,
+)
 
 
 def make_generators(seed: int | None, n: int) -> list[torch.Generator]:
@@ -32,12 +38,12 @@ def create_generation_states(request: Request, request_id: int = 0) -> list[Gene
     return [GenerationState(request, generator, request_id, index) for index, generator in enumerate(generators)]
 
 
-def sample(states: Sequence[GenerationState], logits: torch.Tensor) -> list[tuple[int, float]]:
+def sample(states: Sequence[GenerationState], logits: torch.Tensor) -> list[SampledToken]:
     """Sample the next token of each of R sequences from logits (R, V); returns it with its log-probability.
 
-    The log-probability is the model's own, before temperature, penalty and filters. One random number is drawn from
+    Log-probabilities are the model's own, before temperature, penalties and filters. One random number is drawn from
     each generator, even if greedy. The host waits for the GPU once per distinct SamplingParams, and once per sequence
-    with a repetition penalty. Raises InputError, before any number is drawn, if logits are NaN.
+    with penalties. Raises InputError, before any number is drawn, if logits are NaN.
     """
     if not states:
         return []
@@ -47,28 +53,51 @@ def sample(states: Sequence[GenerationState], logits: torch.Tensor) -> list[tupl
         rows_by_params.setdefault(replace(state.request.sampling_params, seed=None), []).append(row)
     parts: list[torch.Tensor] = []
     for params, rows in rows_by_params.items():
-        # Only the repetition penalty needs the tokens so far; a list of them is as long as the sequence.
-        tokens_so_far = [states[row].token_ids for row in rows] if params.repetition_penalty != 1 else ()
-        parts.append(probabilities(params, logits if len(rows_by_params) == 1 else logits[rows], tokens_so_far))
+        # Only penalties need the tokens so far; a list of them is as long as the sequence.
+        tokens_so_far = [states[row].token_ids for row in rows] if params.needs_tokens else ()
+        num_prompt_tokens = [len(states[row].request.prompt_token_ids) for row in rows]
+        part = logits if len(rows_by_params) == 1 else logits[rows]
+        parts.append(probabilities(params, part, tokens_so_far, num_prompt_tokens))
     order = [row for rows in rows_by_params.values() for row in rows]
     uniforms = [torch.rand((), generator=states[row].generator, dtype=torch.float64) for row in order]
     token_ids = draw(torch.cat(parts), torch.stack(uniforms).to(logits.device))  # (R,), in this order
-    logprobs = logits[order].double().log_softmax(-1).gather(-1, token_ids[:, None])[:, 0]
-    both = torch.stack([token_ids.double(), logprobs]).tolist()  # token ids are exact in float64
-    sampled = dict(zip(order, zip(map(int, both[0]), both[1], strict=True), strict=True))
+    logprobs = logits[order].double().log_softmax(-1)
+    own = logprobs.gather(-1, token_ids[:, None])[:, 0]
+    both = torch.stack([token_ids.double(), own]).tolist()  # token ids are exact in float64
+    sampled = {}
+    for i, row in enumerate(order):
+        top = top_logprobs(logprobs[i], states[row].request.num_top_logprobs)
+        sampled[row] = SampledToken(int(both[0][i]), both[1][i], top)
     return [sampled[row] for row in range(len(states))]
 
 
-def probabilities(params: SamplingParams, logits: torch.Tensor, token_ids: Sequence[Iterable[int]]) -> torch.Tensor:
+def top_logprobs(logprobs: torch.Tensor, count: int) -> TopLogprobs:
+    """The `count` likeliest tokens with their log-probabilities, from those of all tokens, (V,)."""
+    if not count:
+        return ()
+    found = logprobs.topk(count)
+    return tuple(zip(found.indices.tolist(), found.values.tolist(), strict=True))
+
+
+def probabilities(
+    params: SamplingParams,
+    logits: torch.Tensor,
+    token_ids: Sequence[Sequence[int]],
+    num_prompt_tokens: Sequence[int],
+) -> torch.Tensor:
     """Distributions that tokens are sampled from: logits (R, V) -> (R, V), float64.
 
-    `token_ids` are each sequence's tokens so far, used only with a repetition penalty. If greedy, all of the
-    probability is on one token.
+    `token_ids` are each sequence's tokens so far, of which the first `num_prompt_tokens` are the prompt; they are used
+    only with penalties. If greedy, all of the probability is on one token.
     """
     logits = logits.double()
-    if params.repetition_penalty != 1:
-        rows = zip(logits, token_ids, strict=True)
-        logits = torch.stack([apply_repetition_penalty(row, seen, params.repetition_penalty) for row, seen in rows])
+    if params.needs_tokens:
+        rows = zip(logits, token_ids, num_prompt_tokens, strict=True)
+        logits = torch.stack([apply_penalties(params, row, seen, number) for row, seen, number in rows])
+    if params.logit_bias:
+        biased, biases = zip(*params.logit_bias, strict=True)
+        bias = torch.tensor(biases, dtype=logits.dtype, device=logits.device)
+        logits = logits.index_add(-1, torch.tensor(biased, device=logits.device), bias.expand(len(logits), -1))
     if params.is_greedy:
         return torch.zeros_like(logits).scatter(-1, logits.argmax(-1, keepdim=True), 1)
     logits = (logits - logits.amax(-1, keepdim=True)) / params.temperature  # shift the maximum to 0: no overflow
@@ -81,10 +110,25 @@ def probabilities(params: SamplingParams, logits: torch.Tensor, token_ids: Seque
     return logits.softmax(-1)
 
 
-def next_token_probabilities(params: SamplingParams, logits: torch.Tensor, token_ids: Iterable[int]) -> torch.Tensor:
+def next_token_probabilities(
+    params: SamplingParams, logits: torch.Tensor, token_ids: Sequence[int], num_prompt_tokens: int = 0
+) -> torch.Tensor:
     """Distribution that one sequence's next token is sampled from: (V,) -> (V,); raises InputError for NaN logits."""
     require_not_nan(logits)
-    return probabilities(params, logits[None], [token_ids])[0]
+    return probabilities(params, logits[None], [token_ids], [num_prompt_tokens])[0]
+
+
+def apply_penalties(
+    params: SamplingParams, logits: torch.Tensor, token_ids: Sequence[int], num_prompt_tokens: int
+) -> torch.Tensor:
+    """Penalize the tokens of a sequence: (V,) -> (V,). Presence and frequency count those of the output alone."""
+    if params.repetition_penalty != 1:
+        logits = apply_repetition_penalty(logits, token_ids, params.repetition_penalty)
+    if params.presence_penalty or params.frequency_penalty:
+        output = torch.tensor(token_ids[num_prompt_tokens:], dtype=torch.int64, device=logits.device)
+        counts = torch.bincount(output, minlength=len(logits)).to(logits.dtype)
+        logits = logits - params.frequency_penalty * counts - params.presence_penalty * (counts > 0)
+    return logits
 
 
 def apply_repetition_penalty(logits: torch.Tensor, token_ids: Iterable[int], penalty: float) -> torch.Tensor:

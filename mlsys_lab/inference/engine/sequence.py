@@ -7,7 +7,7 @@ import operator
 from collections import abc
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.validation import is_integer, require_integer
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from mlsys_lab.models import Transformer
 
+TopLogprobs = tuple[tuple[int, float], ...]
+"""Likeliest tokens with their log-probabilities, in falling order."""
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -24,7 +27,9 @@ class SamplingParams:
 
     `temperature` divides the logits; 0 is greedy. `top_k`, `top_p` and `min_p` mask unlikely tokens, in this order,
     each on what the filter before it kept. `repetition_penalty` above 1 makes tokens of the prompt and the output less
-    likely, and is applied first. The same `seed` gives the same tokens every time; None draws a new seed.
+    likely, and is applied first; then `presence_penalty` is subtracted from the logits of tokens that the output has,
+    `frequency_penalty` for each time that it has them, and `logit_bias` is added, pairs of a token and a number. The
+    same `seed` gives the same tokens every time; None draws a new seed.
     """
 
     temperature: float = 1.0
@@ -32,9 +37,14 @@ class SamplingParams:
     top_p: float | None = None
     min_p: float | None = None
     repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("presence_penalty", "frequency_penalty"):
+            _require_number(name, getattr(self, name), -math.inf, math.inf, "a number")
         _require_number("temperature", self.temperature, 0, math.inf, "0 (greedy) or a positive number")
         _require_number("repetition_penalty", self.repetition_penalty, math.ulp(0.0), math.inf, "a positive number")
         for name in ("top_p", "min_p"):
@@ -58,6 +68,19 @@ class SamplingParams:
         """Whether the likeliest token is always chosen."""
         return self.temperature == 0
 
+    @property
+    def needs_tokens(self) -> bool:
+        """Whether the next token's probabilities depend on which tokens the sequence has, beyond the logits."""
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+
+class SampledToken(NamedTuple):
+    """A sampled token, its log-probability, and the likeliest tokens with theirs, as many as the request wants."""
+
+    token_id: int
+    logprob: float
+    top_logprobs: TopLogprobs = ()
+
 
 class Detokenizer(Protocol):
     """Incremental detokenizer of one sequence, which also looks for stop strings."""
@@ -77,9 +100,10 @@ class Request:
     """A prompt to be continued by up to `max_tokens` tokens, `n` times.
 
     A sequence ends when its last tokens equal one of `stop_token_sequences`, which is then cut off; an end-of-text
-    token is the stop sequence (id,). `make_detokenizer` makes the detokenizer of each sequence, which may end the
-    sequence at a stop string. `on_token` is called with each sampled token of all `n` sequences. Raises InputError for
-    values that are invalid for every model.
+    token is the stop sequence (id,). With each token come the log-probabilities of the `num_top_logprobs` likeliest
+    ones. `make_detokenizer` makes the detokenizer of each sequence, which may end the sequence at a stop string.
+    `on_token` is called with each sampled token of all `n` sequences. Raises InputError for values that are invalid for
+    every model.
     """
 
     prompt_token_ids: abc.Sequence[int]
@@ -87,6 +111,7 @@ class Request:
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
     stop_token_sequences: abc.Sequence[abc.Sequence[int]] = ()
     n: int = 1
+    num_top_logprobs: int = 0
     make_detokenizer: Callable[[], Detokenizer] | None = None
     on_token: Callable[[int], object] | None = field(default=None, repr=False, compare=False)
 
@@ -113,6 +138,11 @@ class Request:
         top_k = self.sampling_params.top_k
         if top_k is not None and top_k > c.vocab_size:
             raise InputError("top_k is above the vocabulary", got=top_k, expected=f"up to {c.vocab_size}")
+        if unknown := [token for token, _ in self.sampling_params.logit_bias if not 0 <= token < c.vocab_size]:
+            raise InputError("unknown token in logit_bias", got=unknown[0], expected=f"0 to {c.vocab_size - 1}")
+        if not 0 <= self.num_top_logprobs <= c.vocab_size:
+            expected = f"0 to {c.vocab_size}"
+            raise InputError("num_top_logprobs out of range", got=self.num_top_logprobs, expected=expected)
 
 
 @dataclass(frozen=True)
@@ -144,6 +174,7 @@ class SequenceDelta:
     logprobs: tuple[float, ...]
     text: str | None
     completion: CompletionOutput | None
+    top_logprobs: tuple[TopLogprobs, ...] = ()
 
 
 class GenerationState:
@@ -153,6 +184,7 @@ class GenerationState:
         self.request, self.generator, self.request_id, self.index = request, generator, request_id, index
         self.output_token_ids: list[int] = []
         self.logprobs: list[float] = []
+        self.top_logprobs: list[TopLogprobs] = []
         self.completion: CompletionOutput | None = None
         self.detokenizer = request.make_detokenizer() if request.make_detokenizer else None
 
@@ -171,10 +203,12 @@ class GenerationState:
         """Text so far, None without a detokenizer."""
         return self.detokenizer.text if self.detokenizer else None
 
-    def append(self, token_id: int, logprob: float) -> None:
+    def append(self, sampled: SampledToken) -> None:
         """Append a sampled token; sets `completion` if the token ends the sequence."""
+        token_id = sampled.token_id
         self.output_token_ids.append(token_id)
-        self.logprobs.append(logprob)
+        self.logprobs.append(sampled.logprob)
+        self.top_logprobs.append(sampled.top_logprobs)
         num_kept = self.detokenizer.add(token_id) if self.detokenizer else None
         ending = [
             len(stop) for stop in self.request.stop_token_sequences if self.output_token_ids[-len(stop) :] == list(stop)
@@ -186,15 +220,16 @@ class GenerationState:
         elif not self.num_tokens_left:
             self._finish(len(self.output_token_ids), "length")
 
-    def extend(self, sampled: Iterable[tuple[int, float]]) -> SequenceDelta:
-        """Append the (token, log-probability) pairs of one step, up to the end of the sequence."""
+    def extend(self, sampled: Iterable[SampledToken]) -> SequenceDelta:
+        """Append the tokens of one step, up to the end of the sequence."""
         num_before, text_before = len(self.output_token_ids), self.text
-        for token_id, logprob in sampled:
+        for one in sampled:
             if self.completion is None:
-                self.append(token_id, logprob)
+                self.append(one)
         new_tokens, new_logprobs = tuple(self.output_token_ids[num_before:]), tuple(self.logprobs[num_before:])
         text = None if self.text is None else self.text[len(text_before or "") :]
-        return SequenceDelta(self.request_id, self.index, new_tokens, new_logprobs, text, self.completion)
+        top = tuple(self.top_logprobs[num_before:])
+        return SequenceDelta(self.request_id, self.index, new_tokens, new_logprobs, text, self.completion, top)
 
     def call_on_token(self, token_ids: Iterable[int]) -> None:
         """Call the request's `on_token` with new tokens; it may abort the request."""

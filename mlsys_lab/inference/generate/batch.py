@@ -9,7 +9,7 @@ import torch
 
 from mlsys_lab.inference.cache import Cache, Contiguous, extend
 from mlsys_lab.inference.engine.sampler import create_generation_states, sample
-from mlsys_lab.inference.engine.sequence import CompletionOutput, GenerationState, Request
+from mlsys_lab.inference.engine.sequence import CompletionOutput, GenerationState, Request, SampledToken
 from mlsys_lab.models import Transformer
 
 
@@ -33,11 +33,11 @@ class Running:
         siblings, self.siblings = self.siblings, ()
         return [self, *(Running(state, cache.fork(self.sequence)) for state in siblings)]
 
-    def append(self, token_id: int, logprob: float) -> None:
+    def append(self, sampled: SampledToken) -> None:
         """Append a sampled token, which is computed in the next step."""
-        self.state.append(token_id, logprob)
-        self.state.call_on_token([token_id])
-        self.pending = [token_id]
+        self.state.append(sampled)
+        self.state.call_on_token([sampled.token_id])
+        self.pending = [sampled.token_id]
 
 
 def generate(
@@ -98,8 +98,8 @@ def _step(model: Transformer, cache: Cache, running: Sequence[Running]) -> list[
         sampled += forks
         rows += [row] * len(forks)
     tokens = sample([one.state for one in sampled], logits[rows])
-    for one, (token_id, logprob) in zip(sampled, tokens, strict=True):
-        one.append(token_id, logprob)
+    for one, token in zip(sampled, tokens, strict=True):
+        one.append(token)
         if one.state.completion:
             cache.drop(one.sequence)
     return [one for one in unfinished if not one.state.completion]

@@ -10,8 +10,8 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.cache import Cache, Contiguous, extend
-from mlsys_lab.inference.engine.sampler import create_generation_states, next_token_probabilities
-from mlsys_lab.inference.engine.sequence import CompletionOutput, GenerationState, Request
+from mlsys_lab.inference.engine.sampler import create_generation_states, next_token_probabilities, top_logprobs
+from mlsys_lab.inference.engine.sequence import CompletionOutput, GenerationState, Request, SampledToken
 from mlsys_lab.inference.generate.batch import drop_new_sequences
 from mlsys_lab.inference.speculative.acceptance import accept
 from mlsys_lab.inference.speculative.drafters import Draft, Drafter
@@ -102,24 +102,31 @@ def check(model: Transformer, request: Request, drafter: Drafter) -> None:
         )
 
 
-def verify(state: GenerationState, draft: Draft, logits: torch.Tensor) -> list[tuple[int, float]]:
+def verify(state: GenerationState, draft: Draft, logits: torch.Tensor) -> list[SampledToken]:
     """Accepted draft tokens and the token after them, with log-probabilities, from logits (k + 1, V)."""
     params, token_ids = state.request.sampling_params, state.token_ids
+    num_prompt_tokens = len(state.request.prompt_token_ids)
     wanted = torch.stack(
-        [next_token_probabilities(params, row, [*token_ids, *draft.token_ids[:i]]) for i, row in enumerate(logits)]
+        [
+            next_token_probabilities(params, row, [*token_ids, *draft.token_ids[:i]], num_prompt_tokens)
+            for i, row in enumerate(logits)
+        ]
     )  # (k + 1, V)
     uniforms = torch.rand(len(logits), generator=state.generator, dtype=torch.float64).to(wanted.device)
     drafted = torch.tensor(draft.token_ids, dtype=torch.int64, device=wanted.device)
     num_accepted, next_token = (
         int(x) for x in accept(drafted, draft.probabilities.to(wanted.device), wanted, uniforms)
     )
-    return with_logprobs([*draft.token_ids[:num_accepted], next_token], logits)
+    return with_logprobs([*draft.token_ids[:num_accepted], next_token], logits, state.request.num_top_logprobs)
 
 
-def with_logprobs(token_ids: Sequence[int], logits: torch.Tensor) -> list[tuple[int, float]]:
-    """Pair each token with its log-probability by its row of logits (..., V)."""
+def with_logprobs(token_ids: Sequence[int], logits: torch.Tensor, num_top_logprobs: int) -> list[SampledToken]:
+    """Tokens with their log-probabilities by their rows of logits (..., V)."""
     logprobs = logits.double().log_softmax(-1)
-    return [(token_id, float(row[token_id])) for row, token_id in zip(logprobs, token_ids, strict=False)]
+    return [
+        SampledToken(token_id, float(row[token_id]), top_logprobs(row, num_top_logprobs))
+        for row, token_id in zip(logprobs, token_ids, strict=False)
+    ]
 
 
 class Speculator:
@@ -156,7 +163,7 @@ class Speculator:
         else:
             cache.truncate(self.sequence, length + len(sampled) - 1)
 
-    def extend(self, sampled: Sequence[tuple[int, float]]) -> None:
+    def extend(self, sampled: Sequence[SampledToken]) -> None:
         """Append the tokens of one step, and count it."""
         self.state.call_on_token(self.state.extend(sampled).token_ids)
         self.num_steps += 1

@@ -10,7 +10,7 @@ import torch
 from mlsys_lab.inference.engine.block_manager import BlockManager
 from mlsys_lab.inference.engine.engine import Engine
 from mlsys_lab.inference.engine.scheduler import Scheduler, SchedulerConfig, SchedulerOutput
-from mlsys_lab.inference.engine.sequence import GenerationState, Sequence, SequenceDelta
+from mlsys_lab.inference.engine.sequence import GenerationState, SampledToken, Sequence, SequenceDelta
 from mlsys_lab.inference.speculative.decoding import propose, verify
 from mlsys_lab.inference.speculative.drafters import Draft, Drafter
 from mlsys_lab.models import Transformer
@@ -79,7 +79,7 @@ class SpeculativeEngine(Engine):
 
     def sample(
         self, output: SchedulerOutput, states: list[GenerationState], logits: list[torch.Tensor]
-    ) -> list[list[tuple[int, float]]]:
+    ) -> list[list[SampledToken]]:
         """Verify drafts by logits (k + 1, V), and sample the sequences without drafts together."""
         plain = [row for row, part in enumerate(logits) if len(part) == 1]
         sampled = iter(super().sample(output, [states[row] for row in plain], [logits[row] for row in plain]))
@@ -88,7 +88,7 @@ class SpeculativeEngine(Engine):
             for seq, part in zip(output.sampled, logits, strict=True)
         ]
 
-    def _verify(self, seq: Sequence, logits: torch.Tensor) -> list[tuple[int, float]]:
+    def _verify(self, seq: Sequence, logits: torch.Tensor) -> list[SampledToken]:
         draft, k = self._drafts[seq], len(logits) - 1
         return verify(self._states[seq], Draft(draft.token_ids[:k], draft.probabilities[:k]), logits)
 

@@ -121,7 +121,8 @@ def _step(model: Transformer, cache: Cache, speculator: Speculator, tree: Tree) 
     accepted: list[int] = []
     alive = list(range(len(paths)))  # paths that start with the accepted tokens
     while True:
-        wanted = next_token_probabilities(params, logits[alive[0]][len(accepted)], before + accepted)
+        row, num_prompt_tokens = logits[alive[0]][len(accepted)], len(speculator.state.request.prompt_token_ids)
+        wanted = next_token_probabilities(params, row, before + accepted, num_prompt_tokens)
         candidates = torch.tensor(tree.tokens, dtype=torch.int64, device=wanted.device)
         proposed = torch.stack(tree.proposed).to(wanted.device) if tree.proposed else wanted.new_empty(0, len(wanted))
         uniforms = speculator.uniforms(len(candidates) + 1).to(wanted.device)
@@ -136,4 +137,5 @@ def _step(model: Transformer, cache: Cache, speculator: Speculator, tree: Tree) 
         if sequence != speculator.sequence:
             cache.drop(sequence)
     cache.truncate(speculator.sequence, len(before) + len(accepted) - 1)
-    speculator.extend(with_logprobs(accepted, logits[alive[0]]))
+    num_top_logprobs = speculator.state.request.num_top_logprobs
+    speculator.extend(with_logprobs(accepted, logits[alive[0]], num_top_logprobs))

@@ -99,6 +99,23 @@ def test_greedy_is_the_likeliest_after_the_penalty():
     assert next_token_probabilities(penalised, logits, [1, 3]).tolist() == [0, 0, 1, 0]
 
 
+def test_presence_and_frequency_count_the_output_and_biases_are_added():
+    logits = torch.tensor([1.0, 3.0, 2.0, -1.0]).double()
+    params = SamplingParams(presence_penalty=0.5, frequency_penalty=0.25, logit_bias=((3, 4.0),))
+    got = next_token_probabilities(params, logits, [0, 0, 1, 1, 2], num_prompt_tokens=2)
+    expected = torch.tensor([1.0, 3.0 - 0.5 - 2 * 0.25, 2.0 - 0.5 - 0.25, 3.0]).double().softmax(-1)
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=0)
+
+
+def test_the_likeliest_tokens_come_with_a_sampled_one():
+    logits = torch.tensor([[1.0, 3.0, 2.0, -1.0], [0.0, 0.0, 1.0, 0.0]])
+    requests = [Request([0], 1, SamplingParams(temperature=0), num_top_logprobs=number) for number in (2, 0)]
+    first, second = sample([GenerationState(one, torch.Generator()) for one in requests], logits)
+    logprobs = logits[0].double().log_softmax(-1)
+    assert first == (1, float(logprobs[1]), ((1, float(logprobs[1])), (2, float(logprobs[2]))))
+    assert second.token_id == 2 and second.top_logprobs == ()
+
+
 @pytest.mark.parametrize("temperature", [5e-324, 1e-30, 1e30])
 def test_extreme_temperatures(temperature):
     logits = torch.tensor([1e30, -1e30, 7.0])
@@ -125,8 +142,8 @@ def test_many_texts_get_the_tokens_that_each_would_get_alone():
 
     together = sample(states(), logits)
     alone = [sample([one], row[None])[0] for one, row in zip(states(), logits, strict=True)]
-    assert together == alone and len({token for token, _ in together}) > 20
-    assert [token for token, _ in together[-len(OPTIONS) :]] == logits[-len(OPTIONS) :].argmax(-1).tolist()
+    assert together == alone and len({one.token_id for one in together}) > 20
+    assert [one.token_id for one in together[-len(OPTIONS) :]] == logits[-len(OPTIONS) :].argmax(-1).tolist()
     assert sample([], logits[:0]) == []
 
 

@@ -12,7 +12,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.inference.cache import Contiguous, Paged, SlidingWindow
 from mlsys_lab.inference.engine import Request, SamplingParams
 from mlsys_lab.inference.engine.sampler import make_generators, next_token_probabilities
-from mlsys_lab.inference.engine.sequence import GenerationState
+from mlsys_lab.inference.engine.sequence import GenerationState, SampledToken
 from mlsys_lab.inference.generate import generate
 from mlsys_lab.models import load
 from tests.inference.making import CONTEXT, V, build, caches, draw, uncached
@@ -128,7 +128,7 @@ def test_the_longer_of_two_stop_sequences_is_cut():
     state = GenerationState(Request([0], 9, stop_token_sequences=[[2], [1, 2]]), torch.Generator())
     for token in (5, 1, 2):
         assert state.completion is None
-        state.append(token, -0.5)
+        state.append(SampledToken(token, -0.5))
     assert state.completion.token_ids == (5,) and state.completion.logprobs == (-0.5,)
 
 

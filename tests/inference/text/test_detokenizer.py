@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.engine import Request, SamplingParams
-from mlsys_lab.inference.engine.sequence import GenerationState
+from mlsys_lab.inference.engine.sequence import GenerationState, SampledToken
 from mlsys_lab.inference.generate import generate
 from mlsys_lab.inference.speculative import ModelDrafter, speculate
 from mlsys_lab.inference.text import Detokenizer, StopStrings
@@ -106,7 +106,7 @@ def written(tokens, detokenizer, **options):
     state = GenerationState(request, torch.Generator())
     for at, token in enumerate(tokens):
         assert state.completion is None
-        state.append(token, -float(at))
+        state.append(SampledToken(token, -float(at)))
         if state.completion:
             break
     return state.completion
