@@ -27,10 +27,13 @@ COMMANDS: dict[str, dict[str, str]] = {
         "serve": "mlsys_lab.cli.serve",
         "sample-digits": "mlsys_lab.cli.sample_digits",
         "bench-collectives": "mlsys_lab.cli.bench_collectives",
+        "export": "mlsys_lab.cli.export",
     },
 }
 """The module of each command, by the headings of the help; that of `check` is an entry point of `mlsys_checks`."""
-EXTRAS = dict.fromkeys(("starlette", "uvicorn", "msgspec", "sse_starlette", "prometheus_client"), "serve")
+EXTRAS = dict.fromkeys(
+    ("starlette", "uvicorn", "msgspec", "sse_starlette", "prometheus_client", "tokenizers", "jinja2"), "serve"
+)
 """Packages that a command needs and not everybody has, with the extra of mlsys-lab that installs each."""
 DESCRIPTION = """\
 Do the labs of the course on machine-learning systems.
@@ -65,8 +68,9 @@ what ranks cost each other:
 what a small language model writes, and how far from its bound:
   mlsys-lab generate --prompt "A cache" --speculative
 
-the same model behind an API like OpenAI's, for any number of clients:
+the same model, or one of yours, behind an API like OpenAI's, for any number of clients:
   mlsys-lab serve --port 8000
+  mlsys-lab export runs/first my-model && mlsys-lab serve --model my-model
 
 what a small diffusion model draws, and what that costs:
   mlsys-lab sample-digits 7 --steps 20 --guidance 2

@@ -1,4 +1,8 @@
-"""Serve the small model that comes with the course over HTTP, with an API compatible with OpenAI's.
+"""Serve a language model over HTTP, with an API compatible with OpenAI's.
+
+The model is the small one that comes with the course, or with --model a Hugging Face folder: config.json, safetensors,
+tokenizer.json and, for chats, its chat template. With --draft a smaller model with the same vocabulary drafts tokens,
+which the model verifies.
 
 The engine of `mlsys_lab.inference` serves many requests at once, on a paged KV cache. The server prints its address
 once it is ready: open it in a browser to chat, and to watch the scheduler, the blocks and the queue. Any client of
@@ -20,6 +24,7 @@ of their own, not from the --blocks of the cache: /metrics reports their bytes.
 examples:
   mlsys-lab serve
   mlsys-lab serve --port 9000 --blocks 64 --queue 8
+  mlsys-lab serve --model qwen2.5-0.5b-instruct --blocks 512
   mlsys-lab serve --engine ray --replicas 2
   mlsys-lab serve --adapter poet=adapters/poet --adapter clerk=adapters/clerk
   curl localhost:8000/v1/completions -H 'Content-Type: application/json' \\
@@ -39,6 +44,8 @@ from mlsys_lab.errors import InputError
 class Arguments:
     """Where the server listens, which clients it accepts, and its limits."""
 
+    model: Annotated[str | None, option("a checkpoint in Hugging Face's format", "FOLDER")] = None
+    draft: Annotated[str | None, option("a smaller checkpoint that drafts tokens", "FOLDER")] = None
     host: Annotated[str, option("address to listen at", "NAME")] = "127.0.0.1"
     port: Annotated[int, option("0 takes a free one", "N")] = 8000
     allow_host: Annotated[
@@ -70,6 +77,8 @@ def run(args: Arguments) -> int:
         host=args.host,
         port=args.port,
         api_key=args.api_key,
+        model=args.model,
+        draft=args.draft,
         num_blocks=args.blocks,
         max_num_seqs=args.sequences,
         max_queued_seqs=args.queue,

@@ -19,8 +19,9 @@ from mlsys_lab.models.transformer import Transformer
 def save(model: Transformer, folder: Path, *, dtype: torch.dtype = torch.bfloat16) -> None:
     """Write config.json and the weights of a LLaMA-like model in `dtype` to a folder, created if needed.
 
-    InputError for any other model: it takes rotary positions, RMS norms, SwiGLU, no biases, no experts and no window;
-    and if the weights do not match the configuration because they were quantized, sharded or given adapters.
+    With experts the model is written as a Mixtral. InputError for any other model: it takes rotary positions, RMS
+    norms, SwiGLU, no biases and no window; and if the weights do not match the configuration because they were
+    quantized, sharded or given adapters.
     """
     config = model.config
     fields = _fields(config) | {"torch_dtype": str(dtype).removeprefix("torch.")}
@@ -42,9 +43,16 @@ def save(model: Transformer, folder: Path, *, dtype: torch.dtype = torch.bfloat1
 
 
 def _fields(c: TransformerConfig) -> dict[str, object]:
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+    own: dict[str, object] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    if c.experts:
+        own = {
+            "architectures": ["MixtralForCausalLM"],
+            "model_type": "mixtral",
+            "num_local_experts": c.experts.count,
+            "num_experts_per_tok": c.experts.active,
+            "sliding_window": None,
+        }
+    return own | {
         "hidden_act": "silu",
         "num_hidden_layers": c.n_layers,
         "hidden_size": c.d_model,

@@ -88,7 +88,10 @@ class Engine:
         logits = self.model_runner.run(output)
         states = [self._states[seq] for seq in output.sampled]
         sampled = self.sample(output, states, logits)
-        outputs = [state.extend(tokens) for state, tokens in zip(states, sampled, strict=True)]
+        outputs = [
+            state.extend(tokens, seq.num_cached_tokens)
+            for seq, state, tokens in zip(output.sampled, states, sampled, strict=True)
+        ]
         self.scheduler.update_from_output(output, [one.token_ids for one in outputs])
         for seq, state in zip(output.sampled, states, strict=True):
             if state.completion:

@@ -165,7 +165,7 @@ class SequenceDelta:
     """New tokens that one step generated for sequence `index` of request `request_id`.
 
     `text` is the text that became stable in this step, None without a detokenizer; `completion` is set once the
-    sequence has finished.
+    sequence has finished. `num_cached_tokens` of the prompt came from the prefix cache.
     """
 
     request_id: int
@@ -175,6 +175,7 @@ class SequenceDelta:
     text: str | None
     completion: CompletionOutput | None
     top_logprobs: tuple[TopLogprobs, ...] = ()
+    num_cached_tokens: int = 0
 
 
 class GenerationState:
@@ -220,7 +221,7 @@ class GenerationState:
         elif not self.num_tokens_left:
             self._finish(len(self.output_token_ids), "length")
 
-    def extend(self, sampled: Iterable[SampledToken]) -> SequenceDelta:
+    def extend(self, sampled: Iterable[SampledToken], num_cached_tokens: int = 0) -> SequenceDelta:
         """Append the tokens of one step, up to the end of the sequence."""
         num_before, text_before = len(self.output_token_ids), self.text
         for one in sampled:
@@ -229,7 +230,10 @@ class GenerationState:
         new_tokens, new_logprobs = tuple(self.output_token_ids[num_before:]), tuple(self.logprobs[num_before:])
         text = None if self.text is None else self.text[len(text_before or "") :]
         top = tuple(self.top_logprobs[num_before:])
-        return SequenceDelta(self.request_id, self.index, new_tokens, new_logprobs, text, self.completion, top)
+        num_cached_tokens = min(num_cached_tokens, len(self.request.prompt_token_ids))  # more after preemptions
+        return SequenceDelta(
+            self.request_id, self.index, new_tokens, new_logprobs, text, self.completion, top, num_cached_tokens
+        )
 
     def call_on_token(self, token_ids: Iterable[int]) -> None:
         """Call the request's `on_token` with new tokens; it may abort the request."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import urlsplit
@@ -17,22 +19,25 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mlsys_lab.errors import InputError
 from mlsys_lab.inference.server.body import read_json
 from mlsys_lab.inference.server.engine_process import EngineProcess
-from mlsys_lab.inference.server.errors import ApiError
+from mlsys_lab.inference.server.errors import ApiError, bad_request
 from mlsys_lab.inference.server.metrics import Metrics
 from mlsys_lab.inference.server.page import Page
 from mlsys_lab.inference.server.protocol import (
-    MODEL,
     ApiRequest,
     ChatCompletionRequest,
     CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
     model_not_found,
     parse_request,
     shorten,
 )
 from mlsys_lab.inference.server.response import GenerationResponse, JSONResponse, error_response, event_stream
 from mlsys_lab.inference.server.response_objects import ResponseBuilder
+from mlsys_lab.inference.text.interface import ChatTokenizer
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
@@ -54,8 +59,11 @@ class AccessConfig:
 class Handlers:
     """Handlers of the routes."""
 
-    def __init__(self, engine: EngineProcess, access: AccessConfig) -> None:
-        self.engine, self.access, self.adapters = engine, access, engine.engine_args.adapters
+    def __init__(self, engine: EngineProcess, access: AccessConfig, model: str, tokenizer: ChatTokenizer) -> None:
+        self.engine, self.access, self.tokenizer = engine, access, tokenizer
+        self.models = (model, *engine.engine_args.adapters)
+        # One thread: more would take the interpreter's lock from the streams, and make nothing faster.
+        self.encoder = ThreadPoolExecutor(1)
 
     async def create_completion(self, request: Request) -> ASGIApp:
         """Continue a prompt."""
@@ -68,15 +76,31 @@ class Handlers:
     async def list_models(self, request: Request) -> Response:
         """List the model and its adapters."""
         self._require_key(request)
-        return JSONResponse({"object": "list", "data": [_model_object(name) for name in (MODEL, *self.adapters)]})
+        return JSONResponse({"object": "list", "data": [self._model_object(name) for name in self.models]})
 
     async def retrieve_model(self, request: Request) -> Response:
         """Describe the model or an adapter."""
         self._require_key(request)
         name = request.path_params["name"]
-        if name != MODEL and name not in self.adapters:
-            raise model_not_found(name, self.adapters)
-        return JSONResponse(_model_object(name))
+        if name not in self.models:
+            raise model_not_found(name, self.models)
+        return JSONResponse(self._model_object(name))
+
+    async def tokenize(self, request: Request) -> Response:
+        """Token ids of a text or a conversation, as vLLM's route of this name."""
+        self._require_key(request)
+        (tokens,) = await self._encode(parse_request(await self._read(request), TokenizeRequest, self.models))
+        return JSONResponse({"count": len(tokens), "max_model_len": self.engine.max_model_len, "tokens": tokens})
+
+    async def detokenize(self, request: Request) -> Response:
+        """The text of token ids, as vLLM's route of this name."""
+        self._require_key(request)
+        parsed = parse_request(await self._read(request), DetokenizeRequest, self.models)
+        try:
+            text = b"".join(map(self.tokenizer.token_bytes, parsed.tokens))
+        except InputError as error:
+            raise bad_request(str(error), "tokens") from None
+        return JSONResponse({"prompt": text.decode(errors="replace")})
 
     async def health(self, request: Request) -> Response:
         """Report the status: 200 if requests are accepted, else 503."""
@@ -97,11 +121,28 @@ class Handlers:
 
     async def _generate(self, request: Request, request_type: type[ApiRequest]) -> ASGIApp:
         self._require_key(request)
+        parsed = parse_request(await self._read(request), request_type, self.models)
+        self.engine.require_ready()
+        prompts = await self._encode(parsed)
+        generated = parsed.to_engine(prompts, None if parsed.model == self.models[0] else parsed.model)
+        builder = ResponseBuilder(parsed, generated, self.tokenizer)
+        return GenerationResponse(self.engine.submit(generated), builder, self.access.request_timeout_s)
+
+    async def _read(self, request: Request) -> object:
         access = self.access
-        body = await read_json(request, max_bytes=access.max_body_bytes, timeout_s=access.body_timeout_s)
-        parsed = parse_request(body, request_type, self.adapters)
-        stream = self.engine.submit(parsed.to_engine())
-        return GenerationResponse(stream, ResponseBuilder(parsed), access.request_timeout_s)
+        return await read_json(request, max_bytes=access.max_body_bytes, timeout_s=access.body_timeout_s)
+
+    async def _encode(self, request: ApiRequest | TokenizeRequest) -> list[list[int]]:
+        """Token ids of a request's prompts, in a thread, so that other requests and the engine go on meanwhile."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.encoder, request.encode, self.tokenizer)
+        except InputError as error:
+            raise bad_request(str(error)) from None
+
+    def _model_object(self, name: str) -> dict[str, object]:
+        """Object of a model; an adapter's names its base model as `parent`, as in vLLM."""
+        parent = {} if name == self.models[0] else {"parent": self.models[0]}
+        return {"id": name, "object": "model", "created": 0, "owned_by": "mlsys-lab"} | parent
 
     def _require_key(self, request: Request) -> None:
         if self.access.api_key is None:
@@ -159,14 +200,16 @@ def _host_of(header: str) -> str:
         return ""
 
 
-def build_app(engine: EngineProcess, access: AccessConfig) -> ASGIApp:
-    """Build the ASGI application; every error, also for unknown routes, is in OpenAI's format."""
-    handlers, page = Handlers(engine, access), Page()
+def build_app(engine: EngineProcess, access: AccessConfig, model: str, tokenizer: ChatTokenizer) -> ASGIApp:
+    """Build the ASGI application of a model by this name; every error is in OpenAI's format, unknown routes' too."""
+    handlers, page = Handlers(engine, access, model, tokenizer), Page()
     routes = [
         Route("/v1/completions", handlers.create_completion, methods=["POST"]),
         Route("/v1/chat/completions", handlers.create_chat_completion, methods=["POST"]),
         Route("/v1/models", handlers.list_models),
         Route("/v1/models/{name}", handlers.retrieve_model),
+        Route("/tokenize", handlers.tokenize, methods=["POST"]),
+        Route("/detokenize", handlers.detokenize, methods=["POST"]),
         Route("/health", handlers.health),
         Route("/metrics", handlers.metrics),
         Route("/watch", handlers.watch),
@@ -190,9 +233,3 @@ async def _handle_error(request: Request, error: Exception) -> Response:
         case ClientDisconnect():
             return Response(status_code=HTTPStatus.BAD_REQUEST)  # which the client does not receive
     return error_response(ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal server error"))
-
-
-def _model_object(name: str) -> dict[str, object]:
-    """Object of a model; an adapter's names its base model as `parent`, as in vLLM."""
-    parent = {} if name == MODEL else {"parent": MODEL}
-    return {"id": name, "object": "model", "created": 0, "owned_by": "mlsys-lab"} | parent

@@ -47,9 +47,9 @@ class OutputStream:
     def __init__(self, engine: EngineProcess, request: GenerateRequest) -> None:
         self.engine, self.request = engine, request
         self.queue: asyncio.Queue[Accepted | Rejected | OutputDelta | None] = asyncio.Queue()  # None: engine crashed
-        self._num_unfinished = request.n
+        self._num_unfinished = request.num_sequences
         self._submitted_s = time.monotonic()
-        self._last_output_s: list[float | None] = [None] * request.n
+        self._last_output_s: list[float | None] = [None] * request.num_sequences
 
     async def accepted(self) -> int:
         """Wait until the request is accepted; returns its number of prompt tokens. ApiError if it is rejected."""
@@ -63,7 +63,8 @@ class OutputStream:
         while self._num_unfinished:
             delta = await self._receive()
             assert isinstance(delta, OutputDelta)
-            self._measure(delta)
+            if delta.num_tokens:
+                self._measure(delta)
             self._num_unfinished -= delta.finish_reason is not None
             yield delta
 
@@ -101,7 +102,7 @@ class EngineProcess:
     def __init__(self, engine_args: EngineArgs, max_open_seqs: int, metrics: Metrics) -> None:
         self.engine_args, self.max_open_seqs, self.metrics = engine_args, max_open_seqs, metrics
         self.ready, self.is_draining = asyncio.Event(), False
-        self.num_open_seqs = self.num_restarts = 0
+        self.num_open_seqs = self.num_restarts = self.max_model_len = 0
         self.process: Process | None = None
         self.watchers = Watchers(self._enable_snapshots)
         self._streams: dict[int, OutputStream] = {}
@@ -149,12 +150,12 @@ class EngineProcess:
     def submit(self, request: GenerateRequest) -> OutputStream:
         """Send a request to the worker under a new id; ApiError if the queue is full or there is no engine."""
         self.require_ready()
-        if self._streams and self.num_open_seqs + request.n > self.max_open_seqs:
+        if self._streams and self.num_open_seqs + request.num_sequences > self.max_open_seqs:
             text = f"the queue is full: got {self.num_open_seqs} open sequences, expected at most {self.max_open_seqs}"
             raise ApiError(HTTPStatus.TOO_MANY_REQUESTS, text, code="queue_full", headers=RETRY_AFTER)
         request = structs.replace(request, request_id=next(self._request_ids))
         stream = self._streams[request.request_id] = OutputStream(self, request)
-        self._count_open(request.n)
+        self._count_open(request.num_sequences)
         self._idle.clear()
         self._send(request)
         return stream
@@ -164,7 +165,7 @@ class EngineProcess:
         request = stream.request
         if self._streams.pop(request.request_id, None) is None:
             return
-        self._count_open(-request.n)
+        self._count_open(-request.num_sequences)
         if is_unfinished and self.ready.is_set():
             self._send(Abort(request.request_id))
         if not self._streams:
@@ -202,6 +203,7 @@ class EngineProcess:
                 raise CourseError(first.reason)
             raise CourseError("the engine did not start", got=f"exit code {code}")
         self.metrics.adapter_bytes.set(first.adapter_bytes)
+        self.max_model_len = first.max_model_len
         self.ready.set()
 
     async def _supervise(self) -> None:

@@ -13,35 +13,52 @@ class Message(Struct, tag=True):
 class EngineArgs(Message):
     """First command: how to build the engine.
 
-    `scheduler` is a Python file that defines `build(num_blocks, block_size, config)`; None takes the package's own
-    scheduler. `adapters` are folders by the names of the LoRA adapters.
+    `model` and `draft` are folders of checkpoints; None takes the package's own model, and no drafts. `scheduler` is a
+    Python file that defines `build(num_blocks, block_size, config)`; None takes the package's own scheduler. `adapters`
+    are folders by the names of the LoRA adapters.
     """
 
     num_blocks: int
     max_num_seqs: int
+    model: str | None = None
+    draft: str | None = None
     scheduler: str | None = None
     adapters: dict[str, str] = field(default_factory=dict)
 
 
 class GenerateRequest(Message):
-    """Command: continue a `prompt`, text or token ids, or answer chat `messages`, pairs of role and content.
+    """Command: continue each of `prompts`, lists of token ids, `n` times.
 
-    Exactly one of the two is set. `adapter` None is the model itself. `max_tokens` None generates up to the end of the
-    context. With `logprobs`, outputs carry each token's bytes and log-probability. The other fields are those of
-    `engine.Request` and `engine.SamplingParams`.
+    `adapter` None is the model itself. `max_tokens` None generates up to the end of the context, 0 nothing. With
+    `num_logprobs` 0 or more, outputs carry each token's log-probability and those of as many likeliest tokens; with
+    `prompt_logprobs` the first output of a sequence carries those of the prompt too. `stop_token_ids` end a sequence,
+    unless `ignore_eos` the model's own do so too. The other fields are those of `engine.SamplingParams`.
     """
 
     request_id: int
-    prompt: str | list[int] | None = None
-    messages: list[tuple[str, str]] | None = None
+    prompts: list[list[int]]
     max_tokens: int | None = None
     n: int = 1
     temperature: float = 1.0
+    top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: list[tuple[int, float]] = field(default_factory=list)
     seed: int | None = None
     stop: list[str] = field(default_factory=list)
-    logprobs: bool = False
+    stop_token_ids: list[int] = field(default_factory=list)
+    ignore_eos: bool = False
+    num_logprobs: int | None = None
+    prompt_logprobs: bool = False
     adapter: str | None = None
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences of all prompts."""
+        return len(self.prompts) * self.n
 
 
 class Abort(Message):
@@ -57,9 +74,10 @@ class Watch(Message):
 
 
 class Ready(Message):
-    """First event: the model and its adapters are loaded."""
+    """First event: the model and its adapters are loaded. `max_model_len`: tokens of a prompt and its output."""
 
     adapter_bytes: int
+    max_model_len: int
 
 
 class StartupFailed(Message):
@@ -69,10 +87,19 @@ class StartupFailed(Message):
 
 
 class Accepted(Message):
-    """Event: a request was accepted."""
+    """Event: a request was accepted, with the number of tokens of all its prompts."""
 
     request_id: int
     num_prompt_tokens: int
+
+
+class TokenLogprob(Struct, frozen=True):
+    """A token, its log-probability (None for the first of a prompt), and the likeliest tokens with bytes and theirs."""
+
+    token_id: int
+    token_bytes: bytes
+    logprob: float | None
+    top: list[tuple[int, bytes, float]] = field(default_factory=list)
 
 
 class Rejected(Message):
@@ -83,21 +110,23 @@ class Rejected(Message):
 
 
 class OutputDelta(Message):
-    """Event: what a step generated for sequence `index` of a request.
+    """Event: what a step generated for sequence `index` of a request; prompt p has sequences `n` p to `n` (p + 1) - 1.
 
-    `num_tokens` is the number of new tokens and `text` the text that has become final. If logprobs are requested,
-    `token_bytes` and `logprobs` have an entry for each new token. When the sequence has finished, `finish_reason` is
-    set, and `num_output_tokens` is its number of tokens without the stop sequence.
+    `num_tokens` is the number of new tokens and `text` the text that has become final. If they are requested,
+    `logprobs` has an entry for each new token, and `prompt_logprobs` for each token of the prompt, once. When the
+    sequence has finished, `finish_reason` is set, `num_output_tokens` is its number of tokens without the stop
+    sequence, and `num_cached_tokens` how many of its prompt came from the prefix cache.
     """
 
     request_id: int
     index: int
     num_tokens: int
     text: str
-    token_bytes: list[bytes]
-    logprobs: list[float]
+    logprobs: list[TokenLogprob]
     finish_reason: str | None
     num_output_tokens: int
+    num_cached_tokens: int = 0
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
 
 
 class EngineState(Message):

@@ -7,17 +7,14 @@ from collections.abc import Iterable
 
 from mlsys_lab.inference.server.messages import GenerateRequest
 
-NUM_CHARACTERS, NUM_TOKENS = 128, 32
+NUM_TOKENS = 32
 """Length of the prefix that decides: long enough to tell system prompts apart, and shorter than most of them."""
 
 
 def routing_prefix(request: GenerateRequest) -> bytes:
-    """Start of a request's prompt or conversation as bytes, after its adapter's name: adapters share no KV cache."""
+    """Start of a request's first prompt as bytes, after its adapter's name: adapters share no KV cache."""
     adapter = f"{request.adapter}\0".encode() if request.adapter else b""
-    if isinstance(request.prompt, list):
-        return adapter + repr(request.prompt[:NUM_TOKENS]).encode()
-    text = request.prompt or "".join(f"{role}\n{content}\n" for role, content in request.messages or [])
-    return adapter + text[:NUM_CHARACTERS].encode()
+    return adapter + repr(request.prompts[0][:NUM_TOKENS]).encode()
 
 
 def rank_replicas(prefix: bytes, replicas: Iterable[str]) -> list[str]:

@@ -5,122 +5,229 @@ A field that would change the answer and is not supported is an error, never ign
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 from msgspec import Meta, Struct, ValidationError, convert, field, structs
 
 from mlsys_lab.inference.server.errors import ApiError, bad_request
 from mlsys_lab.inference.server.messages import GenerateRequest
+from mlsys_lab.inference.text.interface import ChatTokenizer, Message
 
 MODEL = "mlsys-lab-target"
-"""Name of the model that is served."""
+"""Name of the model that comes with the course."""
 MAX_N, MAX_STOPS, MAX_STOP_CHARACTERS, MAX_ECHOED_CHARACTERS = 8, 4, 100, 40
+MAX_PROMPTS, MAX_TOP_LOGPROBS = 64, 20
 MAX_TOKENS = 2**31 - 1
 """Largest `max_tokens`, and largest token id."""
 NEUTRAL: dict[str, object] = {
+    "add_special_tokens": True,
     "best_of": 1,
-    "echo": False,
-    "frequency_penalty": 0,
-    "logit_bias": {},
-    "presence_penalty": 0,
+    "length_penalty": 1.0,
+    "min_tokens": 0,
     "response_format": {"type": "text"},
+    "skip_special_tokens": True,
     "suffix": "",
     "tools": [],
+    "use_beam_search": False,
 }
 """Unsupported fields, each with the one value that changes nothing."""
-IGNORED = ("metadata", "store", "user")
+IGNORED = ("metadata", "priority", "store", "user")
 """Fields that change no answer."""
 
 Flag = Annotated[bool, Meta(description="true or false")]
-NoAlternatives = Annotated[int, Meta(ge=0, le=0, description="0: no alternative tokens")] | None
+TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 TokenCount = Annotated[int, Meta(ge=1, le=MAX_TOKENS, description=f"a whole number, 1 to {MAX_TOKENS}")] | None
-TokenIds = Annotated[list[Annotated[int, Meta(ge=0, le=MAX_TOKENS)]], Meta(min_length=1)]
+TopLogprobs = Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS, description=f"0 to {MAX_TOP_LOGPROBS}")] | None
+Penalty = Annotated[float, Meta(ge=-2, le=2, description="-2 to 2")]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 StopStrings = Annotated[
     StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)],
     Meta(description=f"a string or up to {MAX_STOPS}, of 1 to {MAX_STOP_CHARACTERS} characters each"),
 ]
+Prompt = Annotated[
+    str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)],
+    Meta(description=f"text or a list of token ids, or a list of up to {MAX_PROMPTS} of either"),
+]
+
+
+class TextPart(Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
+    """A part of a message's content; text is the only kind."""
+
+    text: str
 
 
 class ChatMessage(Struct, frozen=True, forbid_unknown_fields=True):
     """A message of a conversation."""
 
     role: str
-    content: str
+    content: str | list[TextPart]
     name: Any = None
+
+    @property
+    def text(self) -> str:
+        """The content as one string."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+Messages = Annotated[list[ChatMessage], Meta(description="a list of objects with role and content, both text")]
 
 
 class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """Options of a stream."""
+    """Options of a stream; vLLM's `continuous_usage_stats`, a usage in each chunk, may only be false."""
 
     include_usage: bool = False
+    continuous_usage_stats: Literal[False] = False
 
 
 class ApiRequest(Struct, frozen=True, kw_only=True):
-    """Fields of completions and chats; a field's description is what its error message says was expected."""
+    """Fields of completions and chats; a field's description is what its error message says was expected.
 
-    model: Annotated[str, Meta(description=f"{MODEL!r}")]
+    `top_k`, `min_p`, `repetition_penalty`, `stop_token_ids` and `ignore_eos` are vLLM's additions.
+    """
+
+    model: Annotated[str, Meta(description="the name of a model")]
     n: Annotated[int, Meta(ge=1, le=MAX_N, description=f"1 to {MAX_N}")] = 1
     temperature: Annotated[float, Meta(ge=0, le=2, description="0 to 2")] = 1.0
     top_p: Annotated[float, Meta(gt=0, le=1, description="above 0, at most 1")] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=MAX_TOKENS, description="a whole number; 0 and -1 keep all tokens")] = 0
+    min_p: Annotated[float, Meta(ge=0, le=1, description="0 to 1")] = 0.0
+    repetition_penalty: Annotated[float, Meta(gt=0, description="above 0")] = 1.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    logit_bias: Annotated[dict[str, float], Meta(description="an object of numbers by token id")] = field(
+        default_factory=dict
+    )
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1, description="a whole number from 0, of 63 bits")] | None = None
     stop: StopStrings = field(default_factory=list)
+    stop_token_ids: Annotated[list[TokenId], Meta(description="a list of token ids")] = field(default_factory=list)
+    ignore_eos: Flag = False
     stream: Flag = False
     stream_options: Annotated[StreamOptions, Meta(description="an object with include_usage, true or false")] = (
         StreamOptions()
     )
 
-    def to_engine(self) -> GenerateRequest:
-        """Request for the engine, which gives it its id."""
+    def encode(self, tokenizer: ChatTokenizer) -> list[list[int]]:
+        """Token ids of each prompt; InputError for what the tokenizer refuses."""
         raise NotImplementedError
 
-    def _sampling(self) -> dict[str, Any]:
-        return {
-            "n": self.n,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "seed": self.seed,
-            "stop": [self.stop] if isinstance(self.stop, str) else self.stop,
-            "adapter": None if self.model == MODEL else self.model,
-        }
+    def to_engine(self, prompts: list[list[int]], adapter: str | None) -> GenerateRequest:
+        """Request for the engine, which gives it its id."""
+        # Greedy sampling draws nothing: a seed and filters would have no effect.
+        is_greedy = self.temperature == 0
+        return GenerateRequest(
+            0,
+            prompts,
+            n=self.n,
+            temperature=self.temperature,
+            top_k=self.top_k if self.top_k > 0 and not is_greedy else None,
+            top_p=None if is_greedy else self.top_p,
+            min_p=self.min_p if self.min_p and not is_greedy else None,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=_read_bias(self.logit_bias),
+            seed=None if is_greedy else self.seed,
+            stop=[self.stop] if isinstance(self.stop, str) else self.stop,
+            stop_token_ids=self.stop_token_ids,
+            ignore_eos=self.ignore_eos,
+            adapter=adapter,
+        )
 
 
 class CompletionRequest(ApiRequest, frozen=True, kw_only=True):
     """Body of `/v1/completions`."""
 
-    prompt: Annotated[str | TokenIds, Meta(description="one prompt: text, or a list of token ids")]
-    max_tokens: TokenCount = 16
-    logprobs: NoAlternatives = None
+    prompt: Prompt
+    max_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS, description=f"a whole number, 0 to {MAX_TOKENS}")] | None = 16
+    logprobs: TopLogprobs = None
+    echo: Flag = False
 
-    def to_engine(self) -> GenerateRequest:
+    @property
+    def prompts(self) -> list[str] | list[list[int]]:
+        """The prompts one by one, as texts or token ids; ApiError for a list of neither."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if all(isinstance(one, int) for one in self.prompt):
+            return [self.prompt]  # type: ignore[return-value]
+        kinds = {type(one) for one in self.prompt}
+        if len(kinds) > 1 or int in kinds or not all(self.prompt) or len(self.prompt) > MAX_PROMPTS:
+            raise bad_request(f"prompt: got {shorten(self.prompt)}, expected {_expected(Prompt)}", "prompt")
+        return self.prompt  # type: ignore[return-value]
+
+    def encode(self, tokenizer: ChatTokenizer) -> list[list[int]]:
+        """Token ids of each prompt."""
+        return [one if isinstance(one, list) else tokenizer.encode_prompt(one) for one in self.prompts]
+
+    def to_engine(self, prompts: list[list[int]], adapter: str | None) -> GenerateRequest:
         """Request for the engine, which gives it its id."""
-        has_logprobs = self.logprobs is not None
-        return GenerateRequest(0, self.prompt, None, self.max_tokens, logprobs=has_logprobs, **self._sampling())
+        return structs.replace(
+            super().to_engine(prompts, adapter),
+            max_tokens=self.max_tokens,
+            num_logprobs=self.logprobs,
+            prompt_logprobs=self.echo and self.logprobs is not None,
+        )
 
 
 class ChatCompletionRequest(ApiRequest, frozen=True, kw_only=True):
     """Body of `/v1/chat/completions`; `max_completion_tokens` is the newer name of `max_tokens`."""
 
-    messages: Annotated[list[ChatMessage], Meta(description="a list of objects with role and content, both text")]
+    messages: Messages
     max_tokens: TokenCount = None
     max_completion_tokens: TokenCount = None
     logprobs: Flag = False
-    top_logprobs: NoAlternatives = None
+    top_logprobs: TopLogprobs = None
 
-    def to_engine(self) -> GenerateRequest:
+    def encode(self, tokenizer: ChatTokenizer) -> list[list[int]]:
+        """Token ids of the conversation."""
+        return [tokenizer.encode_chat([Message(one.role, one.text) for one in self.messages])]
+
+    def to_engine(self, prompts: list[list[int]], adapter: str | None) -> GenerateRequest:
         """Request for the engine, which gives it its id."""
-        messages = [(message.role, message.content) for message in self.messages]
-        max_tokens = self.max_completion_tokens or self.max_tokens
-        return GenerateRequest(0, None, messages, max_tokens, logprobs=self.logprobs, **self._sampling())
+        return structs.replace(
+            super().to_engine(prompts, adapter),
+            max_tokens=self.max_completion_tokens or self.max_tokens,
+            num_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+        )
 
 
-R = TypeVar("R", bound=ApiRequest)
+class TokenizeRequest(Struct, frozen=True, kw_only=True):
+    """Body of `/tokenize`: a text as a completion's prompt, or a conversation."""
+
+    model: Annotated[str, Meta(description="the name of a model")] | None = None
+    prompt: Annotated[str, Meta(description="text")] | None = None
+    messages: Messages | None = None
+
+    def encode(self, tokenizer: ChatTokenizer) -> list[list[int]]:
+        """Token ids of the text or the conversation, alone in a list."""
+        if (self.prompt is None) == (self.messages is None):
+            raise bad_request("expected either prompt or messages", "prompt")
+        if self.messages is None:
+            return [tokenizer.encode_prompt(self.prompt or "")]
+        return [tokenizer.encode_chat([Message(one.role, one.text) for one in self.messages])]
 
 
-def parse_request(body: object, request_type: type[R], adapters: Collection[str] = ()) -> R:
-    """Validate a body; ApiError that names the first invalid field, or a model that is not served."""
+class DetokenizeRequest(Struct, frozen=True, kw_only=True):
+    """Body of `/detokenize`."""
+
+    tokens: Annotated[list[TokenId], Meta(description="a list of token ids")]
+    model: Annotated[str, Meta(description="the name of a model")] | None = None
+
+
+def _read_bias(biases: dict[str, float]) -> list[tuple[int, float]]:
+    """Biases by token id; ApiError for a key that is not one."""
+    for key in biases:
+        if not key.isascii() or not key.isdigit():
+            raise bad_request(f"logit_bias: got the key {shorten(key)}, expected token ids", "logit_bias")
+    return [(int(key), value) for key, value in biases.items()]
+
+
+R = TypeVar("R", bound=Struct)
+
+
+def parse_request(body: object, request_type: type[R], models: Sequence[str] = (MODEL,)) -> R:
+    """Validate a body; ApiError that names the first invalid field, or a model that is not one of `models`."""
     if not isinstance(body, dict):
         raise bad_request("the body is not a JSON object")
     fields = {name: value for name, value in body.items() if value is not None}
@@ -141,8 +248,8 @@ def parse_request(body: object, request_type: type[R], adapters: Collection[str]
         if info.required and info.name not in fields:
             raise bad_request(f"{info.name} is missing, expected {_expected(hints[info.name])}", info.name)
     request = convert(fields, request_type)
-    if request.model != MODEL and request.model not in adapters:
-        raise model_not_found(request.model, adapters)
+    if fields.get("model", models[0]) not in models:
+        raise model_not_found(fields["model"], models)
     return request
 
 
@@ -152,10 +259,10 @@ def _expected(hint: Any) -> str:
     return str(annotated.__metadata__[0].description)
 
 
-def model_not_found(model: str, adapters: Collection[str]) -> ApiError:
+def model_not_found(model: str, models: Sequence[str]) -> ApiError:
     """Error 404: neither the model that is served nor one of its adapters."""
-    expected = ", ".join(ascii(name) for name in (MODEL, *adapters))
-    text = f"no such model: got {shorten(model)}, expected {'one of ' if adapters else ''}{expected}"
+    expected = ", ".join(map(ascii, models))
+    text = f"no such model: got {shorten(model)}, expected {'one of ' if len(models) > 1 else ''}{expected}"
     return ApiError(HTTPStatus.NOT_FOUND, text, param="model", code="model_not_found")
 
 

@@ -102,6 +102,7 @@ class RayEngine(EngineProcess):
         trial = EngineProcess(self.engine_args, self.max_open_seqs, self.metrics)
         try:
             await trial.start()
+            self.max_model_len = trial.max_model_len
         finally:
             await trial.stop()
         await asyncio.to_thread(self._deploy)

@@ -7,30 +7,36 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from mlsys_lab.inference.server.messages import OutputDelta
-from mlsys_lab.inference.server.protocol import ApiRequest, ChatCompletionRequest
+from mlsys_lab.inference.server.messages import GenerateRequest, OutputDelta, TokenLogprob
+from mlsys_lab.inference.server.protocol import ApiRequest, ChatCompletionRequest, CompletionRequest
+from mlsys_lab.inference.text.interface import TokenBytes
 
 Object = dict[str, Any]
 
 
 class ResponseBuilder:
-    """Builds the objects of one request's response; all its chunks have the same id and time."""
+    """Builds the objects of one request's response; all its chunks have the same id and time.
 
-    def __init__(self, request: ApiRequest) -> None:
-        self.request = request
+    `generated` is the engine's request, and `vocabulary` has the bytes of its tokens.
+    """
+
+    def __init__(self, request: ApiRequest, generated: GenerateRequest, vocabulary: TokenBytes) -> None:
+        self.request, self.generated = request, generated
         self.is_chat = isinstance(request, ChatCompletionRequest)
         self.id = f"{'chatcmpl' if self.is_chat else 'cmpl'}-{secrets.token_hex(12)}"
         self.created = int(time.time())
-        self.has_logprobs = request.to_engine().logprobs
         self._num_output_tokens = 0
-        self._decoded = [b""] * request.n  # bytes of each sequence's tokens in the logprobs so far
+        self._num_cached_tokens = [0] * len(generated.prompts)
+        # Of each sequence: bytes of the tokens in the logprobs so far, and the text that is still to be echoed.
+        self._decoded = [b""] * generated.num_sequences
+        self._echo = [text for text in _echoed(request, vocabulary) for _ in range(generated.n)]
 
     def response(self, num_prompt_tokens: int, deltas: Sequence[OutputDelta]) -> Object:
         """Whole response, from all outputs of all sequences."""
         choices = []
-        for index in range(self.request.n):
+        for index in range(self.generated.num_sequences):
             own = [delta for delta in deltas if delta.index == index]
-            text = "".join(delta.text for delta in own)
+            text = self._take_echo(index) + "".join(delta.text for delta in own)
             content = {"message": {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
             choices.append(content | self._common(index, own))
         kind = "chat.completion" if self.is_chat else "text_completion"
@@ -41,11 +47,11 @@ class ResponseBuilder:
         if not self.is_chat:
             return []
         start = {"delta": {"role": "assistant", "content": ""}, "finish_reason": None, "logprobs": None}
-        return [self._chunk([start | {"index": index}]) for index in range(self.request.n)]
+        return [self._chunk([start | {"index": index}]) for index in range(self.generated.num_sequences)]
 
     def chunk(self, delta: OutputDelta) -> Object:
         """Chunk of one output."""
-        content: Object = {"text": delta.text}
+        content: Object = {"text": self._take_echo(delta.index) + delta.text}
         if self.is_chat:
             content = {"delta": {"content": delta.text} if delta.text or not delta.finish_reason else {}}
         return self._chunk([content | self._common(delta.index, [delta])])
@@ -57,9 +63,19 @@ class ResponseBuilder:
         return [self._chunk([]) | {"usage": self._usage(num_prompt_tokens)}]
 
     def _usage(self, num_prompt_tokens: int) -> Object:
-        total = num_prompt_tokens + self._num_output_tokens
-        completion = {"completion_tokens": self._num_output_tokens, "total_tokens": total}
-        return {"prompt_tokens": num_prompt_tokens} | completion
+        return {
+            "prompt_tokens": num_prompt_tokens,
+            "completion_tokens": self._num_output_tokens,
+            "total_tokens": num_prompt_tokens + self._num_output_tokens,
+            "prompt_tokens_details": {"cached_tokens": sum(self._num_cached_tokens)},
+        }
+
+    def _take_echo(self, index: int) -> str:
+        """The prompt before a sequence's first text, if it is to be echoed."""
+        if not self._echo:
+            return ""
+        text, self._echo[index] = self._echo[index], ""
+        return text
 
     def _chunk(self, choices: list[Object]) -> Object:
         return self._object("chat.completion.chunk" if self.is_chat else "text_completion", choices)
@@ -75,28 +91,57 @@ class ResponseBuilder:
 
     def _common(self, index: int, deltas: Sequence[OutputDelta]) -> Object:
         self._num_output_tokens += sum(delta.num_output_tokens for delta in deltas)
+        prompt, number = divmod(index, self.generated.n)
+        if not number:  # the first sequence of a prompt computes it
+            cached = [self._num_cached_tokens[prompt], *(delta.num_cached_tokens for delta in deltas)]
+            self._num_cached_tokens[prompt] = max(cached)
         finish_reason = deltas[-1].finish_reason if deltas else None
         return {"index": index, "logprobs": self._logprobs(deltas), "finish_reason": finish_reason}
 
     def _logprobs(self, deltas: Sequence[OutputDelta]) -> Object | None:
         """Tokens with their log-probabilities; a whole response leaves out those of the stop sequence."""
-        if not self.has_logprobs:
+        if self.generated.num_logprobs is None:
             return None
         kept = slice(None if self.request.stream else deltas[-1].num_output_tokens)
-        tokens = [token for delta in deltas for token in delta.token_bytes][kept]
-        logprobs = [logprob for delta in deltas for logprob in delta.logprobs][kept]
-        texts = [token.decode(errors="replace") for token in tokens]
-        if not self.is_chat:
-            offsets = [self._offset(deltas[0].index, token) for token in tokens]
-            return {"tokens": texts, "token_logprobs": logprobs, "top_logprobs": None, "text_offset": offsets}
-        content = [
-            {"token": text, "bytes": list(token), "logprob": logprob, "top_logprobs": []}
-            for text, token, logprob in zip(texts, tokens, logprobs, strict=True)
-        ]
-        return {"content": content}
+        output = [one for delta in deltas for one in delta.logprobs][kept]
+        if self.is_chat:
+            return {"content": [_chat_logprob(one) for one in output]}
+        tokens = [one for delta in deltas for one in delta.prompt_logprobs] + output
+        return {
+            "tokens": [_decode(one.token_bytes) for one in tokens],
+            "token_logprobs": [one.logprob for one in tokens],
+            "top_logprobs": [_top_logprobs(one) for one in tokens] if self.generated.num_logprobs else None,
+            "text_offset": [self._offset(deltas[0].index, one.token_bytes) for one in tokens],
+        }
 
     def _offset(self, index: int, token: bytes) -> int:
         """Number of characters before a sequence's next token, which is `token`."""
         before = len(self._decoded[index].decode(errors="ignore"))
         self._decoded[index] += token
         return before
+
+
+def _echoed(request: ApiRequest, vocabulary: TokenBytes) -> list[str]:
+    """The text of each prompt, if the request wants it before the output."""
+    if not isinstance(request, CompletionRequest) or not request.echo:
+        return []
+    return [
+        one if isinstance(one, str) else _decode(b"".join(map(vocabulary.token_bytes, one))) for one in request.prompts
+    ]
+
+
+def _chat_logprob(one: TokenLogprob) -> Object:
+    top = [{"token": _decode(token), "bytes": list(token), "logprob": logprob} for _, token, logprob in one.top]
+    own = {"token": _decode(one.token_bytes), "bytes": list(one.token_bytes), "logprob": one.logprob}
+    return own | {"top_logprobs": top}
+
+
+def _top_logprobs(one: TokenLogprob) -> Object | None:
+    """Log-probabilities of the likeliest tokens and of the token itself, by their text."""
+    if one.logprob is None:
+        return None
+    return {_decode(one.token_bytes): one.logprob} | {_decode(token): logprob for _, token, logprob in one.top}
+
+
+def _decode(token: bytes) -> str:
+    return token.decode(errors="replace")

@@ -21,6 +21,7 @@ from mlsys_lab.inference.server.engine_process import EngineProcess
 from mlsys_lab.inference.server.messages import EngineArgs
 from mlsys_lab.inference.server.metrics import Metrics
 from mlsys_lab.inference.server.protocol import MODEL
+from mlsys_lab.inference.text.loading import BUNDLED, load_tokenizer
 from mlsys_lab.validation import require_at_least_one, require_non_negative
 
 SHUTDOWN_TIMEOUT_S = 5
@@ -33,6 +34,9 @@ SEND_BUFFER_BYTES = 64 * 1024
 class ServerConfig:
     """Configuration of a server; InputError for an invalid value.
 
+    `model` is the folder of a checkpoint with its tokenizer, None the model that comes with the course; `draft` is the
+    folder of a smaller model with the same vocabulary, which drafts tokens for it.
+
     `num_blocks` is the size of the KV cache; up to `max_num_seqs` sequences run and `max_queued_seqs` wait. A request
     may take `request_timeout_s` seconds; a client may take `client_timeout_s` seconds to send the head or the body of
     its request, or to read on. `port` 0 takes a free one. With `num_replicas` the engine is a Ray Serve deployment with
@@ -44,6 +48,8 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: str | None = None
+    model: str | None = None
+    draft: str | None = None
     num_blocks: int = 256
     max_num_seqs: int = 16
     max_queued_seqs: int = 64
@@ -62,9 +68,14 @@ class ServerConfig:
         require_at_least_one(num_replicas=1 if self.num_replicas is None else self.num_replicas)
         if self.scheduler is not None and not Path(self.scheduler).is_file():
             raise InputError("no such scheduler", got=self.scheduler, expected="a Python file")
+        for name, given in (("model", self.model), ("draft", self.draft)):
+            if given is not None and not (Path(given) / "config.json").is_file():
+                raise InputError(f"no such {name}", got=given, expected="a folder with config.json and safetensors")
+        if self.draft is not None and (self.scheduler is not None or self.adapters):
+            raise InputError("drafts go with the package's own scheduler and without adapters", help="leave one out")
         for name, folder in self.adapters.items():
-            if name == MODEL or not re.fullmatch(r"[\w.-]{1,64}", name, re.ASCII):
-                expected = f"1 to 64 letters, digits, dots, hyphens or underscores, not {MODEL}"
+            if name == self.model_name or not re.fullmatch(r"[\w.-]{1,64}", name, re.ASCII):
+                expected = f"1 to 64 letters, digits, dots, hyphens or underscores, not {self.model_name}"
                 raise InputError("invalid adapter name", got=ascii(name), expected=expected)
             if not Path(folder).is_dir():
                 raise InputError("no such adapter", got=folder, expected="a folder in PEFT's format")
@@ -74,6 +85,11 @@ class ServerConfig:
             raise InputError("the API key does not fit into a header", expected="printable ASCII characters")
         if not self.request_timeout_s > 0:
             raise InputError("request_timeout_s out of range", got=self.request_timeout_s, expected="seconds above 0")
+
+    @property
+    def model_name(self) -> str:
+        """The name by which clients ask for the model: its folder's."""
+        return MODEL if self.model is None else Path(self.model).resolve().name
 
 
 class Server(uvicorn.Server):
@@ -112,6 +128,7 @@ async def serve(config: ServerConfig, announce: Callable[[str], None]) -> None:
     Signals are ignored from then on: the process should exit. InputError if the address is not available, CourseError
     if the engine does not start.
     """
+    tokenizer = load_tokenizer(BUNDLED if config.model is None else Path(config.model))
     listener = _bind(config.host, config.port)
     engine = _build_engine(config)
     access = AccessConfig(
@@ -122,7 +139,7 @@ async def serve(config: ServerConfig, announce: Callable[[str], None]) -> None:
         frozenset([config.host, *config.allowed_hosts]),
     )
     uvicorn_config = uvicorn.Config(
-        build_app(engine, access),
+        build_app(engine, access, config.model_name, tokenizer),
         http=Connection,
         ws="none",
         loop="asyncio",
@@ -163,7 +180,9 @@ def _signals_for(server: Server) -> Iterator[None]:
 
 
 def _build_engine(config: ServerConfig) -> EngineProcess:
-    args = EngineArgs(config.num_blocks, config.max_num_seqs, config.scheduler, dict(config.adapters))
+    args = EngineArgs(
+        config.num_blocks, config.max_num_seqs, config.model, config.draft, config.scheduler, dict(config.adapters)
+    )
     max_open_seqs = (config.num_replicas or 1) * config.max_num_seqs + config.max_queued_seqs
     metrics = Metrics(config.num_blocks)
     if config.num_replicas is None:

@@ -12,13 +12,19 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, BinaryIO
+
+import torch
 
 from mlsys_lab.errors import CourseError, InputError
 from mlsys_lab.inference.adapters import LoRAEngine, load_adapter
 from mlsys_lab.inference.engine import Engine, Request, SamplingParams, Scheduler, SchedulerConfig, SequenceDelta
-from mlsys_lab.inference.pretrained import load_pair
+from mlsys_lab.inference.engine.sampler import top_logprobs
+from mlsys_lab.inference.engine.sequence import TopLogprobs
+from mlsys_lab.inference.pretrained import FOLDER, load_pair
 from mlsys_lab.inference.server.messages import (
     Abort,
     Accepted,
@@ -31,13 +37,15 @@ from mlsys_lab.inference.server.messages import (
     Ready,
     Rejected,
     StartupFailed,
+    TokenLogprob,
     Watch,
     decode_command,
     encode,
 )
 from mlsys_lab.inference.server.snapshot import SnapshotRecorder
-from mlsys_lab.inference.text import Detokenizer, Message, Stream, encode_chat
-from mlsys_lab.inference.text.chat import END
+from mlsys_lab.inference.speculative import ModelDrafter, SpeculativeEngine
+from mlsys_lab.inference.text import ChatTokenizer, Detokenizer, Stream, load_tokenizer
+from mlsys_lab.models import Transformer, load
 from mlsys_lab.models.training import one_thread
 
 CommandQueue = queue.SimpleQueue[Command | None]
@@ -48,49 +56,43 @@ Build = Callable[[int, int, SchedulerConfig], Scheduler]
 
 @dataclass
 class OpenRequest:
-    """A request that has not finished, with the number of tokens sent of each of its sequences."""
+    """One prompt of a request that has not finished: the number of its first sequence, and tokens sent of each."""
 
     request: GenerateRequest
+    first_index: int
     num_sent: list[int]
     num_unfinished: int
 
 
 class Worker:
-    """An engine of the bundled model, driven by commands and reporting by events."""
+    """An engine of the served model, driven by commands and reporting by events."""
 
     def __init__(self, args: EngineArgs) -> None:
-        pair = load_pair()
-        self.tokenizer, self.end_token_id = pair.tokenizer, pair.tokenizer.special_id(END)
-        adapters = {name: load_adapter(folder, pair.target) for name, folder in args.adapters.items()}
+        self.model, self.tokenizer, draft = load_models(args)
+        adapters = {name: load_adapter(folder, self.model) for name, folder in args.adapters.items()}
         config = SchedulerConfig(max_num_seqs=args.max_num_seqs)
         options: dict[str, Any] = {"num_blocks": args.num_blocks, "block_size": BLOCK_SIZE}
         if args.scheduler:
             options["scheduler"] = load_build(args.scheduler)(args.num_blocks, BLOCK_SIZE, config)
         else:
             options["config"] = config
-        self.engine = (
-            LoRAEngine(pair.target, adapters=adapters, **options) if adapters else Engine(pair.target, **options)
-        )
+        self.engine: Engine
+        if adapters:
+            self.engine = LoRAEngine(self.model, adapters=adapters, **options)
+        elif draft:
+            self.engine = SpeculativeEngine(self.model, drafter=lambda: ModelDrafter(draft), **options)
+        else:
+            self.engine = Engine(self.model, **options)
         self.recorder = SnapshotRecorder(self.engine.scheduler)
-        self.max_model_len = min(pair.target.config.context, args.num_blocks * BLOCK_SIZE + 1)
+        self.max_model_len = min(self.model.config.context, args.num_blocks * BLOCK_SIZE + 1)
         self.open: dict[int, OpenRequest] = {}  # by the engine's request id
 
     def handle(self, command: Command) -> Iterator[Event]:
         """Add or abort a request, or enable snapshots."""
         if isinstance(command, GenerateRequest):
-            try:
-                request = self._build_request(command)
-                engine_id = self._add(request, command.adapter)
-            except InputError as error:
-                yield Rejected(command.request_id, str(error))
-                return
-            self.open[engine_id] = OpenRequest(command, [0] * command.n, command.n)
-            yield Accepted(command.request_id, len(request.prompt_token_ids))
+            yield from self._generate(command)
         elif isinstance(command, Abort):
-            for engine_id, one in list(self.open.items()):
-                if one.request.request_id == command.request_id:
-                    self.engine.abort_request(engine_id)
-                    del self.open[engine_id]
+            self._abort(command.request_id)
         elif isinstance(command, Watch):
             self.recorder.enable(command.is_enabled)
             if command.is_enabled:
@@ -117,23 +119,56 @@ class Worker:
             if self.recorder.is_due:
                 yield self.recorder.take()
 
-    def _build_request(self, request: GenerateRequest) -> Request:
-        if request.messages is not None:
-            prompt = encode_chat(self.tokenizer, [Message(role, content) for role, content in request.messages])
-        elif isinstance(request.prompt, str):
-            # In training, every text follows the end token of another.
-            prompt = [self.end_token_id, *self.tokenizer.encode(request.prompt)]
-        else:
-            prompt = request.prompt or []
+    def _generate(self, command: GenerateRequest) -> Iterator[Event]:
+        """Add a request's prompts to the engine, all or none of them."""
+        num_sequences = command.n
+        try:
+            for number, prompt in enumerate(command.prompts):
+                request = self._build_request(command, prompt)
+                if command.max_tokens == 0:
+                    request.validate(self.model)
+                    continue
+                engine_id = self._add(request, command.adapter)
+                first_index = number * num_sequences
+                self.open[engine_id] = OpenRequest(command, first_index, [0] * num_sequences, num_sequences)
+        except InputError as error:
+            self._abort(command.request_id)
+            yield Rejected(command.request_id, str(error))
+            return
+        yield Accepted(command.request_id, sum(map(len, command.prompts)))
+        for number, prompt in enumerate(command.prompts):
+            logprobs = self._score(prompt, command) if command.prompt_logprobs else []
+            finish_reason = "length" if command.max_tokens == 0 else None
+            if logprobs or finish_reason:
+                for index in range(number * num_sequences, (number + 1) * num_sequences):
+                    yield OutputDelta(command.request_id, index, 0, "", [], finish_reason, 0, prompt_logprobs=logprobs)
+
+    def _abort(self, request_id: int) -> None:
+        for engine_id, one in list(self.open.items()):
+            if one.request.request_id == request_id:
+                self.engine.abort_request(engine_id)
+                del self.open[engine_id]
+
+    def _build_request(self, request: GenerateRequest, prompt: list[int]) -> Request:
         max_tokens = max(1, self.max_model_len - len(prompt)) if request.max_tokens is None else request.max_tokens
-        # Greedy sampling draws nothing: a seed and top_p would have no effect.
-        top_p, seed = (None, None) if request.temperature == 0 else (request.top_p, request.seed)
+        stop_token_ids = [*request.stop_token_ids, *([] if request.ignore_eos else self.tokenizer.stop_token_ids)]
         return Request(
             prompt,
-            max_tokens,
-            SamplingParams(temperature=request.temperature, top_p=top_p, seed=seed),
-            stop_token_sequences=[[self.end_token_id]],
+            max(1, max_tokens),
+            SamplingParams(
+                temperature=request.temperature,
+                top_k=None if request.top_k is None else min(request.top_k, self.model.config.vocab_size),
+                top_p=request.top_p,
+                min_p=request.min_p,
+                repetition_penalty=request.repetition_penalty,
+                presence_penalty=request.presence_penalty,
+                frequency_penalty=request.frequency_penalty,
+                logit_bias=tuple(request.logit_bias),
+                seed=request.seed,
+            ),
+            stop_token_sequences=[[token] for token in stop_token_ids],
             n=request.n,
+            num_top_logprobs=min(request.num_logprobs or 0, self.model.config.vocab_size),
             make_detokenizer=lambda: Detokenizer(Stream(self.tokenizer), request.stop),
         )
 
@@ -144,23 +179,64 @@ class Worker:
             raise InputError("unknown adapter", got=adapter, expected="none: the engine has no adapters")
         return self.engine.add_request(request)
 
+    @torch.no_grad()
+    def _score(self, prompt: list[int], request: GenerateRequest) -> list[TokenLogprob]:
+        """Log-probabilities of a prompt's tokens, in a forward pass of its own, which leaves the KV cache alone."""
+        with self._adapted(request.adapter, len(prompt)):
+            logits = self.model(torch.tensor([prompt]))[0]
+        logprobs = logits.double().log_softmax(-1)
+        scored = [TokenLogprob(prompt[0], self.tokenizer.token_bytes(prompt[0]), None)]
+        for token_id, row in zip(prompt[1:], logprobs, strict=False):
+            scored.append(self._logprob(token_id, float(row[token_id]), top_logprobs(row, request.num_logprobs or 0)))
+        return scored
+
+    def _adapted(self, adapter: str | None, num_tokens: int) -> AbstractContextManager[None]:
+        if isinstance(self.engine, LoRAEngine):
+            return self.engine.adapters.apply([adapter] * num_tokens)
+        return nullcontext()
+
     def _delta(self, output: SequenceDelta) -> OutputDelta:
         one, completion = self.open[output.request_id], output.completion
         num_new = len(output.token_ids)
         if completion:  # which does not contain the stop sequence
             num_new = max(0, len(completion.token_ids) - one.num_sent[output.index])
         one.num_sent[output.index] += len(output.token_ids)
-        num_logprobs = num_new if one.request.logprobs else 0
+        num_logprobs = 0 if one.request.num_logprobs is None else num_new
+        tokens = zip(output.token_ids[:num_logprobs], output.logprobs, output.top_logprobs, strict=False)
         return OutputDelta(
             one.request.request_id,
-            output.index,
+            one.first_index + output.index,
             len(output.token_ids),
             output.text or "",
-            [self.tokenizer.token_bytes(token_id) for token_id in output.token_ids[:num_logprobs]],
-            list(output.logprobs[:num_logprobs]),
+            [self._logprob(*token) for token in tokens],
             completion.finish_reason if completion else None,
             len(completion.token_ids) if completion else 0,
+            output.num_cached_tokens,
         )
+
+    def _logprob(self, token_id: int, logprob: float, top: TopLogprobs) -> TokenLogprob:
+        alternatives = [(other, self.tokenizer.token_bytes(other), value) for other, value in top]
+        return TokenLogprob(token_id, self.tokenizer.token_bytes(token_id), logprob, alternatives)
+
+
+def load_models(args: EngineArgs) -> tuple[Transformer, ChatTokenizer, Transformer | None]:
+    """The model to serve, its tokenizer, and the draft model, if there is one.
+
+    Raises:
+        InputError: a folder holds no checkpoint that can be served, or a draft model with another vocabulary.
+    """
+    if args.model is None:
+        pair = load_pair()
+        model, tokenizer = pair.target, load_tokenizer(FOLDER)
+    else:
+        model, tokenizer = load(args.model, dtype=torch.float32).eval(), load_tokenizer(Path(args.model))
+    if args.draft is None:
+        return model, tokenizer, None
+    draft = load(args.draft, dtype=torch.float32).eval()
+    if draft.config.vocab_size != model.config.vocab_size:
+        got, expected = f"{draft.config.vocab_size} tokens", f"{model.config.vocab_size}, as the model has"
+        raise InputError(f"the draft model {args.draft} has another vocabulary", got=got, expected=expected)
+    return model, tokenizer, draft
 
 
 def load_build(path: str) -> Build:
@@ -199,7 +275,8 @@ def _run(commands: CommandQueue, out: BinaryIO) -> None:
         _send(out, [StartupFailed(str(error))])
         return
     engine = worker.engine
-    _send(out, [Ready(engine.adapters.size_bytes if isinstance(engine, LoRAEngine) else 0)])
+    adapter_bytes = engine.adapters.size_bytes if isinstance(engine, LoRAEngine) else 0
+    _send(out, [Ready(adapter_bytes, worker.max_model_len)])
     while True:
         batch = [commands.get()] if engine.is_idle else []
         while not commands.empty():

@@ -9,9 +9,10 @@ token, so no message can imitate a turn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from mlsys_lab.errors import InputError
+from mlsys_lab.inference.text.interface import Message
 from mlsys_lab.inference.text.tokenizer import Tokenizer
 
 END = "<|end|>"
@@ -19,13 +20,6 @@ END = "<|end|>"
 ROLES = {"system": "<|system|>", "user": "<|user|>", "assistant": "<|assistant|>"}
 """Special token that starts a turn, by role."""
 SPECIAL = (END, *ROLES.values())
-
-
-class Message(NamedTuple):
-    """A turn of a conversation; `role` is "system", "user" or "assistant"."""
-
-    role: str
-    content: str
 
 
 def encode_chat(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
@@ -48,6 +42,30 @@ def encode_chat(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
     if messages[-1].role != "user":
         raise InputError("the last message is not the user's", got=messages[-1].role, expected="user")
     return [*ids, tokenizer.special_id(ROLES["assistant"])]
+
+
+@dataclass(frozen=True)
+class BookTokenizer:
+    """The tokenizer of the models that were trained on this book, as a `ChatTokenizer`."""
+
+    tokenizer: Tokenizer
+
+    @property
+    def stop_token_ids(self) -> tuple[int]:
+        """The token that ends a turn or a text."""
+        return (self.tokenizer.special_id(END),)
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Token ids of a text; in training, every text follows the end token of another."""
+        return [*self.stop_token_ids, *self.tokenizer.encode(text)]
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of a conversation, up to the token that starts the assistant's answer."""
+        return encode_chat(self.tokenizer, messages)
+
+    def token_bytes(self, token: int) -> bytes:
+        """Bytes of a token, none for a special one; InputError for an id outside the vocabulary."""
+        return self.tokenizer.token_bytes(token)
 
 
 def encode_turn(tokenizer: Tokenizer, message: Message) -> list[int]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import codecs
 
-from mlsys_lab.inference.text.tokenizer import Tokenizer
+from mlsys_lab.inference.text.interface import TokenBytes
 
 
 class Stream:
-    """Incremental decoder: its pieces, joined, equal `Tokenizer.decode` of all tokens."""
+    """Incremental decoder: its pieces, joined, are the text of all tokens."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: TokenBytes) -> None:
         self.tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 

@@ -3,7 +3,8 @@
 torchrun starts a process for each rank; without it the ranks are threads of this process, which take turns: slower,
 with the same losses. Progress lines show the loss before each update in nats per token, tokens per second, and MFU, the
 fraction of this machine's peak FLOP/s. The last lines compare the bytes sent, by traffic tag, with their closed form.
-The loss does not depend on the layout, except for rounding.
+The loss does not depend on the layout, except for rounding. `mlsys-lab export` writes a checkpoint's model for
+`transformers` and `mlsys-lab serve`.
 
 examples:
   torchrun --nproc-per-node 4 -m mlsys_lab.parallel.train --layout data=2,tensor=2

@@ -21,7 +21,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from mlsys_lab.configs.transformer import Experts, LatentAttention, RotaryScaling, TransformerConfig
 from mlsys_lab.errors import InputError
+from mlsys_lab.models import Transformer
 from mlsys_lab.parallel.train.trainer import Trainer
 
 STATE_KEYS = ("weight", "exp_avg", "exp_avg_sq")
@@ -145,6 +147,43 @@ def restore(trainer: Trainer, path: Path) -> None:
     trainer.steps_done, trainer.batches.state = checkpoint.manifest["steps_done"], checkpoint.manifest["position"]
     if checkpoint.manifest["layout"] == asdict(trainer.layout):
         torch.set_rng_state(checkpoint.random_state(trainer.mesh.world.rank))
+
+
+def newest(path: Path, log: Callable[[str], object]) -> Path:
+    """The newest complete checkpoint of a folder; a checkpoint itself is returned as it is.
+
+    `log` is called with one line per incomplete checkpoint that is skipped.
+
+    Raises:
+        InputError: there is none.
+    """
+    if (path / MANIFEST).is_file():
+        return path
+    for found in reversed(list_checkpoints(path)):
+        try:
+            Checkpoint(found)
+        except IncompleteCheckpointError as error:
+            log(f"skipping {found}: {error}")
+        else:
+            return found
+    raise InputError("no complete checkpoint", got=path, help="train with --checkpoints FOLDER")
+
+
+def load_model(path: Path) -> Transformer:
+    """The whole model of a checkpoint, of whatever layout, in the dtype that it was trained in.
+
+    Raises:
+        IncompleteCheckpointError: a file is missing or damaged.
+    """
+    checkpoint = Checkpoint(path)
+    fields = dict(checkpoint.manifest["model"])
+    dtype = getattr(torch, fields.pop("dtype"))
+    for name, kind in (("experts", Experts), ("latent", LatentAttention), ("rope_scaling", RotaryScaling)):
+        if fields.get(name) is not None:
+            fields[name] = kind(**fields[name])
+    model = Transformer(TransformerConfig(**fields)).to(dtype)
+    model.load_state_dict({name: checkpoint.read(name) for name, _ in model.named_parameters()})
+    return model.eval()
 
 
 class Checkpoint:

@@ -5,31 +5,18 @@ from __future__ import annotations
 from collections import Counter
 
 from mlsys_lab.inference.server.messages import GenerateRequest
-from mlsys_lab.inference.server.prefix import NUM_CHARACTERS, NUM_TOKENS, rank_replicas, routing_prefix
+from mlsys_lab.inference.server.prefix import NUM_TOKENS, rank_replicas, routing_prefix
 
 REPLICAS = ["a", "b", "c"]
 
 
 def test_requests_with_a_common_start_have_the_same_prefix():
-    system = ("system", "Answer briefly. " * 20)
-    requests = [
-        GenerateRequest(number, messages=[system, ("user", word)]) for number, word in enumerate(("one", "two"))
-    ]
+    start = list(range(NUM_TOKENS))
+    requests = [GenerateRequest(number, [[*start, number]]) for number in range(2)]
     assert routing_prefix(requests[0]) == routing_prefix(requests[1])
-    assert routing_prefix(GenerateRequest(0, prompt="x" * NUM_CHARACTERS + "a")) == routing_prefix(
-        GenerateRequest(0, prompt="x" * NUM_CHARACTERS + "b")
-    )
-    assert routing_prefix(GenerateRequest(0, prompt=[1] * NUM_TOKENS + [2])) == routing_prefix(
-        GenerateRequest(0, prompt=[1] * NUM_TOKENS)
-    )
-    others = [
-        GenerateRequest(0, prompt="a"),
-        GenerateRequest(0, prompt="b"),
-        GenerateRequest(0, prompt=[1]),
-        GenerateRequest(0, prompt=""),
-    ]
-    others += [GenerateRequest(0, prompt="a", adapter="one"), GenerateRequest(0, prompt="a", adapter="other")]
-    assert len({routing_prefix(request) for request in [*others, requests[0]]}) == 7
+    others = [GenerateRequest(0, [[1]]), GenerateRequest(0, [[2]]), GenerateRequest(0, [[1, 2]])]
+    others += [GenerateRequest(0, [[1]], adapter="one"), GenerateRequest(0, [[1]], adapter="other")]
+    assert len({routing_prefix(request) for request in [*others, requests[0]]}) == 6
 
 
 def test_prefixes_spread_evenly_and_keep_their_replica():

@@ -21,7 +21,7 @@ from mlsys_lab.inference.server.ray_engine import RayEngine
 from tests.inference.server.serving import serving
 
 MAX_NUM_SEQS = 3
-SHORT = GenerateRequest(0, prompt="The memory of a GPU", max_tokens=4, temperature=0.0)
+SHORT = GenerateRequest(0, [[1020, 775, 65, 66]], max_tokens=4, temperature=0.0)
 LONG = replace(SHORT, max_tokens=480, stop=["never written"])
 LONGEST = replace(LONG, n=8, temperature=2.0, seed=4)
 """Request of about 3,000 tokens."""
@@ -102,16 +102,16 @@ async def meet(engine: RayEngine, count: int) -> set[str]:
     """Names of replicas, once so many have num_served; no request fails meanwhile."""
     prompts = 0
     while len(engine.num_served) < count:
-        assert await read(engine.submit(replace(SHORT, prompt=f"{prompts} pages")))
+        assert await read(engine.submit(replace(SHORT, prompts=[[prompts, 65]])))
         prompts += 1
     return set(engine.num_served)
 
 
-def choose_prompt(replica: str, replicas: set[str]) -> str:
+def choose_prompt(replica: str, replicas: set[str]) -> list[int]:
     """A prompt that goes first to this one."""
-    prompts = (f"{number} bytes of memory are" for number in range(1000))
+    prompts = ([number, 66, 65] for number in range(1000))
     return next(
-        one for one in prompts if rank_replicas(routing_prefix(GenerateRequest(0, prompt=one)), replicas)[0] == replica
+        one for one in prompts if rank_replicas(routing_prefix(GenerateRequest(0, [one])), replicas)[0] == replica
     )
 
 
@@ -138,13 +138,13 @@ async def lose_an_engine(engine: RayEngine) -> None:
     prompt, process = choose_prompt(replica, both), await find_process(replica)
     found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process)], capture_output=True, check=True)
     num_served, restarts = engine.num_served[replica], engine.num_restarts
-    lost = [engine.submit(replace(LONGEST, prompt=prompt)) for _ in range(2)]
+    lost = [engine.submit(replace(LONGEST, prompts=[prompt])) for _ in range(2)]
     for stream in lost:
         await stream.accepted()
     os.kill(int(found.stdout), signal.SIGKILL)
     for stream in lost:
         await lose(stream)
-    assert await read(engine.submit(replace(SHORT, prompt=prompt)))  # waits for the engine that is being started
+    assert await read(engine.submit(replace(SHORT, prompts=[prompt])))  # waits for the engine that is being started
     assert (engine.num_served[replica], engine.num_restarts) == (num_served + 3, restarts + 1)
 
 
@@ -156,11 +156,11 @@ async def lose_a_replica(engine: RayEngine) -> None:
     both = await meet(engine, 2)
     dying, living = sorted(both)
     there, here = choose_prompt(dying, both), choose_prompt(living, both)
-    alone = await read(engine.submit(replace(LONG, prompt=here)))
+    alone = await read(engine.submit(replace(LONG, prompts=[here])))
     process = await find_process(dying)
     before, restarts = engine.num_served.copy(), engine.num_restarts
-    lost = [engine.submit(replace(LONGEST, prompt=there)) for _ in range(2)]
-    kept = [engine.submit(replace(LONG, prompt=here)) for _ in range(2)]
+    lost = [engine.submit(replace(LONGEST, prompts=[there])) for _ in range(2)]
+    kept = [engine.submit(replace(LONG, prompts=[here])) for _ in range(2)]
     for stream in (*lost, *kept):
         await stream.accepted()
     assert engine.num_served - before == {dying: 2, living: 2}
@@ -168,7 +168,7 @@ async def lose_a_replica(engine: RayEngine) -> None:
     await anext(deltas)  # of the other request, no text may have begun
     await deltas.aclose()
     os.kill(process, signal.SIGKILL)
-    sent_after = [engine.submit(replace(SHORT, prompt=there)) for _ in range(2)]  # which seems to have room
+    sent_after = [engine.submit(replace(SHORT, prompts=[there])) for _ in range(2)]  # which seems to have room
     for stream in lost:
         await lose(stream)
     assert engine.status == "ready"
@@ -182,7 +182,7 @@ async def lose_a_replica(engine: RayEngine) -> None:
     now = {living, *new}
     for replica in now:
         num_served = engine.num_served[replica]
-        assert await read(engine.submit(replace(SHORT, prompt=choose_prompt(replica, now))))
+        assert await read(engine.submit(replace(SHORT, prompts=[choose_prompt(replica, now)])))
         assert engine.num_served[replica] == num_served + 1
 
 

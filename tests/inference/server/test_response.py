@@ -9,6 +9,7 @@ from mlsys_lab.inference.server.messages import OutputDelta
 from mlsys_lab.inference.server.protocol import MODEL, CompletionRequest
 from mlsys_lab.inference.server.response import GenerationResponse
 from mlsys_lab.inference.server.response_objects import ResponseBuilder
+from tests.inference.server.letters import Letters
 from tests.loops import run
 
 NUM_DELTAS = 200
@@ -24,7 +25,7 @@ class ReadyStream:
 
     async def deltas(self) -> AsyncIterator[OutputDelta]:
         for _ in range(NUM_DELTAS):
-            yield OutputDelta(0, 0, 1, "a", [], [], None, 0)
+            yield OutputDelta(0, 0, 1, "a", [], None, 0)
 
     def close(self) -> None:
         self.is_closed = True
@@ -44,7 +45,8 @@ async def disconnect_after_one_event() -> tuple[int, ReadyStream]:
         await disconnected.wait()
         return {"type": "http.disconnect"}
 
-    builder = ResponseBuilder(CompletionRequest(model=MODEL, prompt="A", stream=True))
+    request = CompletionRequest(model=MODEL, prompt="A", stream=True)
+    builder = ResponseBuilder(request, request.to_engine([[65]], None), Letters())
     response = GenerationResponse(stream, builder, timeout_s=600)  # type: ignore[arg-type]
     await response({"type": "http", "method": "POST"}, receive, send)  # type: ignore[arg-type]
     return num_sent, stream

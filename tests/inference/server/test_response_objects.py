@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlsys_lab.inference.server.messages import OutputDelta
+from mlsys_lab.inference.server.messages import OutputDelta, TokenLogprob
 from mlsys_lab.inference.server.protocol import (
     MODEL,
     ChatCompletionRequest,
@@ -13,27 +13,36 @@ from mlsys_lab.inference.server.protocol import (
     StreamOptions,
 )
 from mlsys_lab.inference.server.response_objects import ResponseBuilder
+from tests.inference.server.letters import Letters
+
+
+def token(text: bytes, logprob: float | None, *top: tuple[int, bytes, float]) -> TokenLogprob:
+    return TokenLogprob(0, text, logprob, list(top))
+
 
 # "é" is two tokens of a byte each; the last of the four tokens is the stop token.
 DELTAS = [
-    OutputDelta(0, 0, 1, "a", [b"a"], [-0.5], None, 0),
-    OutputDelta(0, 0, 1, "", [b"\xc3"], [-1.0], None, 0),
-    OutputDelta(0, 0, 1, "é", [b"\xa9"], [-2.0], None, 0),
-    OutputDelta(0, 0, 1, "", [], [], "stop", 3),
+    OutputDelta(0, 0, 1, "a", [token(b"a", -0.5)], None, 0),
+    OutputDelta(0, 0, 1, "", [token(b"\xc3", -1.0)], None, 0),
+    OutputDelta(0, 0, 1, "é", [token(b"\xa9", -2.0)], None, 0),
+    OutputDelta(0, 0, 1, "", [], "stop", 3, 1),
 ]
 
 
 def builder(*, chat, **fields):
     fields = {"model": MODEL, "stream_options": StreamOptions(include_usage=True)} | fields
     if chat:
-        return ResponseBuilder(ChatCompletionRequest(messages=[ChatMessage("user", "A")], logprobs=True, **fields))
-    return ResponseBuilder(CompletionRequest(**{"prompt": "A", "logprobs": 0} | fields))
+        request = ChatCompletionRequest(messages=[ChatMessage("user", "A")], logprobs=True, **fields)
+    else:
+        request = CompletionRequest(**{"prompt": "A", "logprobs": 0} | fields)
+    return ResponseBuilder(request, request.to_engine(request.encode(Letters()), None), Letters())
 
 
 def test_a_whole_completion():
     body = builder(chat=False).response(2, DELTAS)
     assert body["object"] == "text_completion" and body["model"] == MODEL and body["id"].startswith("cmpl-")
-    assert body["usage"] == {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}
+    counts = {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}
+    assert body["usage"] == counts | {"prompt_tokens_details": {"cached_tokens": 1}}
     (choice,) = body["choices"]
     assert (choice["text"], choice["finish_reason"], choice["index"]) == ("aé", "stop", 0)
     logprobs = choice["logprobs"]
@@ -48,7 +57,7 @@ def test_a_whole_chat_has_the_bytes_of_tokens():
 
 
 def test_logprobs_of_the_stop_sequence_are_left_out():
-    late = [*DELTAS[:2], OutputDelta(0, 0, 1, "", [b"\xa9"], [-2.0], "stop", 1)]
+    late = [*DELTAS[:2], OutputDelta(0, 0, 1, "", [token(b"\xa9", -2.0)], "stop", 1)]
     (choice,) = builder(chat=False).response(2, late)["choices"]
     assert choice["logprobs"]["tokens"] == ["a"]
 
@@ -71,10 +80,36 @@ def test_chunks_add_up_to_the_whole(chat):
 
 def test_sequences_have_their_own_outputs_and_logprobs_are_optional():
     plain = builder(chat=False, logprobs=None, n=2)
-    other = OutputDelta(0, 1, 1, "b", [], [], "length", 1)
+    other = OutputDelta(0, 1, 1, "b", [], "length", 1)
     choices = plain.response(2, [DELTAS[0], other, *DELTAS[1:]])["choices"]
     assert [(one["index"], one["text"], one["finish_reason"]) for one in choices] == [
         (0, "aé", "stop"),
         (1, "b", "length"),
     ]
     assert [one["logprobs"] for one in choices] == [None, None]
+
+
+def test_alternatives_come_with_the_token_itself():
+    own, other = token(b"a", -2.0, (5, b"b", -0.5)), token(b"c", -0.1, (6, b"c", -0.1))
+    deltas = [OutputDelta(0, 0, 2, "ac", [own, other], "length", 2)]
+    (choice,) = builder(chat=False, logprobs=1).response(1, deltas)["choices"]
+    assert choice["logprobs"]["top_logprobs"] == [{"a": -2.0, "b": -0.5}, {"c": -0.1}]
+    (choice,) = builder(chat=True, top_logprobs=1).response(1, deltas)["choices"]
+    assert [one["top_logprobs"][0]["token"] for one in choice["logprobs"]["content"]] == ["b", "c"]
+
+
+def test_an_echo_has_the_prompts_before_their_outputs():
+    deltas = [OutputDelta(0, index, 1, text, [], "length", 1) for index, text in enumerate("wxyz")]
+    for stream in (False, True):
+        made = builder(chat=False, prompt=["ab", "c"], echo=True, n=2, logprobs=None, stream=stream)
+        if stream:
+            texts = [made.chunk(delta)["choices"][0]["text"] for delta in deltas]
+        else:
+            texts = [choice["text"] for choice in made.response(3, deltas)["choices"]]
+        assert texts == ["abw", "abx", "cy", "cz"]
+    echoed = [token(b"a", None), token(b"b", -3.0, (9, b"q", -1.0))]
+    deltas = [OutputDelta(0, 0, 0, "", [], "length", 0, prompt_logprobs=echoed)]
+    (choice,) = builder(chat=False, prompt=[97, 98], echo=True, logprobs=1, max_tokens=0).response(2, deltas)["choices"]
+    assert choice["text"] == "ab" and choice["logprobs"]["token_logprobs"] == [None, -3.0]
+    assert choice["logprobs"]["top_logprobs"] == [None, {"b": -3.0, "q": -1.0}]
+    assert choice["logprobs"]["text_offset"] == [0, 1]

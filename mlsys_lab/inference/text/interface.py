@@ -1,0 +1,34 @@
+"""What generation and serving need of a tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+
+class Message(NamedTuple):
+    """A turn of a conversation; `role` is "system", "user" or "assistant"."""
+
+    role: str
+    content: str
+
+
+class TokenBytes(Protocol):
+    """Vocabulary: the bytes of each token."""
+
+    def token_bytes(self, token: int) -> bytes:
+        """Bytes of a token, none for a special one; InputError for an id outside the vocabulary."""
+
+
+class ChatTokenizer(TokenBytes, Protocol):
+    """Tokenizer of a served model, with its chat template and the tokens at which the model stops."""
+
+    @property
+    def stop_token_ids(self) -> Sequence[int]:
+        """Tokens that end an answer; each ends it alone."""
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Token ids of a text to continue, after the special tokens that the model expects at the start."""
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of a conversation, up to where the assistant's answer starts."""

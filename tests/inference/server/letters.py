@@ -1,0 +1,22 @@
+"""A tokenizer whose tokens are bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlsys_lab.inference.text import Message
+
+
+class Letters:
+    """`ChatTokenizer` of single bytes; a conversation is what its messages say, one after another."""
+
+    stop_token_ids: Sequence[int] = ()
+
+    def encode_prompt(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        return self.encode_prompt("".join(message.content for message in messages))
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([token])
