@@ -26,6 +26,7 @@
 #   4. tensors: elementwise operations and matrix products (`35 min`);
 #   5. sums, shapes and indexing (`30 min`). Then your engine fits a curve.
 # - **Part 2, training and memory** (about 120 minutes)
+#
 #   6. a cross-entropy that never overflows (`30 min`);
 #   7. a classifier that reads handwritten digits with 95 % test accuracy (`45 min`);
 #   8. activation checkpointing: the same gradients in a fraction of the memory (`45 min`).

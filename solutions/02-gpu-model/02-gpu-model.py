@@ -25,6 +25,7 @@
 #   2. a timing loop that can be trusted, and a fit of overhead and bandwidth (`40 min`);
 #   3. predictions for eight operations of PyTorch, and what limits each of them (`25 min`).
 # - **Part 2, inside the GPU** (about 110 minutes)
+#
 #   4. sectors and bank conflicts of a warp's request, from its addresses (`35 min`);
 #   5. occupancy, and the warps that it takes to keep the memory busy (`35 min`);
 #   6. a kernel that diverges, rewritten so that no warp does (`30 min`);

@@ -24,6 +24,7 @@
 #   3. a prediction, by hand, of what two naive kernels ask of memory (`25 min`);
 #   4. a moving average and a dot product through shared memory (`40 min`).
 # - **Part 2, tiles** (about 190 minutes)
+#
 #   5. a sum by a tree of additions (`35 min`);
 #   6. a transpose in whole sectors, without bank conflicts (`35 min`);
 #   7. a matrix product that reads each number 16 times less often than the naive one (`45 min`);
