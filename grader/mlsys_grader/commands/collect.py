@@ -17,7 +17,8 @@ examples:
 
 What was handed in before stays when this time nothing, or nothing readable, came. Exits with 1 when something was
 skipped (an entry that is damaged, a link, a path that leads elsewhere), or when it is unclear whose something is.
-Everything else has been taken then; somebody has to look at what was not.
+Everything else has been taken then; somebody has to look at what was not. A notebook of another lab does not replace
+one of this lab.
 
 students.csv in the course folder remembers which name is which student. A name that differs from a known one only in
 case, accents, blanks or signs is asked about, and so is another name with a number that Canvas or Brightspace gave to a
@@ -69,6 +70,9 @@ def run(args: Arguments) -> int:
         if result.remark:
             print(f"{result.student}: {result.remark}")
     print(", ".join(f"{number} {status}" for status, number in count_statuses(results)))
+    if timeless := sum(not result.has_time for result in results):
+        help_ = "a timestamp.txt next to a notebook says when it was handed in"
+        print(f"no time known of {timeless}, for which no late penalty applies; {help_}")
     return 1 if any(result.status in ("skipped", "unclear") for result in results) else 0
 
 

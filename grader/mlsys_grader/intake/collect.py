@@ -26,6 +26,7 @@ from mlsys_grader.intake.found import (
     list_some,
     make_printable,
     mentions_lab,
+    names_other_lab,
 )
 from mlsys_grader.intake.platforms import NOTEBOOK
 from mlsys_grader.intake.roster import assign_ids, explain_unclear, read_roster
@@ -43,13 +44,15 @@ RECEIPT, COMMIT = "receipt", "commit"
 class Collected:
     """Result for one student: one of `STATUSES`, the reason, and a remark for the instructor.
 
-    "aside" are files that are no notebooks and belong to no known student.
+    "aside" are files that are no notebooks and belong to no known student. Without a time (`has_time` is False) nothing
+    that was taken counts as late.
     """
 
     student: str
     status: str
     detail: str = ""
     remark: str = ""
+    has_time: bool = True
 
 
 def collect(
@@ -180,10 +183,13 @@ def _take(course: Course, lab: str, student: str, found: FoundNotebook, time: st
         status = "new"
     else:
         status = "unchanged" if target.read_bytes() == content else "updated"
+    topic = names_other_lab(lab, content)
+    if topic and status == "updated" and not names_other_lab(lab, target.read_bytes()):
+        return Collected(student, "skipped", f"{found.path} is a notebook of {topic}; what was handed in before stays")
     remark = _stamp(target.parent, found, time, is_known=status == "unchanged")
     if status != "unchanged":
         write_atomically(target, content)
-    return Collected(student, status, found.file, remark)
+    return Collected(student, status, found.file, remark, course.submitted_at(student, lab) is not None)
 
 
 def _stamp(folder: Path, found: FoundNotebook, time: str, *, is_known: bool) -> str:

@@ -18,6 +18,8 @@ MAX_PROBED = 100
 """Notebooks read to find out whether they belong to a class."""
 MAX_CANDIDATES = 10
 """Notebooks of one student read to find out which one is the lab's."""
+CALLED = re.compile(rb"""\blab\(\s*\\?["']([a-z][a-z0-9-]{0,63})\b""")
+"""A call of a lab's checks in a notebook's JSON, with its topic."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,12 @@ def list_some(names: list[str], most: int = 5) -> str:
 def compose(name: str) -> str:
     """Compose accented letters into one character each: macOS decomposes them."""
     return unicodedata.normalize("NFC", name)
+
+
+def names_other_lab(lab: str, content: bytes) -> str:
+    """The topic of a lab whose checks a notebook calls, where it calls none of this lab's; else ""."""
+    topics = {found.decode("ascii") for found in CALLED.findall(content)}
+    return "" if lab.partition("-")[2] in topics else min(topics, default="")
 
 
 def mentions_lab(lab: str, read: Callable[[], bytes]) -> bool:

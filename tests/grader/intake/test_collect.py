@@ -48,6 +48,20 @@ def test_again_changes_nothing_and_a_new_version_replaces(course, source):
     assert taken(course) == {"ada": "two"}
 
 
+def test_a_notebook_of_another_lab_replaces_none(course, source):
+    path = put(source, "ada.ipynb", 'check = lab(\\"tiny\\")')
+    collect(course, LAB, source)
+    path.write_text('check = lab(\\"gpu-model\\")')
+    (result,) = collect(course, LAB, source)
+    assert (result.status, result.detail) == (
+        "skipped",
+        "ada.ipynb is a notebook of gpu-model; what was handed in before stays",
+    )
+    assert taken(course) == {"ada": 'check = lab(\\"tiny\\")'}
+    path.write_text('import tiny; check = lab(\\"tiny\\"); other = lab(\\"gpu-model\\")')
+    assert dict(count_statuses(collect(course, LAB, source))) == {"updated": 1}
+
+
 def test_the_time_goes_with_the_notebook_it_belongs_to(course, source):
     path = put(source, "ada/01-tiny.ipynb", "one")
     stamp = put(source, "ada/timestamp.txt", "2026-03-04 05:06:07 +0100")
