@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,6 +19,7 @@ from mlsys_lab.inference.engine.sequence import (
     SampledToken,
     Sequence,
     SequenceDelta,
+    SequenceStats,
 )
 
 if TYPE_CHECKING:
@@ -59,6 +61,8 @@ class Engine:
         self.model_runner = self.model_runner_class(model, num_blocks, block_size)
         self.last_scheduler_output: SchedulerOutput | None = None
         self._states: dict[Sequence, GenerationState] = {}
+        self._added_s: dict[Sequence, float] = {}
+        self._first_step_s: dict[Sequence, float] = {}
         self._num_requests = 0
 
     @property
@@ -77,6 +81,7 @@ class Engine:
         for state in create_generation_states(request, request_id):
             seq = self.scheduler.add(prompt, max_tokens, priority=priority, cache_salt=cache_salt)
             self._states[seq] = state
+            self._added_s[seq] = time.monotonic()
         self._num_requests += 1
         return request_id
 
@@ -85,11 +90,14 @@ class Engine:
         if self.scheduler.is_idle:
             return []
         self.last_scheduler_output = output = self.scheduler.schedule()
+        now_s = time.monotonic()
+        for seq in output.num_scheduled_tokens:
+            self._first_step_s.setdefault(seq, now_s)
         logits = self.model_runner.run(output)
         states = [self._states[seq] for seq in output.sampled]
         sampled = self.sample(output, states, logits)
         outputs = [
-            state.extend(tokens, seq.num_cached_tokens)
+            state.extend(tokens, self._stats(seq))
             for seq, state, tokens in zip(output.sampled, states, sampled, strict=True)
         ]
         self.scheduler.update_from_output(output, [one.token_ids for one in outputs])
@@ -126,6 +134,12 @@ class Engine:
         """Tokens with log-probabilities of each sampled sequence, from its logits (1, V)."""
         return [[sampled] for sampled in sample(states, torch.cat(logits))] if logits else []
 
+    def _stats(self, seq: Sequence) -> SequenceStats:
+        num_cached_tokens = min(seq.num_cached_tokens, seq.num_prompt_tokens)  # counted again after a preemption
+        queue_time_s = self._first_step_s[seq] - self._added_s[seq]
+        return SequenceStats(num_cached_tokens, seq.num_preemptions, queue_time_s)
+
     def _finish(self, seq: Sequence) -> None:
         self.scheduler.finish(seq)
-        del self._states[seq]
+        del self._states[seq], self._added_s[seq]
+        self._first_step_s.pop(seq, None)

@@ -160,12 +160,23 @@ class CompletionOutput:
     text: str | None = None
 
 
+class SequenceStats(NamedTuple):
+    """What became of a sequence: prompt tokens from the prefix cache, preemptions, seconds before its first step."""
+
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    queue_time_s: float = 0.0
+
+
+NO_STATS = SequenceStats()
+
+
 @dataclass(frozen=True)
 class SequenceDelta:
     """New tokens that one step generated for sequence `index` of request `request_id`.
 
     `text` is the text that became stable in this step, None without a detokenizer; `completion` is set once the
-    sequence has finished. `num_cached_tokens` of the prompt came from the prefix cache.
+    sequence has finished. `stats` are those up to now.
     """
 
     request_id: int
@@ -175,7 +186,7 @@ class SequenceDelta:
     text: str | None
     completion: CompletionOutput | None
     top_logprobs: tuple[TopLogprobs, ...] = ()
-    num_cached_tokens: int = 0
+    stats: SequenceStats = NO_STATS
 
 
 class GenerationState:
@@ -221,7 +232,7 @@ class GenerationState:
         elif not self.num_tokens_left:
             self._finish(len(self.output_token_ids), "length")
 
-    def extend(self, sampled: Iterable[SampledToken], num_cached_tokens: int = 0) -> SequenceDelta:
+    def extend(self, sampled: Iterable[SampledToken], stats: SequenceStats = NO_STATS) -> SequenceDelta:
         """Append the tokens of one step, up to the end of the sequence."""
         num_before, text_before = len(self.output_token_ids), self.text
         for one in sampled:
@@ -230,10 +241,7 @@ class GenerationState:
         new_tokens, new_logprobs = tuple(self.output_token_ids[num_before:]), tuple(self.logprobs[num_before:])
         text = None if self.text is None else self.text[len(text_before or "") :]
         top = tuple(self.top_logprobs[num_before:])
-        num_cached_tokens = min(num_cached_tokens, len(self.request.prompt_token_ids))  # more after preemptions
-        return SequenceDelta(
-            self.request_id, self.index, new_tokens, new_logprobs, text, self.completion, top, num_cached_tokens
-        )
+        return SequenceDelta(self.request_id, self.index, new_tokens, new_logprobs, text, self.completion, top, stats)
 
     def call_on_token(self, token_ids: Iterable[int]) -> None:
         """Call the request's `on_token` with new tokens; it may abort the request."""

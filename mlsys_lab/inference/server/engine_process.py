@@ -65,6 +65,8 @@ class OutputStream:
             assert isinstance(delta, OutputDelta)
             if delta.num_tokens:
                 self._measure(delta)
+            if delta.finish_reason is not None:
+                self._measure_finished(delta)
             self._num_unfinished -= delta.finish_reason is not None
             yield delta
 
@@ -90,6 +92,14 @@ class OutputStream:
             metrics.inter_token_latency.observe(now_s - last_s)
         self._last_output_s[delta.index] = now_s
         metrics.generation_tokens.inc(delta.num_tokens)
+
+    def _measure_finished(self, delta: OutputDelta) -> None:
+        metrics = self.engine.metrics
+        metrics.e2e_request_latency.observe(time.monotonic() - self._submitted_s)
+        metrics.request_queue_time.observe(delta.queue_time_s)
+        metrics.preemptions.inc(delta.num_preemptions)
+        metrics.prefix_cache_queries.inc(len(self.request.prompts[delta.index // self.request.n]))
+        metrics.prefix_cache_hits.inc(delta.num_cached_tokens)
 
 
 class EngineProcess:

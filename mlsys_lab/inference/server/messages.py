@@ -114,8 +114,8 @@ class OutputDelta(Message):
 
     `num_tokens` is the number of new tokens and `text` the text that has become final. If they are requested,
     `logprobs` has an entry for each new token, and `prompt_logprobs` for each token of the prompt, once. When the
-    sequence has finished, `finish_reason` is set, `num_output_tokens` is its number of tokens without the stop
-    sequence, and `num_cached_tokens` how many of its prompt came from the prefix cache.
+    sequence has finished, `finish_reason` is set, and `num_output_tokens` is its number of tokens without the stop
+    sequence. The last three are those of `engine.SequenceStats`.
     """
 
     request_id: int
@@ -125,8 +125,10 @@ class OutputDelta(Message):
     logprobs: list[TokenLogprob]
     finish_reason: str | None
     num_output_tokens: int
-    num_cached_tokens: int = 0
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    queue_time_s: float = 0.0
 
 
 class EngineState(Message):

@@ -24,6 +24,9 @@ class Metrics:
         self.http_requests = Counter("http_requests", "HTTP responses.", ("handler", "status"), **options)
         self.prompt_tokens = Counter("prompt_tokens", "Prompt tokens of accepted requests.", **options)
         self.generation_tokens = Counter("generation_tokens", "Generated tokens.", **options)
+        self.prefix_cache_queries = Counter("prefix_cache_queries", "Prompt tokens of finished requests.", **options)
+        self.prefix_cache_hits = Counter("prefix_cache_hits", "Of those, tokens from the prefix cache.", **options)
+        self.preemptions = Counter("num_preemptions", "Preemptions of finished requests.", **options)
         self.engine_restarts = Counter("engine_restarts", "Crashes of the engine.", **options)
         self.num_requests_open = Gauge("num_requests_open", "Requests that clients are waiting for.", **options)
         self.num_requests_waiting = Gauge("num_requests_waiting", "Requests in the waiting queue.", **options)
@@ -36,6 +39,8 @@ class Metrics:
         options["buckets"] = BUCKETS_S
         self.time_to_first_token = Histogram("time_to_first_token_seconds", "From request to first token.", **options)
         self.inter_token_latency = Histogram("inter_token_latency_seconds", "Between outputs of a request.", **options)
+        self.request_queue_time = Histogram("request_queue_time_seconds", "Before a request's first step.", **options)
+        self.e2e_request_latency = Histogram("e2e_request_latency_seconds", "From request to last token.", **options)
 
     def record(self, state: EngineState) -> None:
         """Set the gauges of the engine to its state after a step."""

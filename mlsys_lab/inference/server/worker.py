@@ -211,7 +211,8 @@ class Worker:
             [self._logprob(*token) for token in tokens],
             completion.finish_reason if completion else None,
             len(completion.token_ids) if completion else 0,
-            output.num_cached_tokens,
+            [],
+            *output.stats,
         )
 
     def _logprob(self, token_id: int, logprob: float, top: TopLogprobs) -> TokenLogprob:

@@ -247,6 +247,18 @@ def test_a_readmitted_sequence_finds_its_blocks_in_the_prefix_cache_and_loses_no
     assert all(written[number] == found[number][0].token_ids for number in numbers)
 
 
+def test_what_became_of_a_sequence_is_said():
+    engine = Engine(MODEL, num_blocks=4, block_size=4, config=SchedulerConfig(max_num_seqs=2))
+    found = {}
+    ids = [engine.add_request(Request(ALIKE[:7], 6, GREEDY)) for _ in range(2)]
+    later = engine.add_request(Request(ALIKE[:7], 2, GREEDY))
+    while not engine.is_idle:
+        found |= {delta.request_id: delta.stats for delta in engine.step() if delta.completion}
+    assert sum(found[one].num_preemptions for one in ids) > 0, "four blocks do not hold two sequences of 13 tokens"
+    assert found[ids[0]].num_cached_tokens in (0, 4) and found[later].num_cached_tokens == 4
+    assert 0 <= found[ids[0]].queue_time_s < found[later].queue_time_s
+
+
 def test_an_aborted_request_frees_its_blocks_at_once():
     engine = Engine(
         MODEL, num_blocks=12, block_size=4, config=SchedulerConfig(max_num_seqs=2, max_num_batched_tokens=8)

@@ -118,6 +118,17 @@ def test_a_stop_string_ends_a_text_before_it(client):
     assert "".join(chunk.choices[0].text for chunk in ask(stop=stop, stream=True)) == before
 
 
+def test_metrics_count_what_became_of_requests(client, served):
+    before = served.wait_until_idle()
+    for _ in range(2):
+        client.completions.create(model=MODEL, prompt=" ".join(PROMPTS) * 3, max_tokens=2, n=2)
+    after = served.wait_until_idle()
+    rise = {name.removeprefix("mlsys_"): after[name] - before.get(name, 0) for name in after}
+    assert rise["e2e_request_latency_seconds_count"] == rise["request_queue_time_seconds_count"] == 4
+    assert 0 < rise["request_queue_time_seconds_sum"] < rise["e2e_request_latency_seconds_sum"]
+    assert 0 < rise["prefix_cache_hits_total"] < rise["prefix_cache_queries_total"] == 2 * rise["prompt_tokens_total"]
+
+
 def test_what_asks_for_nothing_is_taken(client):
     ask = partial(client.completions.create, model=MODEL, prompt=PROMPTS[1], max_tokens=5, temperature=0)
     plain = ask().choices[0].text

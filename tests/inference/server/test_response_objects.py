@@ -25,7 +25,7 @@ DELTAS = [
     OutputDelta(0, 0, 1, "a", [token(b"a", -0.5)], None, 0),
     OutputDelta(0, 0, 1, "", [token(b"\xc3", -1.0)], None, 0),
     OutputDelta(0, 0, 1, "é", [token(b"\xa9", -2.0)], None, 0),
-    OutputDelta(0, 0, 1, "", [], "stop", 3, 1),
+    OutputDelta(0, 0, 1, "", [], "stop", 3, num_cached_tokens=1),
 ]
 
 
