@@ -21,6 +21,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "plan": "mlsys_lab.cli.plan",
         "plan-serving": "mlsys_lab.cli.plan_serving",
         "simulate-serving": "mlsys_lab.cli.simulate_serving",
+        "calibrate": "mlsys_lab.cli.calibrate",
     },
     "Run one": {
         "generate": "mlsys_lab.cli.generate",

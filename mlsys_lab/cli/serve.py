@@ -8,7 +8,8 @@ The engine of `mlsys_lab.inference` serves many requests at once, on a paged KV 
 once it is ready: open it in a browser to chat, and to watch the scheduler, the blocks and the queue. Any client of
 OpenAI's API can use the address with /v1, and the model name that /v1/models lists. Ctrl-C and SIGTERM finish running
 requests and reject new ones; a second one stops at once. /health and /metrics (Prometheus) report the server's state.
-Prompts are not logged, and watchers do not see them. With --api-key every route needs the key, except for the page.
+Prompts are not logged, unless --trace-out names a file, and watchers do not see them. With --api-key every route needs
+the key, except for the page.
 
 Requests must name localhost, the address of --host or a name given with --allow-host in their Host header: a page on
 another site could otherwise point its own name at this machine and talk to the server (DNS rebinding).
@@ -59,6 +60,9 @@ class Arguments:
         str | None, option("Python file with a function build(num_blocks, block_size, config)", "FILE")
     ] = None
     adapter: Annotated[list[str] | None, option("serve a LoRA adapter as another model", "NAME=FOLDER")] = None
+    trace_out: Annotated[
+        str | None, option("write steps and requests, token ids included, for `mlsys-lab calibrate`", "FILE")
+    ] = None
     timeout: Annotated[float, option("seconds per request", "S")] = 120.0
     client_timeout: Annotated[int, option("seconds that a client may take to send its request or to read on", "S")] = 10
     engine: Annotated[Literal["process", "ray"], option("one engine, or replicas of it")] = "process"
@@ -79,6 +83,7 @@ def run(args: Arguments) -> int:
         api_key=args.api_key,
         model=args.model,
         draft=args.draft,
+        trace=args.trace_out,
         num_blocks=args.blocks,
         max_num_seqs=args.sequences,
         max_queued_seqs=args.queue,

@@ -4,7 +4,9 @@ MODEL is as for `mlsys-lab estimate`. Requests arrive independently, in bursts, 
 each, with time_s, prompt (token ids) and num_output_tokens. At a rate, the steady state is measured: a run is several
 times as long as a request stays, without warm-up and drain, and if the queue grows the replicas are overloaded.
 A trace is served once, and all of it counts. Replicas get requests in turn; each runs the course's own scheduler, and
-a step takes the longest of its compute, memory and link times, over the efficiency. With --readers, as many of the
+a step takes the longest of its compute, memory and link times, over the efficiency. With --clock a step takes what
+`mlsys-lab calibrate` has measured on a server of --blocks cache blocks; MODEL then only says how long requests may be.
+With --readers, as many of the
 replicas only compute prompts and send their KV cache to the others, which only decode; both arrangements of the same
 devices are shown under the same load.
 
@@ -13,6 +15,7 @@ examples:
   mlsys-lab simulate-serving llama3-70b --tensor 8 --rate 60 80 --replicas 4 --readers 3 --plot latency.html
   mlsys-lab simulate-serving llama3-8b --rate 10 --burst 16 --json
   mlsys-lab simulate-serving llama3-8b --trace requests.jsonl
+  mlsys-lab simulate-serving llama3-8b --trace requests.jsonl --clock clock.json --blocks 256 --sequences 16
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ from mlsys_lab.inference.simulator import (
     read_trace,
     report,
 )
-from mlsys_lab.inference.simulator.planner import MAX_REPLICAS, build_pool, mean_demand
+from mlsys_lab.inference.simulator.calibration import load_clock
+from mlsys_lab.inference.simulator.planner import BLOCK_SIZE, MAX_REPLICAS, build_pool, mean_demand
 from mlsys_lab.inference.simulator.plot import plot_latencies
 from mlsys_lab.inference.simulator.steady import DEFAULT_REQUESTS, Steady, measure_steady_state
 
@@ -68,6 +72,8 @@ class Arguments(ServingOptions):
     tensor: Annotated[int, option("tensor-parallel devices", "N", "Replica")] = 1
     replicas: Annotated[int, option("replicas that share the load", "N")] = 1
     readers: Annotated[int | None, option("compare with as many of the replicas that only prefill", "N")] = None
+    clock: Annotated[Path | None, option("measured step times, in place of the devices'", "FILE", "Replica")] = None
+    blocks: Annotated[int | None, option(f"cache blocks of {BLOCK_SIZE} tokens, with --clock", "N", "Replica")] = None
     plot: Annotated[Path | None, option("write latency against the rate as a page of HTML", "FILE")] = None
     json: Annotated[bool, flag("--json", "print the figures as JSON, in seconds")] = False
 
@@ -84,12 +90,16 @@ def run(args: Arguments) -> int:
         raise InputError("--readers out of range", got=args.readers, expected=expected)
     if args.plot and args.trace:
         raise InputError("a trace has no rates to plot", help="leave out --plot, or give --rate")
+    if (args.clock is None) != (args.blocks is None):
+        raise InputError("--clock and --blocks go together", help="give both, or neither")
+    if args.clock and args.readers:
+        raise InputError("a clock is of replicas that do both", help="leave out --readers")
     config, _ = read_model(args.model)
     services = {rate: read_service(args, config, rate) for rate in args.rate or [1.0]}
     service = next(iter(services.values()))
     mixed = _pool(args, config, service, args.replicas)
     arrangements = _arrangements(args, config, service, mixed)
-    busy_s = mean_demand(mixed, service, seed=args.seed).time_s / args.replicas
+    busy_s = None if args.clock else mean_demand(mixed, service, seed=args.seed).time_s / args.replicas
     slots, trace = args.replicas * mixed.scheduler_config.max_num_seqs, read_trace(args.trace) if args.trace else []
 
     def measure(name: str, key: float | str) -> Steady:
@@ -106,7 +116,7 @@ def run(args: Arguments) -> int:
             requests=args.requests,
             burst=args.burst,
             seed=args.seed,
-            capacity=1 / busy_s if name == MIXED else math.inf,
+            capacity=1 / busy_s if name == MIXED and busy_s else math.inf,
         )
 
     console = Console(stderr=True)
@@ -125,17 +135,19 @@ def run(args: Arguments) -> int:
     return 0
 
 
-def _as_dict(name: str, key: float | str, one: Steady, busy_s: float) -> dict[str, object]:
+def _as_dict(name: str, key: float | str, one: Steady, busy_s: float | None) -> dict[str, object]:
     state = {"overloaded": one.is_overloaded, "utilisation": _utilisation(name, key, busy_s)}
     return {"arrangement": name, "load": key, **state, **asdict(one.report)}
 
 
-def _utilisation(name: str, key: float | str, busy_s: float) -> float | None:
-    """Utilisation of the replicas' most used resource; None for a trace, and for prefill and decode replicas."""
-    return key * busy_s if name == MIXED and not isinstance(key, str) else None
+def _utilisation(name: str, key: float | str, busy_s: float | None) -> float | None:
+    """Utilisation of the replicas' most used resource; None for a trace, a clock, and prefill and decode replicas."""
+    return key * busy_s if name == MIXED and busy_s and not isinstance(key, str) else None
 
 
 def _pool(args: Arguments, config: TransformerConfig, service: Service, count: int) -> Pool:
+    if args.clock is not None:
+        return Pool(load_clock(args.clock), args.blocks or 0, read_scheduler_config(args), count, BLOCK_SIZE)
     layout = Layout(data=args.expert, tensor=args.tensor, expert=args.expert)
     machine = read_machine(args, args.weights)
     found = build_pool(config, machine, service, read_scheduler_config(args), layout, count=count)
@@ -160,12 +172,13 @@ def _arrangements(args: Arguments, config: TransformerConfig, service: Service, 
 
 
 def _print(
-    args: Arguments, objective: Objective, runs: Sequence[tuple[str, float | str, Steady]], busy_s: float
+    args: Arguments, objective: Objective, runs: Sequence[tuple[str, float | str, Steady]], busy_s: float | None
 ) -> None:
     console = Console(highlight=False, soft_wrap=True)
     devices = args.replicas * args.tensor * args.expert
     replicas = f"{args.replicas} replica{'s' * (args.replicas > 1)}"
-    console.print(f"[bold]{escape(args.model)}[/]: {replicas}, {devices} × {escape(args.device)}")
+    on = f"clock {args.clock}" if args.clock else f"{devices} × {args.device}"
+    console.print(f"[bold]{escape(args.model)}[/]: {replicas}, {escape(on)}")
     console.print(f"good: {objective.ttft_s:g} s to the first token at most, {objective.tpot_s:g} s a token after it")
     console.print("times in ms: p50/p95/p99; goodput in requests per second")
     console.print()

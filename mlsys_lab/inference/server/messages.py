@@ -15,7 +15,7 @@ class EngineArgs(Message):
 
     `model` and `draft` are folders of checkpoints; None takes the package's own model, and no drafts. `scheduler` is a
     Python file that defines `build(num_blocks, block_size, config)`; None takes the package's own scheduler. `adapters`
-    are folders by the names of the LoRA adapters.
+    are folders by the names of the LoRA adapters. `trace` is a file that steps and requests are written to.
     """
 
     num_blocks: int
@@ -24,6 +24,7 @@ class EngineArgs(Message):
     draft: str | None = None
     scheduler: str | None = None
     adapters: dict[str, str] = field(default_factory=dict)
+    trace: str | None = None
 
 
 class GenerateRequest(Message):

@@ -41,8 +41,8 @@ class ServerConfig:
     may take `request_timeout_s` seconds; a client may take `client_timeout_s` seconds to send the head or the body of
     its request, or to read on. `port` 0 takes a free one. With `num_replicas` the engine is a Ray Serve deployment with
     as many replicas. `scheduler` is a Python file that defines `build(num_blocks, block_size, config)`. `adapters` are
-    folders in PEFT's format, by model name. `allowed_hosts` are names by which clients may address the server, in
-    addition to `host` and loopback names.
+    folders in PEFT's format, by model name. `trace` is a file for the engine's steps and requests, token ids included.
+    `allowed_hosts` are names by which clients may address the server, in addition to `host` and loopback names.
     """
 
     host: str = "127.0.0.1"
@@ -59,6 +59,7 @@ class ServerConfig:
     num_replicas: int | None = None
     scheduler: str | None = None
     adapters: Mapping[str, str] = field(default_factory=dict)
+    trace: str | None = None
     allowed_hosts: Collection[str] = ()
 
     def __post_init__(self) -> None:
@@ -71,6 +72,8 @@ class ServerConfig:
         for name, given in (("model", self.model), ("draft", self.draft)):
             if given is not None and not (Path(given) / "config.json").is_file():
                 raise InputError(f"no such {name}", got=given, expected="a folder with config.json and safetensors")
+        if self.trace is not None and self.num_replicas is not None:
+            raise InputError("a trace is of one engine", got=f"{self.num_replicas} replicas", help="leave one out")
         if self.draft is not None and (self.scheduler is not None or self.adapters):
             raise InputError("drafts go with the package's own scheduler and without adapters", help="leave one out")
         for name, folder in self.adapters.items():
@@ -181,7 +184,13 @@ def _signals_for(server: Server) -> Iterator[None]:
 
 def _build_engine(config: ServerConfig) -> EngineProcess:
     args = EngineArgs(
-        config.num_blocks, config.max_num_seqs, config.model, config.draft, config.scheduler, dict(config.adapters)
+        config.num_blocks,
+        config.max_num_seqs,
+        config.model,
+        config.draft,
+        config.scheduler,
+        dict(config.adapters),
+        config.trace,
     )
     max_open_seqs = (config.num_replicas or 1) * config.max_num_seqs + config.max_queued_seqs
     metrics = Metrics(config.num_blocks)

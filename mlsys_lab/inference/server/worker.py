@@ -11,6 +11,7 @@ import os
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ from mlsys_lab.inference.server.messages import (
     encode,
 )
 from mlsys_lab.inference.server.snapshot import SnapshotRecorder
+from mlsys_lab.inference.server.trace import TraceWriter
 from mlsys_lab.inference.speculative import ModelDrafter, SpeculativeEngine
 from mlsys_lab.inference.text import ChatTokenizer, Detokenizer, Stream, load_tokenizer
 from mlsys_lab.models import Transformer, load
@@ -62,6 +64,8 @@ class OpenRequest:
     first_index: int
     num_sent: list[int]
     num_unfinished: int
+    prompt: list[int]
+    arrived_s: float
 
 
 class Worker:
@@ -84,6 +88,7 @@ class Worker:
         else:
             self.engine = Engine(self.model, **options)
         self.recorder = SnapshotRecorder(self.engine.scheduler)
+        self.trace = TraceWriter(args.trace) if args.trace else None
         self.max_model_len = min(self.model.config.context, args.num_blocks * BLOCK_SIZE + 1)
         self.open: dict[int, OpenRequest] = {}  # by the engine's request id
 
@@ -104,6 +109,9 @@ class Worker:
         for output in self.engine.step():
             yield self._delta(output)
             if output.completion:
+                if self.trace:
+                    one = self.open[output.request_id]
+                    self.trace.write_request(one.arrived_s, one.prompt, one.num_sent[output.index])
                 self.open[output.request_id].num_unfinished -= 1
                 if not self.open[output.request_id].num_unfinished:
                     del self.open[output.request_id]
@@ -130,7 +138,10 @@ class Worker:
                     continue
                 engine_id = self._add(request, command.adapter)
                 first_index = number * num_sequences
-                self.open[engine_id] = OpenRequest(command, first_index, [0] * num_sequences, num_sequences)
+                arrived_s = self.trace.now_s() if self.trace else 0.0
+                self.open[engine_id] = OpenRequest(
+                    command, first_index, [0] * num_sequences, num_sequences, prompt, arrived_s
+                )
         except InputError as error:
             self._abort(command.request_id)
             yield Rejected(command.request_id, str(error))
@@ -280,13 +291,17 @@ def _run(commands: CommandQueue, out: BinaryIO) -> None:
     _send(out, [Ready(adapter_bytes, worker.max_model_len)])
     while True:
         batch = [commands.get()] if engine.is_idle else []
+        started_s = time.perf_counter()
         while not commands.empty():
             batch.append(commands.get())
         for command in batch:
             if command is None:
                 return
             _send(out, worker.handle(command))
+        is_idle = engine.is_idle
         _send(out, worker.step())
+        if worker.trace and not is_idle and engine.last_scheduler_output:
+            worker.trace.write_step(time.perf_counter() - started_s, engine.last_scheduler_output)
 
 
 def _read(commands: CommandQueue) -> None:

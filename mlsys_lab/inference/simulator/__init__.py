@@ -2,6 +2,7 @@
 
 load      Arrival; Poisson arrivals, bursts, traces; lengths of prompts and answers
 clock     BoundClock, by FLOPs and bytes of a model on a machine; LineClock, fitted to measured steps
+calibration  a LineClock fitted to the steps of a server's trace
 simulate  simulate(arrivals, clock, num_blocks) -> Simulation; take_turns: several models on the same devices
 pools     Pool of equal replicas; disaggregate: one pool for prefill, another for decode
 metrics   Served, Objective, report: TTFT, TPOT, ITL, throughput, goodput; of real runs too

@@ -58,15 +58,16 @@ def bursts(rate: float, requests: int, lengths: Lengths, *, size: int, seed: int
 
 
 def read_trace(path: Path) -> list[Arrival]:
-    """Read a trace: a line of JSON for each request, with `time_s`, `prompt` (token ids) and
-    `num_output_tokens`.
+    """Read a trace: a line of JSON for each request, with `time_s`, `prompt` (token ids) and `num_output_tokens`.
 
-    InputError for any other file.
+    Lines about steps, as in the trace of a server, are left out. InputError for any other file.
     """
     found = []
     for number, line in enumerate(_lines(path), start=1):
         try:
             fields = json.loads(line)
+            if "step_s" in fields:
+                continue
             one = Arrival(float(fields["time_s"]), tuple(map(int, fields["prompt"])), int(fields["num_output_tokens"]))
         except (ValueError, TypeError, KeyError) as problem:
             got = " ".join(f"{type(problem).__name__}: {problem}".split())
