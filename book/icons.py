@@ -8,6 +8,8 @@ from urllib.parse import quote
 
 _ICON = re.compile(r'"?([a-z][a-z0-9-]*)"?:\[(\d+),(\d+),\[[^\]]*\],"[0-9a-f]+",(?:"([^"]+)"|\["[^"]*","([^"]+)"\])\]')
 KINDS = ":is(.fa-solid,.fa-regular,.fa-brands,.fas,.far,.fab)"
+RENAMED = {"pencil-alt": "pencil"}
+"""Older names of icons, which templates still use."""
 SHOWN = (
     f"{KINDS}{{font-family:inherit}}{KINDS}::before{{content:'';display:inline-block;height:1em;width:var(--icon-width,1em);vertical-align:-.125em;"
     "background:currentcolor;mask:var(--icon) center/contain no-repeat}"
@@ -22,6 +24,7 @@ def masks(script: str, words: Collection[str]) -> str:
     """
     rules = [SHOWN]
     icons = {name: rest for name, *rest in _ICON.findall(script)}
+    icons |= {old: icons[new] for old, new in RENAMED.items() if new in icons}
     for name, (width, height, path, second) in icons.items():
         if f"fa-{name}" in words:
             drawn = f"<path d='{path or second}'/>"

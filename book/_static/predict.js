@@ -1,6 +1,7 @@
 // Prediction boxes: the choices become buttons, and a click shows which is right and opens the answer.
 // What a reader chose is kept in this browser, under the page's path and the number of the box. Without JavaScript the box is a list.
 const KEY = "mlsys-predictions";
+const SKIPPED = "-"; // in place of a letter
 
 function stored() {
   try { return JSON.parse(localStorage.getItem(KEY)) ?? {}; } catch { return {}; }
@@ -26,7 +27,20 @@ function enhance(box, id) {
     item.replaceChildren(button);
     return button;
   });
+  const skip = document.createElement("button");
+  skip.type = "button";
+  skip.className = "predict-skip";
+  skip.textContent = "Show it without a prediction";
+  const reveal = () => {
+    box.classList.add("predicted");
+    skip.remove();
+  };
+  skip.addEventListener("click", () => {
+    store(id, SKIPPED);
+    reveal();
+  });
   const show = (letter) => {
+    reveal();
     for (const button of buttons) {
       button.setAttribute("aria-pressed", button.dataset.letter === letter);
       button.classList.toggle("right", button.dataset.letter === right);
@@ -36,6 +50,7 @@ function enhance(box, id) {
   };
   list.classList.add("choices");
   list.after(verdict);
+  if (box.matches(":has(+ :is(.cell, figure, .chart), + p + :is(.cell, figure, .chart))")) verdict.after(skip);
   list.addEventListener("click", ({ target }) => {
     const letter = target.closest("button")?.dataset.letter;
     if (!letter) return;
@@ -45,7 +60,8 @@ function enhance(box, id) {
     answer.open = true;
   });
   const before = stored()[id];
-  if (before) show(before);
+  if (before === SKIPPED) reveal();
+  else if (before) show(before);
   return { id, right };
 }
 
@@ -54,7 +70,7 @@ const boxes = [...document.querySelectorAll(".admonition.predict")]
 
 function tell() {
   const letters = stored();
-  const answered = boxes.filter(({ id }) => letters[id]);
+  const answered = boxes.filter(({ id }) => letters[id] && letters[id] !== SKIPPED);
   const right = answered.filter((box) => letters[box.id] === box.right);
   if (!answered.length) return;
   const detail = { asked: boxes.length, answered: answered.length, right: right.length };

@@ -37,8 +37,8 @@ function tick() {
 function count(page, { right, asked, answered }) {
   store({ predictions: { ...stored().predictions, [page]: [right, asked] } });
   const foot = document.querySelector(".chapter-foot");
-  const shown = foot?.querySelector(".predicted") ?? document.createElement("span");
-  shown.className = "predicted";
+  const shown = foot?.querySelector(".predictions-made") ?? document.createElement("span");
+  shown.className = "predictions-made";
   shown.textContent = `Predictions: ${answered} of ${asked} made, ${right} right`;
   foot?.prepend(shown);
   tick();
@@ -57,6 +57,8 @@ function follow(page) {
   const ended = new IntersectionObserver(([{ isIntersecting }]) => {
     if (!isIntersecting) return;
     store({ done: [...new Set([...stored().done, page])] });
+    const next = [...foot.querySelectorAll("a")].find((link) => link.href.includes("/chapters/"));
+    if (next) store({ last: { page: next.href.split("/").at(-1), anchor: "", title: next.textContent, section: "" } });
     tick();
   });
   if (foot) ended.observe(foot);
@@ -68,7 +70,8 @@ function lead(actions) {
   const link = document.createElement("a");
   link.className = "front-button front-primary";
   link.href = new URL(`chapters/${last.page}#${last.anchor}`, ROOT);
-  link.textContent = `Continue: ${last.title} · ${last.section}`;
+  link.textContent = `Continue: ${[last.title, last.section].filter(Boolean).join(" · ")}`;
+  actions.querySelector(".front-primary")?.classList.remove("front-primary");
   actions.prepend(link);
 }
 

@@ -211,6 +211,15 @@ export function attach(field, place, { shown, keepAddress = false }) {
     await fill(draft, field.value, shown);
     if (mine === asked) place.replaceChildren(...draft.childNodes);
   };
+  // Arrow keys go from the field through the results and back.
+  field.closest("form").parentElement.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    const stops = [field, ...place.querySelectorAll(".search-hits a")];
+    const at = stops.indexOf(document.activeElement);
+    if (!step || at < 0 || !stops[at + step]) return;
+    event.preventDefault();
+    stops[at + step].focus();
+  });
   field.addEventListener("input", () => {
     if (keepAddress) history.replaceState(null, "", `?q=${encodeURIComponent(field.value)}`);
     update();

@@ -32,6 +32,7 @@ if (jupyterlab) {
     const link = document.createElement("a");
     link.className = "lab-button lab-local";
     link.textContent = "Open in JupyterLab";
+    link.target = "mlsys-jupyterlab"; // a tab of its own, the same for all notebooks
     link.href = jupyterlab.replace("{notebook}", buttons.dataset.notebook);
     buttons.prepend(link);
     buttons.classList.add("lab-is-local");

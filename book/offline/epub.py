@@ -55,8 +55,6 @@ def _document(part: Part, parts: Sequence[Part]) -> str:
         formula.replace_with(formula.select_one("math").extract())  # type: ignore[union-attr]
     for node in article.select("svg.chart-narrow, script, input"):
         node.decompose()
-    for widget in article.find_all(lambda node: node.name.startswith("mlsys-")):
-        widget.name = "div"
     for svg in article.select("svg"):
         svg["xmlns"] = "http://www.w3.org/2000/svg"
         for key in CASED.keys() & svg.attrs.keys():

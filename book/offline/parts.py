@@ -86,6 +86,12 @@ def read_parts(site: Path, address: str) -> list[Part]:
             node.decompose()
         for summary in article.select("details.hide > summary"):
             summary.string = "Code"
+        for details in article.select("details"):
+            details["open"] = ""
+        for widget in article.find_all(lambda node: node.name.startswith("mlsys-")):
+            widget.name = "div"  # what stands in its place without a script: mostly a table
+            for script in widget.select("script"):
+                script.decompose()
         for code in article.select("div.highlight"):
             if code.get_text().count("\n") <= SHORT_CODE:
                 code["class"] = [*code["class"], "on-one-page"]

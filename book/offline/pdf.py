@@ -23,11 +23,6 @@ from book.serve import HOST, site_server
 from mlsys_lab.errors import InputError
 
 PAGE = "book-in-one-page.html"  # answered from memory: the site has no such file
-# Widgets have drawn themselves, and the fonts of formulas are there.
-DRAWN = """async () => {
-  await document.fonts.ready;
-  return [...document.querySelectorAll("*")].every((node) => !node.localName.startsWith("mlsys-") || node.shadowRoot);
-}"""
 MOST_PRINTS = 5
 PATIENCE_MS = 600_000
 """How long a page may take: the book has hundreds of pages, and the machine may be busy."""
@@ -70,7 +65,7 @@ def write_pdf(site: Path, parts: Sequence[Part], title: TitlePage, path: Path) -
     """
     style = (BOOK / "offline" / "pdf.css").read_text("utf-8")
     head = "".join(f'<link rel="stylesheet" href="{name}">' for name in _styles(site))
-    head += f'<style>{style}</style><script type="module" src="_static/site.js"></script>'
+    head += f"<style>{style}</style>"
     server = site_server(site, 0)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -106,7 +101,7 @@ def _print(page: Page, address: str, html: str) -> bytes:
     page.route(f"**/{PAGE}", lambda route: route.fulfill(body=html, content_type="text/html"))
     page.on("response", lambda got: missing.append(got.url) if got.status >= 400 else None)
     page.goto(address, wait_until="networkidle")
-    page.wait_for_function(DRAWN)
+    page.evaluate("document.fonts.ready.then(() => null)")
     if missing:
         raise InputError("the site lacks files of the book", got=", ".join(missing), help="make book")
     return page.pdf(outline=True, tagged=True, print_background=True, prefer_css_page_size=True)

@@ -31,7 +31,11 @@ def run(args: Arguments) -> int:
         table.add_row(lab.name, lab.title, str(lab.minutes), f"{lab.points:g}", _state(lab, workspace))
     console = Console()
     console.print(table)
-    console.print(f"\nbegin one with: mlsys-lab start {labs[0].topic}", highlight=False)
+    new = [lab for lab in labs if not _state(lab, workspace)]
+    words = (
+        f"start one with: mlsys-lab start {new[0].topic}" if new else f"check one with: mlsys-lab check {labs[0].topic}"
+    )
+    console.print(f"\n{words}", highlight=False)
     return 0
 
 

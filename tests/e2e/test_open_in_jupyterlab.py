@@ -56,7 +56,10 @@ def tab(browser: Browser) -> Iterator[Page]:
 def test_a_click_opens_the_notebook(tab: Page, local_site: str, name: str) -> None:
     tab.goto(f"{local_site}{name}.html")
     title = tab.locator("h1").first.evaluate("(one) => one.firstChild.textContent")
-    tab.get_by_role("link", name="Open in JupyterLab").first.click()
-    expect(tab).to_have_url(re.compile(r"/lab/tree/.*\.ipynb"))
-    heading = tab.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-RenderedMarkdown h1").first
+    with tab.context.expect_page() as opened:
+        tab.get_by_role("link", name="Open in JupyterLab").first.click()
+    notebook = opened.value
+    expect(notebook).to_have_url(re.compile(r"/lab/tree/.*\.ipynb"))
+    heading = notebook.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-RenderedMarkdown h1").first
     expect(heading).to_contain_text(title, timeout=120_000)
+    notebook.close()

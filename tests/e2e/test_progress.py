@@ -29,6 +29,14 @@ def test_a_chapter_that_is_read_to_its_end_is_ticked_on_every_page(page: Page, s
     expect(page.locator(".syllabus .chapter-done")).to_have_text(" ✓")
 
 
+def test_after_a_chapter_the_front_page_leads_to_the_next_one(page: Page, site_url: str) -> None:
+    page.goto(f"{site_url}chapters/06-triton.html")
+    page.locator(".chapter-foot").scroll_into_view_if_needed()
+    page.wait_for_function("localStorage.getItem('mlsys-lab:chapters').includes('07-transformer')")
+    page.goto(site_url)
+    expect(page.locator(".front-actions .front-primary")).to_have_text("Continue: Chapter 7 · Transformer arithmetic")
+
+
 def test_the_front_page_leads_back_to_the_section_that_was_read(page: Page, site_url: str) -> None:
     page.goto(site_url)
     expect(page.locator(".front-actions a", has_text="Continue")).to_have_count(0)

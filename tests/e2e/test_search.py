@@ -109,3 +109,15 @@ def test_the_dialog_answers_while_a_reader_types(page: Page, site_url: str) -> N
     assert magnifier["x"] + magnifier["width"] <= text["x"] + padding
     first.click()
     expect(page).to_have_url(f"{site_url}chapters/06-triton.html#flashattention")
+
+
+def test_arrow_keys_lead_from_the_field_through_the_results(page: Page, site_url: str) -> None:
+    page.goto(f"{site_url}chapters/09-collectives.html")
+    page.keyboard.press("ControlOrMeta+k")
+    page.keyboard.type("bank conflict")
+    first = page.locator("#pst-search-dialog .search-hits a").first
+    expect(first).to_be_visible()
+    page.keyboard.press("ArrowDown")
+    expect(first).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    expect(page.locator("#pst-search-dialog input")).to_be_focused()

@@ -295,6 +295,22 @@ def test_a_guess_on_the_front_page_is_answered(page: Page, site_url: str) -> Non
     expect(answer).to_contain_text("tokens per second")
 
 
+def test_what_a_prediction_is_about_is_blurred_until_it_is_made_or_skipped(page: Page, site_url: str) -> None:
+    page.goto(f"{site_url}chapters/01-introduction.html")
+    boxes = page.locator(".admonition.predict")
+    figure = page.locator("figure.drawn", has_text="An 8-billion-parameter model on an H100")
+    expect(figure).to_have_css("filter", re.compile("blur"))
+    boxes.nth(1).locator("button", has_text=re.compile("^C")).click()
+    expect(figure).to_have_css("filter", "none")
+    first = page.locator(".admonition.predict + .cell, .admonition.predict + p + .cell").first
+    expect(first).to_have_css("filter", re.compile("blur"))
+    boxes.nth(0).get_by_role("button", name="Show it without a prediction").click()
+    expect(first).to_have_css("filter", "none")
+    expect(page.locator(".predictions-made")).to_have_text("Predictions: 1 of 2 made, 1 right")
+    page.reload()
+    expect(first).to_have_css("filter", "none")
+
+
 def test_a_prediction_is_judged_by_a_click_and_remembered(page: Page, site_url: str) -> None:
     chapter = f"{site_url}chapters/12-inference.html"
     page.goto(chapter)
@@ -309,9 +325,9 @@ def test_a_prediction_is_judged_by_a_click_and_remembered(page: Page, site_url: 
     box.locator("button", has_text=re.compile("^B")).focus()
     page.keyboard.press("Enter")
     expect(verdict).to_have_text("B is right.")
-    expect(page.locator(".predicted")).to_have_text("Predictions: 1 of 2 made, 0 right")
+    expect(page.locator(".predictions-made")).to_have_text("Predictions: 1 of 2 made, 0 right")
     page.locator(".admonition.predict").nth(1).locator("button", has_text=re.compile("^C")).click()
-    expect(page.locator(".predicted")).to_have_text(re.compile("^Predictions: 2 of 2 made, [01] right$"))
+    expect(page.locator(".predictions-made")).to_have_text(re.compile("^Predictions: 2 of 2 made, [01] right$"))
     page.goto(f"{site_url}syllabus.html")
     expect(page.locator(".syllabus h3", has_text="Inference").locator(".chapter-done")).to_have_text(
         re.compile("^ ?[01]/2$")

@@ -1,7 +1,7 @@
-// The editor of a code cell: CodeMirror with Python, in the page's colours. Shift+Enter runs the cell.
+// The editor of a code cell: CodeMirror with Python, in the page's colours.
 import { indentWithTab } from "@codemirror/commands";
 import { python } from "@codemirror/lang-python";
-import { HighlightStyle, syntaxHighlighting } from "@codemirror/language";
+import { HighlightStyle, indentUnit, syntaxHighlighting } from "@codemirror/language";
 import { EditorView, keymap } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
 import { minimalSetup } from "codemirror";
@@ -20,13 +20,17 @@ const LOOK = EditorView.theme({
   ".cm-cursor": { borderLeftColor: "var(--ink)" },
 });
 
-/** An editor of `text` under `parent`. `run` is called by Shift+Enter. Returns an object with the text as it stands. */
+/** An editor of `text` under `parent`. Shift+Enter and Ctrl+Enter call `run`. Returns an object with the text as it stands. */
 export function createEditor(parent, text, run) {
+  // Sphinx has shortcuts of single keys, among them "/" for the search.
+  parent.addEventListener("keydown", (event) => event.ctrlKey || event.metaKey || event.stopPropagation());
+  const act = () => { run(); return true; };
   const view = new EditorView({
     parent,
     doc: text,
     extensions: [
-      keymap.of([{ key: "Shift-Enter", run: () => { run(); return true; } }, indentWithTab]),
+      keymap.of([{ key: "Shift-Enter", run: act }, { key: "Mod-Enter", run: act }, indentWithTab]),
+      indentUnit.of("    "),
       minimalSetup,
       python(),
       syntaxHighlighting(COLOURS),

@@ -174,10 +174,11 @@ def plan_serving(
     seed: int = 0,
     log: Callable[[str], None] = lambda words: None,
 ) -> list[ServingPlan]:
-    """Plans for every degree of tensor parallelism within a node that the model fits on: fewest devices first.
+    """Plans for every degree of tensor parallelism within a node that the model fits on.
 
-    Experts are sharded over `expert` ranks, each with as many tensor-parallel devices; `scheduler_config` is that
-    of a rank. `log` is told of each simulation before it runs.
+    Fewest devices come first, and of as many the shortest time per token. Experts are sharded over `expert` ranks, each
+    with as many tensor-parallel devices; `scheduler_config` is that of a rank. `log` is told of each simulation before
+    it runs.
     Plans that cannot meet the objective come last. InputError if the model fits at no degree, and if more than
     `MAX_REPLICAS` replicas are needed.
     """
@@ -206,7 +207,7 @@ def plan_serving(
     if not plans:
         expected = f"at most {MAX_REPLICAS * max(capacities):,.0f}: {MAX_REPLICAS} replicas at full load"
         raise InputError("the load is too large", got=f"{service.rate:g} requests/s", expected=expected)
-    return sorted(plans, key=lambda one: (one.devices is None, one.devices or 0, one.layout.tensor))
+    return sorted(plans, key=lambda one: (one.devices is None, one.devices or 0, one.report.tpot_s.get(95, math.inf)))
 
 
 def _plan(
