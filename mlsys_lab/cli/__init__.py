@@ -63,6 +63,9 @@ what serves a load within an objective:
 how long requests wait as more of them come, and whether prompts read elsewhere would help:
   mlsys-lab simulate-serving llama3-70b --tensor 8 --rate 60 80 --replicas 4 --readers 3
 
+the same on the step times of this machine, from a trace that `mlsys-lab serve --trace-out` wrote:
+  mlsys-lab calibrate trace.jsonl --out clock.json
+
 what ranks cost each other:
   mlsys-lab bench-collectives --backend gloo --ranks 4
 
