@@ -89,7 +89,8 @@ def overlap(pair: Pair, request: Request, tokens: Sequence[int]) -> float:
     text = torch.tensor([[*request.prompt_token_ids, *tokens]])
     first, params = len(request.prompt_token_ids) - 1, request.sampling_params
     wanted, proposed = (
-        probabilities(params, model(text)[0, first:-1], [()] * len(tokens)) for model in (pair.target, pair.draft)
+        probabilities(params, model(text)[0, first:-1], [()] * len(tokens), [0] * len(tokens))
+        for model in (pair.target, pair.draft)
     )
     return float(acceptance_rate(wanted, proposed).mean())
 

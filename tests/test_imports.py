@@ -21,8 +21,8 @@ PLAIN = (
     "checks",
     "cli",
 )
-SERVING = ("inference.engine.scheduler", "inference.simulator", "inference.server.serve")
-ARRAYS = ("scaling", "scaling.runs", "benchmark")
+SERVING = ("inference.engine.scheduler", "inference.simulator")
+ARRAYS = ("scaling", "scaling.runs", "benchmark", "inference.server.serve")  # the server tokenizes
 RUN_CHECKS = ("runner", "live", "fresh", "command", "trusted.artifact")
 TENSORS = ("autograd", "models", "inference", "diffusion")
 COMMANDS = (

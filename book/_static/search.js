@@ -212,7 +212,7 @@ export function attach(field, place, { shown, keepAddress = false }) {
     if (mine === asked) place.replaceChildren(...draft.childNodes);
   };
   // Arrow keys go from the field through the results and back.
-  field.closest("form").parentElement.addEventListener("keydown", (event) => {
+  (field.closest("form") ?? field).parentElement.addEventListener("keydown", (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     const stops = [field, ...place.querySelectorAll(".search-hits a")];
     const at = stops.indexOf(document.activeElement);

@@ -30,7 +30,8 @@ class Arguments:
 
 def run(args: Arguments) -> int:
     """Write the clock, and print it with its errors; returns exit code 0."""
-    from mlsys_lab.inference.simulator.calibration import fit_clock, read_steps, relative_errors, save_clock
+    from mlsys_lab.inference.simulator.calibration import fit_clock, read_steps, relative_errors
+    from mlsys_lab.inference.simulator.clock import save_clock
 
     steps = read_steps(args.trace)
     clock = fit_clock(steps)

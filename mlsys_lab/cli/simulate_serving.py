@@ -51,7 +51,7 @@ from mlsys_lab.inference.simulator import (
     read_trace,
     report,
 )
-from mlsys_lab.inference.simulator.calibration import load_clock
+from mlsys_lab.inference.simulator.clock import load_clock
 from mlsys_lab.inference.simulator.planner import BLOCK_SIZE, MAX_REPLICAS, build_pool, mean_demand
 from mlsys_lab.inference.simulator.plot import plot_latencies
 from mlsys_lab.inference.simulator.steady import DEFAULT_REQUESTS, Steady, measure_steady_state

@@ -13,7 +13,8 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.inference.engine import SchedulerConfig
 from mlsys_lab.inference.server.protocol import MODEL
 from mlsys_lab.inference.simulator import LineClock, log_normal, poisson, read_trace, report, simulate
-from mlsys_lab.inference.simulator.calibration import Step, fit_clock, load_clock, read_steps, save_clock
+from mlsys_lab.inference.simulator.calibration import Step, fit_clock, read_steps
+from mlsys_lab.inference.simulator.clock import load_clock, save_clock
 from mlsys_lab.inference.simulator.metrics import Objective
 from tests.inference.server.clients import send
 from tests.inference.server.serving import serving

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,21 +64,6 @@ def fit_clock(steps: Sequence[Step]) -> LineClock:
 def relative_errors(clock: LineClock, steps: Sequence[Step]) -> list[float]:
     """How far the clock is from each step, as a fraction of the step."""
     return [abs(clock(one.parts, 0) - one.step_s) / one.step_s for one in steps]
-
-
-def save_clock(clock: LineClock, path: Path) -> None:
-    """Write a clock as JSON."""
-    path.write_text(json.dumps(asdict(clock), indent=1) + "\n", encoding="utf-8")
-
-
-def load_clock(path: Path) -> LineClock:
-    """Read a clock that `save_clock` wrote; InputError for any other file."""
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        return LineClock(**{name: float(value) for name, value in fields.items()})
-    except (OSError, ValueError, TypeError, AttributeError) as problem:
-        got = " ".join(f"{type(problem).__name__}: {problem}".split())
-        raise InputError(f"{path} is no clock", got=got, help="mlsys-lab calibrate TRACE --out FILE") from None
 
 
 def _fit(features: np.ndarray, seconds: np.ndarray) -> np.ndarray:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
+from pathlib import Path
 from typing import Protocol
 
 from mlsys_lab.configs.transformer import TransformerConfig
+from mlsys_lab.errors import InputError
 from mlsys_lab.flops import communication, step
 from mlsys_lab.flops.bounds import Machine, TimeBound, Traffic, Work, least_time, node_copies
 from mlsys_lab.flops.cache import bytes_per_token, copies, elements_per_token
@@ -48,6 +51,21 @@ class LineClock:
     def num_padded_cached_tokens(parts: Sequence[Part]) -> int:
         """Number of sequences times the longest number of cached tokens."""
         return len(parts) * max((past for _, past in parts), default=0)
+
+
+def save_clock(clock: LineClock, path: Path) -> None:
+    """Write a clock as JSON."""
+    path.write_text(json.dumps(asdict(clock), indent=1) + "\n", encoding="utf-8")
+
+
+def load_clock(path: Path) -> LineClock:
+    """Read a clock that `save_clock` wrote; InputError for any other file."""
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        return LineClock(**{name: float(value) for name, value in fields.items()})
+    except (OSError, ValueError, TypeError, AttributeError) as problem:
+        got = " ".join(f"{type(problem).__name__}: {problem}".split())
+        raise InputError(f"{path} is no clock", got=got, help="mlsys-lab calibrate TRACE --out FILE") from None
 
 
 class BoundClock:
