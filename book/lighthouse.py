@@ -14,14 +14,13 @@ import os
 import statistics
 import subprocess
 import sys
-import threading
 from functools import partial
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 from book.browser import ARGUMENTS, find_chromium
 from book.project import BOOK, ROOT
-from book.serve import HOST, SiteHandler
+from book.serve import HOST, SiteHandler, running
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 
 PACKAGES = ROOT / ".ci" / "lighthouse"
@@ -81,22 +80,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--site", type=Path, default=BOOK / "_build" / "html", help="default: book/_build/html")
     parser.add_argument("--runs", type=int, default=5, help="runs of each page (default: 5)")
     options = parser.parse_args(arguments)
-    server = ThreadingHTTPServer((HOST, 0), partial(GzipHandler, directory=str(options.site), jupyterlab=None))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    handler = partial(GzipHandler, directory=str(options.site), jupyterlab=None)
     try:
         if missing := [page for page in options.pages if not (options.site / page).is_file()]:
             raise InputError("the site has no such page", got=", ".join(missing), help="make book")
         print(f"{'median of ' + str(options.runs):44}" + "".join(f"{name:>16}" for name in CATEGORIES))
-        for page in options.pages:
-            marks = [audit(f"http://{HOST}:{server.server_port}/{page}") for _ in range(options.runs)]
-            medians = (statistics.median(one[name] for one in marks) for name in CATEGORIES)
-            print(f"{page:44}" + "".join(f"{median:16.0f}" for median in medians), flush=True)
+        with running(ThreadingHTTPServer((HOST, 0), handler)) as url:
+            for page in options.pages:
+                marks = [audit(url + page) for _ in range(options.runs)]
+                medians = (statistics.median(one[name] for one in marks) for name in CATEGORIES)
+                print(f"{page:44}" + "".join(f"{median:16.0f}" for median in medians), flush=True)
     except CourseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    finally:
-        server.shutdown()
-        server.server_close()
     return 0
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from playwright.sync_api import Browser
 
 from book.browser import chromium
 from book.project import BOOK
-from book.serve import HOST, site_server
+from book.serve import running, site_server
 from mlsys_lab.errors import CourseError
 
 PICTURES = BOOK / "_static" / "screenshots"
@@ -45,28 +44,20 @@ def take(site: Path, pictures: Path) -> list[Path]:
         InputError: the site has not been built.
         MissingToolError: this machine has no Chromium.
     """
-    server = site_server(site, 0)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    pictures.mkdir(parents=True, exist_ok=True)
     taken = []
-    try:
-        with chromium() as browser:
-            for shot in SHOTS:
-                size = {"width": shot.width, "height": shot.height}
-                page = browser.new_page(viewport=size, color_scheme=shot.theme)
-                page.goto(f"http://{HOST}:{server.server_port}/{shot.page}")
-                page.wait_for_load_state("networkidle")
-                page.locator(shot.at).first.evaluate("node => scrollTo(0, node.getBoundingClientRect().top - 120)")
-                page.wait_for_timeout(500)  # the theme's colours fade in
-                taken.append(pictures / f"{shot.name}.png")
-                page.screenshot(path=taken[-1])
-                page.close()
-            taken.append(take_server(browser, pictures / "serve.png"))
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with running(site_server(site, 0)) as url, chromium() as browser:
+        pictures.mkdir(parents=True, exist_ok=True)
+        for shot in SHOTS:
+            size = {"width": shot.width, "height": shot.height}
+            page = browser.new_page(viewport=size, color_scheme=shot.theme)
+            page.goto(url + shot.page)
+            page.wait_for_load_state("networkidle")
+            page.locator(shot.at).first.evaluate("node => scrollTo(0, node.getBoundingClientRect().top - 120)")
+            page.wait_for_timeout(500)  # the theme's colours fade in
+            taken.append(pictures / f"{shot.name}.png")
+            page.screenshot(path=taken[-1])
+            page.close()
+        taken.append(take_server(browser, pictures / "serve.png"))
     return taken
 
 

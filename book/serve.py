@@ -14,6 +14,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -108,6 +110,19 @@ def site_server(html: Path, port: int, jupyterlab: str | None = None) -> Threadi
     if not (html / "index.html").is_file():
         raise InputError(f"no site in {html}", help="make book")
     return ThreadingHTTPServer((HOST, port), partial(SiteHandler, directory=str(html), jupyterlab=jupyterlab))
+
+
+@contextmanager
+def running(server: ThreadingHTTPServer) -> Iterator[str]:
+    """Run a server for the body of a `with`; yields its address, which ends in a slash."""
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://{HOST}:{server.server_port}/"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def start_jupyterlab(workspace: Path, port: int, token: str, log: Path) -> subprocess.Popen[bytes]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from playwright.sync_api import Browser, Response
 from book.browser import chromium
 from book.linkcheck import pages
 from book.project import BOOK
-from book.serve import HOST, site_server
+from book.serve import running, site_server
 from mlsys_lab.errors import CourseError, InputError
 
 KINDS = ("document", "stylesheet", "script", "font", "image", "other")
@@ -94,16 +93,8 @@ def weigh_site(site: Path, names: Sequence[str]) -> list[Visit]:
         InputError: the site has not been built.
         MissingToolError: this machine has no Chromium.
     """
-    server = site_server(site, 0)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        with chromium() as browser:
-            return [weigh(browser, f"http://{HOST}:{server.server_port}/", name) for name in names]
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with running(site_server(site, 0)) as url, chromium() as browser:
+        return [weigh(browser, url, name) for name in names]
 
 
 def table(visits: Sequence[Visit]) -> str:

@@ -6,7 +6,6 @@ twice: each PDF says on which page each part and section starts, until that agre
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from html import escape
 from io import BytesIO
@@ -19,7 +18,7 @@ from pypdf import PdfReader
 from book.browser import chromium
 from book.offline.parts import Part, TitlePage
 from book.project import BOOK
-from book.serve import HOST, site_server
+from book.serve import running, site_server
 from mlsys_lab.errors import InputError
 
 PAGE = "book-in-one-page.html"  # answered from memory: the site has no such file
@@ -66,26 +65,17 @@ def write_pdf(site: Path, parts: Sequence[Part], title: TitlePage, path: Path) -
     style = (BOOK / "offline" / "pdf.css").read_text("utf-8")
     head = "".join(f'<link rel="stylesheet" href="{name}">' for name in _styles(site))
     head += f"<style>{style}</style>"
-    server = site_server(site, 0)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        with chromium() as browser:
-            page = browser.new_page()
-            page.set_default_timeout(PATIENCE_MS)
-            address = f"http://{HOST}:{server.server_port}/{PAGE}"
-            printed, numbers = b"", {}
-            for _ in range(MOST_PRINTS):
-                printed = _print(page, address, one_page(head, parts, title, numbers))
-                if numbers == (numbers := read_page_numbers(printed)):
-                    break
-            else:
-                raise InputError("the page numbers do not settle", got=f"{MOST_PRINTS} prints that differ")
-            path.write_bytes(printed)
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with running(site_server(site, 0)) as url, chromium() as browser:
+        page = browser.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        printed, numbers = b"", {}
+        for _ in range(MOST_PRINTS):
+            printed = _print(page, url + PAGE, one_page(head, parts, title, numbers))
+            if numbers == (numbers := read_page_numbers(printed)):
+                break
+        else:
+            raise InputError("the page numbers do not settle", got=f"{MOST_PRINTS} prints that differ")
+        path.write_bytes(printed)
 
 
 def read_page_numbers(pdf: bytes) -> dict[str, int]:

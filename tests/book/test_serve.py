@@ -3,7 +3,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from book import serve
-from book.serve import HOST, free_port, prepare_workspace, site_server, start_jupyterlab, stop
+from book.serve import HOST, free_port, prepare_workspace, running, site_server, start_jupyterlab, stop
 from mlsys_lab.errors import InputError, MissingToolError
 from mlsys_lab.stack.labinfo import released_labs
 from tests.ports import held_port
@@ -37,13 +36,8 @@ def address(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "_static").mkdir()
     (tmp_path / "index.html").write_text("front")
     (tmp_path / "_static" / "local.js").write_text("export const jupyterlab = null;")
-    server = site_server(tmp_path, 0, "http://127.0.0.1:1/lab/tree/{notebook}?token=t")
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://{HOST}:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with running(site_server(tmp_path, 0, "http://127.0.0.1:1/lab/tree/{notebook}?token=t")) as url:
+        yield url.removesuffix("/")
 
 
 def get(url: str, host: str | None = None) -> str:

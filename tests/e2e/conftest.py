@@ -6,7 +6,6 @@ import fcntl
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from book.project import BOOK, BUILD, ROOT
-from book.serve import HOST, site_server
+from book.serve import running, site_server
 from tests.pages import PATIENCE_MS
 
 STAYS = "_static/file.png"
@@ -37,13 +36,8 @@ def site(jupyter_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def site_url(site: Path) -> Iterator[str]:
     """The address of the served site, ending in a slash."""
-    server = site_server(site, 0)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://{HOST}:{server.server_port}/"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with running(site_server(site, 0)) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

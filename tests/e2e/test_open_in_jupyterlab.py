@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,13 +32,9 @@ def local_site(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         with pytest.MonkeyPatch.context() as patch:  # else it opens what another JupyterLab of this user has open
             patch.setenv("JUPYTERLAB_WORKSPACES_DIR", str(home / "workspaces"))
             jupyter = serve.start_jupyterlab(home / "workspace", port, token, home / "jupyterlab.log")
-        server = serve.site_server(site, 0, f"http://{serve.HOST}:{port}/lab/tree/{{notebook}}?token={token}")
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://{serve.HOST}:{server.server_port}/"
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        link = f"http://{serve.HOST}:{port}/lab/tree/{{notebook}}?token={token}"
+        with serve.running(serve.site_server(site, 0, link)) as url:
+            yield url
         serve.stop(jupyter)
 
 

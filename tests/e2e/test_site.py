@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from dataclasses import dataclass, field
 from itertools import permutations
 from pathlib import Path
@@ -16,7 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from book.linkcheck import internal_problems, pages, read_page
 from book.project import LABS, read_address
-from book.serve import HOST, site_server
+from book.serve import HOST, running, site_server
 from mlsys_lab.stack.labinfo import released_labs
 from tests.e2e.conftest import STAYS
 from tests.pages import PATIENCE_MS, settle
@@ -250,22 +249,15 @@ def test_a_lab_page_shows_the_buttons_that_lead_to_its_notebook(page: Page, site
 
 def test_the_local_site_leads_into_jupyterlab(page: Page, site: Path) -> None:
     lab = released_labs(LABS)[0]
-    server = site_server(site, 0, "http://127.0.0.1:1/lab/tree/{notebook}?token=secret")
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        page.goto(f"http://{HOST}:{server.server_port}/labs/{lab.name}.html")
+    with running(site_server(site, 0, "http://127.0.0.1:1/lab/tree/{notebook}?token=secret")) as url:
+        page.goto(f"{url}labs/{lab.name}.html")
         address = f"http://127.0.0.1:1/lab/tree/{lab.name}/{lab.name}.ipynb?token=secret"
         expect(page.locator(".lab-local")).to_have_attribute("href", address)
         expect(page.locator(".lab-colab")).to_be_hidden()
-        page.goto(f"http://{HOST}:{server.server_port}/chapters/12-inference.html")
+        page.goto(f"{url}chapters/12-inference.html")
         address = "http://127.0.0.1:1/lab/tree/chapters/12-inference.ipynb?token=secret"
         expect(page.locator(".lab-local")).to_have_attribute("href", address)
-    finally:
         page.close()
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def test_a_wrong_address_leads_to_a_page_of_the_site(page: Page, site_url: str) -> None:
