@@ -1,4 +1,4 @@
-"""The changelog as an RSS feed, beside the page: `changelog.xml`, an item for each of its entries.
+"""The changelog as an RSS feed, `changelog.xml`: an item for each of its entries.
 
 The changelog has no dates, so neither have the items: a reader shows when it saw them first.
 """

@@ -1,5 +1,5 @@
 // On wide screens, what a page's terms mean and its citations are stands in the margin, next to the line that names them
-// first. The list of the page's sections gives way: once it would scroll past, it shows the current section only.
+// first. The list of the page's sections folds to the current one once the reader has scrolled past it.
 const WIDE = matchMedia("(min-width: 1200px)");
 const LINKS = '.bd-article :is(a[href*="glossary.html#term-"], a[href*="references.html#"])[title]';
 const GAP = 12; // pixels between notes

@@ -33,7 +33,7 @@ function tick() {
   }
 }
 
-// Told by predict.js, once a prediction of this page has been made.
+// Called when predict.js reports a prediction of this page.
 function count(page, { right, asked, answered }) {
   store({ predictions: { ...stored().predictions, [page]: [right, asked] } });
   const foot = document.querySelector(".chapter-foot");

@@ -1,4 +1,4 @@
-"""What other sites are told of a page: a description and a card for each, and a sitemap."""
+"""What search engines and link previews read of a page: a description and a card for each, and a sitemap."""
 
 from __future__ import annotations
 

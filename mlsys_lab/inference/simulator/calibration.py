@@ -17,7 +17,7 @@ from mlsys_lab.inference.simulator.clock import LineClock
 MIN_STEPS = 20
 """Fewest steps that four coefficients are fitted to."""
 OUTLIER = 3.0
-"""Steps that took so many times as long as a first fit says had another cause, such as another process."""
+"""A step that takes this many times as long as the first fit predicts has another cause, such as another process."""
 
 
 class Step(NamedTuple):

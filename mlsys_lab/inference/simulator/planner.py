@@ -177,8 +177,8 @@ def plan_serving(
     """Plans for every degree of tensor parallelism within a node that the model fits on.
 
     Fewest devices come first, and of as many the shortest time per token. Experts are sharded over `expert` ranks, each
-    with as many tensor-parallel devices; `scheduler_config` is that of a rank. `log` is told of each simulation before
-    it runs.
+    with as many tensor-parallel devices; `scheduler_config` is that of a rank. `log` is called with a line before each
+    simulation.
     Plans that cannot meet the objective come last. InputError if the model fits at no degree, and if more than
     `MAX_REPLICAS` replicas are needed.
     """

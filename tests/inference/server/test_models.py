@@ -1,4 +1,4 @@
-"""Checkpoints of others, served: tokens are those of `transformers`, and the clients' requests get their answers."""
+"""Hugging Face checkpoints, served: tokens equal those of `transformers`, and known clients get their answers."""
 
 from __future__ import annotations
 
