@@ -64,6 +64,16 @@ def load_numba() -> Any:
     return _import("numba.cuda")
 
 
+def load_njit() -> Any:
+    """Import Numba's compiler for the CPU, `numba.njit`, leaving `load_numba` its choice between simulator and GPU.
+
+    Raises MissingToolError if Numba is not installed or too old.
+    """
+    _check_version("numba")
+    _default_without_gpu("NUMBA_ENABLE_CUDASIM")
+    return _import("numba").njit
+
+
 def triton_interprets() -> bool:
     """Whether Triton kernels are interpreted in Python; valid after `load_triton`."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"

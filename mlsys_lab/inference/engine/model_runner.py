@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
@@ -160,7 +161,7 @@ class GatherAttention:
 
 
 class PagedAttention:
-    """`CachedAttention` of one step by a Triton kernel that reads the KV cache's blocks in place."""
+    """`CachedAttention` of one step that reads the KV cache's blocks in place: by Triton on a GPU, Numba on a CPU."""
 
     def __init__(
         self,
@@ -172,59 +173,82 @@ class PagedAttention:
         seq_lens: Sequence[int],
         block_tables: Sequence[Sequence[int]],
     ) -> None:
+        if kv_cache.kv.is_cpu:
+            from mlsys_lab.kernels.ragged_attention.compiled import compiled as attend
+        else:
+            from mlsys_lab.kernels.ragged_attention import ragged_attention as attend
+        self._attend = attend
         self.kv_cache, self.block_size = kv_cache, block_size
         self.window, self.scale = model.window, model.config.head_dim**-0.5
         device = model.embedding.weight.device
-        rows = zip(block_tables, seq_lens, num_new_tokens, strict=True)
-        slot_mapping = [compute_slot_mapping(table, block_size, length - n, length) for table, length, n in rows]
-        self.slot_mapping = torch.cat(slot_mapping).to(device)  # (Q,)
         widest = max(map(len, block_tables))
-        padded = [[*table, *[0] * (widest - len(table))] for table in block_tables]
+        tables = np.array([[*table, *[0] * (widest - len(table))] for table in block_tables])  # (R, widest)
+        lengths, ends = np.array(seq_lens), np.cumsum(num_new_tokens)  # (R,)
+        row = np.repeat(np.arange(len(ends)), num_new_tokens)  # (Q,)
+        positions = np.arange(len(row)) + (lengths - ends)[row]
+        slot_mapping = tables[row, positions // block_size] * block_size + positions % block_size
+        self.slot_mapping = torch.from_numpy(slot_mapping).to(device)  # (Q,)
         self.block_tables, self.seq_lens, self.query_starts = (  # (R, widest), (R,) and (R + 1,)
-            torch.tensor(values, dtype=torch.int32).to(device)
-            for values in (padded, list(seq_lens), [0, *accumulate(num_new_tokens)])
+            torch.from_numpy(indices.astype(np.int32)).to(device) for indices in (tables, lengths, np.append(0, ends))
         )
 
     @staticmethod
     def supports(model: Transformer, kv_cache: KVCache) -> bool:
-        """Whether the kernel can run: Triton is installed, and the model and its cache are supported.
+        """Whether the kernel can run: its library is installed, and the model and its cache are supported.
 
-        Not supported: latent attention, ALiBi, subclasses of `KVCache`, other dtypes than `DTYPES` and head dimensions
-        above `MAX_HEAD_DIM` of `mlsys_lab.kernels.tiles`.
+        Not supported: latent attention, ALiBi, subclasses of `KVCache`; on a GPU other dtypes than `DTYPES` and head
+        dimensions above `MAX_HEAD_DIM` of `mlsys_lab.kernels.tiles`, on a CPU other dtypes than `DTYPES` of
+        `mlsys_lab.kernels.ragged_attention.compiled`.
         """
-        config, is_plain = model.config, type(kv_cache) is KVCache
-        if not is_plain or config.latent is not None or config.position == "alibi" or find_spec("triton") is None:
+        config, is_plain, is_cpu = model.config, type(kv_cache) is KVCache, kv_cache.kv.is_cpu
+        if not is_plain or config.latent is not None or config.position == "alibi":
             return False
+        if find_spec("numba" if is_cpu else "triton") is None:
+            return False
+        if is_cpu:
+            from mlsys_lab.kernels.ragged_attention import compiled
+
+            return kv_cache.kv.dtype in compiled.DTYPES
         from mlsys_lab.kernels.tiles import DTYPES, MAX_HEAD_DIM
 
         return kv_cache.kv.dtype in DTYPES and config.head_dim <= MAX_HEAD_DIM
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Attend in one layer: q (1, N, Q, H), k and v (1, K, Q, H) -> (1, N, Q, H)."""
-        from mlsys_lab.kernels.ragged_attention import ragged_attention
-
         self.kv_cache.store(layer, self.slot_mapping, k[0].transpose(0, 1), v[0].transpose(0, 1))  # (Q, K, H) each
-        keys, values = (kv.unflatten(0, (-1, self.block_size)) for kv in self.kv_cache.kv[:, layer])
-        heads = ragged_attention(
-            q[0].transpose(0, 1),
-            keys,  # (blocks, block_size, K, H)
+        keys, values = self.kv_cache.kv[:, layer].unflatten(1, (-1, self.block_size))  # (blocks, block_size, K, H)
+        queries = q[0].transpose(0, 1)  # (Q, N, H)
+        heads = self._attend(
+            queries,
+            keys,
             values,
             self.block_tables,
             self.seq_lens,
             self.query_starts,
             window=self.window,
             scale=self.scale,
-        )  # (Q, N, H)
+        )
         return heads.transpose(0, 1)[None]
 
 
 class ModelRunner:
-    """A model and its KV cache of `num_blocks` blocks; `use_paged_attention` reads the blocks in place."""
+    """A model and its KV cache of `num_blocks` blocks; `use_paged_attention` reads the blocks in place.
+
+    It is set on a GPU. On a CPU `compile` sets it, for an engine that runs long enough to repay that.
+    """
 
     def __init__(self, model: Transformer, num_blocks: int, block_size: int) -> None:
         self.model, self.block_size = model, block_size
         self.kv_cache = KVCache(model, num_blocks * block_size)
         self.use_paged_attention = model.embedding.weight.is_cuda and PagedAttention.supports(model, self.kv_cache)
+
+    def compile(self) -> None:
+        """Compile attention that reads the blocks in place on a CPU, if the model is supported, and use it."""
+        if self.kv_cache.kv.is_cpu and PagedAttention.supports(self.model, self.kv_cache):
+            from mlsys_lab.kernels.ragged_attention.compiled import warm_up
+
+            warm_up(self.kv_cache.kv.dtype)
+            self.use_paged_attention = True
 
     @torch.no_grad()
     def run(self, output: SchedulerOutput) -> list[torch.Tensor]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -42,33 +41,38 @@ def sample(states: Sequence[GenerationState], logits: torch.Tensor) -> list[Samp
     """Sample the next token of each of R sequences from logits (R, V); returns it with its log-probability.
 
     Log-probabilities are the model's own, before temperature, penalties and filters. One random number is drawn from
-    each generator, even if greedy. The host waits for the GPU once per distinct SamplingParams, and once per sequence
-    with penalties. Raises InputError, before any number is drawn, if logits are NaN.
+    the generator of each sequence that is not greedy. The host waits for the GPU once per distinct SamplingParams, and
+    once per sequence with penalties. Raises InputError, before any number is drawn, if logits are NaN.
     """
     if not states:
         return []
-    require_not_nan(logits)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    normalizers = logits.logsumexp(-1)  # (R,)
+    require_not_nan(normalizers)
     rows_by_params: dict[SamplingParams, list[int]] = {}
     for row, state in enumerate(states):
-        rows_by_params.setdefault(replace(state.request.sampling_params, seed=None), []).append(row)
+        rows_by_params.setdefault(state.request.sampling_params.without_seed, []).append(row)
     parts: list[torch.Tensor] = []
     for params, rows in rows_by_params.items():
         # Only penalties need the tokens so far; a list of them is as long as the sequence.
         tokens_so_far = [states[row].token_ids for row in rows] if params.needs_tokens else ()
         num_prompt_tokens = [len(states[row].request.prompt_token_ids) for row in rows]
         part = logits if len(rows_by_params) == 1 else logits[rows]
-        parts.append(probabilities(params, part, tokens_so_far, num_prompt_tokens))
+        adjusted = adjust_logits(params, part, tokens_so_far, num_prompt_tokens)
+        if params.is_greedy:
+            parts.append(adjusted.argmax(-1))
+            continue
+        uniforms = [torch.rand((), generator=states[row].generator, dtype=torch.float64) for row in rows]
+        parts.append(draw(filter_logits(params, adjusted).softmax(-1), torch.stack(uniforms).to(logits.device)))
     order = [row for rows in rows_by_params.values() for row in rows]
-    uniforms = [torch.rand((), generator=states[row].generator, dtype=torch.float64) for row in order]
-    token_ids = draw(torch.cat(parts), torch.stack(uniforms).to(logits.device))  # (R,), in this order
-    logprobs = logits[order].double().log_softmax(-1)
-    own = logprobs.gather(-1, token_ids[:, None])[:, 0]
-    both = torch.stack([token_ids.double(), own]).tolist()  # token ids are exact in float64
-    sampled = {}
-    for i, row in enumerate(order):
-        top = top_logprobs(logprobs[i], states[row].request.num_top_logprobs)
-        sampled[row] = SampledToken(int(both[0][i]), both[1][i], top)
-    return [sampled[row] for row in range(len(states))]
+    token_ids = torch.cat(parts)[torch.tensor(order).argsort().to(logits.device)]  # (R,)
+    logprobs = logits.gather(-1, token_ids[:, None])[:, 0] - normalizers
+    both = torch.stack([token_ids.double(), logprobs.double()]).tolist()  # token ids are exact in float64
+    tops = [
+        top_logprobs(row - normalizer, state.request.num_top_logprobs)
+        for row, normalizer, state in zip(logits, normalizers, states, strict=True)
+    ]
+    return [SampledToken(int(token_id), logprob, top) for token_id, logprob, top in zip(*both, tops, strict=True)]
 
 
 def top_logprobs(logprobs: torch.Tensor, count: int) -> TopLogprobs:
@@ -87,9 +91,27 @@ def probabilities(
 ) -> torch.Tensor:
     """Distributions that tokens are sampled from: logits (R, V) -> (R, V), float64.
 
-    `token_ids` are each sequence's tokens so far, of which the first `num_prompt_tokens` are the prompt; they are used
-    only with penalties. If greedy, all of the probability is on one token.
+    Tokens are those of `adjust_logits`. If greedy, all of the probability is on one token.
     """
+    logits = adjust_logits(params, logits, token_ids, num_prompt_tokens)
+    if params.is_greedy:
+        return torch.zeros_like(logits, dtype=torch.float64).scatter(-1, logits.argmax(-1, keepdim=True), 1)
+    return filter_logits(params, logits).softmax(-1)
+
+
+def adjust_logits(
+    params: SamplingParams,
+    logits: torch.Tensor,
+    token_ids: Sequence[Sequence[int]],
+    num_prompt_tokens: Sequence[int],
+) -> torch.Tensor:
+    """Apply penalties and biases: logits (R, V) -> (R, V), float64 if any applies.
+
+    `token_ids` are each sequence's tokens so far, of which the first `num_prompt_tokens` are the prompt; they are used
+    only with penalties.
+    """
+    if not params.needs_tokens and not params.logit_bias:
+        return logits
     logits = logits.double()
     if params.needs_tokens:
         rows = zip(logits, token_ids, num_prompt_tokens, strict=True)
@@ -98,8 +120,12 @@ def probabilities(
         biased, biases = zip(*params.logit_bias, strict=True)
         bias = torch.tensor(biases, dtype=logits.dtype, device=logits.device)
         logits = logits.index_add(-1, torch.tensor(biased, device=logits.device), bias.expand(len(logits), -1))
-    if params.is_greedy:
-        return torch.zeros_like(logits).scatter(-1, logits.argmax(-1, keepdim=True), 1)
+    return logits
+
+
+def filter_logits(params: SamplingParams, logits: torch.Tensor) -> torch.Tensor:
+    """Divide by the temperature and mask what top-k, top-p and min-p leave out: (R, V) -> (R, V), float64."""
+    logits = logits.double()
     logits = (logits - logits.amax(-1, keepdim=True)) / params.temperature  # shift the maximum to 0: no overflow
     if params.top_k is not None:
         logits = keep_top_k(logits, params.top_k)
@@ -107,7 +133,7 @@ def probabilities(
         logits = keep_top_p(logits, params.top_p)
     if params.min_p is not None:
         logits = keep_min_p(logits, params.min_p)
-    return logits.softmax(-1)
+    return logits
 
 
 def next_token_probabilities(

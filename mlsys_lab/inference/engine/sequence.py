@@ -6,7 +6,8 @@ import math
 import operator
 from collections import abc
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from mlsys_lab.errors import InputError
@@ -67,6 +68,11 @@ class SamplingParams:
     def is_greedy(self) -> bool:
         """Whether the likeliest token is always chosen."""
         return self.temperature == 0
+
+    @cached_property
+    def without_seed(self) -> SamplingParams:
+        """The same parameters without a seed, by which sequences are sampled together."""
+        return replace(self, seed=None)
 
     @property
     def needs_tokens(self) -> bool:

@@ -87,6 +87,7 @@ class Worker:
             self.engine = SpeculativeEngine(self.model, drafter=lambda: ModelDrafter(draft), **options)
         else:
             self.engine = Engine(self.model, **options)
+        self.engine.model_runner.compile()
         self.recorder = SnapshotRecorder(self.engine.scheduler)
         self.trace = TraceWriter(args.trace) if args.trace else None
         self.max_model_len = min(self.model.config.context, args.num_blocks * BLOCK_SIZE + 1)

@@ -5,6 +5,7 @@ Chunks of prompts, draft tokens to verify and single decode tokens share one bat
     reference  torch, sequence by sequence
     padded     torch, one call for all sequences, padded to the longest
     packed     Triton, no padding: a program takes a few queries of one sequence for all heads that share a KV head
+    compiled   Numba on a CPU, no padding: a query reads its blocks in place, except in long chunks of a prompt
 
 Sums are in float32. In "packed", a long sequence with one query keeps one program busy for each of its KV heads;
 `decode_attention` splits such a sequence among programs.
@@ -35,6 +36,7 @@ STEPS = {
     "reference": "torch: each sequence's cache blocks gathered, attention over them",
     "padded": "torch: one call for all sequences, padded to the longest",
     "packed": "Triton: a program takes a few queries of one sequence and KV head",
+    "compiled": "Numba on a CPU: a query reads its sequence's blocks in place",
 }
 
 MIN_ROWS, MAX_ROWS = 16, 64
@@ -81,6 +83,11 @@ def ragged_attention(
         check_block_ids(k_cache, block_table, seq_lens)
         _check_queries(q, seq_lens, query_start_loc)
     batch = (q, k_cache, v_cache, block_table, seq_lens, query_start_loc)
+    if step == "compiled":
+        from mlsys_lab.kernels.ragged_attention.compiled import check_compiled, compiled
+
+        check_compiled(q, k_cache, v_cache)
+        return compiled(*batch, window=window, scale=scale)
     if step != "packed":
         return (reference if step == "reference" else padded)(*batch, window=window, scale=scale)
     scale, block_n = tiles.softmax_scale(q, scale), keys_per_tile(q, block_n)

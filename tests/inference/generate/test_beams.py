@@ -82,7 +82,8 @@ def test_texts_are_the_same_in_every_cache(window):
 
 def test_one_beam_is_greedy():
     request = Request(draw(5), 12, SamplingParams(temperature=0))
-    assert beam_search(build(), draw(5), 12, num_beams=1)[0].completion == generate(build(), [request])[0][0]
+    beam, greedy = beam_search(build(), draw(5), 12, num_beams=1)[0].completion, generate(build(), [request])[0][0]
+    assert beam.token_ids == greedy.token_ids and beam.logprobs == pytest.approx(greedy.logprobs)
 
 
 def test_beams_share_their_prompt():

@@ -49,7 +49,8 @@ def exactly(q, k, v, *where, **options):
 def test_every_step_at_odd_sizes(name, window, device):
     inputs = drawn(*SIZES[name], device=device)
     expected = exactly(*inputs, window=window)
-    assert_near(ragged_attention(*inputs, window=window, step="padded"), expected)
+    for step in ("padded", "compiled") if device == "cpu" else ("padded",):
+        assert_near(ragged_attention(*inputs, window=window, step=step), expected)
     for queries in (1, 3, None):
         assert_near(ragged_attention(*inputs, window=window, queries=queries, block_n=16), expected)
 
