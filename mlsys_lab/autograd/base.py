@@ -7,9 +7,8 @@ every vjp to be written in recorded operations, at several times the overhead.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import FunctionType
 from typing import Any, Self
 
@@ -159,22 +158,34 @@ class TensorBase:
 
 def as_torch(data: Any, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> torch.Tensor:
     """The torch tensor of `data`, which may be a Tensor or anything that a Tensor can be made of."""
-    if isinstance(data, list | tuple) and any(isinstance(part, TensorBase) for part in data):
+    if isinstance(data, TensorBase) and dtype is None and device is None:
+        return data.data
+    if isinstance(data, (list, tuple)) and any(isinstance(part, TensorBase) for part in data):
         raise InputError("a list of Tensors is no array", help="cat() joins them, and keeps their gradients")
     return to_storage(data.data if isinstance(data, TensorBase) else data, dtype, device)
 
 
-def captured_arrays(held: object) -> Iterator[torch.Tensor]:
-    """Yield every torch tensor in `held`: in containers, in Tensors, and in the variables that functions capture."""
-    if isinstance(held, torch.Tensor):
-        yield held
-    elif isinstance(held, TensorBase):
-        yield held.data
-    elif isinstance(held, FunctionType):
-        for cell in held.__closure__ or ():
-            with contextlib.suppress(ValueError):  # a variable that is assigned only after the function was made
-                yield from captured_arrays(cell.cell_contents)
-        yield from captured_arrays(held.__defaults__ or ())
-    elif isinstance(held, (tuple, list)):
-        for part in held:
-            yield from captured_arrays(part)
+WITHOUT_ARRAYS = frozenset({int, float, bool, str, type(None), torch.Size, torch.dtype})
+
+
+def captured_arrays(held: object) -> list[torch.Tensor]:
+    """Every torch tensor in `held`: in containers, in Tensors, and in the variables that functions capture."""
+    found, pending = [], [held]
+    while pending:
+        one = pending.pop()
+        if type(one) in WITHOUT_ARRAYS:  # nearly all that is captured, so the quickest test comes first
+            continue
+        if isinstance(one, torch.Tensor):
+            found.append(one)
+        elif isinstance(one, TensorBase):
+            found.append(one.data)
+        elif isinstance(one, FunctionType):
+            for cell in one.__closure__ or ():
+                try:
+                    pending.append(cell.cell_contents)
+                except ValueError:  # a variable that is assigned only after the function was made
+                    continue
+            pending += one.__defaults__ or ()
+        elif isinstance(one, (tuple, list)):
+            pending += one
+    return found

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from mlsys_lab.autograd import nn
+from mlsys_lab.autograd import fused, nn
 from mlsys_lab.autograd.base import as_torch
 from mlsys_lab.autograd.checkpointing import checkpoint_sequential
 from mlsys_lab.autograd.functional import gelu, where
@@ -23,7 +23,10 @@ from mlsys_lab.validation import require_integer
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """Sizes of a GPT. `segments` is the number of checkpointed segments of its blocks; None recomputes nothing."""
+    """Sizes of a GPT. `segments` is the number of checkpointed segments of its blocks; None recomputes nothing.
+
+    `fused` computes layer norm and GELU by the kernels of `mlsys_lab.autograd.fused`.
+    """
 
     vocabulary: int
     context: int
@@ -32,6 +35,7 @@ class GPTConfig:
     channels: int
     dropout: float = 0.0
     segments: int | None = None
+    fused: bool = False
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "context", "layers", "heads", "channels"):
@@ -64,14 +68,21 @@ class CausalSelfAttention(nn.Module):
         return self.out(heads)
 
 
+def layer_norm_class(config: GPTConfig) -> type[nn.LayerNorm]:
+    """Layer norm of the blocks: fused or by its formula."""
+    return fused.LayerNorm if config.fused else nn.LayerNorm
+
+
 class Block(nn.Module):
     """Pre-norm transformer block: x + attention(norm(x)), then x + feed-forward(norm(x)): (B, T, C) -> (B, T, C)."""
 
     def __init__(self, config: GPTConfig) -> None:
-        c = config.channels
-        self.norm1, self.attention = nn.LayerNorm(c), CausalSelfAttention(config)
-        self.norm2 = nn.LayerNorm(c)
-        self.feed_forward = nn.Sequential(nn.Linear(c, 4 * c), gelu, nn.Linear(4 * c, c), nn.Dropout(config.dropout))
+        c, norm, activation = config.channels, layer_norm_class(config), fused.gelu if config.fused else gelu
+        self.norm1, self.attention = norm(c), CausalSelfAttention(config)
+        self.norm2 = norm(c)
+        self.feed_forward = nn.Sequential(
+            nn.Linear(c, 4 * c), activation, nn.Linear(4 * c, c), nn.Dropout(config.dropout)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply attention, then the feed-forward network, each added to its input: (B, T, C) -> (B, T, C)."""
@@ -87,7 +98,7 @@ class GPT(nn.Module):
         self.tokens = nn.Embedding(config.vocabulary, config.channels)
         self.positions = nn.Embedding(config.context, config.channels)
         self.blocks = [Block(config) for _ in range(config.layers)]
-        self.norm = nn.LayerNorm(config.channels)
+        self.norm = layer_norm_class(config)(config.channels)
         self.head = nn.Linear(config.channels, config.vocabulary, bias=False)
 
     def forward(self, tokens: Any) -> Tensor:

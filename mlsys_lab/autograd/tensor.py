@@ -49,7 +49,7 @@ def record(data: torch.Tensor, *edges: tuple[Any, Vjp]) -> Tensor:
         ]
         out.requires_grad = bool(live) and data.is_floating_point()  # integers have no derivative
         if out.requires_grad and mode is GradMode.TAPE:
-            out.node = Node(tuple(live), (array for _, vjp in live for array in captured_arrays(vjp)))
+            out.node = Node(tuple(live), captured_arrays([vjp for _, vjp in live]))
     return out
 
 

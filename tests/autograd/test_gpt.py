@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -40,10 +41,10 @@ def tokens():
     return torch.randint(11, (3, 8), generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("segments", [None, 1, 2, 3])
-def test_training_steps_equal_those_of_torch(dtype, tokens, segments):
+@pytest.mark.parametrize(("segments", "fused"), [(None, False), (None, True), (1, False), (2, True), (3, False)])
+def test_training_steps_equal_those_of_torch(dtype, tokens, segments, fused):
     torch.manual_seed(0)
-    model = GPT(GPTConfig(**(vars(SMALL) | {"segments": segments}))).to(dtype)
+    model = GPT(replace(SMALL, segments=segments, fused=fused)).to(dtype)
     parameters = {name: value.requires_grad_() for name, value in model.state_dict().items()}
     # Not AdamW: the gradient of a key's bias is zero but for rounding, and AdamW steps by its sign.
     ours = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

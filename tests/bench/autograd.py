@@ -1,6 +1,6 @@
 """What the autograd engine promises about speed and memory, each measured as a ratio within this run.
 
-    python tests/bench/autograd.py [--json FILE]
+    python -m tests.bench.autograd [--json FILE]
 
 Prints asked against measured and exits with 1 if a goal is missed; --json writes the measurement records as a list.
 One thread throughout: on a machine that others use too, threads that wait for each other would be what is measured.
@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mlsys_lab.autograd import Tensor, best_segments, checkpoint_sequential, cross_entropy, nn, optim
-from mlsys_lab.autograd.gpt import Block, GPTConfig
+from mlsys_lab.autograd.gpt import GPT, Block, GPTConfig
 from mlsys_lab.benchmark import Record, compare, measure, new_record
 from mlsys_lab.benchmark.memory import track_memory
 
@@ -47,7 +47,7 @@ class Goal:
 
 
 def ratio(name: str, what: str, samples: tuple[float, ...], better: str, asked: float, notes: str) -> Goal:
-    command = "python tests/bench/autograd.py"
+    command = "python -m tests.bench.autograd"
     record = new_record(name, what, samples, unit="ratio", better=better, command=command, seed=SEED, notes=notes)
     return Goal(record, asked)
 
@@ -97,6 +97,85 @@ def mlp_against_torch() -> Goal:
         "lower",
         2.0,
         f"ours {times.timings['ours'].p50_s * 1e6:.0f} µs, torch {times.timings['torch'].p50_s * 1e6:.0f} µs a step",
+    )
+
+
+class TorchAttention(torch.nn.Module):
+    """Attention with the operations of `mlsys_lab.autograd.gpt`, in torch."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.query, self.key, self.value, self.out = (torch.nn.Linear(*2 * [config.channels]) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Attend: (B, T, C) -> (B, T, C)."""
+        T, D = x.shape[1], x.shape[2] // self.heads
+        q, k, v = (split(x).unflatten(2, (-1, D)).transpose(1, 2) for split in (self.query, self.key, self.value))
+        past = torch.ones(T, T, dtype=torch.bool).tril()
+        weights = torch.where(past, (q @ k.mT) * D**-0.5, -torch.inf).softmax(-1)
+        return self.out((weights @ v).transpose(1, 2).flatten(2))
+
+
+class TorchBlock(torch.nn.Module):
+    """Block of `mlsys_lab.autograd.gpt`, in torch."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        c = config.channels
+        self.norm1, self.attention, self.norm2 = torch.nn.LayerNorm(c), TorchAttention(config), torch.nn.LayerNorm(c)
+        self.feed_forward = torch.nn.Sequential(torch.nn.Linear(c, 4 * c), torch.nn.GELU(), torch.nn.Linear(4 * c, c))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Transform: (B, T, C) -> (B, T, C)."""
+        x = x + self.attention(self.norm1(x))
+        return x + self.feed_forward(self.norm2(x))
+
+
+class TorchGPT(torch.nn.Module):
+    """The GPT of `mlsys_lab.autograd.gpt`, in torch."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.tokens = torch.nn.Embedding(config.vocabulary, config.channels)
+        self.positions = torch.nn.Embedding(config.context, config.channels)
+        self.blocks = torch.nn.Sequential(*(TorchBlock(config) for _ in range(config.layers)))
+        self.norm = torch.nn.LayerNorm(config.channels)
+        self.head = torch.nn.Linear(config.channels, config.vocabulary, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits: ids (B, T) -> (B, T, V)."""
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        return self.head(self.norm(self.blocks(x)))
+
+
+def gpt_against_torch() -> Goal:
+    config, batch = GPTConfig(vocabulary=512, context=64, layers=4, heads=4, channels=128, fused=True), 8
+    torch.manual_seed(SEED)
+    ours, reference = GPT(config), TorchGPT(config)
+    reference.load_state_dict(ours.state_dict())
+    tokens, targets = torch.randint(config.vocabulary, (2, batch, config.context))
+    our_optimizer = optim.AdamW(ours.parameters(), 1e-4)
+    optimizer = torch.optim.AdamW(reference.parameters(), 1e-4, foreach=False)
+
+    def step() -> None:
+        our_optimizer.zero_grad()
+        cross_entropy(ours(tokens), targets).backward()
+        our_optimizer.step()
+
+    def torch_step() -> None:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(reference(tokens).flatten(0, 1), targets.flatten()).backward()
+        optimizer.step()
+
+    times = compare({"ours": step, "torch": torch_step}, samples=60, warmup=5)
+    return ratio(
+        "autograd-gpt-step-torch",
+        "GPT training step on fused nodes: our time / torch eager's",
+        times.ratio("ours", "torch").samples,
+        "lower",
+        1.1,
+        f"ours {times.timings['ours'].p50_s * 1e3:.1f} ms, torch {times.timings['torch'].p50_s * 1e3:.1f} ms a step",
     )
 
 
@@ -189,7 +268,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurement records here")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    goals = [mlp_against_torch(), mlp_against_micrograd(), *checkpointing()]
+    goals = [mlp_against_torch(), gpt_against_torch(), mlp_against_micrograd(), *checkpointing()]
     table = Table("what", "asked", "measured", "p20 to p80", "met", title="autograd")
     for goal in goals:
         record, sign = goal.record, "≥" if goal.record.better == "higher" else "≤"

@@ -11,15 +11,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
-
 from mlsys_lab.inference.engine import SchedulerConfig
-from mlsys_lab.inference.pretrained import FOLDER
 from mlsys_lab.inference.server.protocol import MODEL
 from mlsys_lab.inference.simulator import Arrival, LineClock, log_normal, poisson, read_trace, report, simulate
 from mlsys_lab.inference.simulator.calibration import fit_clock, read_steps
 from mlsys_lab.inference.simulator.metrics import Objective, Report
+from tests.bench.models import save_llama
 from tests.inference.server.clients import send
 from tests.inference.server.serving import serving
 
@@ -28,15 +25,6 @@ GOALS = {50: 0.10, 99: 0.25}
 """Largest relative error of TPOT, by percentile."""
 RATES = {"bundled": (4.0, 8.0, 16.0), "llama-30m": (1.0, 2.0, 4.0)}
 CALIBRATION_SEED = 7
-
-
-def save_llama(folder: Path) -> Path:
-    """A LLaMA of 30 M parameters with the bundled tokenizer."""
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8, "num_attention_heads": 8}
-    LlamaForCausalLM(LlamaConfig(vocab_size=1024, max_position_embeddings=512, **sizes)).save_pretrained(folder)
-    (folder / "tokenizer.json").write_bytes((FOLDER / "tokenizer.json").read_bytes())
-    return folder
 
 
 def load(rate: float, seed: int) -> list[Arrival]:

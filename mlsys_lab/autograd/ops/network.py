@@ -91,7 +91,7 @@ def layer_norm(
     With n the normalised input and h = g·weight: ∂a = (h - mean(h) - n·mean(h·n)) / σ (arXiv:1607.06450).
     """
     x = require_floating_point("layer_norm", as_torch(a))
-    w, b = _check_affine("layer_norm", x, weight, bias)
+    w, b = check_affine("layer_norm", x, weight, bias)
     centred = x - x.mean(-1, keepdim=True)  # (..., C)
     rstd = (centred.square().mean(-1, keepdim=True) + eps).rsqrt()  # (..., 1)
     normed = centred * rstd  # (..., C)
@@ -117,7 +117,7 @@ def rms_norm(a: TensorBase, weight: TensorBase | None = None, eps: float = 1e-6)
     With n the normalised input and h = g·weight: ∂a = (h - n·mean(h·n)) / rms (arXiv:1910.07467).
     """
     x = require_floating_point("rms_norm", as_torch(a))
-    (w,) = _check_affine("rms_norm", x, weight)
+    (w,) = check_affine("rms_norm", x, weight)
     rrms = (x.square().mean(-1, keepdim=True) + eps).rsqrt()  # (..., 1)
     normed = x * rrms  # (..., C)
 
@@ -133,7 +133,7 @@ def rms_norm(a: TensorBase, weight: TensorBase | None = None, eps: float = 1e-6)
     )
 
 
-def _check_affine(name: str, x: torch.Tensor, *parameters: TensorBase | None) -> list[torch.Tensor | None]:
+def check_affine(name: str, x: torch.Tensor, *parameters: TensorBase | None) -> list[torch.Tensor | None]:
     """The parameters' data; InputError unless each has one number per channel of x."""
     stored = [None if parameter is None else as_torch(parameter) for parameter in parameters]
     for parameter in stored:

@@ -7,7 +7,7 @@ slot is the memory of one token: slot `block * block_size + offset`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar
@@ -173,11 +173,15 @@ class PagedAttention:
         seq_lens: Sequence[int],
         block_tables: Sequence[Sequence[int]],
     ) -> None:
+        self._attend: Callable[..., torch.Tensor]
         if kv_cache.kv.is_cpu:
-            from mlsys_lab.kernels.ragged_attention.compiled import compiled as attend
+            from mlsys_lab.kernels.ragged_attention.compiled import compiled
+
+            self._attend = compiled
         else:
-            from mlsys_lab.kernels.ragged_attention import ragged_attention as attend
-        self._attend = attend
+            from mlsys_lab.kernels.ragged_attention import ragged_attention
+
+            self._attend = ragged_attention
         self.kv_cache, self.block_size = kv_cache, block_size
         self.window, self.scale = model.window, model.config.head_dim**-0.5
         device = model.embedding.weight.device
@@ -216,7 +220,9 @@ class PagedAttention:
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Attend in one layer: q (1, N, Q, H), k and v (1, K, Q, H) -> (1, N, Q, H)."""
         self.kv_cache.store(layer, self.slot_mapping, k[0].transpose(0, 1), v[0].transpose(0, 1))  # (Q, K, H) each
-        keys, values = self.kv_cache.kv[:, layer].unflatten(1, (-1, self.block_size))  # (blocks, block_size, K, H)
+        keys, values = (
+            kv.unflatten(0, (-1, self.block_size)) for kv in self.kv_cache.kv[:, layer]
+        )  # (blocks, block_size, K, H)
         queries = q[0].transpose(0, 1)  # (Q, N, H)
         heads = self._attend(
             queries,

@@ -68,10 +68,10 @@ def sample(states: Sequence[GenerationState], logits: torch.Tensor) -> list[Samp
     token_ids = torch.cat(parts)[torch.tensor(order).argsort().to(logits.device)]  # (R,)
     logprobs = logits.gather(-1, token_ids[:, None])[:, 0] - normalizers
     both = torch.stack([token_ids.double(), logprobs.double()]).tolist()  # token ids are exact in float64
-    tops = [
-        top_logprobs(row - normalizer, state.request.num_top_logprobs)
-        for row, normalizer, state in zip(logits, normalizers, states, strict=True)
-    ]
+    tops: list[TopLogprobs] = [()] * len(states)
+    for row, state in enumerate(states):
+        if state.request.num_top_logprobs:
+            tops[row] = top_logprobs(logits[row] - normalizers[row], state.request.num_top_logprobs)
     return [SampledToken(int(token_id), logprob, top) for token_id, logprob, top in zip(*both, tops, strict=True)]
 
 

@@ -146,7 +146,11 @@ def test_which_models_and_caches_the_kernel_supports():
     cache = Paged(model, num_blocks=4, block_size=4)
     assert PagedAttention.supports(model, cache.kv_cache)
     assert not cache.use_paged_attention  # on a CPU, blocks are gathered unless one asks for the compiled kernel
-    unfit = build(dtype=torch.bfloat16), build(position="alibi", dtype=torch.float32), build(kv_heads="latent", dtype=torch.float32)
+    unfit = (
+        build(dtype=torch.bfloat16),
+        build(position="alibi", dtype=torch.float32),
+        build(kv_heads="latent", dtype=torch.float32),
+    )
     for other in unfit:
         assert not PagedAttention.supports(other, Paged(other, num_blocks=4, block_size=4).kv_cache)
     assert not PagedAttention.supports(model, Int8KVCache(model, 16))
