@@ -122,16 +122,20 @@ def tensor_parallel_bytes(
 
     Attention and MLP each end in an all-reduce of T·D elements forward, and each begin with one backward. Sequence
     parallelism takes a reduce-scatter and an all-gather in its place, the same bytes, and gathers its divided inputs
-    once more for the gradient of the weights (Korthikanti et al., §4.2.2). Full recomputation repeats the forward ones.
-    The bytes for a sharded vocabulary are in `vocabulary_parallel_bytes`.
+    once more for the gradient of the weights (Korthikanti et al., §4.2.2); experts and latent attention keep what they
+    gathered. Full recomputation repeats the forward ones. The bytes for a sharded vocabulary are in
+    `vocabulary_parallel_bytes`.
     """
     check_recomputation(recomputation)
     require_positive(tokens=tokens, layers=layers, element_bytes=element_bytes)
     halves = 1 if config.parallel_blocks else 2
-    gathers = 2.0
+    gathers = 2.0 * halves
     if training:
-        gathers = 4.0 + (1.0 if sequence_parallel else 0.0) + (2.0 if recomputation == "full" else 0.0)
-    return halves * gathers * layers * gather_bytes(tokens * config.d_model * element_bytes, devices)
+        gathers = halves * (6.0 if recomputation == "full" else 4.0)
+        if sequence_parallel:
+            routed = 1 - config.experts.dense_layers / config.n_layers if config.experts else 0.0
+            gathers += max(0.0, halves - routed - (1 if config.latent else 0))
+    return gathers * layers * gather_bytes(tokens * config.d_model * element_bytes, devices)
 
 
 class VocabularyBytes(NamedTuple):

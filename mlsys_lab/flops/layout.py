@@ -10,7 +10,7 @@ from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.compute import check_recomputation
 from mlsys_lab.flops.memory import check_zero_stage
-from mlsys_lab.flops.parameters import mlp_parameters, parameters
+from mlsys_lab.flops.parameters import mlp_parameters, parameters, replicated_parameters
 from mlsys_lab.validation import is_integer, require_integer
 
 
@@ -185,11 +185,9 @@ def shard(config: TransformerConfig, layout: Layout) -> Shard:
     if experts := config.experts:
         expert = mlp_parameters(config, experts.d_ff)
         routed = (config.n_layers - experts.dense_layers) * experts.count * expert
-    copied = whole.norm + whole.router
+    copied = replicated_parameters(config)
     more_heads = 0.0
-    if latent := config.latent:
-        copied += config.n_layers * config.d_model * ((latent.q_rank or 0) + latent.kv_rank + latent.rope_dim)
-    else:
+    if config.latent is None:
         key_value = config.n_layers * config.d_model * 2 * config.n_kv_heads * config.head_dim
         more_heads = key_value * (max(1.0, t / config.n_kv_heads) - 1)
     divided = whole.total - whole.embedding - whole.position - whole.head - routed - copied + more_heads

@@ -96,6 +96,18 @@ def mlp_parameters(config: TransformerConfig, d_ff: int) -> int:
     return (inputs + 1) * config.d_model * d_ff + biases
 
 
+def replicated_parameters(config: TransformerConfig, *, stream_norms: bool = True) -> int:
+    """Parameters that every tensor-parallel rank holds in full, with or without the norms over the residual stream.
+
+    The others are within the layers: routers, norms of queries and keys, and latent attention's norms and the matrices
+    that lead to its latent vectors. Biases of output matrices, which are replicated too, are left out.
+    """
+    c, counts = config, parameters(config)
+    down = c.d_model * ((c.latent.q_rank or 0) + c.latent.kv_rank + c.latent.rope_dim) if c.latent else 0
+    norm = counts.norm if stream_norms else c.n_layers * _inner_norm_parameters(c)
+    return norm + counts.router + c.n_layers * down
+
+
 def _latent_parameters(c: TransformerConfig, latent: LatentAttention) -> int:
     """Parameters of latent attention's matrices (arXiv:2405.04434, appendix C): queries, keys and values, output."""
     query = c.n_heads * (latent.nope_dim + latent.rope_dim)

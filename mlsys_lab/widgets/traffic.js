@@ -11,8 +11,12 @@ function dataParallelBytes(weightBytes, gradientBytes, devices, zeroStage, micro
 
 function tensorParallelBytes(c, tokens, devices, { layers, elementBytes, sequenceParallel, recomputation, training = true }) {
   const halves = c.parallel_blocks ? 1 : 2;
-  const gathers = training ? 4 + (sequenceParallel ? 1 : 0) + (recomputation === "full" ? 2 : 0) : 2;
-  return halves * gathers * layers * gatherBytes(tokens * c.d_model * elementBytes, devices);
+  let gathers = halves * (training ? (recomputation === "full" ? 6 : 4) : 2);
+  if (training && sequenceParallel) {
+    const routed = c.experts ? 1 - c.experts.dense_layers / c.n_layers : 0;
+    gathers += Math.max(0, halves - routed - (c.latent ? 1 : 0));
+  }
+  return gathers * layers * gatherBytes(tokens * c.d_model * elementBytes, devices);
 }
 
 function pipelineBytes(c, tokens, elementBytes, tensor) {

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
+import torch
 from torch import nn
 
 from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.all_reduce import all_reduce
 from mlsys_lab.errors import InputError
 from mlsys_lab.models.attention import SelfAttention
-from mlsys_lab.models.experts import MLP
-from mlsys_lab.models.transformer import Transformer
+from mlsys_lab.models.experts import MLP, MixtureOfExperts
+from mlsys_lab.models.latent import LatentSelfAttention
+from mlsys_lab.models.transformer import Block, Transformer
 from mlsys_lab.parallel.tags import Tag
 from mlsys_lab.parallel.tensor.layers import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
 from mlsys_lab.parallel.tensor.mappings import (
@@ -24,82 +26,113 @@ from mlsys_lab.parallel.tensor.mappings import (
     sequence_parallel_linears,
 )
 
+RegionMapping = Callable[[torch.Tensor, Rank], torch.Tensor]
+
+REPLICATED_INSIDE = ("query_norm", "key_norm", "router", "query_down", "latent_down", "latent_norm")
+"""Modules that every rank has in full and applies within a tensor-parallel region."""
+
 
 def apply_tensor_parallel(model: Transformer, group: Rank, *, sequence_parallel: bool = False) -> Transformer:
     """Shard a model that every rank has in full, in place; it then maps token ids (B, T) to logits (B, T, V/p).
 
-    Each rank keeps N/p query heads with K/p key/value heads, F/p hidden units of each MLP and V/p rows of the
-    vocabulary; norms are replicated and stay equal. Attention and MLP each need one all-reduce forward and one
-    backward. The matching loss is `vocab_parallel_cross_entropy`.
+    Each rank keeps N/p query heads with K/p key/value heads, F/p hidden units of each MLP and of each expert, and V/p
+    rows of the vocabulary. Norms, routers and the projections to latent vectors are replicated and stay equal.
+    Attention and MLP each need one all-reduce forward and one backward: experts' partial results are combined before
+    they are summed. The matching loss is `vocab_parallel_cross_entropy`.
 
-    sequence_parallel: residual stream and norms hold T/p tokens. Gradients of norms, and of biases added after a sum,
-    are then all-reduced in every backward pass, because each rank saw only its own tokens.
+    sequence_parallel: residual stream and norms hold T/p tokens.
 
-    Raises InputError where a dimension does not divide evenly, and for what is not supported here: experts, latent
-    attention, parallel blocks, ALiBi, and norms of queries and keys.
+    Gradients of `partial_gradient_parameters` are all-reduced in every backward pass. Of latent attention those are the
+    down-projections and norms; Megatron all-reduces the gradients of the latent vectors instead.
+
+    Raises InputError where a dimension does not divide evenly, and for what is not supported here: parallel blocks,
+    ALiBi, and biases of experts.
     """
     _check(model, group)
+    begin = gather_from_sequence_parallel_region if sequence_parallel else copy_to_tensor_parallel_region
     reduce = reduce_scatter_to_sequence_parallel_region if sequence_parallel else reduce_from_tensor_parallel_region
 
-    def copy_input(_module: nn.Module, inputs: Any) -> Any:
-        return copy_to_tensor_parallel_region(inputs[0], group), *inputs[1:]
+    def begin_region(module: nn.Module) -> None:
+        if sequence_parallel and isinstance(module, (SelfAttention, MLP)):
+            module.project = partial(sequence_parallel_linears, group=group)
+        else:
+            module.register_forward_pre_hook(lambda _module, inputs: (begin(inputs[0], group), *inputs[1:]))
 
     for block in model.blocks:
-        attention, mlp = block.attention, block.mlp
-        assert isinstance(attention, SelfAttention) and isinstance(mlp, MLP)
-        attention.query = ColumnParallelLinear(attention.query, group)
-        attention.key = ColumnParallelLinear(attention.key, group)
-        attention.value = ColumnParallelLinear(attention.value, group)
-        attention.out = RowParallelLinear(attention.out, group, reduce)
-        mlp.up, mlp.down = ColumnParallelLinear(mlp.up, group), RowParallelLinear(mlp.down, group, reduce)
-        if mlp.gate is not None:
-            mlp.gate = ColumnParallelLinear(mlp.gate, group)
-        if sequence_parallel:
-            attention.project = mlp.project = partial(sequence_parallel_linears, group=group)
+        assert isinstance(block, Block)
+        _shard_attention(block.attention, group, reduce)
+        begin_region(block.attention)
+        if isinstance(block.mlp, MixtureOfExperts):
+            _shard_mixture(block, block.mlp, group, begin, reduce)
         else:
-            attention.register_forward_pre_hook(copy_input)
-            mlp.register_forward_pre_hook(copy_input)
+            _shard_mlp(block.mlp, group, reduce)
+            begin_region(block.mlp)
     model.embedding = VocabParallelEmbedding(model.embedding, group)
     if model.head is not None:
         model.head = ColumnParallelLinear(model.head, group)
     if sequence_parallel:
-        _apply_sequence_parallel(model, group)
-    else:
-        model.norm.register_forward_hook(lambda _module, _inputs, output: copy_to_tensor_parallel_region(output, group))
+        model.blocks[0].register_forward_pre_hook(
+            lambda _module, inputs: (scatter_to_sequence_parallel_region(inputs[0], group), *inputs[1:])
+        )
+    model.norm.register_forward_hook(lambda _module, _inputs, output: begin(output, group))
+    for parameter in partial_gradient_parameters(model, sequence_parallel=sequence_parallel):
+        parameter.register_hook(lambda gradient: all_reduce(group, gradient, Tag.REPLICATED_GRADIENTS))  # type: ignore[no-untyped-call]
     return model
 
 
-def _apply_sequence_parallel(model: Transformer, group: Rank) -> None:
-    """Scatter tokens before the first block, gather them before the head; all-reduce replicated gradients."""
-
-    def scatter_input(_module: nn.Module, inputs: Any) -> Any:
-        return scatter_to_sequence_parallel_region(inputs[0], group), *inputs[1:]
-
-    model.blocks[0].register_forward_pre_hook(scatter_input)
-    model.norm.register_forward_hook(
-        lambda _module, _inputs, output: gather_from_sequence_parallel_region(output, group)
-    )
-    for parameter in sequence_parallel_parameters(model):
-        parameter.register_hook(lambda gradient: all_reduce(group, gradient, Tag.SEQUENCE_PARALLEL_GRADIENTS))  # type: ignore[no-untyped-call]
+def _shard_attention(attention: SelfAttention | LatentSelfAttention, group: Rank, reduce: RegionMapping) -> None:
+    attention.query = ColumnParallelLinear(attention.query, group)
+    if isinstance(attention, LatentSelfAttention):
+        attention.heads //= group.size
+        attention.latent_up = ColumnParallelLinear(attention.latent_up, group)
+    else:
+        attention.key = ColumnParallelLinear(attention.key, group)
+        attention.value = ColumnParallelLinear(attention.value, group)
+    attention.out = RowParallelLinear(attention.out, group, reduce)
 
 
-def sequence_parallel_parameters(model: Transformer) -> list[nn.Parameter]:
-    """Replicated parameters that are applied to T/p tokens on each rank: norms, and biases added after a sum."""
+def _shard_mlp(mlp: MLP, group: Rank, reduce: RegionMapping) -> None:
+    mlp.up, mlp.down = ColumnParallelLinear(mlp.up, group), RowParallelLinear(mlp.down, group, reduce)
+    if mlp.gate is not None:
+        mlp.gate = ColumnParallelLinear(mlp.gate, group)
+
+
+def _shard_mixture(
+    block: Block, mixture: MixtureOfExperts, group: Rank, begin: RegionMapping, reduce: RegionMapping
+) -> None:
+    """Shard every expert of a block's mixture; the region ends after the experts' results are combined.
+
+    Hooks of the norms around the mixture begin and end it, so that expert parallelism can replace the mixture later.
+    """
+    assert block.mlp_norm is not None
+    for expert in [*mixture.experts, *mixture.shared]:
+        assert isinstance(expert, MLP)
+        _shard_mlp(expert, group, lambda partial_result, _group: partial_result)
+    block.mlp_norm.register_forward_hook(lambda _module, _inputs, output: begin(output, group))
+    block.mlp_post_norm.register_forward_pre_hook(lambda _module, inputs: (reduce(inputs[0], group),))
+
+
+def partial_gradient_parameters(model: Transformer, *, sequence_parallel: bool) -> list[nn.Parameter]:
+    """Replicated parameters whose gradient on one rank is a partial sum.
+
+    Inside a region a rank sees only its own heads or hidden units. With sequence parallelism it sees only T/p tokens
+    between the regions, in norms and in biases added after a sum.
+    """
+    between = ("norm.weight", "norm.bias", "out.bias", "down.bias") if sequence_parallel else ()
+    inside = tuple(f"{module}.weight" for module in REPLICATED_INSIDE)
     return [
         parameter
         for name, parameter in model.named_parameters()
-        if name.startswith(("blocks.", "norm.")) and ("norm." in name or name.endswith(("out.bias", "down.bias")))
+        if name.startswith(("blocks.", "norm.")) and name.endswith(inside + between)
     ]
 
 
 def _check(model: Transformer, group: Rank) -> None:
     c = model.config
     unsupported = {
-        "experts": c.experts is not None,
-        "latent attention": c.latent is not None,
         "parallel blocks": c.parallel_blocks,
         "ALiBi": c.position == "alibi",
-        "norms of queries and keys": c.qk_norm,
+        "biases of experts": c.experts is not None and c.mlp_bias,
     }
     if named := [name for name, present in unsupported.items() if present]:
         raise InputError("tensor parallelism does not support this model", got=f"{c.name} with {', '.join(named)}")

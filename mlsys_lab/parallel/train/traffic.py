@@ -5,7 +5,7 @@ from __future__ import annotations
 from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.flops import communication
 from mlsys_lab.flops.layout import Layout, shard
-from mlsys_lab.flops.parameters import parameters
+from mlsys_lab.flops.parameters import replicated_parameters
 from mlsys_lab.parallel.tags import Tag
 
 SCALAR_BYTES = 8
@@ -62,10 +62,8 @@ def predict_bytes(
         sent[Tag.EXPERT_COUNTS] = (
             stage_ranks * layers * m * (1 + recomputed) * communication.gather_bytes(numbers, layout.expert)
         )
-    if layout.sequence_parallel:
-        sent[Tag.SEQUENCE_PARALLEL_GRADIENTS] = (
-            m * stage_ranks * communication.all_reduce_bytes(parameters(config).norm * element_bytes, t)
-        )
+    partial_gradients = element_bytes * replicated_parameters(config, stream_norms=layout.sequence_parallel)
+    sent[Tag.REPLICATED_GRADIENTS] = m * stage_ranks * communication.all_reduce_bytes(partial_gradients, t)
     if config.tied and p > 1:
         both = stage_ranks * 2 * communication.all_reduce_bytes(own.embedding * element_bytes, 2)
         sent[Tag.TIED_EMBEDDING] = both / (layout.replicas if layout.zero_stage else 1)
@@ -76,7 +74,7 @@ def predict_bytes(
 def _block_bytes(config: TransformerConfig, layout: Layout, rows: float, element_bytes: int) -> float:
     """Bytes of activations that a rank sends within its blocks, forward, backward and recomputed.
 
-    Full recomputation does not repeat the MLP's final sum, since nothing needs it: torch stops before it.
+    Full recomputation does not repeat the MLP's final sum unless a post-norm needs it: torch stops before it.
     """
     layers, t = config.n_layers / layout.pipeline, layout.tensor
     sent = communication.tensor_parallel_bytes(
@@ -88,7 +86,7 @@ def _block_bytes(config: TransformerConfig, layout: Layout, rows: float, element
         sequence_parallel=layout.sequence_parallel,
         recomputation=layout.recomputation,
     )
-    if layout.recomputation == "full":
+    if layout.recomputation == "full" and not config.post_norms:
         one_gather = communication.gather_bytes(rows * config.d_model * element_bytes, t)
         sent -= layers * (1 if layout.sequence_parallel else 2) * one_gather
     return sent

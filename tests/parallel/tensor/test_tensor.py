@@ -12,7 +12,7 @@ from torch import nn
 
 from mlsys_lab.benchmark.memory import track_memory
 from mlsys_lab.comm import Rank, RankError, run
-from mlsys_lab.configs import TransformerConfig
+from mlsys_lab.configs import Experts, LatentAttention, TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops import activations
 from mlsys_lab.flops.communication import (
@@ -25,7 +25,7 @@ from mlsys_lab.models.transformer import Transformer
 from mlsys_lab.parallel.activation_checkpointing import apply_activation_checkpointing
 from mlsys_lab.parallel.tags import Tag
 from mlsys_lab.parallel.tensor import apply_tensor_parallel, vocab_parallel_cross_entropy
-from mlsys_lab.parallel.tensor.transformer import sequence_parallel_parameters
+from mlsys_lab.parallel.tensor.transformer import partial_gradient_parameters
 from tests.parallel.training import make_optimizer
 
 GROUPED = TransformerConfig("grouped", 2, d_model=16, n_heads=8, d_ff=24, vocab_size=24, context=8, n_kv_heads=4)
@@ -34,6 +34,10 @@ CONFIGS = {
     "learned positions, biases": replace(
         GROUPED, position="learned", norm="layer", activation="gelu", mlp_bias=True, qkv_bias=True, out_bias=True
     ),
+    "experts, query and key norms": replace(
+        GROUPED, qk_norm=True, post_norms=True, experts=Experts(5, 2, 12, shared=1, dense_layers=1)
+    ),
+    "latent attention": replace(GROUPED, n_kv_heads=8, head_dim=0, latent=LatentAttention(10, 4, 2, 3, q_rank=6)),
 }
 BATCHES = torch.randint(24, (5, 3, 8), generator=torch.Generator().manual_seed(3))
 
@@ -112,14 +116,15 @@ def test_five_steps_equal_one_process(
     vocabulary = vocabulary_parallel_bytes(config, tokens, p, **kind)
     activations = vocabulary.embedding + vocabulary.head
     activations += tensor_parallel_bytes(config, tokens, p, layers=config.n_layers, recomputation=recomputation, **kind)
-    if recomputation == "full":  # but for the MLP's sum, which nothing needs again: torch stops before it
+    if recomputation == "full" and not config.post_norms:  # but for the MLP's sum: torch stops before it
         once = gather_bytes(tokens * config.d_model * 8, p)
         activations -= config.n_layers * (1 if sequence_parallel else 2) * once
-    copies = 8 * sum(one.numel() for one in sequence_parallel_parameters(model)) if sequence_parallel else 0
+    partial = partial_gradient_parameters(model, sequence_parallel=sequence_parallel)
+    copies = 8 * sum(one.numel() for one in partial)
     expected = {
         Tag.ACTIVATIONS: activations,
         Tag.VOCAB_PARALLEL_LOSS: vocabulary.loss * targets / tokens,
-        Tag.SEQUENCE_PARALLEL_GRADIENTS: all_reduce_bytes(copies, p),
+        Tag.REPLICATED_GRADIENTS: all_reduce_bytes(copies, p),
     }
     sent = {purpose: p * len(BATCHES) * size for purpose, size in expected.items() if size}
     assert ledger.purpose_bytes() == pytest.approx(sent)
@@ -206,7 +211,7 @@ def test_tokens_that_do_not_divide_evenly_raise() -> None:
         ({}, 3, "KV heads cannot be divided evenly: got 4 over 3 ranks"),
         ({"d_ff": 25}, 2, "a dimension cannot be divided evenly: got 25 over 2 ranks"),
         ({"position": "alibi"}, 2, "tensor parallelism does not support this model: got grouped with ALiBi"),
-        ({"parallel_blocks": True, "qk_norm": True}, 2, "with parallel blocks, norms of queries and keys"),
+        ({"parallel_blocks": True, "mlp_bias": True, "experts": Experts(2, 1, 8)}, 2, "blocks, biases of experts"),
     ],
 )
 def test_uneven_shards_raise(changes: dict[str, Any], p: int, said: str) -> None:

@@ -51,6 +51,11 @@ LAYOUTS = {
         Layout(data=2, context=2, pipeline=2, expert=2, zero_stage=1, micro_batch=2, recomputation="full"),
     ),
     "experts, ZeRO 2": (MIXTURE, Layout(data=8, expert=4, zero_stage=2)),
+    "query and key norms": (replace(CONFIG, qk_norm=True), Layout(data=2, tensor=4, zero_stage=1)),
+    "latent attention": (
+        replace(CONFIG, head_dim=0, latent=LATENT),
+        Layout(data=2, tensor=2, pipeline=2, sequence_parallel=True, recomputation="full"),
+    ),
     "context": (
         CONFIG,
         Layout(tensor=2, context=2, pipeline=2, zero_stage=1, sequence_parallel=True, micro_batch=4),
@@ -152,7 +157,11 @@ def test_a_layout_that_does_not_fit_raises(changes: dict[str, Any], layout: Layo
     [
         ({}, 3, "got small with a sliding window"),
         ({"position": "alibi", "experts": MIXTURE.experts}, None, "got small with ALiBi"),
-        ({"latent": LATENT, "n_kv_heads": 0, "experts": MIXTURE.experts}, None, "got small with latent attention"),
+        (
+            {"latent": LATENT, "n_kv_heads": 0, "experts": MIXTURE.experts},
+            None,
+            "got small with latent attention",
+        ),
     ],
 )
 def test_context_parallelism_refuses_what_ring_attention_would_ignore(
