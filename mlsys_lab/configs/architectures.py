@@ -10,6 +10,9 @@ from mlsys_lab.configs.fields import Fields
 from mlsys_lab.configs.transformer import Experts, LatentAttention, TransformerConfig
 from mlsys_lab.errors import InputError
 
+BIASED: Mapping[str, Any] = dict(norm="layer", norm_bias=True, qkv_bias=True, out_bias=True, mlp_bias=True)
+"""A decoder of layer norms in which every matrix and every norm has a bias."""
+
 
 def _name(c: Fields) -> str:
     path = Path(c.name)
@@ -32,14 +35,10 @@ def _gpt2(c: Fields) -> TransformerConfig:
         vocab_size=c.size("vocab_size"),
         context=c.size("n_positions", "max_position_embeddings"),
         position="learned",
-        norm="layer",
         activation=_plain_activation(c, "activation_function", "gelu_new"),
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        norm_bias=True,
         tied=c.get("tie_word_embeddings", default=True),
         norm_eps=c.get("layer_norm_epsilon", default=1e-5),
+        **BIASED,
     )
 
 
@@ -56,15 +55,34 @@ def _bloom(c: Fields) -> TransformerConfig:
         vocab_size=c.size("vocab_size"),
         context=c.size("seq_length", default=2048),
         position="alibi",
-        norm="layer",
         activation="gelu_tanh",
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        norm_bias=True,
         embedding_norm=True,
         tied=c.get("tie_word_embeddings", default=True),
         norm_eps=c.get("layer_norm_epsilon", default=1e-5),
+        **BIASED,
+    )
+
+
+def _opt(c: Fields) -> TransformerConfig:
+    """Read OPT's fields; `context` leaves out two rows of the position embedding, which no token has."""
+    d_model = c.size("hidden_size")
+    c.refuse("do_layer_norm_before", unless=True, default=True)
+    c.refuse("_remove_final_layer_norm", unless=False, default=False)
+    c.refuse("word_embed_proj_dim", unless=d_model, default=d_model)
+    c.refuse("layer_norm_elementwise_affine", unless=True, default=True)
+    c.refuse("enable_bias", unless=True, default=True)
+    return TransformerConfig(
+        _name(c),
+        n_layers=c.size("num_hidden_layers"),
+        d_model=d_model,
+        n_heads=c.size("num_attention_heads"),
+        d_ff=c.size("ffn_dim"),
+        vocab_size=c.size("vocab_size"),
+        context=c.size("max_position_embeddings"),
+        position="learned",
+        activation=_plain_activation(c, "activation_function", "relu"),
+        tied=c.get("tie_word_embeddings", default=True),
+        **BIASED,
     )
 
 
@@ -75,8 +93,9 @@ def _llama(c: Fields, **other: Any) -> TransformerConfig:
 
 
 def _rotary(c: Fields, **other: Any) -> TransformerConfig:
-    """Read the fields of decoders with rotary positions and RMS norms, whatever activates their MLP."""
-    c.refuse("partial_rotary_factor", unless=1.0, default=c.rope.get("partial_rotary_factor", 1.0))
+    """Read the fields of decoders with rotary positions; RMS norms and SwiGLU unless `other` says otherwise."""
+    if "partial_rotary_factor" not in other:
+        c.refuse("partial_rotary_factor", unless=1.0, default=c.rope.get("partial_rotary_factor", 1.0))
     bias = c.get("attention_bias", default=False)
     fields = {
         "d_ff": c.size("intermediate_size"),
@@ -86,6 +105,7 @@ def _rotary(c: Fields, **other: Any) -> TransformerConfig:
         "out_bias": bias,
         "mlp_bias": c.get("mlp_bias", default=False),
         "tied": c.get("tie_word_embeddings", default=False),
+        "norm_eps": c.get("rms_norm_eps", default=1e-6),
     }
     return TransformerConfig(
         _name(c),
@@ -96,7 +116,6 @@ def _rotary(c: Fields, **other: Any) -> TransformerConfig:
         context=c.size("max_position_embeddings"),
         rope_theta=c.rope_theta,
         rope_scaling=c.rope_scaling,
-        norm_eps=c.get("rms_norm_eps", default=1e-6),
         **(fields | other),
     )
 
@@ -143,7 +162,43 @@ def _gpt_oss(c: Fields) -> TransformerConfig:
 
 def _phi3(c: Fields) -> TransformerConfig:
     """Read Phi-3's fields; that its matrices are stored fused changes no count."""
-    return _llama(c, qkv_bias=False, out_bias=False, mlp_bias=False)
+    factor = c.partial_rotary_factor(1.0)
+    return _llama(c, qkv_bias=False, out_bias=False, mlp_bias=False, partial_rotary_factor=factor)
+
+
+def _phi(c: Fields) -> TransformerConfig:
+    """Read the fields of Phi 1, 1.5 and 2: parallel blocks, biases everywhere, rotary positions of half a head."""
+    c.refuse("qk_layernorm", unless=False, default=False)
+    return _rotary(
+        c,
+        activation=_plain_activation(c, "hidden_act", "gelu_new"),
+        parallel_blocks=True,
+        head_bias=True,
+        partial_rotary_factor=c.partial_rotary_factor(0.5),
+        norm_eps=c.get("layer_norm_eps", default=1e-5),
+        **BIASED,
+    )
+
+
+def _olmo(c: Fields) -> TransformerConfig:
+    """Read OLMo's fields: layer norms without weights, whose epsilon is fixed."""
+    c.refuse("clip_qkv", unless=None, default=None)
+    return _llama(c, norm="layer", norm_weight=False, norm_eps=1e-5, mlp_bias=False)
+
+
+def _olmo2(c: Fields) -> TransformerConfig:
+    """Read OLMo 2's fields: norms of queries, keys and results, none of inputs."""
+    norms = {"pre_norms": False, "post_norms": True, "qk_norm": True, "qk_norm_all_heads": True}
+    return _llama(c, mlp_bias=False, **norms)
+
+
+def _gemma(c: Fields) -> TransformerConfig:
+    """Read the fields of the first Gemma, whose GELU is the approximate one under either name."""
+    if c.text("hidden_act") != "gelu":
+        c.refuse("hidden_act", unless="gelu_pytorch_tanh", default="gelu_pytorch_tanh")
+    c.refuse("use_bidirectional_attention", unless=False, default=False)
+    tied = c.get("tie_word_embeddings", default=True)
+    return _rotary(c, activation="geglu", scaled_embedding=True, mlp_bias=False, tied=tied)
 
 
 def _gemma2(c: Fields, **other: Any) -> TransformerConfig:
@@ -220,6 +275,11 @@ FAMILIES: dict[str, Callable[[Fields], TransformerConfig]] = {
     "qwen3_moe": _qwen3_moe,
     "gpt_oss": _gpt_oss,
     "phi3": _phi3,
+    "phi": _phi,
+    "olmo": _olmo,
+    "olmo2": _olmo2,
+    "opt": _opt,
+    "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
     "llama4_text": _llama4,
@@ -233,6 +293,8 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "mixtral": {"rope_theta": 1e6, "rms_norm_eps": 1e-5},
     "gpt_oss": {"head_dim": 64, "rope_theta": 1.5e5, "rms_norm_eps": 1e-5},
     "phi3": {"rms_norm_eps": 1e-5},
+    "olmo2": {"rms_norm_eps": 1e-5},
+    "gemma": {"head_dim": 256},
     "gemma2": {
         "num_attention_heads": 8,
         "num_key_value_heads": 4,

@@ -58,6 +58,10 @@ class Fields:
         inner = self.rope.get("rope_theta")
         return self.get("rope_theta", default=1e4) if inner is None else inner  # type: ignore[no-any-return]
 
+    def partial_rotary_factor(self, default: float) -> float:
+        """Fraction of a head's dimensions that rotary positions rotate."""
+        return self.get("partial_rotary_factor", default=self.rope.get("partial_rotary_factor", default))  # type: ignore[no-any-return]
+
     @property
     def rope_scaling(self) -> RotaryScaling | None:
         """Scaling of the rotary angles for long contexts; None if there is none, or an `unknown_scaling`."""

@@ -22,12 +22,17 @@ FLAGS = (
     "out_bias",
     "mlp_bias",
     "norm_bias",
+    "norm_weight",
     "qk_norm",
+    "qk_norm_all_heads",
     "embedding_norm",
+    "pre_norms",
     "post_norms",
     "attention_sinks",
     "router_bias",
     "parallel_blocks",
+    "scaled_embedding",
+    "head_bias",
     "tied",
 )
 
@@ -118,17 +123,20 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """A decoder transformer of pre-norm blocks. Raises InputError for sizes that do not fit together.
+    """A decoder transformer. Raises InputError for sizes that do not fit together.
 
     `n_kv_heads` 0 means as many as query heads, and 1 is multi-query attention; `head_dim` 0 means D / N, and with
     latent attention `nope_dim + rope_dim`. A "swiglu" or "geglu" MLP has three matrices, the others two. Biases are
-    those of queries, keys and values; of attention's output; of the MLP; of norms ("layer" only). `qk_norm` is an RMS
-    norm over each head's query and key before the positions (Qwen 3), `embedding_norm` one over embedded tokens
-    (BLOOM), `post_norms` one each over the outputs of attention and MLP, before the residual addition (Gemma 2).
-    `attention_sinks` are one number a head that its softmax counts as one more score, `router_bias` one an expert
-    (gpt-oss). `parallel_blocks` feed attention and MLP from one norm and add both (PaLM). `tied`: the head is the
-    embedding.
-    `rope_scaling` None leaves rotary angles as `rope_theta` makes them. Left out, since it changes no count: dropout.
+    those of queries, keys and values; of attention's output; of the MLP; of norms ("layer" only); of the head (Phi).
+    `norm_weight` False: norms only normalise (OLMo). `qk_norm` is an RMS norm over each head's query and key before the
+    positions (Qwen 3), with `qk_norm_all_heads` over all heads' queries and over all keys (OLMo 2). `embedding_norm` is
+    one over embedded tokens (BLOOM). `pre_norms` are those of the inputs of attention and MLP, `post_norms` those of
+    their outputs, before the residual addition (Gemma 2 has both, OLMo 2 the latter alone). `attention_sinks` are one
+    number a head that its softmax counts as one more score, `router_bias` one an expert (gpt-oss). `parallel_blocks`
+    feed attention and MLP from one norm and add both (PaLM). `scaled_embedding` multiplies embedded tokens by √D
+    (Gemma). `tied`: the head is the embedding.
+    `rope_scaling` None leaves rotary angles as `rope_theta` makes them; `partial_rotary_factor` is the fraction of each
+    head's dimensions, the first ones, that they rotate (Phi). Left out, since it changes no count: dropout.
     """
 
     name: str
@@ -147,14 +155,20 @@ class TransformerConfig:
     out_bias: bool = False
     mlp_bias: bool = False
     norm_bias: bool = False
+    norm_weight: bool = True
     qk_norm: bool = False
+    qk_norm_all_heads: bool = False
     embedding_norm: bool = False
+    pre_norms: bool = True
     post_norms: bool = False
     attention_sinks: bool = False
     router_bias: bool = False
     parallel_blocks: bool = False
+    scaled_embedding: bool = False
+    head_bias: bool = False
     tied: bool = False
     rope_theta: float = 10_000.0
+    partial_rotary_factor: float = 1.0
     norm_eps: float = 1e-5
     experts: Experts | None = None
     latent: LatentAttention | None = None
@@ -168,7 +182,13 @@ class TransformerConfig:
     @property
     def block_norms(self) -> int:
         """Norms of one block over vectors of the model's width."""
-        return (1 if self.parallel_blocks else 2) + (2 if self.post_norms else 0)
+        before = 1 if self.parallel_blocks else 2
+        return (before if self.pre_norms else 0) + (2 if self.post_norms else 0)
+
+    @property
+    def rotary_dim(self) -> int:
+        """Dimensions of a head that rotary positions rotate."""
+        return self.latent.rope_dim if self.latent else int(self.head_dim * self.partial_rotary_factor)
 
     def __post_init__(self) -> None:
         _require_integers(self, "n_layers", "d_model", "n_heads", "d_ff", "vocab_size", "context", at_least=1)
@@ -183,10 +203,16 @@ class TransformerConfig:
                     got=repr(getattr(self, name)),
                     expected="True or False",
                 )
-        _require_positive_numbers(self, "rope_theta", "norm_eps")
+        _require_positive_numbers(self, "rope_theta", "norm_eps", "partial_rotary_factor")
         self._check_heads()
         if self.norm == "rms" and self.norm_bias:
             raise InputError("an RMS norm has no bias", got="norm_bias", help="norm='layer' can have one")
+        needs = {"norm_bias": "norm_weight", "qk_norm_all_heads": "qk_norm"}
+        for name, needed in needs.items():
+            if getattr(self, name) and not getattr(self, needed):
+                raise InputError(f"TransformerConfig.{name} needs {needed}", got=f"{needed}=False")
+        if self.tied and self.head_bias:
+            raise InputError("a tied head has no bias", got="head_bias", help="tied=False can have one")
         if self.experts is not None and self.experts.dense_layers >= self.n_layers:
             raise InputError(
                 "no layer is left for the experts",
@@ -208,8 +234,12 @@ class TransformerConfig:
             if self.d_model % self.n_heads:
                 raise InputError("d_model must divide among heads", got=f"{self.d_model} wide, {self.n_heads} heads")
             object.__setattr__(self, "head_dim", self.d_model // self.n_heads)
+        if not 0 < self.rotary_dim <= self.head_dim:
+            got, expected = self.partial_rotary_factor, "a fraction of head_dim, at most 1"
+            raise InputError("TransformerConfig.partial_rotary_factor out of range", got=got, expected=expected)
         if self.position == "rotary" and self.latent is None:
-            _require_even("head_dim with rotary positions", self.head_dim)
+            part = "" if self.partial_rotary_factor == 1 else f"{self.partial_rotary_factor} of "
+            _require_even(f"{part}head_dim with rotary positions", self.rotary_dim)
 
     def _check_latent(self, latent: LatentAttention) -> None:
         width = latent.nope_dim + latent.rope_dim

@@ -89,7 +89,7 @@ def layer(
     shared = tensor if sequence_parallel else 1
     if recomputation == "full":
         return LayerActivations(rows * D * element_bytes / shared, 0.0, 0.0, 0.0)
-    norms = 1 if config.parallel_blocks else 2
+    inputs = (1 if config.parallel_blocks else 2) * (2 if config.pre_norms else 1)  # of norms, and their results
     post_norms = 2 if config.post_norms else 0
     mask_bytes = 2 * D if dropout else 0
     value_dim = config.latent.v_dim if config.latent else config.head_dim
@@ -99,9 +99,7 @@ def layer(
     if dropout and not fused_attention:
         score_bytes += key_tokens * (1 + element_bytes)
     return LayerActivations(
-        replicated=rows
-        * (((2 * norms + post_norms) * D + _sent_elements(config)) * element_bytes + mask_bytes)
-        / shared,
+        replicated=rows * (((inputs + post_norms) * D + _sent_elements(config)) * element_bytes + mask_bytes) / shared,
         attention=rows * (N * config.head_dim + key_value + N * value_dim) * element_bytes / tensor,
         scores=0.0 if recomputation == "selective" else rows * N * score_bytes / tensor,
         mlp=rows * mlp_elements(config, fused=fused_activation) * element_bytes / tensor,

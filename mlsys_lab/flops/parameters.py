@@ -58,7 +58,7 @@ def parameters(config: TransformerConfig) -> Parameters:
     """
     c = config
     norms = c.n_layers * c.block_norms + 1 + c.embedding_norm  # per block, last, first
-    norm = norms * c.d_model * (2 if c.norm_bias else 1) + c.n_layers * _inner_norm_parameters(c)
+    norm = norms * c.d_model * (c.norm_weight + c.norm_bias) + c.n_layers * _inner_norm_parameters(c)
     mlp, router, idle = c.n_layers * mlp_parameters(c, c.d_ff), 0, 0
     if c.experts is not None:
         expert, layers = mlp_parameters(c, c.experts.d_ff), c.n_layers - c.experts.dense_layers
@@ -73,7 +73,7 @@ def parameters(config: TransformerConfig) -> Parameters:
         mlp=mlp,
         router=router,
         norm=norm,
-        head=0 if c.tied else c.vocab_size * c.d_model,
+        head=0 if c.tied else c.vocab_size * (c.d_model + c.head_bias),
         idle=idle,
     )
 
@@ -121,4 +121,5 @@ def _inner_norm_parameters(c: TransformerConfig) -> int:
     """Parameters of the norms within one layer's attention: of queries and keys, or of the latent vectors."""
     if c.latent is not None:
         return (c.latent.q_rank or 0) + c.latent.kv_rank
-    return 2 * c.head_dim if c.qk_norm else 0
+    heads = c.n_heads + c.n_kv_heads if c.qk_norm_all_heads else 2
+    return heads * c.head_dim if c.qk_norm else 0

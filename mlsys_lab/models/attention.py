@@ -1,6 +1,6 @@
 """Self-attention: projections around an attention function, and the types of such functions.
 
-Dimension letters: B batch, T tokens, D d_model, N query heads, K key/value heads, H head_dim.
+Dimension letters: B batch, T tokens, D d_model, N query heads, K key/value heads, H head_dim, R rotary_dim.
 """
 
 from __future__ import annotations
@@ -60,8 +60,10 @@ class SelfAttention(nn.Module):
         self.key = nn.Linear(c.d_model, c.n_kv_heads * c.head_dim, bias=c.qkv_bias)
         self.value = nn.Linear(c.d_model, c.n_kv_heads * c.head_dim, bias=c.qkv_bias)
         self.out = nn.Linear(c.n_heads * c.head_dim, c.d_model, bias=c.out_bias)
-        self.query_norm = nn.RMSNorm(c.head_dim, c.norm_eps) if c.qk_norm else nn.Identity()
-        self.key_norm = nn.RMSNorm(c.head_dim, c.norm_eps) if c.qk_norm else nn.Identity()
+        self.norm_all_heads = c.qk_norm_all_heads
+        N, K = (c.n_heads, c.n_kv_heads) if c.qk_norm_all_heads else (1, 1)
+        self.query_norm = nn.RMSNorm(N * c.head_dim, c.norm_eps) if c.qk_norm else nn.Identity()
+        self.key_norm = nn.RMSNorm(K * c.head_dim, c.norm_eps) if c.qk_norm else nn.Identity()
 
     def forward(
         self,
@@ -70,15 +72,18 @@ class SelfAttention(nn.Module):
         bias: torch.Tensor | None,
         attend: Attend | None = None,
     ) -> torch.Tensor:
-        """x (B, T, D), rotary angles (2, ..., T, H/2) or None, bias or None -> (B, T, D).
+        """x (B, T, D), rotary angles (2, ..., T, R/2) or None, bias or None -> (B, T, D).
 
         `attend`, if given, replaces `attention` and the bias.
         """
+        q, k, v = self.project(x, (self.query, self.key, self.value))
+        if self.norm_all_heads:
+            q, k = self.query_norm(q), self.key_norm(k)  # (B, T, N·H), (B, T, K·H)
         q, k, v = (
-            projected.view(*projected.shape[:2], projected.shape[2] // self.head_dim, self.head_dim).transpose(1, 2)
-            for projected in self.project(x, (self.query, self.key, self.value))
+            one.view(*one.shape[:2], one.shape[2] // self.head_dim, self.head_dim).transpose(1, 2) for one in (q, k, v)
         )
-        q, k = self.query_norm(q), self.key_norm(k)
+        if not self.norm_all_heads:
+            q, k = self.query_norm(q), self.key_norm(k)
         if angles is not None:
             turned = rotate(torch.cat((q, k), dim=1), angles)  # both at once: half the operations
             q, k = turned[:, : q.shape[1]], turned[:, q.shape[1] :]

@@ -6,7 +6,7 @@ Dimension letters: D d_model, F hidden size of the MLP, N query heads, H head_di
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,32 +14,48 @@ import torch
 from mlsys_lab.configs import TransformerConfig
 
 
+def qkv_rows(c: TransformerConfig) -> list[int]:
+    """Rows of the matrices of queries, keys and values."""
+    return [c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim, c.n_kv_heads * c.head_dim]
+
+
+def gate_up_rows(c: TransformerConfig) -> list[int]:
+    """Rows of a gated MLP's two matrices of hidden units."""
+    return [c.d_ff, c.d_ff]
+
+
 @dataclass(frozen=True)
 class StoredWeight:
     """Location of one weight in a checkpoint: the tensor's name, and which part of it.
 
-    `transposed`: stored as (inputs, outputs), like GPT-2's Conv1D. `parts` matrices are stacked along the outputs, ours
-    being number `part`; `by_head`: they alternate head by head, (N, parts, H), as in BLOOM.
+    `transposed`: stored as (inputs, outputs), like GPT-2's Conv1D. `stack`: rows of the matrices that are stacked along
+    the outputs, ours being number `part`; `by_head`: they alternate head by head, (N, 3, H), as in BLOOM. The first
+    `unused` rows are skipped (OPT's positions). `plus` is to be added in our dtype (Gemma's norms multiply by
+    1 + weight).
     """
 
     name: str
     transposed: bool = False
     part: int = 0
-    parts: int = 1
+    stack: Callable[[TransformerConfig], list[int]] | None = None
     by_head: bool = False
+    unused: int = 0
+    plus: float = 0.0
 
-    def shape(self, ours: torch.Size) -> tuple[int, ...]:
+    def shape(self, ours: torch.Size, config: TransformerConfig) -> tuple[int, ...]:
         """Shape of the stored tensor, from the shape `ours` of the weight to fill."""
-        stacked = (ours[0] * self.parts, *ours[1:])
-        return stacked[::-1] if self.transposed else stacked
+        rows = sum(self.stack(config)) if self.stack else ours[0] + self.unused
+        return (rows, *ours[1:])[::-1] if self.transposed else (rows, *ours[1:])
 
     def take(self, stored: torch.Tensor, config: TransformerConfig) -> torch.Tensor:
-        """Extract our weight from the stored tensor."""
+        """Extract our weight from the stored tensor, before `plus`."""
         outputs_first = stored.mT if self.transposed and stored.ndim == 2 else stored
         if self.by_head:
-            split = outputs_first.reshape(config.n_heads, self.parts, -1, *outputs_first.shape[1:])
+            split = outputs_first.reshape(config.n_heads, 3, -1, *outputs_first.shape[1:])
             return split[:, self.part].flatten(0, 1)  # (N·H, ...)
-        return outputs_first.chunk(self.parts)[self.part]
+        if self.stack:
+            return torch.split(outputs_first, self.stack(config))[self.part]
+        return outputs_first[self.unused :]
 
 
 Layout = Mapping[str, StoredWeight]
@@ -49,9 +65,9 @@ GPT2: Layout = {
     "embedding": StoredWeight("transformer.wte"),
     "positions": StoredWeight("transformer.wpe"),
     "blocks.*.attention_norm": StoredWeight("transformer.h.*.ln_1"),
-    "blocks.*.attention.query": StoredWeight("transformer.h.*.attn.c_attn", transposed=True, part=0, parts=3),
-    "blocks.*.attention.key": StoredWeight("transformer.h.*.attn.c_attn", transposed=True, part=1, parts=3),
-    "blocks.*.attention.value": StoredWeight("transformer.h.*.attn.c_attn", transposed=True, part=2, parts=3),
+    "blocks.*.attention.query": StoredWeight("transformer.h.*.attn.c_attn", transposed=True, part=0, stack=qkv_rows),
+    "blocks.*.attention.key": StoredWeight("transformer.h.*.attn.c_attn", transposed=True, part=1, stack=qkv_rows),
+    "blocks.*.attention.value": StoredWeight("transformer.h.*.attn.c_attn", transposed=True, part=2, stack=qkv_rows),
     "blocks.*.attention.out": StoredWeight("transformer.h.*.attn.c_proj", transposed=True),
     "blocks.*.mlp_norm": StoredWeight("transformer.h.*.ln_2"),
     "blocks.*.mlp.up": StoredWeight("transformer.h.*.mlp.c_fc", transposed=True),
@@ -65,13 +81,13 @@ BLOOM: Layout = {
     "embedding_norm": StoredWeight("transformer.word_embeddings_layernorm"),
     "blocks.*.attention_norm": StoredWeight("transformer.h.*.input_layernorm"),
     "blocks.*.attention.query": StoredWeight(
-        "transformer.h.*.self_attention.query_key_value", part=0, parts=3, by_head=True
+        "transformer.h.*.self_attention.query_key_value", part=0, stack=qkv_rows, by_head=True
     ),
     "blocks.*.attention.key": StoredWeight(
-        "transformer.h.*.self_attention.query_key_value", part=1, parts=3, by_head=True
+        "transformer.h.*.self_attention.query_key_value", part=1, stack=qkv_rows, by_head=True
     ),
     "blocks.*.attention.value": StoredWeight(
-        "transformer.h.*.self_attention.query_key_value", part=2, parts=3, by_head=True
+        "transformer.h.*.self_attention.query_key_value", part=2, stack=qkv_rows, by_head=True
     ),
     "blocks.*.attention.out": StoredWeight("transformer.h.*.self_attention.dense"),
     "blocks.*.mlp_norm": StoredWeight("transformer.h.*.post_attention_layernorm"),
@@ -102,6 +118,46 @@ LLAMA: Layout = {
     "head": StoredWeight("lm_head"),
 }
 
+GEMMA: Layout = {name: replace(stored, plus=1.0) if name.endswith("norm") else stored for name, stored in LLAMA.items()}
+
+OLMO2: Layout = {
+    **LLAMA,
+    "blocks.*.attention_post_norm": StoredWeight("model.layers.*.post_attention_layernorm"),
+    "blocks.*.mlp_post_norm": StoredWeight("model.layers.*.post_feedforward_layernorm"),
+}
+
+PHI3: Layout = {
+    **LLAMA,
+    "blocks.*.attention.query": StoredWeight("model.layers.*.self_attn.qkv_proj", part=0, stack=qkv_rows),
+    "blocks.*.attention.key": StoredWeight("model.layers.*.self_attn.qkv_proj", part=1, stack=qkv_rows),
+    "blocks.*.attention.value": StoredWeight("model.layers.*.self_attn.qkv_proj", part=2, stack=qkv_rows),
+    "blocks.*.mlp.gate": StoredWeight("model.layers.*.mlp.gate_up_proj", part=0, stack=gate_up_rows),
+    "blocks.*.mlp.up": StoredWeight("model.layers.*.mlp.gate_up_proj", part=1, stack=gate_up_rows),
+}
+
+PHI: Layout = {
+    **LLAMA,
+    "blocks.*.attention.out": StoredWeight("model.layers.*.self_attn.dense"),
+    "blocks.*.mlp.up": StoredWeight("model.layers.*.mlp.fc1"),
+    "blocks.*.mlp.down": StoredWeight("model.layers.*.mlp.fc2"),
+    "norm": StoredWeight("model.final_layernorm"),
+}
+
+OPT: Layout = {
+    "embedding": StoredWeight("model.decoder.embed_tokens"),
+    "positions": StoredWeight("model.decoder.embed_positions", unused=2),
+    "blocks.*.attention_norm": StoredWeight("model.decoder.layers.*.self_attn_layer_norm"),
+    "blocks.*.attention.query": StoredWeight("model.decoder.layers.*.self_attn.q_proj"),
+    "blocks.*.attention.key": StoredWeight("model.decoder.layers.*.self_attn.k_proj"),
+    "blocks.*.attention.value": StoredWeight("model.decoder.layers.*.self_attn.v_proj"),
+    "blocks.*.attention.out": StoredWeight("model.decoder.layers.*.self_attn.out_proj"),
+    "blocks.*.mlp_norm": StoredWeight("model.decoder.layers.*.final_layer_norm"),
+    "blocks.*.mlp.up": StoredWeight("model.decoder.layers.*.fc1"),
+    "blocks.*.mlp.down": StoredWeight("model.decoder.layers.*.fc2"),
+    "norm": StoredWeight("model.decoder.final_layer_norm"),
+    "head": StoredWeight("lm_head"),
+}
+
 LAYOUTS: Mapping[str, Layout] = {
     "gpt2": GPT2,
     "bloom": BLOOM,
@@ -110,6 +166,12 @@ LAYOUTS: Mapping[str, Layout] = {
     "mixtral": LLAMA,
     "qwen2": LLAMA,
     "qwen3": LLAMA,
+    "gemma": GEMMA,
+    "olmo": LLAMA,
+    "olmo2": OLMO2,
+    "phi": PHI,
+    "phi3": PHI3,
+    "opt": OPT,
 }
 """Layouts by `model_type` of config.json."""
 

@@ -21,7 +21,7 @@ from mlsys_lab.models.transformer import Transformer
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HEAD = "lm_head.weight"
-WINDOWED = ("mistral", "mixtral")
+WINDOWED = ("mistral", "mixtral", "phi3")
 """Architectures whose sliding window, if any, applies to every layer."""
 
 
@@ -32,8 +32,9 @@ def load(
     device: str | torch.device = "cpu",
     attention: Attention = fused_attention,
 ) -> Transformer:
-    """A `Transformer` with the weights of a checkpoint: GPT-2, BLOOM, LLaMA, Mistral, Mixtral, Qwen 2 and Qwen 3.
+    """A `Transformer` with the weights of a checkpoint of one of the families in `layouts.LAYOUTS`.
 
+    These are GPT-2, BLOOM, OPT, LLaMA, Mistral, Mixtral, Qwen 2 and 3, Gemma 1, OLMo 1 and 2, Phi 1 to 3.
     `dtype` None keeps that of the stored embedding. Files are memory-mapped and tensors copied one by one, so memory
     for the model and one tensor is enough. If only some layers have a sliding window (Qwen), the window becomes the
     context length, within which it makes no difference. Raises InputError, in one line, for a folder without these
@@ -50,10 +51,12 @@ def load(
     weights: dict[str, torch.Tensor] = {}
     for name, ours in model.named_parameters():
         stored = wanted[name]
-        tensor = checkpoint.tensor(stored.name, stored.shape(ours.shape))
+        tensor = checkpoint.tensor(stored.name, stored.shape(ours.shape, model.config))
         dtype = dtype or tensor.dtype
         # Copy, so that no view keeps a stacked tensor alive.
         weights[name] = stored.take(tensor, model.config).to(device, dtype, copy=True).contiguous()
+        if stored.plus:
+            weights[name] += stored.plus
     if model.config.tied and HEAD in checkpoint.files:
         head = checkpoint.tensor(HEAD, tuple(model.embedding.weight.shape)).to(device, dtype)
         if not torch.equal(head, weights["embedding.weight"]):

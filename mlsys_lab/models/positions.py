@@ -1,6 +1,6 @@
 """Token positions in attention: rotary embedding, ALiBi, and the causal mask.
 
-Dimension letters: T tokens or queries, S keys, N heads, H head_dim, ... any leading axes.
+Dimension letters: T tokens or queries, S keys, N heads, H head_dim, R rotary_dim, ... any leading axes.
 """
 
 from __future__ import annotations
@@ -44,11 +44,15 @@ def scale_frequencies(turns: torch.Tensor, scaling: RotaryScaling) -> torch.Tens
 
 
 def rotate(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
-    """Apply rotary embedding to the pairs (i, i + H/2): (..., T, H), (2, ..., T, H/2) -> (..., T, H).
+    """Apply rotary embedding to the pairs (i, i + R/2), R ≤ H: (..., T, H), (2, ..., T, R/2) -> (..., T, H).
 
-    The pairs are those of Hugging Face checkpoints; LLaMA's own files pair neighbours, (2i, 2i + 1).
+    Dimensions from R on stay as they are. The pairs are those of Hugging Face checkpoints; LLaMA's own files pair
+    neighbours, (2i, 2i + 1).
     """
     cos, sin = angles
+    R = 2 * cos.shape[-1]
+    if x.shape[-1] > R:
+        return torch.cat((rotate(x[..., :R], angles), x[..., R:]), dim=-1)
     first, second = x.chunk(2, dim=-1)  # (..., T, H/2) each
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 

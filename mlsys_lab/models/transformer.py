@@ -1,6 +1,7 @@
 """A decoder transformer: norm, attention, norm and MLP in every block, added to the residual stream.
 
-Dimension letters: B batch, T tokens, D d_model, N query heads, K key/value heads, H head_dim, V vocabulary.
+Dimension letters: B batch, T tokens, D d_model, N query heads, K key/value heads, H head_dim,
+R rotary_dim, V vocabulary.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ INTEGERS = (torch.int32, torch.int64)
 class Block(nn.Module):
     """Pre-norm block: x + attention(norm(x)), then x + mlp(norm(x)); both from one norm in parallel blocks.
 
-    With post-norms each result is normalised again before it is added.
+    With post-norms each result is normalised before it is added; without pre-norms the inputs are not.
     """
 
     def __init__(self, config: TransformerConfig, layer: int, attention: Attention) -> None:
         super().__init__()
         experts = config.experts
-        self.attention_norm = norm(config)
+        self.attention_norm = norm(config) if config.pre_norms else nn.Identity()
         kind = SelfAttention if config.latent is None else LatentSelfAttention
         self.attention = kind(config, attention)
-        self.mlp_norm = None if config.parallel_blocks else norm(config)
+        self.mlp_norm = None if config.parallel_blocks else norm(config) if config.pre_norms else nn.Identity()
         self.attention_post_norm = norm(config) if config.post_norms else nn.Identity()
         self.mlp_post_norm = norm(config) if config.post_norms else nn.Identity()
         routed = experts is not None and layer >= experts.dense_layers
@@ -80,7 +81,7 @@ class Transformer(nn.Module):
         self.embedding_norm = norm(config) if config.embedding_norm else nn.Identity()
         self.blocks = nn.ModuleList(Block(config, layer, attention) for layer in range(config.n_layers))
         self.norm = norm(config)
-        self.head = None if config.tied else nn.Linear(D, V, bias=False)
+        self.head = None if config.tied else nn.Linear(D, V, bias=config.head_bias)
         self.reset_parameters()
 
     @torch.no_grad()
@@ -127,6 +128,9 @@ class Transformer(nn.Module):
             raise InputError(
                 "token outside the vocabulary", got=got, expected=f"0 to {self.config.vocab_size - 1}"
             ) from None
+        if self.config.scaled_embedding:
+            scale = torch.tensor(self.config.d_model**0.5, dtype=x.dtype).item()  # rounded, as Gemma was trained
+            x = x * scale
         if self.positions is not None:
             x = x + (self.positions.weight[: tokens.shape[1]] if positions is None else self.positions(positions))
         return self.embedding_norm(x)
@@ -134,7 +138,7 @@ class Transformer(nn.Module):
     def position_terms(
         self, x: torch.Tensor, positions: torch.Tensor | None = None, *, masked: bool = True
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Rotary angles (2, ..., T, H/2) and score bias for every block, None where unused.
+        """Rotary angles (2, ..., T, R/2) and score bias for every block, None where unused.
 
         x (B, T, D) gives their dtype; its tokens are at 0 to T-1 if `positions` is None. Without `masked`, no bias.
         """
@@ -148,15 +152,16 @@ class Transformer(nn.Module):
             positions = torch.arange(T, device=x.device, dtype=fine)
         if c.position == "rotary":
             per_head = positions[:, None] if positions.ndim == 2 else positions  # (B, 1, T) or (T,)
-            turned = c.latent.rope_dim if c.latent else c.head_dim
-            angles = rotary_angles(per_head, turned, c.rope_theta, x, c.rope_scaling)
+            angles = rotary_angles(per_head, c.rotary_dim, c.rope_theta, x, c.rope_scaling)
         if biased:
             bias = score_bias(positions, positions, x, slopes=self.slopes(), window=self.window)
         return angles, bias
 
     def predict(self, x: torch.Tensor) -> torch.Tensor:
         """Logits from the last block's output: (..., D) -> (..., V)."""
-        return F.linear(self.norm(x), self.embedding.weight if self.head is None else self.head.weight)
+        if self.head is None:
+            return F.linear(self.norm(x), self.embedding.weight)
+        return F.linear(self.norm(x), self.head.weight, self.head.bias)
 
     def slopes(self) -> torch.Tensor | None:
         """ALiBi's slopes (N,), or None for other position embeddings."""
@@ -201,5 +206,5 @@ def _check_indices(name: str, indices: torch.Tensor, end: int, shapes: tuple[tor
 def norm(config: TransformerConfig) -> nn.Module:
     """A new norm over the last axis, as configured."""
     if config.norm == "rms":
-        return nn.RMSNorm(config.d_model, config.norm_eps)
-    return nn.LayerNorm(config.d_model, config.norm_eps, bias=config.norm_bias)
+        return nn.RMSNorm(config.d_model, config.norm_eps, elementwise_affine=config.norm_weight)
+    return nn.LayerNorm(config.d_model, config.norm_eps, config.norm_weight, bias=config.norm_bias)

@@ -23,8 +23,9 @@ function attentionParameters(c) {
 
 // Counts of learned numbers by kind; `idle` are those of experts that a token skips.
 function parameters(c) {
-  const inner = c.latent ? (c.latent.q_rank ?? 0) + c.latent.kv_rank : c.qk_norm ? 2 * c.head_dim : 0;
-  const norms = c.n_layers * ((c.parallel_blocks ? 1 : 2) + (c.post_norms ? 2 : 0)) + 1 + (c.embedding_norm ? 1 : 0);
+  const inner = c.latent ? (c.latent.q_rank ?? 0) + c.latent.kv_rank : c.qk_norm ? (c.qk_norm_all_heads ? c.n_heads + c.n_kv_heads : 2) * c.head_dim : 0;
+  const before = c.pre_norms ? (c.parallel_blocks ? 1 : 2) : 0;
+  const norms = c.n_layers * (before + (c.post_norms ? 2 : 0)) + 1 + (c.embedding_norm ? 1 : 0);
   let [mlp, router, idle] = [c.n_layers * mlpParameters(c, c.d_ff), 0, 0];
   if (c.experts) {
     const { count, active, shared, d_ff: dFf, dense_layers: dense } = c.experts;
@@ -38,8 +39,8 @@ function parameters(c) {
     position: c.position === "learned" ? c.context * c.d_model : 0,
     attention: c.n_layers * attentionParameters(c),
     mlp, router,
-    norm: norms * c.d_model * (c.norm_bias ? 2 : 1) + c.n_layers * inner,
-    head: c.tied ? 0 : c.vocab_size * c.d_model,
+    norm: norms * c.d_model * (Number(c.norm_weight) + Number(c.norm_bias)) + c.n_layers * inner,
+    head: c.tied ? 0 : c.vocab_size * (c.d_model + Number(c.head_bias)),
   };
   const total = Object.values(kinds).reduce((sum, count) => sum + count, 0);
   return { ...kinds, idle, total, active: total - idle };

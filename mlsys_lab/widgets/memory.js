@@ -34,7 +34,7 @@ function layerActivations(c, tokens, batch, { tensor, sequenceParallel, recomput
   if (recomputation === "full") return (rows * D * elementBytes) / shared;
   const valueDim = c.latent ? c.latent.v_dim : c.head_dim;
   const keyValue = c.n_kv_heads * (c.head_dim + valueDim) * Math.max(1, tensor / c.n_kv_heads);
-  const normed = 2 * (c.parallel_blocks ? 1 : 2) + (c.post_norms ? 2 : 0);
+  const normed = (c.pre_norms ? 2 : 1) * (c.parallel_blocks ? 1 : 2) + (c.post_norms ? 2 : 0);
   const replicated = (rows * (normed * D + sentElements(c)) * elementBytes) / shared;
   const attention = (rows * (N * c.head_dim + keyValue + N * valueDim) * elementBytes) / tensor;
   const scores = recomputation === "selective" ? 0 : (rows * N * 4) / tensor;

@@ -31,6 +31,8 @@ from tests.configs.published_files import (
     QWEN3_MOE,
 )
 
+OPT = {"model_type": "opt", "hidden_size": 1024}
+
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_files_give_the_preset(name):
@@ -234,6 +236,11 @@ def test_fields_that_files_leave_out_are_those_of_transformers():
         (GPT2 | {"scale_attn_by_inverse_layer_idx": True}, "gpt2 with this scale_attn_by_inverse_layer_idx"),
         (GPT2 | {"add_cross_attention": True}, "gpt2 with this add_cross_attention"),
         (BLOOM | {"apply_residual_connection_post_layernorm": True}, "bloom with this apply_residual"),
+        (OPT | {"do_layer_norm_before": False}, "opt with this do_layer_norm_before is not computed here: got False"),
+        (OPT | {"word_embed_proj_dim": 512}, "opt with this word_embed_proj_dim is not computed here: got 512"),
+        (LLAMA2 | {"model_type": "phi", "hidden_act": "gelu_new", "qk_layernorm": True}, "phi with this qk_layernorm"),
+        (LLAMA2 | {"model_type": "olmo", "clip_qkv": 8.0}, "olmo with this clip_qkv is not computed here: got 8.0"),
+        (LLAMA2 | {"model_type": "gemma"}, "gemma with this hidden_act is not computed here: got 'silu'"),
         (
             DEEPSEEK | {"moe_layer_freq": 2},
             "this moe_layer_freq is not computed here: got 2, expected 1",
@@ -262,7 +269,7 @@ def test_layers_without_keys_and_values_are_refused_in_a_line(kind):
 
 
 @pytest.mark.parametrize(
-    "kind", ["llama5", "gemma", "gemma4", "gemma3n", "deepseek_v4", "deepseek_v32", "qwen3_vl", "phi4", "phi"]
+    "kind", ["llama5", "gemma4", "gemma3n", "deepseek_v4", "deepseek_v32", "qwen3_vl", "phi4", "olmo4"]
 )
 def test_another_generation_is_no_misspelling(kind):
     with pytest.raises(InputError, match=f"config: unknown architecture: got model_type '{kind}'") as said:

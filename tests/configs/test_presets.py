@@ -114,7 +114,7 @@ PRINTED = {
 def sizes(config: TransformerConfig) -> dict[str, float]:
     """Every number of a configuration that says something of the model, by its path."""
     found = {where.removeprefix("."): value for where, value in numbers(config)}
-    unused = set() if config.position == "rotary" else {"rope_theta"}
+    unused = set() if config.position == "rotary" else {"rope_theta", "partial_rotary_factor"}
     if config.rope_scaling and config.rope_scaling.kind == "linear":
         unused |= {f"rope_scaling.{name}" for name in ("low_freq_factor", "high_freq_factor", "original_context")}
     return {path: value for path, value in found.items() if path not in unused}
@@ -137,7 +137,8 @@ def is_as_published(name: str, config: TransformerConfig) -> bool:
         return False
     if name in PRINTED and abs(total / 1e9 - PRINTED[name][0]) > PRINTED[name][1]:
         return False
-    return ({"n_kv_heads": said["n_heads"]} | said).items() <= sizes(config).items()
+    usual = {"n_kv_heads": said["n_heads"]} | ({"partial_rotary_factor": 1} if config.position == "rotary" else {})
+    return (usual | said).items() <= sizes(config).items()
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -29,6 +29,7 @@ PALM = dataclasses.replace(LLAMA, name="palm", n_kv_heads=1, parallel_blocks=Tru
 MIXTRAL = dataclasses.replace(LLAMA, name="mixtral", experts=Experts(count=4, active=2, d_ff=24))
 SHARED = dataclasses.replace(LLAMA, name="shared", experts=Experts(4, 2, d_ff=24, shared=1, dense_layers=1))
 GEMMA = dataclasses.replace(LLAMA, name="gemma", head_dim=16, activation="geglu", post_norms=True, tied=True)
+OLMO = dataclasses.replace(LLAMA, name="olmo", pre_norms=False, post_norms=True)
 LATENT = {
     "model_type": "deepseek_v3", "hidden_size": 32, "intermediate_size": 48, "moe_intermediate_size": 24,
     "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": V, "n_shared_experts": 1,
@@ -36,7 +37,9 @@ LATENT = {
     "q_lora_rank": 12, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6,
     "max_position_embeddings": T,
 }  # fmt: skip
-FAMILIES = pytest.mark.parametrize("config", [LLAMA, GPT, PALM, MIXTRAL, SHARED, GEMMA], ids=lambda config: config.name)
+FAMILIES = pytest.mark.parametrize(
+    "config", [LLAMA, GPT, PALM, MIXTRAL, SHARED, GEMMA, OLMO], ids=lambda config: config.name
+)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -31,6 +31,7 @@ LLAMA31 = {
     "original_max_position_embeddings": 32,
 }
 GPT2 = COMMON | {"n_layer": 3, "n_embd": 24, "n_head": 4, "n_positions": 32}
+OPT = LLAMA | {"ffn_dim": 40}
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2", GPT2),
@@ -48,6 +49,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2", LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
     "qwen2 tied": ("Qwen2", LLAMA | {"tie_word_embeddings": True}),
     "qwen3": ("Qwen3", LLAMA | {"head_dim": 10}),
+    "gemma": ("Gemma", LLAMA | {"head_dim": 10}),
+    "olmo": ("Olmo", LLAMA),
+    "olmo2": ("Olmo2", LLAMA),
+    "phi": ("Phi", LLAMA | {"partial_rotary_factor": 0.5}),
+    "phi3": ("Phi3", LLAMA | {"partial_rotary_factor": 0.5, "sliding_window": 10}),
+    "opt": ("OPT", OPT),
 }
 
 

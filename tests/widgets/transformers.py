@@ -47,6 +47,10 @@ def _drawn(rng: random.Random) -> dict[str, Any]:
         "latent": None,
         "rope_scaling": None,
     }
+    own = random.Random(config["d_ff"])
+    config |= {name: own.random() < 0.8 for name in ("norm_weight", "pre_norms")}
+    config["norm_bias"] &= config["norm_weight"]
+    config["head_bias"] = not config["tied"] and own.random() < 0.5
     if rng.random() < 0.4:
         count = rng.randint(1, 256)
         config["experts"] = {
@@ -66,6 +70,7 @@ def _drawn(rng: random.Random) -> dict[str, Any]:
             "rope_dim": 64,
             "v_dim": rng.choice([64, 128]),
         }
+    config["qk_norm_all_heads"] = config["qk_norm"] and own.random() < 0.5
     return config
 
 

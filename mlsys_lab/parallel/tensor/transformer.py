@@ -46,7 +46,7 @@ def apply_tensor_parallel(model: Transformer, group: Rank, *, sequence_parallel:
     down-projections and norms; Megatron all-reduces the gradients of the latent vectors instead.
 
     Raises InputError where a dimension does not divide evenly, and for what is not supported here: parallel blocks,
-    ALiBi, and biases of experts.
+    ALiBi, norms over all heads' queries, and biases of experts.
     """
     _check(model, group)
     begin = gather_from_sequence_parallel_region if sequence_parallel else copy_to_tensor_parallel_region
@@ -132,6 +132,7 @@ def _check(model: Transformer, group: Rank) -> None:
     unsupported = {
         "parallel blocks": c.parallel_blocks,
         "ALiBi": c.position == "alibi",
+        "norms over all heads": c.qk_norm_all_heads,
         "biases of experts": c.experts is not None and c.mlp_bias,
     }
     if named := [name for name, present in unsupported.items() if present]:

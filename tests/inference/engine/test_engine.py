@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from contextlib import nullcontext
 from random import Random
 
 import pytest
+import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.adapters import LoRAEngine, apply_adapter
@@ -13,8 +15,11 @@ from mlsys_lab.inference.engine import BlockManager, Engine, Request, SamplingPa
 from mlsys_lab.inference.generate import generate
 from mlsys_lab.inference.speculative import ModelDrafter, PromptLookup, SpeculativeEngine, SpeculativeScheduler
 from mlsys_lab.inference.swap import SwapConfig, SwappingEngine, SwappingScheduler
+from mlsys_lab.models import load
 from tests.inference.adapters.making import strong
 from tests.inference.making import CONTEXT, V, build, draw
+from tests.models.families import FAMILIES
+from tests.models.families import build as build_theirs
 
 MODEL = build()
 GREEDY = SamplingParams(temperature=0)
@@ -72,6 +77,24 @@ def check(answers, asked, adapters=None):
         assert [text.finish_reason for text in texts] == [text.finish_reason for text in alone]
         for text, other in zip(texts, alone, strict=True):
             assert text.logprobs == pytest.approx(other.logprobs, abs=1e-12)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_tokens_are_those_of_transformers(family, tmp_path):
+    """Two requests of a checkpoint at once, their prompts in chunks."""
+    theirs = build_theirs(family)
+    theirs.save_pretrained(tmp_path)
+    engine = Engine(load(tmp_path), num_blocks=16, block_size=4, config=SchedulerConfig(2, 5))
+    expected, found = {}, defaultdict(list)
+    for length in (3, 13):
+        prompt = torch.randint(2, 61, (1, length), generator=torch.Generator().manual_seed(length))
+        options = {"max_new_tokens": 32 - length, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+        tokens = theirs.generate(prompt, attention_mask=torch.ones_like(prompt), **options)[0, length:].tolist()
+        expected[engine.add_request(Request(prompt[0].tolist(), 32 - length, GREEDY))] = tokens
+    while not engine.is_idle:
+        for one in engine.step():
+            found[one.request_id] += one.token_ids
+    assert found == expected
 
 
 class OneAtATime(Scheduler):
