@@ -120,21 +120,24 @@ def tensor_parallel_bytes(
 
     The matrices are divided over `devices` as in Megatron (arXiv:1909.08053, §3).
 
-    Attention and MLP each end in an all-reduce of T·D elements forward, and each begin with one backward. Sequence
-    parallelism takes a reduce-scatter and an all-gather in its place, the same bytes, and gathers its divided inputs
-    once more for the gradient of the weights (Korthikanti et al., §4.2.2); experts and latent attention keep what they
-    gathered. Full recomputation repeats the forward ones. The bytes for a sharded vocabulary are in
-    `vocabulary_parallel_bytes`.
+    Attention and MLP each end in an all-reduce of T·D elements forward, and each begin with one backward; latent
+    attention begins with its latent vectors. Sequence parallelism takes a reduce-scatter and an all-gather in their
+    place, and gathers its divided inputs once more for the gradient of the weights (Korthikanti et al., §4.2.2);
+    experts and latent attention keep what they gathered. Full recomputation repeats the forward ones. The bytes for a
+    sharded vocabulary are in `vocabulary_parallel_bytes`.
     """
     check_recomputation(recomputation)
     require_positive(tokens=tokens, layers=layers, element_bytes=element_bytes)
-    halves = 1 if config.parallel_blocks else 2
-    gathers = 2.0 * halves
+    ends = 1 if config.parallel_blocks else 2
+    begins, kept = float(ends), 1 - config.experts.dense_layers / config.n_layers if config.experts else 0.0
+    if (latent := config.latent) and not config.parallel_blocks:
+        width = latent.kv_rank + latent.rope_dim + (latent.q_rank or config.d_model)
+        begins, kept = 1 + width / config.d_model, kept + 1
+    gathers = forward = ends + (begins if sequence_parallel else ends)
     if training:
-        gathers = halves * (6.0 if recomputation == "full" else 4.0)
-        if sequence_parallel:
-            routed = 1 - config.experts.dense_layers / config.n_layers if config.experts else 0.0
-            gathers += max(0.0, halves - routed - (1 if config.latent else 0))
+        gathers = 2 * (ends + begins)
+        gathers += forward if recomputation == "full" else 0
+        gathers += ends - kept if sequence_parallel else 0
     return gathers * layers * gather_bytes(tokens * config.d_model * element_bytes, devices)
 
 

@@ -96,16 +96,18 @@ def mlp_parameters(config: TransformerConfig, d_ff: int) -> int:
     return (inputs + 1) * config.d_model * d_ff + biases
 
 
-def replicated_parameters(config: TransformerConfig, *, stream_norms: bool = True) -> int:
-    """Parameters that every tensor-parallel rank holds in full, with or without the norms over the residual stream.
+def replicated_parameters(config: TransformerConfig, *, between_regions: bool = True) -> int:
+    """Parameters that every tensor-parallel rank holds in full; biases of output matrices are left out.
 
-    The others are within the layers: routers, norms of queries and keys, and latent attention's norms and the matrices
-    that lead to its latent vectors. Biases of output matrices, which are replicated too, are left out.
+    Those within a tensor-parallel region are routers, norms of queries and keys, and norms of latent vectors. Between
+    the regions are the other norms, and the matrices that lead to latent vectors.
     """
     c, counts = config, parameters(config)
+    inside = counts.router + c.n_layers * _inner_norm_parameters(c)
+    if not between_regions:
+        return inside
     down = c.d_model * ((c.latent.q_rank or 0) + c.latent.kv_rank + c.latent.rope_dim) if c.latent else 0
-    norm = counts.norm if stream_norms else c.n_layers * _inner_norm_parameters(c)
-    return norm + counts.router + c.n_layers * down
+    return counts.router + counts.norm + c.n_layers * down
 
 
 def _latent_parameters(c: TransformerConfig, latent: LatentAttention) -> int:

@@ -10,11 +10,16 @@ function dataParallelBytes(weightBytes, gradientBytes, devices, zeroStage, micro
 }
 
 function tensorParallelBytes(c, tokens, devices, { layers, elementBytes, sequenceParallel, recomputation, training = true }) {
-  const halves = c.parallel_blocks ? 1 : 2;
-  let gathers = halves * (training ? (recomputation === "full" ? 6 : 4) : 2);
-  if (training && sequenceParallel) {
-    const routed = c.experts ? 1 - c.experts.dense_layers / c.n_layers : 0;
-    gathers += Math.max(0, halves - routed - (c.latent ? 1 : 0));
+  const ends = c.parallel_blocks ? 1 : 2;
+  let [begins, kept] = [ends, c.experts ? 1 - c.experts.dense_layers / c.n_layers : 0];
+  if (c.latent && !c.parallel_blocks) {
+    const width = c.latent.kv_rank + c.latent.rope_dim + (c.latent.q_rank || c.d_model);
+    [begins, kept] = [1 + width / c.d_model, kept + 1];
+  }
+  const forward = ends + (sequenceParallel ? begins : ends);
+  let gathers = forward;
+  if (training) {
+    gathers = 2 * (ends + begins) + (recomputation === "full" ? forward : 0) + (sequenceParallel ? ends - kept : 0);
   }
   return gathers * layers * gatherBytes(tokens * c.d_model * elementBytes, devices);
 }

@@ -28,7 +28,7 @@ from mlsys_lab.parallel.tensor.mappings import (
 
 RegionMapping = Callable[[torch.Tensor, Rank], torch.Tensor]
 
-REPLICATED_INSIDE = ("query_norm", "key_norm", "router", "query_down", "latent_down", "latent_norm")
+REPLICATED_INSIDE = ("query_norm", "key_norm", "latent_norm", "router")
 """Modules that every rank has in full and applies within a tensor-parallel region."""
 
 
@@ -42,8 +42,7 @@ def apply_tensor_parallel(model: Transformer, group: Rank, *, sequence_parallel:
 
     sequence_parallel: residual stream and norms hold T/p tokens.
 
-    Gradients of `partial_gradient_parameters` are all-reduced in every backward pass. Of latent attention those are the
-    down-projections and norms; Megatron all-reduces the gradients of the latent vectors instead.
+    Gradients of `partial_gradient_parameters` are all-reduced in every backward pass.
 
     Raises InputError where a dimension does not divide evenly, and for what is not supported here: parallel blocks,
     ALiBi, norms over all heads' queries, and biases of experts.
@@ -52,16 +51,20 @@ def apply_tensor_parallel(model: Transformer, group: Rank, *, sequence_parallel:
     begin = gather_from_sequence_parallel_region if sequence_parallel else copy_to_tensor_parallel_region
     reduce = reduce_scatter_to_sequence_parallel_region if sequence_parallel else reduce_from_tensor_parallel_region
 
-    def begin_region(module: nn.Module) -> None:
-        if sequence_parallel and isinstance(module, (SelfAttention, MLP)):
+    def begin_region(module: SelfAttention | MLP) -> None:
+        if sequence_parallel:
             module.project = partial(sequence_parallel_linears, group=group)
         else:
             module.register_forward_pre_hook(lambda _module, inputs: (begin(inputs[0], group), *inputs[1:]))
 
     for block in model.blocks:
         assert isinstance(block, Block)
-        _shard_attention(block.attention, group, reduce)
-        begin_region(block.attention)
+        attention = block.attention
+        if isinstance(attention, LatentSelfAttention):
+            _shard_latent_attention(attention, group, begin, reduce)
+        else:
+            _shard_attention(attention, group, reduce)
+            begin_region(attention)
         if isinstance(block.mlp, MixtureOfExperts):
             _shard_mixture(block, block.mlp, group, begin, reduce)
         else:
@@ -80,15 +83,26 @@ def apply_tensor_parallel(model: Transformer, group: Rank, *, sequence_parallel:
     return model
 
 
-def _shard_attention(attention: SelfAttention | LatentSelfAttention, group: Rank, reduce: RegionMapping) -> None:
+def _shard_attention(attention: SelfAttention, group: Rank, reduce: RegionMapping) -> None:
     attention.query = ColumnParallelLinear(attention.query, group)
-    if isinstance(attention, LatentSelfAttention):
-        attention.heads //= group.size
-        attention.latent_up = ColumnParallelLinear(attention.latent_up, group)
-    else:
-        attention.key = ColumnParallelLinear(attention.key, group)
-        attention.value = ColumnParallelLinear(attention.value, group)
+    attention.key = ColumnParallelLinear(attention.key, group)
+    attention.value = ColumnParallelLinear(attention.value, group)
     attention.out = RowParallelLinear(attention.out, group, reduce)
+
+
+def _shard_latent_attention(
+    attention: LatentSelfAttention, group: Rank, begin: RegionMapping, reduce: RegionMapping
+) -> None:
+    """Shard the up-projections by heads; the region begins with the latent vectors, which are narrower than D."""
+    attention.heads //= group.size
+    attention.query = ColumnParallelLinear(attention.query, group)
+    attention.latent_up = ColumnParallelLinear(attention.latent_up, group)
+    attention.out = RowParallelLinear(attention.out, group, reduce)
+    attention.latent_down.register_forward_hook(lambda _module, _inputs, output: begin(output, group))
+    if attention.query_down is None:
+        attention.query.register_forward_pre_hook(lambda _module, inputs: (begin(inputs[0], group),))
+    else:
+        attention.query_down.register_forward_hook(lambda _module, _inputs, output: begin(output, group))
 
 
 def _shard_mlp(mlp: MLP, group: Rank, reduce: RegionMapping) -> None:
@@ -116,14 +130,14 @@ def partial_gradient_parameters(model: Transformer, *, sequence_parallel: bool) 
     """Replicated parameters whose gradient on one rank is a partial sum.
 
     Inside a region a rank sees only its own heads or hidden units. With sequence parallelism it sees only T/p tokens
-    between the regions, in norms and in biases added after a sum.
+    between the regions: in norms, in projections to latent vectors, and in biases added after a sum.
     """
-    between = ("norm.weight", "norm.bias", "out.bias", "down.bias") if sequence_parallel else ()
     inside = tuple(f"{module}.weight" for module in REPLICATED_INSIDE)
+    between = ("norm.weight", "norm.bias", "out.bias", "down.bias", "query_down.weight", "latent_down.weight")
     return [
         parameter
         for name, parameter in model.named_parameters()
-        if name.startswith(("blocks.", "norm.")) and name.endswith(inside + between)
+        if name.startswith(("blocks.", "norm.")) and name.endswith(inside + between if sequence_parallel else inside)
     ]
 
 

@@ -62,7 +62,7 @@ def predict_bytes(
         sent[Tag.EXPERT_COUNTS] = (
             stage_ranks * layers * m * (1 + recomputed) * communication.gather_bytes(numbers, layout.expert)
         )
-    partial_gradients = element_bytes * replicated_parameters(config, stream_norms=layout.sequence_parallel)
+    partial_gradients = element_bytes * replicated_parameters(config, between_regions=layout.sequence_parallel)
     sent[Tag.REPLICATED_GRADIENTS] = m * stage_ranks * communication.all_reduce_bytes(partial_gradients, t)
     if config.tied and p > 1:
         both = stage_ranks * 2 * communication.all_reduce_bytes(own.embedding * element_bytes, 2)

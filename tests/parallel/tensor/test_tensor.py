@@ -30,14 +30,25 @@ from tests.parallel.training import make_optimizer
 
 GROUPED = TransformerConfig("grouped", 2, d_model=16, n_heads=8, d_ff=24, vocab_size=24, context=8, n_kv_heads=4)
 CONFIGS = {
-    "rotary, gated, tied": replace(GROUPED, tied=True),
+    "rotary, gated, tied": replace(GROUPED, tied=True, scaled_embedding=True),
     "learned positions, biases": replace(
-        GROUPED, position="learned", norm="layer", activation="gelu", mlp_bias=True, qkv_bias=True, out_bias=True
+        GROUPED,
+        position="learned",
+        norm="layer",
+        activation="gelu",
+        mlp_bias=True,
+        qkv_bias=True,
+        out_bias=True,
+        norm_bias=True,
+        head_bias=True,
     ),
     "experts, query and key norms": replace(
         GROUPED, qk_norm=True, post_norms=True, experts=Experts(5, 2, 12, shared=1, dense_layers=1)
     ),
     "latent attention": replace(GROUPED, n_kv_heads=8, head_dim=0, latent=LatentAttention(10, 4, 2, 3, q_rank=6)),
+    "latent attention, full-rank queries": replace(
+        GROUPED, n_kv_heads=8, head_dim=0, latent=LatentAttention(10, 4, 2, 3)
+    ),
 }
 BATCHES = torch.randint(24, (5, 3, 8), generator=torch.Generator().manual_seed(3))
 
