@@ -1,9 +1,9 @@
 """Serve a language model over HTTP, with an API compatible with OpenAI's.
 
 The model is the small one that comes with the course, or with --model a Hugging Face folder: config.json, safetensors,
-tokenizer.json and, for chats, its chat template. It can be a GPT-2, BLOOM, OPT, LLaMA, Mistral, Mixtral, Qwen 2 or 3,
-Gemma 1, OLMo 1 or 2, or Phi 1 to 3. With --draft a smaller model with the same vocabulary drafts tokens,
-which the model verifies.
+tokenizer.json and, for chats, its chat template. Supported are GPT-2, BLOOM, OPT, LLaMA, Mistral, Mixtral, Qwen 2 and 3
+(with experts too), Gemma 1, OLMo 1 and 2, and Phi 1 to 3. With --draft a smaller model with the same vocabulary drafts
+tokens, which the model verifies.
 
 The engine of `mlsys_lab.inference` serves many requests at once, on a paged KV cache. The server prints its address
 once it is ready: open it in a browser to chat, and to watch the scheduler, the blocks and the queue. Any client of

@@ -118,6 +118,14 @@ LLAMA: Layout = {
     "head": StoredWeight("lm_head"),
 }
 
+QWEN3_MOE: Layout = {
+    **LLAMA,
+    "blocks.*.mlp.router": StoredWeight("model.layers.*.mlp.gate"),
+    "blocks.*.mlp.experts.*.gate": StoredWeight("model.layers.*.mlp.experts.*.gate_proj"),
+    "blocks.*.mlp.experts.*.up": StoredWeight("model.layers.*.mlp.experts.*.up_proj"),
+    "blocks.*.mlp.experts.*.down": StoredWeight("model.layers.*.mlp.experts.*.down_proj"),
+}
+
 GEMMA: Layout = {name: replace(stored, plus=1.0) if name.endswith("norm") else stored for name, stored in LLAMA.items()}
 
 OLMO2: Layout = {
@@ -166,6 +174,7 @@ LAYOUTS: Mapping[str, Layout] = {
     "mixtral": LLAMA,
     "qwen2": LLAMA,
     "qwen3": LLAMA,
+    "qwen3_moe": QWEN3_MOE,
     "gemma": GEMMA,
     "olmo": LLAMA,
     "olmo2": OLMO2,

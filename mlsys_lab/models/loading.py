@@ -34,7 +34,8 @@ def load(
 ) -> Transformer:
     """A `Transformer` with the weights of a checkpoint of one of the families in `layouts.LAYOUTS`.
 
-    These are GPT-2, BLOOM, OPT, LLaMA, Mistral, Mixtral, Qwen 2 and 3, Gemma 1, OLMo 1 and 2, Phi 1 to 3.
+    These are GPT-2, BLOOM, OPT, LLaMA, Mistral, Mixtral, Qwen 2 and 3, Qwen 3 with experts, Gemma 1, OLMo 1 and 2,
+    and Phi 1 to 3.
     `dtype` None keeps that of the stored embedding. Files are memory-mapped and tensors copied one by one, so memory
     for the model and one tensor is enough. If only some layers have a sliding window (Qwen), the window becomes the
     context length, within which it makes no difference. Raises InputError, in one line, for a folder without these
@@ -80,6 +81,7 @@ def _build_empty(folder: Path, fields: Fields, attention: Attention) -> Transfor
             got=fields.unknown_scaling,
             expected=f"one of {', '.join(SCALINGS)}",
         )
+    fields.refuse("norm_topk_prob", unless=True, default=fields.text("model_type") != "qwen3_moe")
     if fields.get("quantization_config"):
         raise InputError(f"{folder}: quantised weights are not loaded here", expected="floating-point weights")
     window = fields.window

@@ -31,6 +31,7 @@ LLAMA31 = {
     "original_max_position_embeddings": 32,
 }
 GPT2 = COMMON | {"n_layer": 3, "n_embd": 24, "n_head": 4, "n_positions": 32}
+ROUTED = {"num_experts": 5, "num_experts_per_tok": 2, "norm_topk_prob": True}
 OPT = LLAMA | {"ffn_dim": 40}
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -49,6 +50,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2", LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
     "qwen2 tied": ("Qwen2", LLAMA | {"tie_word_embeddings": True}),
     "qwen3": ("Qwen3", LLAMA | {"head_dim": 10}),
+    "qwen3_moe": ("Qwen3Moe", LLAMA | {"head_dim": 10, "moe_intermediate_size": 16, **ROUTED}),
     "gemma": ("Gemma", LLAMA | {"head_dim": 10}),
     "olmo": ("Olmo", LLAMA),
     "olmo2": ("Olmo2", LLAMA),

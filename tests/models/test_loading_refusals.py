@@ -94,6 +94,13 @@ def test_a_config_of_something_else(saved, fields, words):
     assert "\n" not in str(caught.value)
 
 
+def test_weights_of_experts_that_are_not_normalised_are_refused(saved):
+    folder = saved("qwen3_moe")
+    configure(folder, norm_topk_prob=False)
+    with pytest.raises(InputError, match="qwen3_moe with this norm_topk_prob is not computed here: got False"):
+        load(folder)
+
+
 def test_latent_attention_is_refused_in_a_line(tmp_path):
     sizes = {
         "num_hidden_layers": 2,
