@@ -221,6 +221,7 @@ def test_tokens_that_do_not_divide_evenly_raise() -> None:
     [
         ({}, 3, "KV heads cannot be divided evenly: got 4 over 3 ranks"),
         ({"d_ff": 25}, 2, "a dimension cannot be divided evenly: got 25 over 2 ranks"),
+        ({"qk_norm": True, "qk_norm_all_heads": True}, 2, "got grouped with norms over all heads"),
         ({"position": "alibi"}, 2, "tensor parallelism does not support this model: got grouped with ALiBi"),
         ({"parallel_blocks": True, "mlp_bias": True, "experts": Experts(2, 1, 8)}, 2, "blocks, biases of experts"),
     ],
