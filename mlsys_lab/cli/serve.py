@@ -5,6 +5,9 @@ tokenizer.json and, for chats, its chat template. Supported are GPT-2, BLOOM, OP
 (with experts too), Gemma 1, OLMo 1 and 2, and Phi 1 to 3. With --draft a smaller model with the same vocabulary drafts
 tokens, which the model verifies.
 
+Outputs can be limited to a JSON schema (`response_format`), a choice or a regular expression (`structured_outputs`, as
+in vLLM), and chats take `tools` and `tool_choice`: calls are in Hermes' format, which Qwen's chat template describes.
+
 The engine of `mlsys_lab.inference` serves many requests at once, on a paged KV cache. The server prints its address
 once it is ready: open it in a browser to chat, and to watch the scheduler, the blocks and the queue. Any client of
 OpenAI's API can use the address with /v1, and the model name that /v1/models lists. Ctrl-C and SIGTERM finish running

@@ -4,6 +4,7 @@ engine        the core: paged KV cache, continuous batching, prefix caching, sam
 cache         KV caches of every layout: contiguous, sliding window, paged with copy-on-write; 8-bit
 generate      generation on any cache without a scheduler; beam search
 speculative   speculative decoding: drafters, verification, trees; in the engine
+structured    outputs limited to a grammar or a JSON schema
 adapters      LoRA adapters: many fine-tuned models in one batch
 swap          preemption by swapping to host memory
 streaming     streams of single requests

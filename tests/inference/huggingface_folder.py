@@ -11,9 +11,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 
 TEXT = ["The cache holds keys and values.", "naïve café, 100 %! 你好", "What is a cache?\n\n  It saves work."] * 20
 CHATML = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    "{% if tools %}{{ '<|im_start|>system' }}{% for tool in tools %}{{ '\\n' + (tool | tojson) }}{% endfor %}"
+    "{{ '<|im_end|>\\n' }}{% endif %}{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] }}{% for call in message.tool_calls or [] %}"
+    "{{ '<tool_call>' + call.function.name + (call.function.arguments | tojson) + '</tool_call>' }}{% endfor %}"
+    "{{ '<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 LLAMA_CHAT = (
     "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system messages') }}{% endif %}{{ bos_token }}"
@@ -25,8 +27,8 @@ SIZES = {
 }  # fmt: skip
 
 
-def save_qwen(folder: Path, *, seed: int = 0) -> Path:
-    """A Qwen 2 of byte-level BPE, with ChatML and two stop tokens."""
+def save_qwen(folder: Path, *, seed: int = 0, context: int = 128) -> Path:
+    """A Qwen 2 of byte-level BPE, with ChatML, which describes tools, and two stop tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -38,7 +40,12 @@ def save_qwen(folder: Path, *, seed: int = 0) -> Path:
     fast.chat_template = CHATML
     fast.save_pretrained(folder)
     torch.manual_seed(seed)
-    config = Qwen2Config(vocab_size=len(fast), tie_word_embeddings=True, eos_token_id=None, **SIZES)
+    config = Qwen2Config(
+        vocab_size=len(fast),
+        tie_word_embeddings=True,
+        eos_token_id=None,
+        **SIZES | {"max_position_embeddings": context},
+    )
     model = Qwen2ForCausalLM(config).eval()
     model.generation_config.eos_token_id = [
         fast.convert_tokens_to_ids(name) for name in ("<|im_end|>", "<|endoftext|>")

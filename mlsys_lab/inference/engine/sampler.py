@@ -40,7 +40,7 @@ def create_generation_states(request: Request, request_id: int = 0) -> list[Gene
 def sample(states: Sequence[GenerationState], logits: torch.Tensor) -> list[SampledToken]:
     """Sample the next token of each of R sequences from logits (R, V); returns it with its log-probability.
 
-    Log-probabilities are the model's own, before temperature, penalties and filters. One random number is drawn from
+    Log-probabilities are the model's own, before constraints, temperature, penalties and filters. One random number is drawn from
     the generator of each sequence that is not greedy. The host waits for the GPU once per distinct SamplingParams, and
     once per sequence with penalties. Raises InputError, before any number is drawn, if logits are NaN.
     """
@@ -49,6 +49,7 @@ def sample(states: Sequence[GenerationState], logits: torch.Tensor) -> list[Samp
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     normalizers = logits.logsumexp(-1)  # (R,)
     require_not_nan(normalizers)
+    allowed = apply_constraints(states, logits)
     rows_by_params: dict[SamplingParams, list[int]] = {}
     for row, state in enumerate(states):
         rows_by_params.setdefault(state.request.sampling_params.without_seed, []).append(row)
@@ -57,7 +58,7 @@ def sample(states: Sequence[GenerationState], logits: torch.Tensor) -> list[Samp
         # Only penalties need the tokens so far; a list of them is as long as the sequence.
         tokens_so_far = [states[row].token_ids for row in rows] if params.needs_tokens else ()
         num_prompt_tokens = [len(states[row].request.prompt_token_ids) for row in rows]
-        part = logits if len(rows_by_params) == 1 else logits[rows]
+        part = allowed if len(rows_by_params) == 1 else allowed[rows]
         adjusted = adjust_logits(params, part, tokens_so_far, num_prompt_tokens)
         if params.is_greedy:
             parts.append(adjusted.argmax(-1))
@@ -73,6 +74,16 @@ def sample(states: Sequence[GenerationState], logits: torch.Tensor) -> list[Samp
         if state.request.num_top_logprobs:
             tops[row] = top_logprobs(logits[row] - normalizers[row], state.request.num_top_logprobs)
     return [SampledToken(int(token_id), logprob, top) for token_id, logprob, top in zip(*both, tops, strict=True)]
+
+
+def apply_constraints(states: Sequence[GenerationState], logits: torch.Tensor) -> torch.Tensor:
+    """Mask the tokens that a sequence's constraint forbids: (R, V) -> (R, V); the other rows are unchanged."""
+    masks = {row: state.constraint.mask() for row, state in enumerate(states) if state.constraint}
+    if not masks:
+        return logits
+    rows = torch.tensor(list(masks), device=logits.device)
+    is_forbidden = ~torch.stack(list(masks.values())).to(logits.device)
+    return logits.index_copy(0, rows, logits[rows].masked_fill(is_forbidden, -math.inf))
 
 
 def top_logprobs(logprobs: torch.Tensor, count: int) -> TopLogprobs:

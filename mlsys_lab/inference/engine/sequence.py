@@ -101,13 +101,27 @@ class Detokenizer(Protocol):
         """Flush the rest of the first `num_tokens` tokens to `text`: the sequence has finished."""
 
 
+class Constraint(Protocol):
+    """Limits one sequence to the texts of a grammar, token by token."""
+
+    def mask(self) -> torch.Tensor:
+        """Tokens that may come next, (V,), bool; at least one of them may."""
+
+    def accept(self, token_id: int) -> Literal["stop", "length"] | None:
+        """Advance by a sampled token; returns the finish reason if the sequence ends with it, else None.
+
+        That is "stop" if the text is complete, and "length" if the grammar cannot be followed any further.
+        """
+
+
 @dataclass(frozen=True)
 class Request:
     """A prompt to be continued by up to `max_tokens` tokens, `n` times.
 
     A sequence ends when its last tokens equal one of `stop_token_sequences`, which is then cut off; an end-of-text
     token is the stop sequence (id,). With each token come the log-probabilities of the `num_top_logprobs` likeliest
-    ones. `make_detokenizer` makes the detokenizer of each sequence, which may end the sequence at a stop string.
+    ones. `make_detokenizer` makes the detokenizer of each sequence, which may end the sequence at a stop string;
+    `make_constraint` makes the constraint of each, which ends it where its text is complete.
     `on_token` is called with each sampled token of all `n` sequences. Raises InputError for values that are invalid for
     every model.
     """
@@ -119,6 +133,7 @@ class Request:
     n: int = 1
     num_top_logprobs: int = 0
     make_detokenizer: Callable[[], Detokenizer] | None = None
+    make_constraint: Callable[[], Constraint] | None = None
     on_token: Callable[[int], object] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -205,6 +220,7 @@ class GenerationState:
         self.top_logprobs: list[TopLogprobs] = []
         self.completion: CompletionOutput | None = None
         self.detokenizer = request.make_detokenizer() if request.make_detokenizer else None
+        self.constraint = request.make_constraint() if request.make_constraint else None
 
     @property
     def token_ids(self) -> list[int]:
@@ -228,15 +244,16 @@ class GenerationState:
         self.logprobs.append(sampled.logprob)
         self.top_logprobs.append(sampled.top_logprobs)
         num_kept = self.detokenizer.add(token_id) if self.detokenizer else None
+        reason = self.constraint.accept(token_id) if self.constraint else None
         ending = [
             len(stop) for stop in self.request.stop_token_sequences if self.output_token_ids[-len(stop) :] == list(stop)
         ]
         if num_kept is not None:
             self._finish(num_kept, "stop")
         elif ending:
-            self._finish(len(self.output_token_ids) - max(ending), "stop")
-        elif not self.num_tokens_left:
-            self._finish(len(self.output_token_ids), "length")
+            self._finish(len(self.output_token_ids) - max(ending), reason or "stop")
+        elif reason or not self.num_tokens_left:
+            self._finish(len(self.output_token_ids), reason or "length")
 
     def extend(self, sampled: Iterable[SampledToken], stats: SequenceStats = NO_STATS) -> SequenceDelta:
         """Append the tokens of one step, up to the end of the sequence."""

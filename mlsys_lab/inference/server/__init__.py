@@ -8,10 +8,13 @@ app               routes, API key, Host check; Starlette
 connection        uvicorn's HTTP/1.1 protocol with time limits for clients
 body              JSON bodies, limited in size and time
 protocol          CompletionRequest, ChatCompletionRequest: validation; msgspec
+chat_fields       messages, tools and formats, the fields of a chat that are objects
+grammars          the grammar of a JSON schema, or of a call of a function
 engine_process    EngineProcess: submits requests to the worker, dispatches its outputs, restarts it after a crash
 messages          what the two processes send each other; msgspec
 worker            the engine's process: commands in, one step, events out
 response          a response whole or as server-sent events; sse-starlette
+tool_calls        ToolCallParser: calls of functions in a chat's text
 response_objects  completions, chats and chunks in OpenAI's format
 errors            ApiError: an HTTP status and its error object
 

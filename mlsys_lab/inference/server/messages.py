@@ -33,7 +33,8 @@ class GenerateRequest(Message):
     `adapter` None is the model itself. `max_tokens` None generates up to the end of the context, 0 nothing. With
     `num_logprobs` 0 or more, outputs carry each token's log-probability and those of as many likeliest tokens; with
     `prompt_logprobs` the first output of a sequence carries those of the prompt too. `stop_token_ids` end a sequence,
-    unless `ignore_eos` the model's own do so too. The other fields are those of `engine.SamplingParams`.
+    unless `ignore_eos` the model's own do so too. Outputs are texts of `grammar`, if there is one. The other fields are
+    those of `engine.SamplingParams`.
     """
 
     request_id: int
@@ -52,6 +53,7 @@ class GenerateRequest(Message):
     stop: list[str] = field(default_factory=list)
     stop_token_ids: list[int] = field(default_factory=list)
     ignore_eos: bool = False
+    grammar: str | None = None
     num_logprobs: int | None = None
     prompt_logprobs: bool = False
     adapter: str | None = None

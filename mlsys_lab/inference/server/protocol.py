@@ -9,11 +9,24 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
-from msgspec import Meta, Struct, ValidationError, convert, field, structs
+from msgspec import Meta, Struct, ValidationError, convert, field, structs, to_builtins
 
+from mlsys_lab.inference.server.chat_fields import (
+    NO_PARAMETERS,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    Messages,
+    NamedToolChoice,
+    ResponseFormat,
+    StructuredOutputs,
+    TextFormat,
+    ToolChoice,
+    Tools,
+)
 from mlsys_lab.inference.server.errors import ApiError, bad_request
+from mlsys_lab.inference.server.grammars import choice_grammar, json_grammar, regex_grammar, tool_call_grammar
 from mlsys_lab.inference.server.messages import GenerateRequest
-from mlsys_lab.inference.text.interface import ChatTokenizer, Message
+from mlsys_lab.inference.text.interface import ChatTokenizer
 
 MODEL = "mlsys-lab-target"
 """Name of the model that comes with the course."""
@@ -26,10 +39,9 @@ NEUTRAL: dict[str, object] = {
     "best_of": 1,
     "length_penalty": 1.0,
     "min_tokens": 0,
-    "response_format": {"type": "text"},
+    "parallel_tool_calls": True,
     "skip_special_tokens": True,
     "suffix": "",
-    "tools": [],
     "use_beam_search": False,
 }
 """Unsupported fields, each with the one value that changes nothing."""
@@ -52,28 +64,6 @@ Prompt = Annotated[
 ]
 
 
-class TextPart(Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
-    """A part of a message's content; text is the only kind."""
-
-    text: str
-
-
-class ChatMessage(Struct, frozen=True, forbid_unknown_fields=True):
-    """A message of a conversation."""
-
-    role: str
-    content: str | list[TextPart]
-    name: Any = None
-
-    @property
-    def text(self) -> str:
-        """The content as one string."""
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-
-
-Messages = Annotated[list[ChatMessage], Meta(description="a list of objects with role and content, both text")]
-
-
 class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Options of a stream; vLLM's `continuous_usage_stats`, a usage in each chunk, may only be false."""
 
@@ -84,7 +74,8 @@ class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
 class ApiRequest(Struct, frozen=True, kw_only=True):
     """Fields of completions and chats; a field's description is what its error message says was expected.
 
-    `top_k`, `min_p`, `repetition_penalty`, `stop_token_ids` and `ignore_eos` are vLLM's additions.
+    `top_k`, `min_p`, `repetition_penalty`, `stop_token_ids`, `ignore_eos` and `structured_outputs` are vLLM's
+    additions, and so is `response_format` of a completion.
     """
 
     model: Annotated[str, Meta(description="the name of a model")]
@@ -103,6 +94,10 @@ class ApiRequest(Struct, frozen=True, kw_only=True):
     stop: StopStrings = field(default_factory=list)
     stop_token_ids: Annotated[list[TokenId], Meta(description="a list of token ids")] = field(default_factory=list)
     ignore_eos: Flag = False
+    response_format: ResponseFormat = TextFormat()
+    structured_outputs: Annotated[
+        StructuredOutputs, Meta(description="an object with regex, a text, or choice, a list of texts")
+    ] = StructuredOutputs()
     stream: Flag = False
     stream_options: Annotated[StreamOptions, Meta(description="an object with include_usage, true or false")] = (
         StreamOptions()
@@ -112,8 +107,27 @@ class ApiRequest(Struct, frozen=True, kw_only=True):
         """Token ids of each prompt; InputError for what the tokenizer refuses."""
         raise NotImplementedError
 
+    def grammars(self) -> list[str]:
+        """Grammars that the output has to follow."""
+        found = []
+        match self.response_format:
+            case JsonObjectFormat():
+                found.append(json_grammar({"type": "object"}))
+            case JsonSchemaFormat(json_schema):
+                found.append(json_grammar(json_schema.schema))
+        if self.structured_outputs.choice:
+            found.append(choice_grammar(self.structured_outputs.choice))
+        if self.structured_outputs.regex is not None:
+            found.append(regex_grammar(self.structured_outputs.regex))
+        return found
+
     def to_engine(self, prompts: list[list[int]], adapter: str | None) -> GenerateRequest:
-        """Request for the engine, which gives it its id."""
+        """Request for the engine, which gives it its id; ApiError for fields that contradict each other."""
+        grammars = self.grammars()
+        if len(grammars) > 1:
+            raise bad_request("the output is limited twice, expected one of response_format, tools, structured_outputs")
+        if grammars and (self.stop or self.stop_token_ids or self.ignore_eos):
+            raise bad_request("stop, stop_token_ids and ignore_eos do not go with an output that has a format")
         # Greedy sampling draws nothing: a seed and filters would have no effect.
         is_greedy = self.temperature == 0
         return GenerateRequest(
@@ -132,6 +146,7 @@ class ApiRequest(Struct, frozen=True, kw_only=True):
             stop=[self.stop] if isinstance(self.stop, str) else self.stop,
             stop_token_ids=self.stop_token_ids,
             ignore_eos=self.ignore_eos,
+            grammar=grammars[0] if grammars else None,
             adapter=adapter,
         )
 
@@ -171,17 +186,49 @@ class CompletionRequest(ApiRequest, frozen=True, kw_only=True):
 
 
 class ChatCompletionRequest(ApiRequest, frozen=True, kw_only=True):
-    """Body of `/v1/chat/completions`; `max_completion_tokens` is the newer name of `max_tokens`."""
+    """Body of `/v1/chat/completions`; `max_completion_tokens` is the newer name of `max_tokens`.
+
+    With `tools`, calls in Hermes' format become `tool_calls`; a call that `tool_choice` requires is the whole output.
+    """
 
     messages: Messages
+    tools: Tools = field(default_factory=list)
+    tool_choice: ToolChoice = "auto"
     max_tokens: TokenCount = None
     max_completion_tokens: TokenCount = None
     logprobs: Flag = False
     top_logprobs: TopLogprobs = None
 
     def encode(self, tokenizer: ChatTokenizer) -> list[list[int]]:
-        """Token ids of the conversation."""
-        return [tokenizer.encode_chat([Message(one.role, one.text) for one in self.messages])]
+        """Token ids of the conversation, in which the chat template describes the tools."""
+        tools = to_builtins(self.tools if self.uses_tools else [])
+        return [tokenizer.encode_chat([one.for_template() for one in self.messages], tools)]
+
+    @property
+    def uses_tools(self) -> bool:
+        """Whether the model may call tools."""
+        return bool(self.tools) and self.tool_choice != "none"
+
+    def grammars(self) -> list[str]:
+        """Grammars that the output has to follow; ApiError for a choice of a tool that is not there."""
+        found, choice = super().grammars(), self.tool_choice
+        parameters = {
+            one.function.name: NO_PARAMETERS if one.function.parameters is None else one.function.parameters
+            for one in self.tools
+        }
+        if isinstance(choice, NamedToolChoice):
+            name = choice.function.name
+            if name not in parameters:
+                raise bad_request(f"tool_choice: got {shorten(name)}, which is not one of the tools", "tool_choice")
+            return [*found, tool_call_grammar({name: parameters[name]})]
+        if choice == "required":
+            if not parameters:
+                raise bad_request("tool_choice: got 'required', but there are no tools", "tool_choice")
+            return [*found, tool_call_grammar(parameters)]
+        if found and self.uses_tools:
+            text = "an output of a format cannot be a call, expected tool_choice 'none' or no response_format"
+            raise bad_request(text, "tool_choice")
+        return found
 
     def to_engine(self, prompts: list[list[int]], adapter: str | None) -> GenerateRequest:
         """Request for the engine, which gives it its id."""
@@ -205,7 +252,7 @@ class TokenizeRequest(Struct, frozen=True, kw_only=True):
             raise bad_request("expected either prompt or messages", "prompt")
         if self.messages is None:
             return [tokenizer.encode_prompt(self.prompt or "")]
-        return [tokenizer.encode_chat([Message(one.role, one.text) for one in self.messages])]
+        return [tokenizer.encode_chat([one.for_template() for one in self.messages])]
 
 
 class DetokenizeRequest(Struct, frozen=True, kw_only=True):

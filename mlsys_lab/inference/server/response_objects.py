@@ -9,6 +9,7 @@ from typing import Any
 
 from mlsys_lab.inference.server.messages import GenerateRequest, OutputDelta, TokenLogprob
 from mlsys_lab.inference.server.protocol import ApiRequest, ChatCompletionRequest, CompletionRequest
+from mlsys_lab.inference.server.tool_calls import ToolCallParser
 from mlsys_lab.inference.text.interface import TokenBytes
 
 Object = dict[str, Any]
@@ -29,6 +30,9 @@ class ResponseBuilder:
         self._num_cached_tokens = [0] * len(generated.prompts)
         # Of each sequence: bytes of the tokens in the logprobs so far, and the text that is still to be echoed.
         self._decoded = [b""] * generated.num_sequences
+        self._parsers: list[ToolCallParser] = []
+        if isinstance(request, ChatCompletionRequest) and request.uses_tools:
+            self._parsers = [ToolCallParser() for _ in range(generated.num_sequences)]
         self._echo = [text for text in _echoed(request, vocabulary) for _ in range(generated.n)]
 
     def response(self, num_prompt_tokens: int, deltas: Sequence[OutputDelta]) -> Object:
@@ -36,8 +40,12 @@ class ResponseBuilder:
         choices = []
         for index in range(self.generated.num_sequences):
             own = [delta for delta in deltas if delta.index == index]
-            text = self._take_echo(index) + "".join(delta.text for delta in own)
-            content = {"message": {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
+            text = "".join(delta.text for delta in own)
+            content: Object = {"text": self._take_echo(index) + text}
+            if self.is_chat:
+                text, calls = self._parse(index, text, is_last=True)
+                message = {"content": text or None, "tool_calls": calls} if calls else {"content": text}
+                content = {"message": {"role": "assistant"} | message}
             choices.append(content | self._common(index, own))
         kind = "chat.completion" if self.is_chat else "text_completion"
         return self._object(kind, choices) | {"usage": self._usage(num_prompt_tokens)}
@@ -53,7 +61,12 @@ class ResponseBuilder:
         """Chunk of one output."""
         content: Object = {"text": self._take_echo(delta.index) + delta.text}
         if self.is_chat:
-            content = {"delta": {"content": delta.text} if delta.text or not delta.finish_reason else {}}
+            text, calls = self._parse(delta.index, delta.text, is_last=delta.finish_reason is not None)
+            fields: Object = {"content": text} if text or not (self._parsers or delta.finish_reason) else {}
+            if calls:
+                first = self._parsers[delta.index].num_calls - len(calls)
+                fields["tool_calls"] = [{"index": first + i} | call for i, call in enumerate(calls)]
+            content = {"delta": fields}
         return self._chunk([content | self._common(delta.index, [delta])])
 
     def last_chunks(self, num_prompt_tokens: int) -> list[Object]:
@@ -61,6 +74,13 @@ class ResponseBuilder:
         if not self.request.stream_options.include_usage:
             return []
         return [self._chunk([]) | {"usage": self._usage(num_prompt_tokens)}]
+
+    def _parse(self, index: int, text: str, *, is_last: bool) -> tuple[str, list[Object]]:
+        """Content and calls in a sequence's next piece of text."""
+        if not self._parsers:
+            return text, []
+        content, calls = self._parsers[index].add(text)
+        return content + (self._parsers[index].end() if is_last else ""), calls
 
     def _usage(self, num_prompt_tokens: int) -> Object:
         return {
@@ -96,6 +116,8 @@ class ResponseBuilder:
             cached = [self._num_cached_tokens[prompt], *(delta.num_cached_tokens for delta in deltas)]
             self._num_cached_tokens[prompt] = max(cached)
         finish_reason = deltas[-1].finish_reason if deltas else None
+        if finish_reason == "stop" and self._parsers and self._parsers[index].num_calls:
+            finish_reason = "tool_calls"
         return {"index": index, "logprobs": self._logprobs(deltas), "finish_reason": finish_reason}
 
     def _logprobs(self, deltas: Sequence[OutputDelta]) -> Object | None:

@@ -46,6 +46,7 @@ from mlsys_lab.inference.server.messages import (
 from mlsys_lab.inference.server.snapshot import SnapshotRecorder
 from mlsys_lab.inference.server.trace import TraceWriter
 from mlsys_lab.inference.speculative import ModelDrafter, SpeculativeEngine
+from mlsys_lab.inference.structured import GrammarCompiler
 from mlsys_lab.inference.text import ChatTokenizer, Detokenizer, Stream, load_tokenizer
 from mlsys_lab.models import Transformer, load
 from mlsys_lab.models.training import one_thread
@@ -88,6 +89,7 @@ class Worker:
         else:
             self.engine = Engine(self.model, **options)
         self.engine.model_runner.compile()
+        self.grammars = GrammarCompiler(self.tokenizer, self.model.config.vocab_size)
         self.recorder = SnapshotRecorder(self.engine.scheduler)
         self.trace = TraceWriter(args.trace) if args.trace else None
         self.max_model_len = min(self.model.config.context, args.num_blocks * BLOCK_SIZE + 1)
@@ -163,6 +165,7 @@ class Worker:
 
     def _build_request(self, request: GenerateRequest, prompt: list[int]) -> Request:
         max_tokens = max(1, self.max_model_len - len(prompt)) if request.max_tokens is None else request.max_tokens
+        constraint = None if request.grammar is None else self.grammars.compile(request.grammar)
         stop_token_ids = [*request.stop_token_ids, *([] if request.ignore_eos else self.tokenizer.stop_token_ids)]
         return Request(
             prompt,
@@ -182,6 +185,7 @@ class Worker:
             n=request.n,
             num_top_logprobs=min(request.num_logprobs or 0, self.model.config.vocab_size),
             make_detokenizer=lambda: Detokenizer(Stream(self.tokenizer), request.stop),
+            make_constraint=constraint.fork if constraint else None,
         )
 
     def _add(self, request: Request, adapter: str | None) -> int:

@@ -96,6 +96,8 @@ def check(model: Transformer, request: Request, drafter: Drafter) -> None:
     request.validate(model)
     if request.n != 1:
         raise InputError("speculation generates one sequence of a request", got=f"n={request.n}", expected=1)
+    if request.make_constraint:
+        raise InputError("drafts are verified without a constraint", help="use an engine, which drafts nothing there")
     if drafter.vocab_size != model.config.vocab_size:
         raise InputError(
             "drafts in another vocabulary", got=f"{drafter.vocab_size} tokens", expected=model.config.vocab_size

@@ -52,7 +52,8 @@ class SpeculativeScheduler(Scheduler):
 class SpeculativeEngine(Engine):
     """Engine that verifies up to `num_speculative_tokens` draft tokens of each sequence in a step.
 
-    `drafter` makes a drafter for each sequence. Outputs are distributed as without drafts; greedy ones are equal.
+    `drafter` makes a drafter for each sequence; sequences with a constraint go without drafts. Outputs are distributed
+    as without drafts; greedy ones are equal.
     """
 
     scheduler_class: type[SpeculativeScheduler] = SpeculativeScheduler
@@ -72,7 +73,7 @@ class SpeculativeEngine(Engine):
         self._drafts = {
             seq: propose(self._drafter(seq), self._states[seq], self.num_speculative_tokens)
             for seq in self.scheduler.running
-            if self._states[seq].num_tokens_left > 1
+            if self._states[seq].num_tokens_left > 1 and not self._states[seq].constraint
         }
         self.scheduler.draft_token_ids = {seq: draft.token_ids for seq, draft in self._drafts.items()}
         return super().step()

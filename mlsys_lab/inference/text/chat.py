@@ -8,8 +8,9 @@ token, so no message can imitate a turn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.text.interface import Message
@@ -31,7 +32,7 @@ def encode_chat(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
     if not messages:
         raise InputError("the conversation is empty", expected="one message or more")
     ids: list[int] = []
-    for number, (role, content) in enumerate(messages, start=1):
+    for number, (role, content, _) in enumerate(messages, start=1):
         if role not in ROLES:
             raise InputError("unknown role in the conversation", got=role, expected=f"one of {', '.join(ROLES)}")
         if not content:
@@ -59,8 +60,8 @@ class BookTokenizer:
         """Token ids of a text; in training, every text follows the end token of another."""
         return [*self.stop_token_ids, *self.tokenizer.encode(text)]
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of a conversation, up to the token that starts the assistant's answer."""
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        """Token ids of a conversation, up to the token that starts the assistant's answer; `tools` are ignored."""
         return encode_chat(self.tokenizer, messages)
 
     def token_bytes(self, token: int) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -68,19 +68,24 @@ class HuggingFaceTokenizer:
         """Token ids of a text to continue, with the special tokens that the tokenizer puts first."""
         return list(self.tokenizer.encode(_utf8(text)).ids)
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         """Token ids of a conversation by the model's chat template, up to where the assistant's answer starts.
+
+        A template that knows no tools ignores `tools`.
 
         Raises:
             InputError: the model has no chat template, or its template refuses the conversation.
         """
         if self.template is None:
             raise InputError("the model has no chat template", help="use completions, or a model tuned for chats")
-        turns = [{"role": role, "content": content} for role, content in messages]
+        turns = [
+            {"role": role, "content": content} | ({"tool_calls": calls} if calls else {})
+            for role, content, calls in messages
+        ]
         names = ("bos_token", "eos_token", "unk_token", "pad_token")
         special = {name: _content(self.settings.get(name)) for name in names}
         try:
-            text = self.template.render(messages=turns, add_generation_prompt=True, tools=None, **special)
+            text = self.template.render(messages=turns, add_generation_prompt=True, tools=tools or None, **special)
         except TemplateError as error:
             raise InputError("the chat template refuses the conversation", got=error.message or str(error)) from None
         return list(self.tokenizer.encode(_utf8(text), add_special_tokens=False).ids)

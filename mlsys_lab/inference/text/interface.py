@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 
 class Message(NamedTuple):
-    """A turn of a conversation; `role` is "system", "user" or "assistant"."""
+    """A turn of a conversation; `role` is "system", "user", "assistant" or, for the result of a call, "tool".
+
+    `tool_calls` are the assistant's, in OpenAI's format but with the arguments as an object.
+    """
 
     role: str
     content: str
+    tool_calls: Sequence[Mapping[str, Any]] = ()
 
 
 class TokenBytes(Protocol):
@@ -30,5 +34,8 @@ class ChatTokenizer(TokenBytes, Protocol):
     def encode_prompt(self, text: str) -> list[int]:
         """Token ids of a text to continue, after the special tokens that the model expects at the start."""
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of a conversation, up to where the assistant's answer starts."""
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        """Token ids of a conversation, up to where the assistant's answer starts.
+
+        `tools` are functions in OpenAI's format, for the chat template to describe.
+        """

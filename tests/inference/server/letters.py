@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mlsys_lab.inference.text import Message
 
@@ -15,7 +16,7 @@ class Letters:
     def encode_prompt(self, text: str) -> list[int]:
         return list(text.encode())
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         return self.encode_prompt("".join(message.content for message in messages))
 
     def token_bytes(self, token: int) -> bytes:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from mlsys_lab.inference.server.chat_fields import ChatMessage, Function, Tool
 from mlsys_lab.inference.server.messages import OutputDelta, TokenLogprob
 from mlsys_lab.inference.server.protocol import (
     MODEL,
     ChatCompletionRequest,
-    ChatMessage,
     CompletionRequest,
     StreamOptions,
 )
@@ -113,3 +113,23 @@ def test_an_echo_has_the_prompts_before_their_outputs():
     assert choice["text"] == "ab" and choice["logprobs"]["token_logprobs"] == [None, -3.0]
     assert choice["logprobs"]["top_logprobs"] == [None, {"b": -3.0, "q": -1.0}]
     assert choice["logprobs"]["text_offset"] == [0, 1]
+
+
+CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
+TOOLS = [Tool("function", Function("f"))]
+
+
+def test_a_call_that_the_model_chose_is_no_text():
+    deltas = [OutputDelta(0, 0, 1, text, [], None, 0) for text in ("Well", ".\n", CALL[:9], CALL[9:])]
+    deltas.append(OutputDelta(0, 0, 1, "", [], "stop", 4))
+    (choice,) = builder(chat=True, tools=TOOLS).response(2, deltas)["choices"]
+    (call,) = choice["message"].pop("tool_calls")
+    assert choice["message"] == {"role": "assistant", "content": "Well."} and choice["finish_reason"] == "tool_calls"
+    assert call["function"] == {"name": "f", "arguments": '{"a": 1}'}
+    made = builder(chat=True, tools=TOOLS)
+    chunks = [made.chunk(delta)["choices"][0] for delta in deltas]
+    assert "".join(chunk["delta"].get("content", "") for chunk in chunks) == "Well."
+    assert [(one["index"], one["function"]) for one in chunks[3]["delta"]["tool_calls"]] == [(0, call["function"])]
+    assert [chunk["finish_reason"] for chunk in chunks] == [None] * 4 + ["tool_calls"]
+    (plain,) = builder(chat=True, tools=TOOLS, tool_choice="none").response(2, deltas)["choices"]
+    assert plain["message"]["content"] == f"Well.\n{CALL}" and plain["finish_reason"] == "stop"

@@ -29,7 +29,7 @@ def test_prompts_are_encoded_as_by_transformers(folder: Path, text: str) -> None
 
 def test_conversations_follow_the_template(folder: Path) -> None:
     theirs = PreTrainedTokenizerFast.from_pretrained(folder)
-    messages = [{"role": role, "content": content} for role, content in CHAT]
+    messages = [{"role": role, "content": content} for role, content, _ in CHAT]
     expected = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     assert load_tokenizer(folder).encode_chat(CHAT) == expected
 
