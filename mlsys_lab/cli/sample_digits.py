@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from mlsys_lab.diffusion.sampling import Sampling
     from mlsys_lab.flops.dit import DiTConfig
 
-SIGMA_MIN, SIGMA_MAX = 0.02, 20.0
 MOST_STEPS, MOST_COUNT = 1000, 1000
 
 
@@ -71,16 +70,15 @@ def _prepare(args: Arguments) -> tuple[Sampling, DiTConfig]:
     import torch
 
     from mlsys_lab.diffusion.guidance import ClassifierFreeGuidance
-    from mlsys_lab.diffusion.pretrained import load_digits_model, read_config
+    from mlsys_lab.diffusion.pretrained import default_grid, load_digits_model, read_config
     from mlsys_lab.diffusion.samplers import find_sampler
     from mlsys_lab.diffusion.sampling import Noise, Sampling
-    from mlsys_lab.diffusion.schedules import edm_grid
 
     sampler, denoiser, config = find_sampler(args.sampler), load_digits_model(), read_config()
     noise = Noise((args.count, config.channels, config.size, config.size), args.seed)
     label = torch.full((args.count,), args.digit)
     guided = ClassifierFreeGuidance(denoiser, args.guidance, config.classes)
-    return Sampling(guided, edm_grid(args.steps, SIGMA_MIN, SIGMA_MAX), noise, label, sampler), config
+    return Sampling(guided, default_grid(args.steps), noise, label, sampler), config
 
 
 def _report(args: Arguments, sampling: Sampling, config: DiTConfig, seconds: float) -> str:

@@ -8,6 +8,10 @@ tokens, which the model verifies.
 Outputs can be limited to a JSON schema (`response_format`), a choice or a regular expression (`structured_outputs`, as
 in vLLM), and chats take `tools` and `tool_choice`: calls are in Hermes' format, which Qwen's chat template describes.
 
+/v1/images/generations draws digits, as `mlsys-lab sample-digits` does: the prompt is "7", "seven" or "the digit 7", the
+size a square such as 64x64, and `seed`, `steps`, `guidance` and `sampler` are fields too. The diffusion model starts
+with the first such request, in a process of its own at a lower priority.
+
 The engine of `mlsys_lab.inference` serves many requests at once, on a paged KV cache. The server prints its address
 once it is ready: open it in a browser to chat, and to watch the scheduler, the blocks and the queue. Any client of
 OpenAI's API can use the address with /v1, and the model name that /v1/models lists. Ctrl-C and SIGTERM finish running
@@ -32,6 +36,7 @@ examples:
   mlsys-lab serve --model qwen2.5-0.5b-instruct --blocks 512
   mlsys-lab serve --engine ray --replicas 2
   mlsys-lab serve --adapter poet=adapters/poet --adapter clerk=adapters/clerk
+  curl localhost:8000/v1/images/generations -H 'Content-Type: application/json' -d '{"prompt": "seven"}'
   curl localhost:8000/v1/completions -H 'Content-Type: application/json' \\
     -d '{"model": "mlsys-lab-target", "prompt": "The memory of a GPU", "max_tokens": 40}'
 """

@@ -28,14 +28,19 @@ def sheet(images: torch.Tensor, columns: int = 10, *, zoom: int = 6, gap: int = 
     return grey.repeat_interleave(zoom, 0).repeat_interleave(zoom, 1)
 
 
-def write_png(path: Path, pixels: torch.Tensor) -> None:
-    """Write grey pixels (height, width), uint8, as PNG; InputError if the file cannot be written."""
+def encode_png(pixels: torch.Tensor) -> bytes:
+    """Encode grey pixels (height, width), uint8, as PNG."""
     height, width = pixels.shape
     rows = torch.nn.functional.pad(pixels, (1, 0)).numpy().tobytes()  # each row begins with its filter, 0: none
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    data = b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(rows)) + _chunk(b"IEND", b"")
+    chunks = _chunk(b"IHDR", header), _chunk(b"IDAT", zlib.compress(rows)), _chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def write_png(path: Path, pixels: torch.Tensor) -> None:
+    """Write grey pixels (height, width), uint8, as PNG; InputError if the file cannot be written."""
     try:
-        path.write_bytes(data)
+        path.write_bytes(encode_png(pixels))
     except OSError as error:
         raise InputError("cannot write the picture", got=path, help=error.strerror or str(error)) from None
 

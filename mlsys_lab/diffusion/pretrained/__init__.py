@@ -20,6 +20,7 @@ from torch import nn
 from mlsys_lab.diffusion.digits.classifier import Classifier
 from mlsys_lab.diffusion.networks import DiT
 from mlsys_lab.diffusion.preconditioning import Preconditioned
+from mlsys_lab.diffusion.schedules import edm_grid
 from mlsys_lab.errors import InputError, MissingToolError
 from mlsys_lab.flops.dit import DiTConfig
 
@@ -27,6 +28,8 @@ FOLDER = Path(__file__).parent
 MODEL, CLASSIFIER, STUDENT = "digits.safetensors", "classifier.safetensors", "student-{}.safetensors"
 STUDENTS = (1, 2, 4, 8)
 """Numbers of steps with a student."""
+SIGMA_MIN, SIGMA_MAX = 0.02, 20.0
+"""Noise levels between which the digit model is sampled."""
 SCALES = ".scales"
 """Suffix of the row scales of an 8-bit matrix."""
 
@@ -44,6 +47,11 @@ def load_digits_model(dtype: torch.dtype = torch.float32) -> Preconditioned:
     MissingToolError if its file is missing, InputError if it is damaged, each in one line.
     """
     return _load_denoiser(MODEL).to(dtype)
+
+
+def default_grid(steps: int) -> torch.Tensor:
+    """The digit model's noise schedule (S + 1,) with `steps` steps."""
+    return edm_grid(steps, SIGMA_MIN, SIGMA_MAX)
 
 
 def load_student(steps: int) -> Student:

@@ -26,5 +26,6 @@ watchers          streams of snapshots to watchers (GET /watch)
 page              the page at /, with a chat and a view of the engine; its files are in `site`
 ray_engine        RayEngine: replicas of the engine as a Ray Serve deployment
 prefix_router     PrefixRouter: Ray Serve's router, by `prefix`
+images            /v1/images/generations: digits of the small diffusion model, in a third process
 serve             serve(config): both processes, until a signal and the last response
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.inference.server.body import read_json
 from mlsys_lab.inference.server.engine_process import EngineProcess
 from mlsys_lab.inference.server.errors import ApiError, bad_request
+from mlsys_lab.inference.server.images.process import ImageProcess
+from mlsys_lab.inference.server.images.protocol import IMAGE_MODEL, ImageRequest
 from mlsys_lab.inference.server.metrics import Metrics
 from mlsys_lab.inference.server.page import Page
 from mlsys_lab.inference.server.protocol import (
@@ -59,8 +62,10 @@ class AccessConfig:
 class Handlers:
     """Handlers of the routes."""
 
-    def __init__(self, engine: EngineProcess, access: AccessConfig, model: str, tokenizer: ChatTokenizer) -> None:
-        self.engine, self.access, self.tokenizer = engine, access, tokenizer
+    def __init__(
+        self, engine: EngineProcess, images: ImageProcess, access: AccessConfig, model: str, tokenizer: ChatTokenizer
+    ) -> None:
+        self.engine, self.images, self.access, self.tokenizer = engine, images, access, tokenizer
         self.models = (model, *engine.engine_args.adapters)
         # One thread: more would take the interpreter's lock from the streams, and make nothing faster.
         self.encoder = ThreadPoolExecutor(1)
@@ -73,17 +78,26 @@ class Handlers:
         """Answer a conversation."""
         return await self._generate(request, ChatCompletionRequest)
 
-    async def list_models(self, request: Request) -> Response:
-        """List the model and its adapters."""
+    async def generate_images(self, request: Request) -> Response:
+        """Images of a digit."""
         self._require_key(request)
-        return JSONResponse({"object": "list", "data": [self._model_object(name) for name in self.models]})
+        parsed = parse_request(await self._read(request), ImageRequest, (IMAGE_MODEL,))
+        self.engine.require_ready()
+        images = await self.images.generate(parsed.to_worker(), self.access.request_timeout_s)
+        return JSONResponse({"created": int(time.time()), "data": [{"b64_json": one} for one in images]})
+
+    async def list_models(self, request: Request) -> Response:
+        """List the model, its adapters, and the model of images."""
+        self._require_key(request)
+        names = (*self.models, IMAGE_MODEL)
+        return JSONResponse({"object": "list", "data": [self._model_object(name) for name in names]})
 
     async def retrieve_model(self, request: Request) -> Response:
-        """Describe the model or an adapter."""
+        """Describe a model or an adapter."""
         self._require_key(request)
         name = request.path_params["name"]
-        if name not in self.models:
-            raise model_not_found(name, self.models)
+        if name not in (*self.models, IMAGE_MODEL):
+            raise model_not_found(name, (*self.models, IMAGE_MODEL))
         return JSONResponse(self._model_object(name))
 
     async def tokenize(self, request: Request) -> Response:
@@ -141,7 +155,7 @@ class Handlers:
 
     def _model_object(self, name: str) -> dict[str, object]:
         """Object of a model; an adapter's names its base model as `parent`, as in vLLM."""
-        parent = {} if name == self.models[0] else {"parent": self.models[0]}
+        parent = {} if name in (self.models[0], IMAGE_MODEL) else {"parent": self.models[0]}
         return {"id": name, "object": "model", "created": 0, "owned_by": "mlsys-lab"} | parent
 
     def _require_key(self, request: Request) -> None:
@@ -200,12 +214,15 @@ def _host_of(header: str) -> str:
         return ""
 
 
-def build_app(engine: EngineProcess, access: AccessConfig, model: str, tokenizer: ChatTokenizer) -> ASGIApp:
+def build_app(
+    engine: EngineProcess, images: ImageProcess, access: AccessConfig, model: str, tokenizer: ChatTokenizer
+) -> ASGIApp:
     """Build the ASGI application of a model by this name; every error is in OpenAI's format, unknown routes' too."""
-    handlers, page = Handlers(engine, access, model, tokenizer), Page()
+    handlers, page = Handlers(engine, images, access, model, tokenizer), Page()
     routes = [
         Route("/v1/completions", handlers.create_completion, methods=["POST"]),
         Route("/v1/chat/completions", handlers.create_chat_completion, methods=["POST"]),
+        Route("/v1/images/generations", handlers.generate_images, methods=["POST"]),
         Route("/v1/models", handlers.list_models),
         Route("/v1/models/{name}", handlers.retrieve_model),
         Route("/tokenize", handlers.tokenize, methods=["POST"]),

@@ -34,6 +34,8 @@ class Metrics:
         self.num_batched_tokens = Gauge("num_batched_tokens", "Tokens of the last step.", **options)
         self.num_blocks_used = Gauge("num_kv_cache_blocks_used", "KV cache blocks in use by a request.", **options)
         Gauge("num_kv_cache_blocks", "KV cache blocks.", **options).set(num_blocks)
+        self.num_images_open = Gauge("num_images_open", "Images that clients are waiting for.", **options)
+        self.generated_images = Counter("generated_images", "Generated images.", **options)
         self.adapter_bytes = Gauge("lora_adapter_bytes", "Size of all LoRA adapters in bytes.", **options)
         self.engine_steps = Gauge("engine_steps", "Steps since the engine started.", **options)
         options["buckets"] = BUCKETS_S
@@ -41,6 +43,7 @@ class Metrics:
         self.inter_token_latency = Histogram("inter_token_latency_seconds", "Between outputs of a request.", **options)
         self.request_queue_time = Histogram("request_queue_time_seconds", "Before a request's first step.", **options)
         self.e2e_request_latency = Histogram("e2e_request_latency_seconds", "From request to last token.", **options)
+        self.image_latency = Histogram("image_request_latency_seconds", "From request to last image.", **options)
 
     def record(self, state: EngineState) -> None:
         """Set the gauges of the engine to its state after a step."""

@@ -18,6 +18,8 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.inference.server.app import AccessConfig, build_app
 from mlsys_lab.inference.server.connection import Connection
 from mlsys_lab.inference.server.engine_process import EngineProcess
+from mlsys_lab.inference.server.images.process import ImageProcess
+from mlsys_lab.inference.server.images.protocol import IMAGE_MODEL
 from mlsys_lab.inference.server.messages import EngineArgs
 from mlsys_lab.inference.server.metrics import Metrics
 from mlsys_lab.inference.server.protocol import MODEL
@@ -77,7 +79,7 @@ class ServerConfig:
         if self.draft is not None and (self.scheduler is not None or self.adapters):
             raise InputError("drafts go with the package's own scheduler and without adapters", help="leave one out")
         for name, folder in self.adapters.items():
-            if name == self.model_name or not re.fullmatch(r"[\w.-]{1,64}", name, re.ASCII):
+            if name in (self.model_name, IMAGE_MODEL) or not re.fullmatch(r"[\w.-]{1,64}", name, re.ASCII):
                 expected = f"1 to 64 letters, digits, dots, hyphens or underscores, not {self.model_name}"
                 raise InputError("invalid adapter name", got=ascii(name), expected=expected)
             if not Path(folder).is_dir():
@@ -98,9 +100,12 @@ class ServerConfig:
 class Server(uvicorn.Server):
     """Server that drains at the first SIGTERM or SIGINT, and stops at the second."""
 
-    def __init__(self, config: uvicorn.Config, engine: EngineProcess, announce: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, engine: EngineProcess, images: ImageProcess, announce: Callable[[], None]
+    ) -> None:
         super().__init__(config)
-        self.engine, self.announce, self.loop = engine, announce, asyncio.get_running_loop()
+        self.engine, self.images, self.announce = engine, images, announce
+        self.loop = asyncio.get_running_loop()
         self.drain_task: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -122,6 +127,7 @@ class Server(uvicorn.Server):
 
     async def _drain(self) -> None:
         await self.engine.drain()
+        await self.images.drain()
         self.should_exit = True
 
 
@@ -134,6 +140,7 @@ async def serve(config: ServerConfig, announce: Callable[[str], None]) -> None:
     tokenizer = load_tokenizer(BUNDLED if config.model is None else Path(config.model))
     listener = _bind(config.host, config.port)
     engine = _build_engine(config)
+    images = ImageProcess(engine.metrics)
     access = AccessConfig(
         config.max_body_bytes,
         config.client_timeout_s,
@@ -142,7 +149,7 @@ async def serve(config: ServerConfig, announce: Callable[[str], None]) -> None:
         frozenset([config.host, *config.allowed_hosts]),
     )
     uvicorn_config = uvicorn.Config(
-        build_app(engine, access, config.model_name, tokenizer),
+        build_app(engine, images, access, config.model_name, tokenizer),
         http=Connection,
         ws="none",
         loop="asyncio",
@@ -157,11 +164,12 @@ async def serve(config: ServerConfig, announce: Callable[[str], None]) -> None:
         await engine.start()
         host = f"[{config.host}]" if ":" in config.host else config.host
         address = f"http://{host}:{listener.getsockname()[1]}"
-        server = Server(uvicorn_config, engine, lambda: announce(address))
+        server = Server(uvicorn_config, engine, images, lambda: announce(address))
         with _signals_for(server):
             await server.serve([listener])
     finally:
         listener.close()
+        await images.stop()
         await engine.stop()
 
 

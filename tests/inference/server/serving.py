@@ -99,9 +99,9 @@ class Served:
             pass
 
     def find_engine(self, status: str = "ready") -> int:
-        """Process id of the engine, once the server has this status: of its only child."""
+        """Process id of the engine, once the server has this status."""
         self.wait_until(status)
-        command = ["pgrep", "-P", str(self.process.pid)]
+        command = ["pgrep", "-P", str(self.process.pid), "-f", "inference.server.worker"]
         (pid,) = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
         return int(pid)
 

@@ -99,12 +99,13 @@ def test_models_are_the_base_and_its_adapters(client):
         (MODEL, None),
         ("parrot", MODEL),
         ("odd", MODEL),
+        ("mlsys-lab-digits", None),
     ]
     assert client.models.retrieve("odd").object == "model"
     said = f"no such model: got 'even', expected one of '{MODEL}', 'parrot', 'odd'"
     with pytest.raises(openai.NotFoundError) as caught:
         client.models.retrieve("even")
-    assert caught.value.body["message"] == said
+    assert caught.value.body["message"] == f"{said}, 'mlsys-lab-digits'"
     with pytest.raises(openai.NotFoundError) as caught:
         client.chat.completions.create(model="even", messages=[{"role": "user", "content": "?"}])
     assert (caught.value.body["message"], caught.value.body["code"]) == (said, "model_not_found")

@@ -48,7 +48,7 @@ def theirs(folder: Path, ids: list[int], max_tokens: int) -> list[int]:
 def test_tokens_are_those_of_transformers(served: tuple[Served, Path], client: openai.OpenAI) -> None:
     folder = served[1]
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-    assert [one.id for one in client.models.list()] == ["tiny-qwen"]
+    assert client.models.list().data[0].id == "tiny-qwen"
     expected = theirs(folder, tokenizer(PROMPT).input_ids, MAX_TOKENS)
     answer = client.completions.create(model="tiny-qwen", prompt=PROMPT, max_tokens=MAX_TOKENS, temperature=0)
     assert answer.choices[0].text == tokenizer.decode(expected, skip_special_tokens=True)

@@ -151,7 +151,7 @@ def test_at_temperature_0_all_choices_are_alike_with_a_seed_or_without(client, s
 
 
 def test_the_model_is_listed(client):
-    assert [model.id for model in client.models.list()] == [MODEL]
+    assert [model.id for model in client.models.list()] == [MODEL, "mlsys-lab-digits"]
     assert client.models.retrieve(MODEL).object == "model"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("another")
