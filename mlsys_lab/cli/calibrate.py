@@ -2,7 +2,7 @@
 
 TRACE is what `mlsys-lab serve --trace-out` has written under a load. A step takes a time of its own, and more for each
 new token, each token in the KV cache and each sequence. `mlsys-lab simulate-serving --clock` then uses these times in
-place of the bounds of a device.
+place of the bounds of a device, and so does `mlsys-lab plan-serving --clock`.
 
 examples:
   mlsys-lab serve --trace-out trace.jsonl

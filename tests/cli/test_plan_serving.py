@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
+
+from mlsys_lab.inference.simulator import LineClock
+from mlsys_lab.inference.simulator.clock import save_clock
 
 Call = Callable[..., tuple[int, str, str]]
 ASKED = ("llama3-8b", "--rate", "4", "--prompt", "300", "--answer", "20", "--node", "2", "--slo-ttft", "0.5")
@@ -25,6 +29,30 @@ def test_the_table_says_what_is_needed_and_what_binds(call: Call) -> None:
         assert 0.005 < share <= 1 and f" {share:.0%}" in row
     assert "1 device as 1: steps are bound by memory bandwidth" in out.splitlines()[-1]
     assert "cost" not in call("plan-serving", *ASKED)[1]
+
+
+def test_a_measured_clock_takes_the_place_of_devices(call: Call, tmp_path: Path) -> None:
+    clock = tmp_path / "clock.json"
+    save_clock(LineClock(4e-3, 1e-4, 4e-8, 3e-4), clock)
+    asked = (*ASKED, "--clock", str(clock), "--blocks", "150", "512", "--sequences", "4")
+    code, out, err = call("plan-serving", *asked)
+    assert (code, err) == (0, "")
+    plans = json.loads(call("plan-serving", *asked, "--json")[1])["plans"]
+    assert len(plans) == 6 and {one["cache_blocks"] for one in plans} == {150, 512}
+    for row, one in zip(out.splitlines()[4:10], plans, strict=True):
+        assert row.split()[:3] == [str(one[name]) for name in ("cache_blocks", "replicas", "max_num_seqs")]
+    best = plans[0]
+    words = f"{best['replicas']} replica{'s' * (best['replicas'] > 1)} with --blocks {best['cache_blocks']} --sequences"
+    assert f"{words} {best['max_num_seqs']}" in out.splitlines()[-1]
+    for options, words in (
+        (("--clock", str(clock)), "--clock and --blocks go together"),
+        (("--clock", str(clock), "--blocks", "0"), "blocks must be at least 1: got 0"),
+        (("--clock", str(clock), "--blocks", "2"), "the longest request does not fit into the cache"),
+        (("--clock", str(clock), "--blocks", "99", "--expert", "2"), "a clock is of replicas without expert"),
+        (("--clock", str(tmp_path), "--blocks", "99"), "is no clock"),
+    ):
+        code, out, err = call("plan-serving", *ASKED, *options)
+        assert (code, out) == (1, "") and words in err and len(err.splitlines()) == 1
 
 
 def test_an_objective_out_of_reach(call: Call) -> None:

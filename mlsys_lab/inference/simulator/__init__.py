@@ -8,10 +8,12 @@ pools     Pool of equal replicas; disaggregate: one pool for prefill, another fo
 metrics   Served, Objective, report: TTFT, TPOT, ITL, throughput, goodput; of real runs too
 steady    measure_steady_state: runs that are long enough, without warm-up and drain; overload
 planner   plan_serving: replicas, layout and cost that a load needs under an objective
+measured  plan_measured: batch limit, blocks and replicas, by a LineClock
 """
 
 from mlsys_lab.inference.simulator.clock import BoundClock, Clock, LineClock
 from mlsys_lab.inference.simulator.load import Arrival, bursts, log_normal, poisson, read_trace, write_trace
+from mlsys_lab.inference.simulator.measured import plan_measured
 from mlsys_lab.inference.simulator.metrics import Objective, Report, Served, percentile, report
 from mlsys_lab.inference.simulator.planner import Service, ServingPlan, plan_serving
 from mlsys_lab.inference.simulator.pools import Disaggregated, KVTransferLink, Pool, disaggregate
@@ -36,6 +38,7 @@ __all__ = [
     "disaggregate",
     "log_normal",
     "percentile",
+    "plan_measured",
     "plan_serving",
     "poisson",
     "read_trace",

@@ -47,6 +47,14 @@ class LineClock:
         new, cached = sum(new for new, _ in parts), self.num_padded_cached_tokens(parts)
         return self.step_s + self.token_s * new + self.cached_s * (cached + moved) + self.sequence_s * len(parts)
 
+    def demand_s(self, num_prompt_tokens: int, num_output_tokens: int, *, sequences: float, tokens: float) -> float:
+        """Time of the engine that one request takes at least, in steps of `tokens` tokens and `sequences` sequences."""
+        new, decoded = num_prompt_tokens + num_output_tokens - 1, num_output_tokens - 1
+        cached = decoded * (num_prompt_tokens + (decoded - 1) / 2)
+        steps = max(num_output_tokens / sequences, new / tokens)
+        own_s = self.token_s * new + self.cached_s * cached + self.sequence_s * num_output_tokens
+        return steps * self.step_s + own_s
+
     @staticmethod
     def num_padded_cached_tokens(parts: Sequence[Part]) -> int:
         """Number of sequences times the longest number of cached tokens."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from random import Random
 
@@ -68,17 +68,19 @@ class Service:
 class ServingPlan:
     """Replicas of a layout, the simulation of one of them, and why one replica fewer would not be enough.
 
-    `num_blocks` are the KV cache blocks of a replica, of `BLOCK_SIZE` tokens each; `report` is of the steady state.
+    `num_blocks` are the KV cache blocks of a replica, of `BLOCK_SIZE` tokens each, and `max_num_seqs` its batch limit;
+    `report` is of the steady state.
     `utilisation` is the fraction used of each resource at the stated efficiency: "compute", "memory" (bandwidth),
-    "link", "network", and "cache" (blocks). `binds` is the one of the first four that bounds steps for the longest
-    time. With one replica fewer, `shortage` is what the load would exceed: "ttft", "tpot" or a resource; it is "" if
-    there is only one replica. `replicas` is None if no number of them meets the objective; `shortage` then holds at any
-    rate.
+    "link", "network", and "cache" (blocks); a measured clock has "engine" in place of the first four. `binds` is the
+    one, apart from the cache, that bounds steps for the longest time. With one replica fewer, `shortage` is what the
+    load would exceed: "ttft", "tpot" or a resource; it is "" if there is only one replica. `replicas` is None if no
+    number of them meets the objective; `shortage` then holds at any rate.
     """
 
     layout: Layout
     replicas: int | None
     num_blocks: int
+    max_num_seqs: int
     simulation: Simulation
     report: Report
     utilisation: dict[str, float]
@@ -184,7 +186,7 @@ def plan_serving(
     """
     if expert > 1:
         Layout(data=expert, expert=expert).check(config)
-    plans, needed = [], expert * _largest_request(service, seed)
+    plans, needed = [], expert * largest_request(service, seed)
     capacities = []
     for tensor in (2**power for power in range(machine.node.bit_length())):
         layout = Layout(data=expert, tensor=tensor, expert=expert)
@@ -197,7 +199,9 @@ def plan_serving(
         demand = mean_demand(pool, service, seed=seed)
         capacities.append(1 / demand.time_s)
         if service.rate * demand.time_s <= MAX_REPLICAS:
-            plans.append(_plan(pool, service, layout, demand, seed=seed, log=log))
+            demand_s = {name.removesuffix("_s"): time_s for name, time_s in asdict(demand).items()}
+            words = f"with tensor parallelism {tensor}"
+            plans.append(plan_pool(pool, service, layout, demand_s, words=words, seed=seed, log=log))
     if not capacities:
         raise InputError(
             f"{config.name} and the longest request fit on no replica",
@@ -210,16 +214,28 @@ def plan_serving(
     return sorted(plans, key=lambda one: (one.devices is None, one.devices or 0, one.report.tpot_s.get(95, math.inf)))
 
 
-def _plan(
-    pool: Pool, service: Service, layout: Layout, demand: TimeBound, *, seed: int, log: Callable[[str], None]
+def plan_pool(
+    pool: Pool,
+    service: Service,
+    layout: Layout,
+    demand_s: Mapping[str, float],
+    *,
+    words: str,
+    seed: int,
+    log: Callable[[str], None],
 ) -> ServingPlan:
-    """Search the fewest replicas that meet the objective, from the lower bound given by the demand."""
-    lower_bound = math.ceil(service.rate * demand.time_s)
+    """Search the fewest replicas of a pool that meet the objective.
+
+    The search starts at the lower bound given by `demand_s`, the time of each of a replica's resources that a request
+    takes at least. `words` say in the log what is tried.
+    """
+    busiest = max(demand_s, key=demand_s.__getitem__)
+    lower_bound = math.ceil(service.rate * demand_s[busiest])
     clock = pool.clock
-    assert isinstance(clock, BoundClock)
+    spent_s = clock.spent_s if isinstance(clock, BoundClock) else {}
 
     def serve(arrivals: Sequence[Arrival]) -> Simulation:
-        clock.spent_s.clear()
+        spent_s.clear()
         return simulate(
             arrivals, clock, num_blocks=pool.num_blocks, block_size=BLOCK_SIZE, config=pool.scheduler_config
         )
@@ -227,17 +243,16 @@ def _plan(
     def describe(replicas: int, simulation: Simulation, result: Report, measured: Sequence[Served]) -> ServingPlan:
         """Plan of these replicas, whose `shortage` is what they themselves exceed, "" if they meet the objective."""
         missed = Counter(name for one in measured for name in service.objective.missed(one))
-        utilisation = {
-            name.removesuffix("_s"): service.rate / replicas * time_s for name, time_s in asdict(demand).items()
-        }
+        utilisation = {name: service.rate / replicas * time_s for name, time_s in demand_s.items()}
         return ServingPlan(
             layout,
             replicas,
             pool.num_blocks,
+            pool.scheduler_config.max_num_seqs,
             simulation,
             result,
             utilisation | {"cache": simulation.mean_cache},
-            max(clock.spent_s, key=clock.spent_s.__getitem__),
+            max(spent_s or demand_s, key=(spent_s or demand_s).__getitem__),
             ""
             if result.slo_attainment and result.slo_attainment >= MIN_SLO_ATTAINMENT
             else (missed or Counter(["ttft"])).most_common(1)[0][0],
@@ -246,7 +261,7 @@ def _plan(
     runs = [serve(poisson(service.rate / MAX_REPLICAS, NUM_UNLOADED_REQUESTS, service.lengths, seed=seed))]
 
     def run(replicas: int) -> ServingPlan:
-        log(f"simulating {replicas} replica{'s' * (replicas != 1)} with tensor parallelism {layout.tensor}")
+        log(f"simulating {replicas} replica{'s' * (replicas != 1)} {words}")
 
         def record(arrivals: Sequence[Arrival]) -> Sequence[Served]:
             runs.append(serve(arrivals))
@@ -260,7 +275,7 @@ def _plan(
             max_num_seqs=pool.scheduler_config.max_num_seqs,
             requests=max(DEFAULT_REQUESTS, len(runs[-1].served)),  # as many as the previous run needed
             seed=seed,
-            capacity=1 / demand.time_s,
+            capacity=1 / demand_s[busiest],
             min_slo_attainment=MIN_SLO_ATTAINMENT,
         )
         return describe(replicas, runs[-1], steady.report, steady.measured)
@@ -268,7 +283,7 @@ def _plan(
     unloaded = describe(MAX_REPLICAS, runs[0], report(runs[0].served, service.objective), runs[0].served)
     if unloaded.shortage:
         return replace(unloaded, replicas=None)
-    too_few, shortage = lower_bound - 1, max(asdict(demand).items(), key=lambda one: one[1])[0].removesuffix("_s")
+    too_few, shortage = lower_bound - 1, busiest
     enough, found = lower_bound, run(lower_bound)
     while found.shortage and enough < MAX_REPLICAS:
         too_few, shortage = enough, found.shortage
@@ -286,7 +301,7 @@ def _plan(
     return replace(found, shortage=shortage if too_few else "")
 
 
-def _largest_request(service: Service, seed: int) -> int:
+def largest_request(service: Service, seed: int) -> int:
     """Number of blocks of the longest of the load's requests."""
     random = Random(seed)
     return max(-(-sum(service.lengths(random)) // BLOCK_SIZE) for _ in range(NUM_SAMPLES))

@@ -15,9 +15,11 @@ from mlsys_lab.hardware import device
 from mlsys_lab.inference.engine import SchedulerConfig
 from mlsys_lab.inference.simulator import (
     BoundClock,
+    LineClock,
     Objective,
     Service,
     log_normal,
+    plan_measured,
     plan_serving,
     simulate,
 )
@@ -130,3 +132,29 @@ def test_what_fits_nowhere_is_refused():
         plan_serving(CONFIG, small, SERVICE, scheduler_config=STEPS)
     with pytest.raises(InputError, match="efficiency out of range: got 0, expected above 0, at most 1"):
         replace(SERVICE, efficiency=0)
+
+
+def test_a_measured_clock_plans_batch_limits_and_blocks():
+    """A step takes a second and a request eight steps: a replica of up to n sequences serves n requests in 8 s."""
+    service = Service(1.5, lambda random: (1, 8), Objective(60.0, 2.0))
+    clock = LineClock(1.0, 0.0, 0.0)
+    plans = plan_measured(clock, service, blocks=[100, 2], scheduler_config=SchedulerConfig(4, 64))
+    assert [(one.replicas, one.num_blocks) for one in plans] == sorted((one.replicas, one.num_blocks) for one in plans)
+    found = {(one.num_blocks, one.max_num_seqs): one for one in plans}
+    assert set(found) == {(blocks, limit) for blocks in (100, 2) for limit in (1, 2, 4)}
+    for (blocks, limit), one in found.items():
+        at_once = min(limit, blocks)  # a request takes one block
+        assert 1.5 * 8 / at_once <= one.replicas
+        assert one.utilisation["engine"] == pytest.approx(1.5 * 8 / limit / one.replicas) and one.binds == "engine"
+
+        def serve(load, blocks=blocks, limit=limit):
+            return simulate(load, clock, num_blocks=blocks, config=SchedulerConfig(limit, 64)).served
+
+        rate = service.rate / (one.replicas - 1)
+        options = {"max_num_seqs": limit, "requests": 200}
+        fewer = measure_steady_state(serve, rate, service.lengths, service.objective, **options)
+        assert fewer.report.slo_attainment < MIN_SLO_ATTAINMENT
+    with pytest.raises(InputError, match="does not fit into the cache: got 2 blocks, expected at least 3"):
+        plan_measured(clock, replace(service, lengths=lambda random: (40, 1)), blocks=[9, 2], scheduler_config=STEPS)
+    with pytest.raises(InputError, match="the load is too large"):
+        plan_measured(clock, replace(service, rate=1e9), blocks=[9], scheduler_config=STEPS)
