@@ -22,7 +22,7 @@ BUDGETS_S = {
     "flops": 20,
     "grader": 850,
     "hardware": 10,
-    "inference": 220,
+    "inference": 260,
     "kernels": 280,
     "labs": 200,
     "models": 15,

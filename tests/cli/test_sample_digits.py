@@ -11,7 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mlsys_lab.diffusion import pretrained
-from mlsys_lab.diffusion.pretrained import read_config
+from mlsys_lab.diffusion.digits import accuracy, encode_png, sheet
+from mlsys_lab.diffusion.pretrained import STUDENTS, load_classifier, load_student, read_config
+from mlsys_lab.diffusion.samplers import DDIM
+from mlsys_lab.diffusion.sampling import Noise, Sampling
 from mlsys_lab.flops import dit
 from mlsys_lab.hardware import device
 
@@ -58,6 +61,16 @@ def test_no_guidance_is_half_of_the_work(draw):
     assert draw("7", "--steps", "6", "--count", "1", "--sampler", "dpm++")[0]["each"] == "12"
 
 
+@pytest.mark.parametrize("steps", STUDENTS)
+def test_a_student_draws_in_its_own_steps(draw, steps):
+    found, picture = draw("7", "--student", str(steps), "--count", "20")
+    assert (found["steps"], found["each"]) == (str(steps), str(steps))
+    student = load_student(steps)
+    noise, label = Noise((20, 1, 8, 8)), torch.full((20,), 7)
+    images = Sampling(student.denoiser, student.grid, noise, label, DDIM()).run()
+    assert picture == encode_png(sheet(images)) and accuracy(load_classifier(), images, label) > 0.8
+
+
 def test_the_seed_decides_the_picture(draw):
     few = ("--steps", "3", "--count", "2", "--sampler", "ddpm")
     assert draw("7", *few)[1] == draw("7", *few)[1]
@@ -87,6 +100,8 @@ def test_weights_that_are_not_numbers_are_one_line(call, tmp_path, monkeypatch):
         (["7", "--guidance", "-1"], "guidance out of range: got -1.0", 1),
         (["7", "--guidance", "nan"], "guidance out of range: got nan", 1),
         (["7", "--guidance", "inf"], "guidance out of range: got inf", 1),
+        (["7", "--student", "3"], "no student of that many steps: got 3, expected one of 1, 2, 4, 8", 1),
+        (["7", "--student", "2", "--steps", "4"], "a student has its own steps, guidance and sampler: got --steps", 1),
         (["7", "--sampler", "huen"], "unknown sampler: got 'huen'", 1),
         (["7", "--steps", "1", "--out", "nowhere/a.png"], "cannot write the picture: got nowhere/a.png", 1),
         (["seven"], "got 'seven', expected a whole number", 2),
