@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 
-from mlsys_lab.errors import CourseError, InputError
+from mlsys_lab.errors import CourseError, InputError, MissingToolError
 from mlsys_lab.inference.adapters import LoRAEngine, load_adapter
 from mlsys_lab.inference.engine import Engine, Request, SamplingParams, Scheduler, SchedulerConfig, SequenceDelta
 from mlsys_lab.inference.engine.sampler import top_logprobs
@@ -46,10 +47,12 @@ from mlsys_lab.inference.server.messages import (
 from mlsys_lab.inference.server.snapshot import SnapshotRecorder
 from mlsys_lab.inference.server.trace import TraceWriter
 from mlsys_lab.inference.speculative import ModelDrafter, SpeculativeEngine
-from mlsys_lab.inference.structured import GrammarCompiler
 from mlsys_lab.inference.text import ChatTokenizer, Detokenizer, Stream, load_tokenizer
 from mlsys_lab.models import Transformer, load
 from mlsys_lab.models.training import one_thread
+
+if TYPE_CHECKING:
+    from mlsys_lab.inference.structured import GrammarCompiler
 
 CommandQueue = queue.SimpleQueue[Command | None]
 BLOCK_SIZE = 16
@@ -89,11 +92,19 @@ class Worker:
         else:
             self.engine = Engine(self.model, **options)
         self.engine.model_runner.compile()
-        self.grammars = GrammarCompiler(self.tokenizer, self.model.config.vocab_size)
         self.recorder = SnapshotRecorder(self.engine.scheduler)
         self.trace = TraceWriter(args.trace) if args.trace else None
         self.max_model_len = min(self.model.config.context, args.num_blocks * BLOCK_SIZE + 1)
         self.open: dict[int, OpenRequest] = {}  # by the engine's request id
+
+    @cached_property
+    def grammars(self) -> GrammarCompiler:
+        """The compiler of grammars, built by the first request with one: a second or two for 150,000 tokens."""
+        try:
+            from mlsys_lab.inference.structured import GrammarCompiler
+        except ModuleNotFoundError as error:
+            raise MissingToolError(f"{error.name} is not installed", help="pip install 'mlsys-lab[serve]'") from None
+        return GrammarCompiler(self.tokenizer, self.model.config.vocab_size)
 
     def handle(self, command: Command) -> Iterator[Event]:
         """Add or abort a request, or enable snapshots."""
@@ -145,7 +156,7 @@ class Worker:
                 self.open[engine_id] = OpenRequest(
                     command, first_index, [0] * num_sequences, num_sequences, prompt, arrived_s
                 )
-        except InputError as error:
+        except (InputError, MissingToolError) as error:
             self._abort(command.request_id)
             yield Rejected(command.request_id, str(error))
             return
