@@ -8,7 +8,8 @@ met where 95 % of the requests meet both of its times.
 
 With --clock a step takes what `mlsys-lab calibrate` has measured on this machine's server, and replicas are machines
 like it: the search is over batch limits up to --sequences and the given numbers of --blocks. MODEL then only says how
-long requests may be, and devices have no say. The server's steps have up to 256 tokens: give --step-tokens 256.
+long requests may be, and options of devices do not apply. The server's steps have up to 256 tokens: give
+--step-tokens 256.
 
 examples:
   mlsys-lab plan-serving llama3-70b --device H100 --slo-ttft 0.5 --slo-tpot 0.05 --rate 20

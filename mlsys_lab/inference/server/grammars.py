@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""JSON is spaced as by `json.dumps`: a model that may put any white space between values may never stop to."""
+"""JSON has the white space of `json.dumps`: a model that is free to add white space may never stop adding it."""
 CALL_START, CALL_END = "<tool_call>", "</tool_call>"
 """What encloses a call in the format of Hermes, which Qwen's chat templates ask for."""
 

@@ -39,7 +39,6 @@ NEUTRAL: dict[str, object] = {
     "best_of": 1,
     "length_penalty": 1.0,
     "min_tokens": 0,
-    "parallel_tool_calls": True,
     "skip_special_tokens": True,
     "suffix": "",
     "use_beam_search": False,
@@ -189,11 +188,13 @@ class ChatCompletionRequest(ApiRequest, frozen=True, kw_only=True):
     """Body of `/v1/chat/completions`; `max_completion_tokens` is the newer name of `max_tokens`.
 
     With `tools`, calls in Hermes' format become `tool_calls`; a call that `tool_choice` requires is the whole output.
+    Without `parallel_tool_calls` all calls but the first are dropped.
     """
 
     messages: Messages
     tools: Tools = field(default_factory=list)
     tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: Flag = True
     max_tokens: TokenCount = None
     max_completion_tokens: TokenCount = None
     logprobs: Flag = False

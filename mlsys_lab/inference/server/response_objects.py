@@ -33,6 +33,7 @@ class ResponseBuilder:
         self._parsers: list[ToolCallParser] = []
         if isinstance(request, ChatCompletionRequest) and request.uses_tools:
             self._parsers = [ToolCallParser() for _ in range(generated.num_sequences)]
+            self._is_parallel = request.parallel_tool_calls
         self._echo = [text for text in _echoed(request, vocabulary) for _ in range(generated.n)]
 
     def response(self, num_prompt_tokens: int, deltas: Sequence[OutputDelta]) -> Object:
@@ -61,10 +62,10 @@ class ResponseBuilder:
         """Chunk of one output."""
         content: Object = {"text": self._take_echo(delta.index) + delta.text}
         if self.is_chat:
+            first = self._parsers[delta.index].num_calls if self._parsers else 0
             text, calls = self._parse(delta.index, delta.text, is_last=delta.finish_reason is not None)
             fields: Object = {"content": text} if text or not (self._parsers or delta.finish_reason) else {}
             if calls:
-                first = self._parsers[delta.index].num_calls - len(calls)
                 fields["tool_calls"] = [{"index": first + i} | call for i, call in enumerate(calls)]
             content = {"delta": fields}
         return self._chunk([content | self._common(delta.index, [delta])])
@@ -79,7 +80,10 @@ class ResponseBuilder:
         """Content and calls in a sequence's next piece of text."""
         if not self._parsers:
             return text, []
+        before = self._parsers[index].num_calls
         content, calls = self._parsers[index].add(text)
+        if not self._is_parallel:
+            calls = calls[: max(0, 1 - before)]
         return content + (self._parsers[index].end() if is_last else ""), calls
 
     def _usage(self, num_prompt_tokens: int) -> Object:

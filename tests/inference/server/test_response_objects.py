@@ -133,3 +133,14 @@ def test_a_call_that_the_model_chose_is_no_text():
     assert [chunk["finish_reason"] for chunk in chunks] == [None] * 4 + ["tool_calls"]
     (plain,) = builder(chat=True, tools=TOOLS, tool_choice="none").response(2, deltas)["choices"]
     assert plain["message"]["content"] == f"Well.\n{CALL}" and plain["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("is_parallel", [True, False])
+def test_calls_after_the_first_are_dropped_on_request(is_parallel):
+    deltas = [OutputDelta(0, 0, 1, CALL * 2, [], None, 0), OutputDelta(0, 0, 1, CALL, [], "stop", 2)]
+    fields = {"chat": True, "tools": TOOLS, "parallel_tool_calls": is_parallel}
+    (choice,) = builder(**fields).response(2, deltas)["choices"]
+    assert len(choice["message"]["tool_calls"]) == (3 if is_parallel else 1)
+    made = builder(**fields)
+    chunks = [made.chunk(delta)["choices"][0]["delta"].get("tool_calls", []) for delta in deltas]
+    assert [one["index"] for calls in chunks for one in calls] == ([0, 1, 2] if is_parallel else [0])

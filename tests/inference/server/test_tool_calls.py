@@ -25,7 +25,7 @@ OTHER = '<tool_call>{"arguments": {}, "name": "g"}</tool_call>'
     ],
 )
 @pytest.mark.parametrize("size", [1, 3, 1000])
-def test_calls_and_content_are_told_apart(text: str, content: str, names: list[str], size: int) -> None:
+def test_calls_are_separated_from_content(text: str, content: str, names: list[str], size: int) -> None:
     parser, contents, calls = ToolCallParser(), "", []
     for start in range(0, len(text), size):
         piece, found = parser.add(text[start : start + size])
