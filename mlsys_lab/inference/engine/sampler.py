@@ -40,9 +40,10 @@ def create_generation_states(request: Request, request_id: int = 0) -> list[Gene
 def sample(states: Sequence[GenerationState], logits: torch.Tensor) -> list[SampledToken]:
     """Sample the next token of each of R sequences from logits (R, V); returns it with its log-probability.
 
-    Log-probabilities are the model's own, before constraints, temperature, penalties and filters. One random number is drawn from
-    the generator of each sequence that is not greedy. The host waits for the GPU once per distinct SamplingParams, and
-    once per sequence with penalties. Raises InputError, before any number is drawn, if logits are NaN.
+    Log-probabilities are the model's own, before constraints, temperature, penalties and filters. One random number is
+    drawn from the generator of each sequence that is not greedy. The host waits for the GPU once per distinct
+    SamplingParams, and once per sequence with penalties. Raises InputError, before any number is drawn, if logits are
+    NaN.
     """
     if not states:
         return []
