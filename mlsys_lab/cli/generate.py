@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mlsys_lab.inference.speculative import Speculation
 
 MAX_TOKENS = 100
+DRAFTS = 4
 
 
 @dataclass(kw_only=True)
@@ -38,7 +39,7 @@ class Arguments:
 
     prompt: Annotated[str, option("text to continue, or with --chat to answer", "TEXT")]
     chat: Annotated[bool, flag("--chat", "answer the prompt, and print the answer alone")] = False
-    speculative: Annotated[bool, flag("--speculative", "let a smaller model draft four tokens at a time")] = False
+    speculative: Annotated[bool, flag("--speculative", "let a smaller model draft tokens while that is faster")] = False
     int4: Annotated[bool, flag("--int4", "weights of the blocks in 4 bits, in groups of 64")] = False
     max_tokens: Annotated[
         int | None, option(f"maximum number of tokens ({MAX_TOKENS} by default, if they fit)", "N")
@@ -63,13 +64,14 @@ def _generate(args: Arguments) -> None:
     from mlsys_lab.inference.generate import generate
     from mlsys_lab.inference.pretrained import load_pair
     from mlsys_lab.inference.quantize import quantize
-    from mlsys_lab.inference.speculative import ModelDrafter, speculate
+    from mlsys_lab.inference.speculative import SpeculationController, make_drafter, speculate
     from mlsys_lab.inference.text import Stream
 
     with spinner("loading the model"):
         pair = load_pair()
         if args.int4:
             pair = pair._replace(target=quantize(pair.target, "int4"))
+        drafter = make_drafter(pair.draft)
     clock, stream = Clock(), Stream(pair.tokenizer)
 
     def write(token: int) -> None:
@@ -83,7 +85,9 @@ def _generate(args: Arguments) -> None:
             print(args.prompt, end="", flush=True)
         clock.start()
         if args.speculative:
-            speculation = speculate(pair.target, request, ModelDrafter(pair.draft))
+            # With a seed a fixed number of drafts: how many pay depends on the clock, and so would the text.
+            controller = SpeculationController(DRAFTS) if args.seed is None or args.temperature == 0 else None
+            speculation = speculate(pair.target, request, drafter, num_speculative_tokens=DRAFTS, controller=controller)
         else:
             generate(pair.target, [request])
     finally:

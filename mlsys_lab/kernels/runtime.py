@@ -11,6 +11,8 @@ import importlib
 import os
 import platform
 import re
+from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -64,14 +66,19 @@ def load_numba() -> Any:
     return _import("numba.cuda")
 
 
-def load_njit() -> Any:
-    """Import Numba's compiler for the CPU, `numba.njit`, leaving `load_numba` its choice between simulator and GPU.
+def compile_for_cpu(function: Callable[..., Any]) -> Any:
+    """Compile a function with Numba at its first call; machine code is kept on disk, where a folder can be written.
 
-    Raises MissingToolError if Numba is not installed or too old.
+    Floating-point operations may be reordered, so that loops are vectorised. Raises MissingToolError if Numba is not
+    installed or too old.
     """
     _check_version("numba")
-    _default_without_gpu("NUMBA_ENABLE_CUDASIM")
-    return _import("numba").njit
+    _default_without_gpu("NUMBA_ENABLE_CUDASIM")  # for `load_numba`, since Numba reads it at the first import
+    njit = partial(_import("numba").njit, fastmath=True, nogil=True, error_model="numpy")
+    try:
+        return njit(function, cache=True)
+    except RuntimeError:  # no folder for a cache
+        return njit(function)
 
 
 def triton_interprets() -> bool:

@@ -9,7 +9,7 @@ import torch
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.cache.interface import Step
 from mlsys_lab.inference.cache.slots import SlotCache
-from mlsys_lab.inference.engine.model_runner import KVCache
+from mlsys_lab.inference.engine.model_runner import KVCache, Slots
 from mlsys_lab.models import Transformer
 from mlsys_lab.validation import require_at_least_one
 
@@ -96,6 +96,10 @@ class Contiguous(SlotCache):
         """Slots of positions `first` to `end` - 1: consecutive in the sequence's row."""
         return self._rows[sequence] * self.capacity + torch.arange(first, end)
 
+    def _slots(self, sequence: int, first: int, end: int) -> Slots:
+        start = self._rows[sequence] * self.capacity
+        return range(start + first, start + end)
+
     def _num_slots_held(self) -> int:
         return len(self._rows) * self.capacity
 
@@ -153,3 +157,6 @@ class SlidingWindow(Contiguous):
     def compute_slot_mapping(self, sequence: int, first: int, end: int) -> torch.Tensor:
         """Slots of positions `first` to `end` - 1: around the sequence's ring."""
         return self._rows[sequence] * self.capacity + torch.arange(first, end) % self.capacity
+
+    def _slots(self, sequence: int, first: int, end: int) -> Slots:
+        return self.compute_slot_mapping(sequence, first, end)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.cache.interface import Cache, Step
-from mlsys_lab.inference.engine.model_runner import GatherAttention, KVCache
+from mlsys_lab.inference.engine.model_runner import GatherAttention, KVCache, Slots
 from mlsys_lab.models import CachedAttention, Transformer
 
 
@@ -42,8 +43,8 @@ class SlotCache(Cache):
         self._reserve(counts)
         device = self.model.embedding.weight.device
         tokens = torch.tensor([token for part in new.values() for token in part])  # (Q,)
-        positions = torch.cat([torch.arange(self.length(s), self.length(s) + n) for s, n in counts.items()])
-        last = torch.tensor(list(counts.values())).cumsum(0) - 1  # (R,)
+        positions = torch.tensor([self.length(s) + i for s, n in counts.items() for i in range(n)])
+        last = torch.tensor([end - 1 for end in accumulate(counts.values())])  # (R,)
         attend = self._attention(counts)
         return Step(new, tokens[None].to(device), positions[None].to(device), last.to(device), attend)
 
@@ -54,9 +55,13 @@ class SlotCache(Cache):
             self.model,
             self.kv_cache,
             num_new_tokens=list(counts.values()),
-            slots=[self.compute_slot_mapping(sequence, *span) for sequence, span in spans.items()],
-            key_positions=[torch.arange(*span) for span in spans.values()],
+            slots=[self._slots(sequence, *span) for sequence, span in spans.items()],
+            spans=list(spans.values()),
         )
+
+    def _slots(self, sequence: int, first: int, end: int) -> Slots:
+        """Slots of positions `first` to `end` - 1, as a range where a layout knows that they are consecutive."""
+        return self.compute_slot_mapping(sequence, first, end)
 
     @property
     def bytes_held(self) -> int:

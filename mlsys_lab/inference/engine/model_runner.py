@@ -97,7 +97,8 @@ class GatherAttention:
 
     Queries come packed, (1, N, Q, H), and are padded to rows by sequence, (R, N, T, H), for one call of torch's
     attention. The queries of the N/K heads that share a KV head become rows of one head, so that no key is copied.
-    `slots` and `key_positions` of each sequence include its new tokens, which are the last `num_new_tokens`.
+    A single sequence whose slots are consecutive is read as a view. `slots` and `spans`, positions from the first to
+    before the end, include each sequence's new tokens, which are the last `num_new_tokens`.
     """
 
     def __init__(
@@ -106,21 +107,25 @@ class GatherAttention:
         kv_cache: KVCache,
         *,
         num_new_tokens: Sequence[int],
-        slots: Sequence[torch.Tensor],
-        key_positions: Sequence[torch.Tensor],
+        slots: Sequence[Slots],
+        spans: Sequence[tuple[int, int]],
     ) -> None:
         self.kv_cache, self.scale = kv_cache, model.config.head_dim**-0.5
         device, is_alibi = model.embedding.weight.device, model.config.position == "alibi"
-        slot_mapping = torch.cat([part[-n:] for part, n in zip(slots, num_new_tokens, strict=True)])
-        queries = [part[-n:] for part, n in zip(key_positions, num_new_tokens, strict=True)]
-        self.num_seqs, self.max_query_len = len(queries), max(num_new_tokens)
-        self.slots: Slots = _stack_padded(slots, 0).to(device)  # (R, S)
-        self.slot_mapping: Slots = slot_mapping.to(device)  # (Q,)
-        if self.num_seqs == 1 and (consecutive := _as_range(slots[0])):  # read as a view
+        self.num_seqs, self.max_query_len = len(spans), max(num_new_tokens)
+        self.slots: Slots  # (R, S)
+        self.slot_mapping: Slots  # (Q,)
+        if self.num_seqs == 1 and (consecutive := _as_range(slots[0])):
             self.slots, self.slot_mapping = consecutive, consecutive[-num_new_tokens[0] :]
+        else:
+            parts = [torch.arange(part.start, part.stop) if isinstance(part, range) else part for part in slots]
+            self.slots = _stack_padded(parts, 0).to(device)
+            self.slot_mapping = torch.cat([part[-n:] for part, n in zip(parts, num_new_tokens, strict=True)]).to(device)
         self.bias: torch.Tensor | None = None
         # Without a bias each query attends to all keys of its row.
-        if self.max_query_len > 1 or is_alibi or len({len(part) for part in slots}) > 1:
+        if self.max_query_len > 1 or is_alibi or len({end - first for first, end in spans}) > 1:
+            key_positions = [torch.arange(*span) for span in spans]
+            queries = [part[-n:] for part, n in zip(key_positions, num_new_tokens, strict=True)]
             query_positions, positions = _stack_padded(queries, 0), _stack_padded(key_positions, PAD_POSITION)
             bias = model.score_bias(query_positions.to(device), positions.to(device))
             K = 1 if model.config.latent else model.config.n_kv_heads
@@ -293,20 +298,20 @@ class ModelRunner:
                 seq_lens=list(lengths.values()),
                 block_tables=[seq.block_table[: -(-length // self.block_size)] for seq, length in lengths.items()],
             )
-        oldest = {seq: self.model.oldest_visible(seq.num_computed_tokens) for seq in lengths}
+        spans = {seq: (self.model.oldest_visible(seq.num_computed_tokens), end) for seq, end in lengths.items()}
         return GatherAttention(
             self.model,
             self.kv_cache,
             num_new_tokens=num_new_tokens,
-            slots=[
-                compute_slot_mapping(seq.block_table, self.block_size, oldest[seq], end) for seq, end in lengths.items()
-            ],
-            key_positions=[torch.arange(oldest[seq], end) for seq, end in lengths.items()],
+            slots=[compute_slot_mapping(seq.block_table, self.block_size, *span) for seq, span in spans.items()],
+            spans=list(spans.values()),
         )
 
 
-def _as_range(slots: torch.Tensor) -> range | None:
+def _as_range(slots: Slots) -> range | None:
     """Slots (n,) as a range if they are consecutive in memory, else None."""
+    if isinstance(slots, range):
+        return slots
     first, last = int(slots[0]), int(slots[-1])
     is_consecutive = last - first + 1 == len(slots) and bool((slots.diff() == 1).all())
     return range(first, last + 1) if is_consecutive else None

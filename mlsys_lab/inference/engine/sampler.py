@@ -47,9 +47,7 @@ def sample(states: Sequence[GenerationState], logits: torch.Tensor) -> list[Samp
     """
     if not states:
         return []
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    normalizers = logits.logsumexp(-1)  # (R,)
-    require_not_nan(normalizers)
+    require_not_nan(logits)
     allowed = apply_constraints(states, logits)
     rows_by_params: dict[SamplingParams, list[int]] = {}
     for row, state in enumerate(states):
@@ -68,12 +66,16 @@ def sample(states: Sequence[GenerationState], logits: torch.Tensor) -> list[Samp
         parts.append(draw(filter_logits(params, adjusted).softmax(-1), torch.stack(uniforms).to(logits.device)))
     order = [row for rows in rows_by_params.values() for row in rows]
     token_ids = torch.cat(parts)[torch.tensor(order).argsort().to(logits.device)]  # (R,)
+    return with_logprobs(token_ids, logits, [state.request.num_top_logprobs for state in states])
+
+
+def with_logprobs(token_ids: torch.Tensor, logits: torch.Tensor, nums_top: Sequence[int]) -> list[SampledToken]:
+    """Tokens (R,) with their log-probabilities and those of the `nums_top` likeliest ones, by logits (R, V)."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    normalizers = logits.logsumexp(-1)  # (R,)
     logprobs = logits.gather(-1, token_ids[:, None])[:, 0] - normalizers
     both = torch.stack([token_ids.double(), logprobs.double()]).tolist()  # token ids are exact in float64
-    tops: list[TopLogprobs] = [()] * len(states)
-    for row, state in enumerate(states):
-        if state.request.num_top_logprobs:
-            tops[row] = top_logprobs(logits[row] - normalizers[row], state.request.num_top_logprobs)
+    tops = [top_logprobs(logits[row] - normalizers[row], num) if num else () for row, num in enumerate(nums_top)]
     return [SampledToken(int(token_id), logprob, top) for token_id, logprob, top in zip(*both, tops, strict=True)]
 
 

@@ -46,7 +46,7 @@ from mlsys_lab.inference.server.messages import (
 )
 from mlsys_lab.inference.server.snapshot import SnapshotRecorder
 from mlsys_lab.inference.server.trace import TraceWriter
-from mlsys_lab.inference.speculative import ModelDrafter, SpeculativeEngine
+from mlsys_lab.inference.speculative import SpeculativeEngine, make_drafter
 from mlsys_lab.inference.text import ChatTokenizer, Detokenizer, Stream, load_tokenizer
 from mlsys_lab.models import Transformer, load
 from mlsys_lab.models.training import one_thread
@@ -88,7 +88,7 @@ class Worker:
         if adapters:
             self.engine = LoRAEngine(self.model, adapters=adapters, **options)
         elif draft:
-            self.engine = SpeculativeEngine(self.model, drafter=lambda: ModelDrafter(draft), **options)
+            self.engine = SpeculativeEngine(self.model, drafter=lambda: make_drafter(draft), adaptive=True, **options)
         else:
             self.engine = Engine(self.model, **options)
         self.engine.model_runner.compile()

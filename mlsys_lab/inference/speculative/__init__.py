@@ -2,6 +2,8 @@
 
 acceptance   accept: how many draft tokens are accepted, and the token after them; accept_among: one of several
 drafters     PromptLookup: n-grams of the sequence itself; ModelDrafter: a smaller model
+compiled     make_drafter: a smaller model, compiled if it is a small LLaMA on a CPU
+controller   SpeculationController: how many tokens to draft, from measured acceptance and times
 decoding     speculate(model, request, drafter) -> Speculation; speculate_all for many; verify
 engine       SpeculativeEngine, SpeculativeScheduler: drafts verified in the serving engine's batch
 trees        speculate_tree(model, request, drafter, branches=(2, 2, 1)): several candidates for each position
@@ -9,6 +11,8 @@ gain         acceptance_rate of two distributions; tokens per step, speed-up, FL
 """
 
 from mlsys_lab.inference.speculative.acceptance import accept, accept_among
+from mlsys_lab.inference.speculative.compiled import make_drafter
+from mlsys_lab.inference.speculative.controller import SpeculationController
 from mlsys_lab.inference.speculative.decoding import Speculation, speculate, speculate_all, verify
 from mlsys_lab.inference.speculative.drafters import Draft, Drafter, ModelDrafter, PromptLookup
 from mlsys_lab.inference.speculative.engine import SpeculativeEngine, SpeculativeScheduler
@@ -28,6 +32,7 @@ __all__ = [
     "ModelDrafter",
     "PromptLookup",
     "Speculation",
+    "SpeculationController",
     "SpeculativeEngine",
     "SpeculativeScheduler",
     "accept",
@@ -37,6 +42,7 @@ __all__ = [
     "best_num_speculative_tokens",
     "expected_tokens",
     "flops_ratio",
+    "make_drafter",
     "speculate",
     "speculate_all",
     "speculate_tree",

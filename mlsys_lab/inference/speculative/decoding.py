@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -10,11 +11,18 @@ import torch
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.cache import Cache, Contiguous, extend
-from mlsys_lab.inference.engine.sampler import create_generation_states, next_token_probabilities, top_logprobs
+from mlsys_lab.inference.engine.sampler import (
+    adjust_logits,
+    create_generation_states,
+    probabilities,
+    require_not_nan,
+    with_logprobs,
+)
 from mlsys_lab.inference.engine.sequence import CompletionOutput, GenerationState, Request, SampledToken
 from mlsys_lab.inference.generate.batch import drop_new_sequences
 from mlsys_lab.inference.speculative.acceptance import accept
-from mlsys_lab.inference.speculative.drafters import Draft, Drafter
+from mlsys_lab.inference.speculative.controller import SpeculationController
+from mlsys_lab.inference.speculative.drafters import Draft, Drafter, certain
 from mlsys_lab.models import Transformer
 from mlsys_lab.validation import require_at_least_one
 
@@ -35,6 +43,7 @@ def speculate(
     drafter: Drafter,
     *,
     num_speculative_tokens: int = 4,
+    controller: SpeculationController | None = None,
     cache: Cache | None = None,
 ) -> Speculation:
     """Continue one prompt, verifying up to `num_speculative_tokens` draft tokens in each step (arXiv:2211.17192).
@@ -43,7 +52,8 @@ def speculate(
     ones are not, since they draw other random numbers. Keys of rejected drafts leave the cache before the next step.
     InputError as in `generate`, and for a request with `n` above 1 or a drafter with another vocabulary.
     """
-    return speculate_all(model, [request], [drafter], num_speculative_tokens=num_speculative_tokens, cache=cache)[0]
+    options = {"num_speculative_tokens": num_speculative_tokens, "controller": controller, "cache": cache}
+    return speculate_all(model, [request], [drafter], **options)[0]  # type: ignore[arg-type]
 
 
 def speculate_all(
@@ -52,13 +62,14 @@ def speculate_all(
     drafters: Sequence[Drafter],
     *,
     num_speculative_tokens: int = 4,
+    controller: SpeculationController | None = None,
     cache: Cache | None = None,
 ) -> list[Speculation]:
     """Continue several prompts, each with a drafter of its own, verifying all drafts in the same steps of the model.
 
     In each step a sequence gains as many tokens as its drafter proposes and the model accepts, so that sequences
-    advance unequally. An output depends only on its request and drafter, as in `generate`. InputError as in
-    `speculate`.
+    advance unequally. An output depends only on its request and drafter, as in `generate`. A `controller` takes fewer
+    drafts where that is faster; what a seed samples then depends on measured times. InputError as in `speculate`.
     """
     if len(requests) != len(drafters):
         raise InputError("a drafter for each request", got=f"{len(drafters)} for {len(requests)}")
@@ -74,14 +85,19 @@ def speculate_all(
         prefill_prompts(model, cache, speculators)
         unfinished = speculators
         while unfinished:
-            drafts = [one.propose(max_drafts) for one in unfinished]
+            start_s = time.perf_counter()
+            num_tokens = max_drafts if controller is None else min(max_drafts, controller.num_tokens())
+            drafts = [one.propose(num_tokens) for one in unfinished]
+            draft_s = time.perf_counter() - start_s
             new = {
                 one.sequence: [one.state.token_ids[-1], *draft.token_ids]
                 for one, draft in zip(unfinished, drafts, strict=True)
             }
             logits = extend(model, cache, new, every_token=True)  # (Q, V)
-            for one, draft, part in zip(unfinished, drafts, logits.tensor_split(inner_ends(new)), strict=True):
-                one.verify(draft, part, cache)
+            parts = zip(unfinished, drafts, logits.tensor_split(inner_ends(new)), strict=True)
+            results = [one.verify(draft, part, cache) for one, draft, part in parts]
+            if controller is not None:
+                controller.record(num_tokens, results, draft_s, time.perf_counter() - start_s - draft_s)
             unfinished = [one for one in unfinished if one.state.completion is None]
     return [one.result for one in speculators]
 
@@ -107,28 +123,22 @@ def check(model: Transformer, request: Request, drafter: Drafter) -> None:
 def verify(state: GenerationState, draft: Draft, logits: torch.Tensor) -> list[SampledToken]:
     """Accepted draft tokens and the token after them, with log-probabilities, from logits (k + 1, V)."""
     params, token_ids = state.request.sampling_params, state.token_ids
-    num_prompt_tokens = len(state.request.prompt_token_ids)
-    wanted = torch.stack(
-        [
-            next_token_probabilities(params, row, [*token_ids, *draft.token_ids[:i]], num_prompt_tokens)
-            for i, row in enumerate(logits)
-        ]
-    )  # (k + 1, V)
+    require_not_nan(logits)
+    seen = [[*token_ids, *draft.token_ids[:i]] for i in range(len(logits))] if params.needs_tokens else ()
+    num_prompt_tokens = [len(state.request.prompt_token_ids)] * len(logits)
+    if params.is_greedy:
+        best = adjust_logits(params, logits, seen, num_prompt_tokens).argmax(-1)  # (k + 1,)
+        matches = [drafted == wanted for drafted, wanted in zip(draft.token_ids, best.tolist(), strict=False)]
+        num_accepted = next((i for i, match in enumerate(matches) if not match), len(matches))
+        num_top_logprobs = [state.request.num_top_logprobs] * (num_accepted + 1)
+        return with_logprobs(best[: num_accepted + 1], logits[: num_accepted + 1], num_top_logprobs)
+    wanted = probabilities(params, logits, seen, num_prompt_tokens)  # (k + 1, V)
     uniforms = torch.rand(len(logits), generator=state.generator, dtype=torch.float64).to(wanted.device)
     drafted = torch.tensor(draft.token_ids, dtype=torch.int64, device=wanted.device)
-    num_accepted, next_token = (
-        int(x) for x in accept(drafted, draft.probabilities.to(wanted.device), wanted, uniforms)
-    )
-    return with_logprobs([*draft.token_ids[:num_accepted], next_token], logits, state.request.num_top_logprobs)
-
-
-def with_logprobs(token_ids: Sequence[int], logits: torch.Tensor, num_top_logprobs: int) -> list[SampledToken]:
-    """Tokens with their log-probabilities by their rows of logits (..., V)."""
-    logprobs = logits.double().log_softmax(-1)
-    return [
-        SampledToken(token_id, float(row[token_id]), top_logprobs(row, num_top_logprobs))
-        for row, token_id in zip(logprobs, token_ids, strict=False)
-    ]
+    accepted, next_token = accept(drafted, draft.probabilities.to(wanted.device), wanted, uniforms)
+    count = int(accepted) + 1
+    sampled = torch.cat([drafted[: count - 1], next_token[None]])
+    return with_logprobs(sampled, logits[:count], [state.request.num_top_logprobs] * count)
 
 
 class Speculator:
@@ -152,8 +162,8 @@ class Speculator:
         """Draft up to `num_tokens` tokens, and one less than may still be generated: a token follows the drafts."""
         return propose(self.drafter, self.state, num_tokens)
 
-    def verify(self, draft: Draft, logits: torch.Tensor, cache: Cache) -> None:
-        """Append the accepted drafts and the token after them, by logits (k + 1, V).
+    def verify(self, draft: Draft, logits: torch.Tensor, cache: Cache) -> tuple[int, int]:
+        """Append the accepted drafts and the token after them, by logits (k + 1, V); return (drafted, accepted).
 
         Keys of the rejected drafts leave the cache, and all keys of a finished sequence.
         """
@@ -164,6 +174,7 @@ class Speculator:
             cache.drop(self.sequence)
         else:
             cache.truncate(self.sequence, length + len(sampled) - 1)
+        return len(draft.token_ids), len(sampled) - 1
 
     def extend(self, sampled: Sequence[SampledToken]) -> None:
         """Append the tokens of one step, and count it."""
@@ -179,6 +190,8 @@ class Speculator:
 def propose(drafter: Drafter, state: GenerationState, num_tokens: int) -> Draft:
     """Draft up to `num_tokens` tokens, and one less than may still be generated: a token follows the drafts."""
     num_tokens, params = min(num_tokens, state.num_tokens_left - 1), state.request.sampling_params
+    if num_tokens < 1:
+        return Draft([], certain([], drafter.vocab_size))
     return drafter.propose(state.token_ids, num_tokens, params, state.generator)
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.cache import Contiguous, extend
-from mlsys_lab.inference.engine.sampler import draw, next_token_probabilities
+from mlsys_lab.inference.engine.sampler import adjust_logits, draw, next_token_probabilities
 from mlsys_lab.inference.engine.sequence import SamplingParams
 from mlsys_lab.models import Transformer
 
@@ -23,6 +23,11 @@ class Draft(NamedTuple):
 
     token_ids: list[int]
     probabilities: torch.Tensor
+
+
+def certain(token_ids: Sequence[int], vocab_size: int) -> torch.Tensor:
+    """Distributions (k, V), float64, that give each token a probability of 1."""
+    return F.one_hot(torch.tensor(token_ids, dtype=torch.int64), vocab_size).double()
 
 
 class Drafter(Protocol):
@@ -55,7 +60,7 @@ class PromptLookup:
     ) -> Draft:
         """Draft up to `num_tokens` tokens, none if the end is new; each with probability 1."""
         found = self._look_up(list(token_ids), num_tokens)
-        return Draft(found, F.one_hot(torch.tensor(found, dtype=torch.int64), self.vocab_size).double())
+        return Draft(found, certain(found, self.vocab_size))
 
     def _look_up(self, token_ids: list[int], num_tokens: int) -> list[int]:
         for length in range(min(self.longest, len(token_ids) - 1), self.shortest - 1, -1):
@@ -81,18 +86,27 @@ class ModelDrafter:
         """Draft `num_tokens` tokens, fewer at the end of the context, sampled with one random number each."""
         tokens, rows = list(token_ids), []
         for _ in range(min(num_tokens, self.model.config.context - len(token_ids))):
-            p = next_token_probabilities(params, self._logits(tokens), tokens)
+            logits = self._logits(tokens)
+            if params.is_greedy:
+                tokens.append(int(adjust_logits(params, logits[None], [tokens], [0])[0].argmax()))
+                continue
+            p = next_token_probabilities(params, logits, tokens)
             uniform = torch.rand((), generator=generator, dtype=torch.float64).to(p.device)
             tokens.append(int(draw(p, uniform)))
             rows.append(p)
-        return Draft(tokens[len(token_ids) :], torch.stack(rows) if rows else torch.empty(0, self.vocab_size).double())
+        drafts = tokens[len(token_ids) :]
+        return Draft(drafts, torch.stack(rows) if rows else certain(drafts, self.vocab_size))
 
     def _logits(self, token_ids: list[int]) -> torch.Tensor:
         """Logits (V,) after these tokens, of which the longest prefix in the cache is not computed again."""
-        common = 0
-        while common < min(len(self._computed), len(token_ids) - 1) and self._computed[common] == token_ids[common]:
-            common += 1
-        self.cache.truncate(self.sequence, common)
-        logits = extend(self.model, self.cache, {self.sequence: token_ids[common:]})[0]
+        common = min(len(self._computed), len(token_ids) - 1)
+        if self._computed[:common] != token_ids[:common]:
+            common = next(i for i in range(common) if self._computed[i] != token_ids[i])
+        logits = self._extend(common, token_ids[common:])
         self._computed = list(token_ids)
         return logits
+
+    def _extend(self, common: int, token_ids: Sequence[int]) -> torch.Tensor:
+        """Logits (V,) after these tokens, which follow the first `common` tokens in the cache."""
+        self.cache.truncate(self.sequence, common)
+        return extend(self.model, self.cache, {self.sequence: token_ids})[0]

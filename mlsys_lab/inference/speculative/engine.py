@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from mlsys_lab.inference.engine.block_manager import BlockManager
 from mlsys_lab.inference.engine.engine import Engine
 from mlsys_lab.inference.engine.scheduler import Scheduler, SchedulerConfig, SchedulerOutput
 from mlsys_lab.inference.engine.sequence import GenerationState, SampledToken, Sequence, SequenceDelta
+from mlsys_lab.inference.speculative.controller import SpeculationController
 from mlsys_lab.inference.speculative.decoding import propose, verify
 from mlsys_lab.inference.speculative.drafters import Draft, Drafter
 from mlsys_lab.models import Transformer
@@ -53,30 +55,48 @@ class SpeculativeEngine(Engine):
     """Engine that verifies up to `num_speculative_tokens` draft tokens of each sequence in a step.
 
     `drafter` makes a drafter for each sequence; sequences with a constraint go without drafts. Outputs are distributed
-    as without drafts; greedy ones are equal.
+    as without drafts; greedy ones are equal. If `adaptive`, a controller lowers the number of drafts of all sequences
+    where fewer are faster.
     """
 
     scheduler_class: type[SpeculativeScheduler] = SpeculativeScheduler
     scheduler: SpeculativeScheduler
 
     def __init__(
-        self, model: Transformer, *, drafter: Callable[[], Drafter], num_speculative_tokens: int = 4, **options: Any
+        self,
+        model: Transformer,
+        *,
+        drafter: Callable[[], Drafter],
+        num_speculative_tokens: int = 4,
+        adaptive: bool = False,
+        **options: Any,
     ) -> None:
         require_at_least_one(num_speculative_tokens=num_speculative_tokens)
         super().__init__(model, **options)
+        self.controller = SpeculationController(num_speculative_tokens) if adaptive else None
         self.make_drafter, self.num_speculative_tokens = drafter, num_speculative_tokens
         self._drafters: dict[Sequence, Drafter] = {}
         self._drafts: dict[Sequence, Draft] = {}
 
     def step(self) -> list[SequenceDelta]:
         """Draft tokens for the running sequences, then run one step that verifies them."""
+        start_s = time.perf_counter()
+        num_tokens = self.controller.num_tokens() if self.controller else self.num_speculative_tokens
         self._drafts = {
-            seq: propose(self._drafter(seq), self._states[seq], self.num_speculative_tokens)
+            seq: propose(self._drafter(seq), self._states[seq], num_tokens)
             for seq in self.scheduler.running
-            if self._states[seq].num_tokens_left > 1 and not self._states[seq].constraint
+            if self._states[seq].num_tokens_left > 1 and not self._states[seq].constraint and num_tokens
         }
         self.scheduler.draft_token_ids = {seq: draft.token_ids for seq, draft in self._drafts.items()}
-        return super().step()
+        draft_s = time.perf_counter() - start_s
+        deltas = super().step()
+        output = self.last_scheduler_output
+        if self.controller and output and deltas:
+            drafted = [len(output.draft_token_ids.get(seq, [])) for seq in output.sampled]
+            if sum(output.num_scheduled_tokens.values()) == len(drafted) + sum(drafted):  # no prompt in this step
+                results = [(num, len(delta.token_ids) - 1) for num, delta in zip(drafted, deltas, strict=True)]
+                self.controller.record(num_tokens, results, draft_s, time.perf_counter() - start_s - draft_s)
+        return deltas
 
     def sample(
         self, output: SchedulerOutput, states: list[GenerationState], logits: list[torch.Tensor]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from mlsys_lab.inference.cache import Cache, Paged, extend
-from mlsys_lab.inference.engine.sampler import draw, next_token_probabilities
+from mlsys_lab.inference.engine.sampler import draw, next_token_probabilities, with_logprobs
 from mlsys_lab.inference.engine.sequence import Request
 from mlsys_lab.inference.generate.batch import drop_new_sequences
 from mlsys_lab.inference.speculative.acceptance import accept_among
@@ -19,7 +19,6 @@ from mlsys_lab.inference.speculative.decoding import (
     check,
     inner_ends,
     prefill_prompts,
-    with_logprobs,
 )
 from mlsys_lab.inference.speculative.drafters import Drafter
 from mlsys_lab.models import Transformer
@@ -137,5 +136,6 @@ def _step(model: Transformer, cache: Cache, speculator: Speculator, tree: Tree) 
         if sequence != speculator.sequence:
             cache.drop(sequence)
     cache.truncate(speculator.sequence, len(before) + len(accepted) - 1)
-    num_top_logprobs = speculator.state.request.num_top_logprobs
-    speculator.extend(with_logprobs(accepted, logits[alive[0]], num_top_logprobs))
+    rows, num_top_logprobs = logits[alive[0]][: len(accepted)], speculator.state.request.num_top_logprobs
+    token_ids = torch.tensor(accepted, device=rows.device)
+    speculator.extend(with_logprobs(token_ids, rows, [num_top_logprobs] * len(accepted)))

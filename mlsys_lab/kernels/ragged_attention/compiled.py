@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.kernels.arguments import check_contiguous
-from mlsys_lab.kernels.runtime import load_njit
+from mlsys_lab.kernels.runtime import compile_for_cpu
 
 DTYPES = (torch.float32, torch.float64)
 """dtypes that NumPy has and a CPU computes in."""
@@ -75,10 +75,7 @@ def _attend_copied(
     return heads[0].transpose(0, 1)
 
 
-compile_for_cpu = load_njit()(fastmath=True, nogil=True, error_model="numpy", cache=True)
-
-
-@compile_for_cpu  # type: ignore[untyped-decorator]
+@compile_for_cpu
 def _score(
     q: Any, k_cache: Any, block_table: Any, seq_lens: Any, starts: Any, window: int, max_queries: int, scores: Any
 ) -> None:
@@ -105,7 +102,7 @@ def _score(
                             scores[i, n, position] = score
 
 
-@compile_for_cpu  # type: ignore[untyped-decorator]
+@compile_for_cpu
 def _average(
     weights: Any, v_cache: Any, block_table: Any, seq_lens: Any, starts: Any, window: int, max_queries: int, out: Any
 ) -> None:
