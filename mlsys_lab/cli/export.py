@@ -1,8 +1,9 @@
 """Export a training run as a checkpoint in Hugging Face's format: config.json, safetensors, and the tokenizer.
 
 CHECKPOINT is a folder that `mlsys_lab.parallel.train --checkpoints` has written, or one checkpoint in it; of a folder,
-the newest complete one is taken. Any layout of ranks becomes one file. `transformers` reads the result, `mlsys-lab
-serve --model` serves it, and `mlsys_lab.models.load` loads it.
+the newest complete one is taken. Any layout of ranks becomes one file. A model that was fine-tuned (--init) keeps its
+architecture and its tokenizer. `transformers` reads the result, `mlsys-lab serve --model` serves it, and
+`mlsys_lab.models.load` loads it.
 
 examples:
   mlsys-lab export runs/first exported
@@ -11,6 +12,8 @@ examples:
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,15 +38,22 @@ def run(args: Arguments) -> int:
         raise InputError("the folder is not empty", got=args.folder, help="name one that does not exist")
     import torch
 
-    from mlsys_lab.inference.pretrained import FOLDER, TOKENIZER
-    from mlsys_lab.inference.text import Tokenizer
+    from mlsys_lab.inference.text import BookTokenizer, load_tokenizer
+    from mlsys_lab.inference.text.loading import asset_files
     from mlsys_lab.inference.text.saving import save_huggingface
-    from mlsys_lab.models.saving import save
-    from mlsys_lab.parallel.train.checkpoint import load_model, newest
+    from mlsys_lab.models.saving import CONFIG, save
+    from mlsys_lab.parallel.train.checkpoint import ASSETS, load_model, newest
 
     path = newest(args.checkpoint, lambda line: print(line, file=sys.stderr))
-    model = load_model(path)
-    save(model, args.folder, dtype=getattr(torch, args.dtype))
-    save_huggingface(Tokenizer.load(FOLDER / TOKENIZER), args.folder)
+    model, assets, tokenizer = load_model(path), path / ASSETS, load_tokenizer(path / ASSETS)
+    config = assets / CONFIG
+    fields = json.loads(config.read_text(encoding="utf-8")) if config.exists() else None
+    save(model, args.folder, dtype=getattr(torch, args.dtype), fields=fields)
+    if isinstance(tokenizer, BookTokenizer):
+        save_huggingface(tokenizer.tokenizer, args.folder)
+    else:
+        for asset in asset_files(assets):
+            if asset.name != CONFIG:
+                shutil.copy(asset, args.folder)
     print(f"{path} is now in {args.folder}: {sum(one.numel() for one in model.parameters()):,} parameters")
     return 0

@@ -6,7 +6,7 @@ Dimension letters: D d_model, F hidden size of the MLP, N query heads, H head_di
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -56,6 +56,15 @@ class StoredWeight:
         if self.stack:
             return torch.split(outputs_first, self.stack(config))[self.part]
         return outputs_first[self.unused :]
+
+    def join(self, weights: Sequence[torch.Tensor], config: TransformerConfig) -> torch.Tensor:
+        """The tensor to store, from our weights of all its parts in order: the inverse of `take`, unused rows 0."""
+        if self.by_head:
+            by_head = [one.reshape(config.n_heads, -1, *one.shape[1:]) for one in weights]  # (N, H, ...)
+            joined = torch.stack(by_head, dim=1).flatten(0, 2)
+        else:
+            joined = torch.cat([weights[0].new_zeros(self.unused, *weights[0].shape[1:]), *weights])
+        return joined.mT if self.transposed and joined.ndim == 2 else joined
 
 
 Layout = Mapping[str, StoredWeight]

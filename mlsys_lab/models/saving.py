@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -11,22 +13,29 @@ from safetensors.torch import save_file
 from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.configs.huggingface import read_config
 from mlsys_lab.errors import InputError
-from mlsys_lab.models.layouts import LLAMA, locate
+from mlsys_lab.models.layouts import LAYOUTS, Layout, StoredWeight, locate
 from mlsys_lab.models.loading import SINGLE
 from mlsys_lab.models.transformer import Transformer
 
+CONFIG = "config.json"
 
-def save(model: Transformer, folder: Path, *, dtype: torch.dtype = torch.bfloat16) -> None:
-    """Write config.json and the weights of a LLaMA-like model in `dtype` to a folder, created if needed.
 
-    With experts the model is written as a Mixtral. InputError for any other model: it takes rotary positions, RMS
-    norms, SwiGLU, no biases and no window; and if the weights do not match the configuration because they were
-    quantized, sharded or given adapters.
+def save(
+    model: Transformer, folder: Path, *, dtype: torch.dtype = torch.bfloat16, fields: Mapping[str, Any] | None = None
+) -> None:
+    """Write config.json and the weights of a model in `dtype` to a folder, created if needed.
+
+    A LLaMA-like model is written as a LLaMA, with experts as a Mixtral. fields: the config.json that a model was loaded
+    with, whose architecture it is then written in. InputError for any other model: without `fields` it takes rotary
+    positions, RMS norms, SwiGLU, no biases and no window; and if the weights do not match the configuration because
+    they were quantized, sharded or given adapters.
     """
     config = model.config
-    fields = _fields(config) | {"torch_dtype": str(dtype).removeprefix("torch.")}
-    if model.window is not None or read_config(fields | {"_name_or_path": config.name}) != config:
-        raise InputError("only models built like LLaMA are saved", got=config.name, help="the config says what differs")
+    if fields is None:
+        fields = _fields(config)
+        if model.window is not None or read_config(fields | {"_name_or_path": config.name}) != config:
+            help_ = "the config says what differs"
+            raise InputError("only models built like LLaMA are saved", got=config.name, help=help_)
     with torch.device("meta"):
         expected = {name: weight.shape for name, weight in Transformer(config).named_parameters()}
     found = {name: weight.shape for name, weight in model.named_parameters()}
@@ -34,16 +43,27 @@ def save(model: Transformer, folder: Path, *, dtype: torch.dtype = torch.bfloat1
         got = f"{len(found.items() & expected.items())} of {len(expected)} weights as its config has them"
         raise InputError("the model is not whole", got=got, help="save it before it is quantized, sharded or adapted")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
-    weights = {
-        locate(name, LLAMA).name: weight.detach().to("cpu", dtype).contiguous()
-        for name, weight in model.named_parameters()
-    }
+    written = {name: value for name, value in fields.items() if name != "dtype"}  # the name since transformers 5
+    written["torch_dtype"] = str(dtype).removeprefix("torch.")
+    (folder / CONFIG).write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    weights = _stored_weights(model, LAYOUTS[fields["model_type"]], dtype)
     save_file(weights, folder / SINGLE, metadata={"format": "pt"})
 
 
-def _fields(c: TransformerConfig) -> dict[str, object]:
-    own: dict[str, object] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+def _stored_weights(model: Transformer, layout: Layout, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Weights by their names in a checkpoint; those of which it stacks several are put together."""
+    parts: dict[str, dict[int, tuple[StoredWeight, torch.Tensor]]] = {}
+    for name, weight in model.named_parameters():
+        stored = locate(name, layout)
+        parts.setdefault(stored.name, {})[stored.part] = stored, (weight.detach() - stored.plus).to("cpu", dtype)
+    return {
+        name: found[0][0].join([found[part][1] for part in sorted(found)], model.config).contiguous()
+        for name, found in parts.items()
+    }
+
+
+def _fields(c: TransformerConfig) -> dict[str, Any]:
+    own: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
     if c.experts:
         own = {
             "architectures": ["MixtralForCausalLM"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from mlsys_lab.inference.text import Message, Tokenizer, encode_chat, load_token
 from mlsys_lab.models import load
 from mlsys_lab.parallel.train.__main__ import main as train
 from mlsys_lab.parallel.train.checkpoint import load_model, newest
+from tests.inference.huggingface_folder import save_llama, save_qwen
 from tests.inference.server.serving import serving
 
 Call = Callable[..., tuple[int, str, str]]
@@ -84,6 +87,30 @@ def test_what_was_trained_is_served(exported: Path) -> None:
     assert tokens == ids
     own = Tokenizer.load(FOLDER / TOKENIZER)
     assert answer.choices[0].text == own.decode(expected.tolist())
+
+
+@pytest.mark.parametrize("write", [save_qwen, save_llama], ids=["qwen2", "llama"])
+def test_a_fine_tuned_model_keeps_its_tokenizer_and_architecture(
+    write: Callable[[Path], Path], tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, checkpoints = write(tmp_path / "init"), str(tmp_path / "run")
+    turns = [{"role": "user", "content": "What is a cache?"}, {"role": "assistant", "content": "It saves work."}]
+    (tmp_path / "chat.jsonl").write_text("\n".join([json.dumps({"messages": turns})] * 8))
+    argv = ["--init", str(folder), "--chat", str(tmp_path / "chat.jsonl"), "--steps", "6", "--batch", "4"]
+    assert train([*argv, "--lr", "0.01", "--layout", "data=2,zero=2", "--checkpoints", checkpoints]) == 0
+    said = capsys.readouterr().out
+    first, last = re.search(r"step +1  loss ([\d.]+)", said), re.search(r"validation loss ([\d.]+)", said)
+    assert first and last and float(last[1]) < float(first[1]) - 0.5
+    assert call("export", checkpoints, str(tmp_path / "exported"))[0] == 0
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        assert (tmp_path / "exported" / name).read_bytes() == (folder / name).read_bytes()
+    theirs, before = (AutoModelForCausalLM.from_pretrained(one).eval() for one in (tmp_path / "exported", folder))
+    assert type(theirs) is type(before)
+    ids = torch.tensor([load_tokenizer(folder).encode_chat([Message("user", "What is a cache?")])])
+    with torch.no_grad():
+        trained, logits = load_model(newest(Path(checkpoints), print))(ids), theirs(ids).logits
+    torch.testing.assert_close(logits, trained, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(logits, before(ids).logits, atol=1e-2)
 
 
 def test_mistakes_are_one_line(tmp_path: Path, call: Call) -> None:

@@ -1,16 +1,20 @@
 """Checkpoints that we write are read back to the bit, by `load` and by transformers."""
 
 import dataclasses
+import json
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
 from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.quantize import quantize
 from mlsys_lab.models import Transformer, load
+from mlsys_lab.models.loading import SINGLE
 from mlsys_lab.models.saving import save
+from tests.models.families import FAMILIES
 
 CONFIG = TransformerConfig(
     "saved", n_layers=2, d_model=24, n_heads=4, n_kv_heads=2, d_ff=40, vocab_size=31, context=16, rope_theta=500.0
@@ -28,6 +32,21 @@ def test_what_is_saved_is_read_back(tmp_path, config):
     assert torch.equal(read(TOKENS), model(TOKENS))
     theirs = LlamaForCausalLM.from_pretrained(tmp_path / "saved")
     torch.testing.assert_close(theirs(TOKENS).logits, model(TOKENS))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_checkpoint_of_any_family_is_written_back_as_it_was(family, saved, tmp_path):
+    folder = saved(family)
+    original, fields = load_file(folder / SINGLE), json.loads((folder / "config.json").read_text())
+    save(load(folder), tmp_path / "again", dtype=torch.float32, fields=fields)
+    written = load_file(tmp_path / "again" / SINGLE)
+    assert written.keys() == original.keys()
+    for name, tensor in original.items():
+        unused = 2 if name.endswith("embed_positions.weight") else 0  # rows of OPT's
+        torch.testing.assert_close(written[name][unused:], tensor[unused:], rtol=0, atol=1e-6)  # Gemma's norms are + 1
+    again = json.loads((tmp_path / "again" / "config.json").read_text())
+    again["dtype"] = again.pop("torch_dtype")
+    assert again == fields
 
 
 def test_weights_are_in_16_bits_unless_told_otherwise(tmp_path):

@@ -64,6 +64,11 @@ class BookTokenizer:
         """Token ids of a conversation, up to the token that starts the assistant's answer; `tools` are ignored."""
         return encode_chat(self.tokenizer, messages)
 
+    def encode_answer(self, messages: Sequence[Message]) -> tuple[list[int], int]:
+        """Token ids of a conversation that ends with the assistant's answer, and how many of them precede it."""
+        prompt = self.encode_chat(messages[:-1])
+        return [*prompt, *self.tokenizer.encode(messages[-1].content), *self.stop_token_ids], len(prompt)
+
     def token_bytes(self, token: int) -> bytes:
         """Bytes of a token, none for a special one; InputError for an id outside the vocabulary."""
         return self.tokenizer.token_bytes(token)

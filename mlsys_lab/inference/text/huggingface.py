@@ -76,6 +76,29 @@ class HuggingFaceTokenizer:
         Raises:
             InputError: the model has no chat template, or its template refuses the conversation.
         """
+        text = self._render(messages, tools, add_generation_prompt=True)
+        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def encode_answer(self, messages: Sequence[Message]) -> tuple[list[int], int]:
+        """Token ids of a conversation that ends with the assistant's answer, and how many of them precede it.
+
+        Raises:
+            InputError: as `encode_chat`, and for a template that does not render the prompt before the answer.
+        """
+        prompt = self._render(messages[:-1], add_generation_prompt=True)
+        text = self._render(messages, add_generation_prompt=False)
+        if not text.startswith(prompt):
+            raise InputError(
+                "the chat template does not render an answer after its prompt",
+                got=repr(text[-40:]),
+                expected=f"to follow {prompt[-40:]!r}",
+            )
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        return list(encoding.ids), sum(start < len(prompt) for start, _ in encoding.offsets)
+
+    def _render(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), *, add_generation_prompt: bool
+    ) -> str:
         if self.template is None:
             raise InputError("the model has no chat template", help="use completions, or a model tuned for chats")
         turns = [
@@ -85,10 +108,12 @@ class HuggingFaceTokenizer:
         names = ("bos_token", "eos_token", "unk_token", "pad_token")
         special = {name: _content(self.settings.get(name)) for name in names}
         try:
-            text = self.template.render(messages=turns, add_generation_prompt=True, tools=tools or None, **special)
+            text = self.template.render(
+                messages=turns, add_generation_prompt=add_generation_prompt, tools=tools or None, **special
+            )
         except TemplateError as error:
             raise InputError("the chat template refuses the conversation", got=error.message or str(error)) from None
-        return list(self.tokenizer.encode(_utf8(text), add_special_tokens=False).ids)
+        return _utf8(text)
 
     def token_bytes(self, token: int) -> bytes:
         """Bytes of a token, none for a special one; InputError for an id outside the vocabulary."""

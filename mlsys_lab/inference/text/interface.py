@@ -39,3 +39,6 @@ class ChatTokenizer(TokenBytes, Protocol):
 
         `tools` are functions in OpenAI's format, for the chat template to describe.
         """
+
+    def encode_answer(self, messages: Sequence[Message]) -> tuple[list[int], int]:
+        """Token ids of a conversation that ends with the assistant's answer, and how many of them precede it."""

@@ -11,8 +11,22 @@ from mlsys_lab.inference.text.interface import ChatTokenizer
 from mlsys_lab.inference.text.tokenizer import Tokenizer
 
 FILE = "tokenizer.json"
+ASSETS = (
+    FILE,
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "config.json",
+)
+"""Files of a model's folder that belong to its tokenizer or say how it is used, as opposed to weights."""
 BUNDLED = Path(__file__).parents[1] / "pretrained"
 """Folder of the tokenizer that comes with the course."""
+
+
+def asset_files(folder: Path) -> list[Path]:
+    """Files of `ASSETS` that a folder has, to be copied with a model that is trained further."""
+    return [path for name in ASSETS if (path := folder / name).is_file()]
 
 
 def load_tokenizer(folder: Path) -> ChatTokenizer:

@@ -88,6 +88,24 @@ class Pipeline:
             request.wait()
         return torch.stack(losses).sum() if losses else None
 
+    @torch.no_grad()
+    def evaluate(
+        self, schedule: Schedule, inputs: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], loss_fn: LossFn
+    ) -> torch.Tensor | None:
+        """Run the schedule's forward passes only, without gradients; arguments and result are those of `step`."""
+        sends: list[Request] = []
+        losses = []
+        for action in schedule[self._group.rank]:
+            if action.kind == "forward":
+                x = self._receive(action)
+                output = self.chunks[action.chunk](inputs[action.micro_batch] if x is None else x)
+                if self._stage(action.chunk) == self._last_stage:
+                    losses.append(loss_fn(output, targets[action.micro_batch]) / len(inputs))
+                sends += self._send(action, output)
+        for request in sends:
+            request.wait()
+        return torch.stack(losses).sum() if losses else None
+
     @property
     def _last_stage(self) -> int:
         return len(self.chunks) * self._group.size - 1

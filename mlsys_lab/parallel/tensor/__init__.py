@@ -5,6 +5,7 @@ from mlsys_lab.parallel.tensor.layers import (
     RowParallelLinear,
     VocabParallelEmbedding,
     vocab_parallel_cross_entropy,
+    vocab_parallel_token_losses,
 )
 from mlsys_lab.parallel.tensor.mappings import (
     copy_to_tensor_parallel_region,
@@ -28,4 +29,5 @@ __all__ = [
     "scatter_to_sequence_parallel_region",
     "sequence_parallel_linears",
     "vocab_parallel_cross_entropy",
+    "vocab_parallel_token_losses",
 ]

@@ -88,8 +88,16 @@ def vocab_parallel_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, gr
     Each rank sends three numbers for each token instead of V/p: its largest logit, its sum of exponentials relative to
     that, and the target's logit if the target is in its shard. The backward pass sends nothing (arXiv:1909.08053, §3).
     """
-    loss: torch.Tensor = _VocabParallelCrossEntropy.apply(logits, targets, group)  # type: ignore[no-untyped-call]
-    return loss
+    return vocab_parallel_token_losses(logits, targets, group).mean()
+
+
+def vocab_parallel_token_losses(logits: torch.Tensor, targets: torch.Tensor, group: Rank) -> torch.Tensor:
+    """Cross-entropy of each token, as `vocab_parallel_cross_entropy` averages it: (T, V/p) and (T,) -> (T,).
+
+    For a target outside the vocabulary the result means nothing: the caller must leave it out.
+    """
+    losses: torch.Tensor = _VocabParallelCrossEntropy.apply(logits, targets, group)  # type: ignore[no-untyped-call]
+    return losses
 
 
 class _VocabParallelCrossEntropy(torch.autograd.Function):
@@ -105,14 +113,15 @@ class _VocabParallelCrossEntropy(torch.autograd.Function):
         global_max = stats[:, 0].max(0).values
         log_sum = global_max + ((stats[:, 0] - global_max).exp() * stats[:, 1]).sum(0).log()
         ctx.save_for_backward(logits, log_sum, local_ids, is_local)
-        return (log_sum - stats[:, 2].sum(0)).mean()
+        token_losses: torch.Tensor = log_sum - stats[:, 2].sum(0)  # (T,)
+        return token_losses
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None, None]:
         logits, log_sum, local_ids, is_local = ctx.saved_tensors
         probabilities = (logits - log_sum[:, None]).exp()
         probabilities.scatter_add_(1, local_ids[:, None], -is_local.to(logits.dtype)[:, None])
-        return probabilities * gradients[0] / len(logits), None, None
+        return probabilities * gradients[0][:, None], None, None
 
 
 def local_token_ids(token_ids: torch.Tensor, shard_size: int, group: Rank) -> tuple[torch.Tensor, torch.Tensor]:

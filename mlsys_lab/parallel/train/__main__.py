@@ -1,14 +1,20 @@
-"""Train a small transformer on this book's text in any layout, or simulate a training step on many GPUs.
+"""Train a transformer on this book's text, or on yours, in any layout, or simulate a training step on many GPUs.
 
 torchrun starts a process for each rank; without it the ranks are threads of this process, which take turns: slower,
 with the same losses. Progress lines show the loss before each update in nats per token, tokens per second, and MFU, the
 fraction of this machine's peak FLOP/s. The last lines compare the bytes sent, by traffic tag, with their closed form.
-The loss does not depend on the layout, except for rounding. `mlsys-lab export` writes a checkpoint's model for
-`transformers` and `mlsys-lab serve`.
+The loss does not depend on the layout, except for rounding. A tenth of the data is held out, and its loss is printed
+at the end, in bits per byte too. `mlsys-lab export` writes a checkpoint's model, with its tokenizer, for `transformers`
+and `mlsys-lab serve`.
+
+A run with --checkpoints resumes from the last one, in the same layout or another, on the same data. A finished run goes
+on if --steps is larger: its learning rate continues as in a run of that length, so it rises again from zero to a point
+on the longer decay.
 
 examples:
   torchrun --nproc-per-node 4 -m mlsys_lab.parallel.train --layout data=2,tensor=2
   torchrun --nproc-per-node 2 -m mlsys_lab.parallel.train --layout data=2,zero=3 --checkpoints runs/first
+  python -m mlsys_lab.parallel.train --init qwen2.5-0.5b --chat answers.jsonl --checkpoints runs/chat
   python -m mlsys_lab.parallel.train --layout data=2,tensor=2,pipeline=2,micro-batch=4 --simulate llama3-8b
 """
 
@@ -99,7 +105,8 @@ def simulate(args: argparse.Namespace) -> list[str]:
     memory than a device has on every number of ranks.
     """
     config = preset(args.simulate) if args.simulate else make_config(args, VOCAB_SIZE)
-    train_config, layout, h100 = make_train_config(args), parse_layout(args.layout), machine(device(DEVICE), "bf16")
+    train_config, layout = make_train_config(args, config.context), parse_layout(args.layout)
+    h100 = machine(device(DEVICE), "bf16")
     precision = recipe(RECIPE)
     seq_len = args.seq_len or (min(config.context, MAX_SEQUENCE) if args.simulate else train_config.seq_len)
     replica = layout.devices // layout.data

@@ -3,8 +3,9 @@
 A checkpoint is a folder, `step-00000120`: one safetensors file per rank, with the shards of which that rank has the
 primary copy, and a manifest. Ranks write to a temporary folder, which is renamed after everything is on the disk, so a
 folder of the final name was complete when it got that name. Each saved shard says which elements of which parameter it
-holds; a reader puts parameters together and reshards them for its own layout. All ranks must see the same folders. In
-torch: `torch.distributed.checkpoint`.
+holds; a reader puts parameters together and reshards them for its own layout. Its folder `assets` has the tokenizer's
+files, and of a fine-tuned model the config.json that it came with. All ranks must see the same folders. In torch:
+`torch.distributed.checkpoint`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from mlsys_lab.parallel.train.trainer import Trainer
 STATE_KEYS = ("weight", "exp_avg", "exp_avg_sq")
 """What is saved for each element of a parameter: its value and Adam's two moments."""
 MANIFEST = "manifest.json"
+ASSETS = "assets"
+"""Folder of a checkpoint for the files that are exported with its model."""
 NUM_KEPT = 2
 """How many checkpoints stay in a folder, the newest ones."""
 
@@ -54,11 +57,11 @@ class CheckpointShard:
     start: int
 
 
-def save(trainer: Trainer, folder: Path) -> Path:
+def save(trainer: Trainer, folder: Path, assets: Sequence[Path] = ()) -> Path:
     """Write a checkpoint of a run into a folder and return its path; all ranks call it with the same folder.
 
-    Keeps the last two checkpoints and removes older ones. Raises InputError if the folder has a checkpoint of another
-    run at this step or a later one.
+    assets: files that are copied into it, such as the tokenizer's. Keeps the last two checkpoints and removes older
+    ones. Raises InputError if the folder has a checkpoint of another run at this step or a later one.
     """
     world, path = trainer.mesh.world, folder / f"step-{trainer.steps_done:08d}"
     temporary = folder / f"{path.name}.part"
@@ -67,6 +70,7 @@ def save(trainer: Trainer, folder: Path) -> Path:
         for left_over in folder.glob("step-*.part"):
             shutil.rmtree(left_over)
         temporary.mkdir(parents=True)
+        _copy_assets(assets, temporary / ASSETS)
     world.barrier()
     _write_shards(trainer, temporary / _file_name(world.rank))
     world.barrier()
@@ -181,7 +185,8 @@ def load_model(path: Path) -> Transformer:
     for name, kind in (("experts", Experts), ("latent", LatentAttention), ("rope_scaling", RotaryScaling)):
         if fields.get(name) is not None:
             fields[name] = kind(**fields[name])
-    model = Transformer(TransformerConfig(**fields)).to(dtype)
+    window = fields.pop("window", None)
+    model = Transformer(TransformerConfig(**fields), window=window).to(dtype)
     model.load_state_dict({name: checkpoint.read(name) for name, _ in model.named_parameters()})
     return model.eval()
 
@@ -210,16 +215,17 @@ class Checkpoint:
                     self._shards.setdefault(shard["name"], []).append((CheckpointShard(**shard), rank, number))
 
     def check_compatible(self, run: dict[str, Any]) -> None:
-        """Raise InputError unless model, dtype and configuration are those of `run`; the layout may differ."""
+        """Raise InputError unless model, dtype, configuration and data are those of `run`; the layout may differ."""
         manifest = self.manifest
         is_extension = manifest["steps_done"] == manifest["config"].get("steps", 0) < run["config"]["steps"]
-        for key, words in (("model", "another model"), ("config", "another run")):
-            differing = [name for name, value in run[key].items() if manifest[key].get(name) != value]
+        for key, words in (("model", "another model"), ("config", "another run"), ("data", "other training data")):
+            found = manifest.get(key, {})
+            differing = [name for name, value in run[key].items() if found.get(name) != value]
             if is_extension and key == "config":
                 differing.remove("steps")
             if differing:
                 got, expected = (
-                    ", ".join(f"{name}={one[key].get(name)}" for name in differing) for one in (manifest, run)
+                    ", ".join(f"{name}={one.get(name)}" for name in differing) for one in (found, run[key])
                 )
                 raise InputError(f"the checkpoint is of {words}", got=got, expected=expected)
 
@@ -293,12 +299,21 @@ def _write_shards(trainer: Trainer, file: Path) -> None:
     _fsync(file)
 
 
+def _copy_assets(assets: Sequence[Path], folder: Path) -> None:
+    if assets:
+        folder.mkdir()
+        for asset in assets:
+            _fsync(Path(shutil.copy(asset, folder)))
+        _fsync(folder)
+
+
 def _describe(trainer: Trainer) -> dict[str, Any]:
     """What a manifest says about a run, as it comes back from JSON."""
     dtype = str(next(iter(trainer.names)).dtype).removeprefix("torch.")
     run = {
-        "model": asdict(trainer.model_config) | {"dtype": dtype},
+        "model": asdict(trainer.model_config) | {"dtype": dtype, "window": trainer.window},
         "config": asdict(trainer.config),
+        "data": {"items": len(trainer.data), "digest": trainer.data_digest},
         "layout": asdict(trainer.layout),
         "steps_done": trainer.steps_done,
         "position": trainer.batches.state,

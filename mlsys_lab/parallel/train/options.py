@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from mlsys_lab.configs.huggingface import read_config
 from mlsys_lab.configs.transformer import Experts, TransformerConfig
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.flops.layout import Layout
@@ -23,7 +24,10 @@ LAYOUT_FIELDS = {
 """Parts of a layout that take a number, and the field of `Layout` that each sets."""
 RECOMPUTE, SEQUENCE_PARALLEL = "recompute", "sequence-parallel"
 HEAD_DIM = 16
-DEFAULT_SEQ_LEN = 64
+DEFAULT_LAYERS, DEFAULT_HIDDEN_SIZE, DEFAULT_SEQ_LEN = 4, 64, 64
+DEFAULT_LR = 4e-3
+FINE_TUNING_SEQ_LEN, FINE_TUNING_LR = 512, 1e-4
+"""Defaults with --init: a trained model has a longer context, and larger steps would undo what it has learnt."""
 
 
 def parse_layout(text: str) -> Layout:
@@ -49,22 +53,27 @@ def parse_layout(text: str) -> Layout:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of training: layout, model, run, checkpoints, simulation."""
+    """Add the options of training: layout, data, model, run, checkpoints, simulation."""
     names = (
         f"{', '.join(f'{name}=N' for name in LAYOUT_FIELDS)}, {SEQUENCE_PARALLEL}, {RECOMPUTE}=none, selective or full"
     )
     parser.add_argument("--layout", default="data=1", metavar="LAYOUT", help=f"comma-separated: {names}")
-    parser.add_argument("--layers", type=int, default=4, metavar="L", help="layers of the model (4)")
-    parser.add_argument(
-        "--hidden-size", type=int, default=64, metavar="D", help=f"hidden size, in heads of {HEAD_DIM} (64)"
-    )
-    parser.add_argument(
-        "--experts", type=int, default=0, metavar="E", help="experts in place of each MLP, top-2 routing"
-    )
-    parser.add_argument("--steps", type=int, default=100, metavar="N", help="training steps (100)")
+    words = 'train on this text, UTF-8, or on the field "text" of each line of a .jsonl; may be repeated'
+    parser.add_argument("--text", action="append", metavar="FILE", help=f"{words} (this book's text)")
+    words = 'train on conversations, {"messages": [...]} per line of a .jsonl, to predict the assistant\'s tokens'
+    parser.add_argument("--chat", metavar="FILE", help=f"{words}; each is padded to a sequence of its own")
+    words = "fine-tune the model of a Hugging Face folder, with its tokenizer"
+    parser.add_argument("--init", metavar="FOLDER", help=f"{words}; sizes are then the model's")
+    parser.add_argument("--layers", type=int, metavar="L", help=f"layers of the model ({DEFAULT_LAYERS})")
+    words = f"hidden size, in heads of {HEAD_DIM} ({DEFAULT_HIDDEN_SIZE})"
+    parser.add_argument("--hidden-size", type=int, metavar="D", help=words)
+    parser.add_argument("--experts", type=int, metavar="E", help="experts in place of each MLP, top-2 routing")
+    words = "training steps (100); more than a finished run had extend it from its last checkpoint"
+    parser.add_argument("--steps", type=int, default=100, metavar="N", help=words)
     parser.add_argument("--batch", type=int, default=16, metavar="B", help="global batch size, in sequences (16)")
-    parser.add_argument("--seq-len", type=int, metavar="T", help=f"tokens of a sequence ({DEFAULT_SEQ_LEN})")
-    parser.add_argument("--lr", type=float, default=4e-3, help="peak learning rate (0.004)")
+    words = f"tokens of a sequence ({DEFAULT_SEQ_LEN}; with --init {FINE_TUNING_SEQ_LEN}, or the model's context)"
+    parser.add_argument("--seq-len", type=int, metavar="T", help=words)
+    parser.add_argument("--lr", type=float, help=f"peak learning rate ({DEFAULT_LR}; with --init {FINE_TUNING_LR})")
     parser.add_argument("--seed", type=int, default=0, help="seed of the weights and of the data order (0)")
     parser.add_argument("--checkpoints", metavar="FOLDER", help="write checkpoints here, and resume from the last one")
     parser.add_argument("--save-interval", type=int, default=50, metavar="N", help="steps between checkpoints (50)")
@@ -73,27 +82,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def make_config(args: argparse.Namespace, vocab_size: int) -> TransformerConfig:
-    """The model that the options describe: LLaMA-like, MLPs of three times the hidden size, a tied head."""
-    if args.hidden_size < HEAD_DIM or args.hidden_size % HEAD_DIM:
+    """The model that the options describe: LLaMA-like, MLPs of three times the hidden size, a tied head.
+
+    With --init that of the folder; InputError for sizes given too.
+    """
+    if args.init is not None:
+        sizes = {"--layers": args.layers, "--hidden-size": args.hidden_size, "--experts": args.experts}
+        if given := [f"{name} {value}" for name, value in sizes.items() if value is not None]:
+            raise InputError("--init has sizes of its own", got=" ".join(given), help="leave out one or the other")
+        return read_config(args.init)
+    layers = DEFAULT_LAYERS if args.layers is None else args.layers
+    hidden_size = DEFAULT_HIDDEN_SIZE if args.hidden_size is None else args.hidden_size
+    if hidden_size < HEAD_DIM or hidden_size % HEAD_DIM:
         raise InputError(
-            "the hidden size does not divide into heads", got=args.hidden_size, expected=f"a multiple of {HEAD_DIM}"
+            "the hidden size does not divide into heads", got=hidden_size, expected=f"a multiple of {HEAD_DIM}"
         )
     return TransformerConfig(
-        f"{args.layers} layers of {args.hidden_size}",
-        n_layers=args.layers,
-        d_model=args.hidden_size,
-        n_heads=args.hidden_size // HEAD_DIM,
-        d_ff=3 * args.hidden_size,
+        f"{layers} layers of {hidden_size}",
+        n_layers=layers,
+        d_model=hidden_size,
+        n_heads=hidden_size // HEAD_DIM,
+        d_ff=3 * hidden_size,
         vocab_size=vocab_size,
         context=args.seq_len or DEFAULT_SEQ_LEN,
         tied=True,
-        experts=Experts(count=args.experts, active=2, d_ff=3 * args.hidden_size) if args.experts else None,
+        experts=Experts(count=args.experts, active=2, d_ff=3 * hidden_size) if args.experts else None,
     )
 
 
-def make_train_config(args: argparse.Namespace) -> TrainConfig:
-    """The run that the options describe; InputError for fewer than one step, in total or between checkpoints."""
+def make_train_config(args: argparse.Namespace, context: int) -> TrainConfig:
+    """The run that the options describe, of a model with this context.
+
+    InputError for fewer than one step, in total or between checkpoints, and for two kinds of data.
+    """
+    if args.text and args.chat:
+        raise InputError("--text and --chat are different kinds of data", help="train on one, then on the other")
     for name in ("steps", "save_interval"):
         if getattr(args, name) < 1:
             raise InputError(f"--{name.replace('_', '-')} out of range", got=getattr(args, name), expected="at least 1")
-    return TrainConfig(args.batch, args.seq_len or DEFAULT_SEQ_LEN, args.steps, args.lr, args.seed)
+    seq_len, lr = (DEFAULT_SEQ_LEN, DEFAULT_LR) if args.init is None else (FINE_TUNING_SEQ_LEN, FINE_TUNING_LR)
+    return TrainConfig(
+        args.batch, args.seq_len or min(seq_len, context), args.steps, lr if args.lr is None else args.lr, args.seed
+    )

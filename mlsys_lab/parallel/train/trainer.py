@@ -6,9 +6,10 @@ Dimension letters: D tokens of the data set, B sequences of a batch, T tokens of
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -27,7 +28,8 @@ from mlsys_lab.parallel.mesh import DeviceMesh
 from mlsys_lab.parallel.pipeline import Pipeline, interleaved
 from mlsys_lab.parallel.pipeline.transformer import TransformerChunk
 from mlsys_lab.parallel.tags import Tag
-from mlsys_lab.parallel.tensor import apply_tensor_parallel, vocab_parallel_cross_entropy
+from mlsys_lab.parallel.tensor import apply_tensor_parallel, vocab_parallel_token_losses
+from mlsys_lab.parallel.train.sequences import IGNORED, Sequences, digest
 from mlsys_lab.parallel.train.strategies import DataParallelChunk, DataParallelStrategy, ParameterShard
 from mlsys_lab.parallel.zero import clip_grad_norm
 
@@ -52,7 +54,8 @@ class TrainConfig:
 class Trainer:
     """A training run on this rank of a layout; its steps equal those of `mlsys_lab.models.training.train`.
 
-    model: the full model, the same on every rank; each rank keeps its shard of it. ids (D,): the data set's token ids.
+    model: the full model, the same on every rank; each rank keeps its shard of it. data: a text's token ids (D,), which
+    every epoch cuts at another offset, or sequences, whose loss is the mean over all counted tokens of the batch.
     `steps_done` counts the steps taken. Pipelines run 1F1B, interleaved with several model chunks; context parallelism
     is ring attention in zigzag order; experts are sharded over neighbouring data ranks; ZeRO shards over the replicas
     (data and context ranks). Gradients are clipped by their norm over all ranks. With experts, the loss has no
@@ -60,12 +63,18 @@ class Trainer:
     ranks.
     """
 
-    def __init__(self, model: Transformer, ids: Tokens, config: TrainConfig, layout: Layout, world: Rank) -> None:
+    def __init__(
+        self, model: Transformer, data: Tokens | Sequences, config: TrainConfig, layout: Layout, world: Rank
+    ) -> None:
         check_layout(model, config, layout)
         self.mesh = mesh = DeviceMesh(layout, world)
-        self.model_config, self.layout, self.config, self._ids = model.config, layout, config, ids
+        self.model_config, self.window, self.layout, self.config = model.config, model.window, layout, config
+        self.data, self.data_digest = data, digest(data)
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-        self.batches = training.Batches(len(ids), config.batch_size, config.seq_len, config.seed)
+        if isinstance(data, Sequences):  # batches of their indices: a text of one-token sequences
+            self.batches = training.Batches(len(data) + 1, config.batch_size, 1, config.seed)
+        else:
+            self.batches = training.Batches(len(data), config.batch_size, config.seq_len, config.seed)
         self.steps_done = 0
         self._all_positions = zigzag_positions(config.seq_len, layout.context) if layout.context > 1 else None
         self._positions = (
@@ -106,14 +115,13 @@ class Trainer:
     def step(self) -> float:
         """Train on the next batch; return its mean loss before the update, in nats per token, on every rank."""
         config, mesh, shards = self.config, self.mesh, [shard.parameter for _, shard in self.shards()]
-        windows = training.windows(self._ids, next(self.batches), config.seq_len)  # (B, T + 1)
-        own = torch.split(windows.chunk(mesh.data_group.size)[mesh.data_group.rank], self.layout.micro_batch)
-        inputs, targets = [one[:, self._positions] for one in own], [one[:, self._positions + 1] for one in own]
+        inputs, targets = self._next_batch()  # (B, T) each
+        micro_batches = self._micro_batches(targets, self.layout.micro_batch)
         loss = self._pipeline.step(
             self._schedule,
-            inputs,
-            targets,
-            self._loss,
+            self._micro_batches(inputs, self.layout.micro_batch),
+            micro_batches,
+            self._loss_fn(int((targets != IGNORED).sum()), len(micro_batches)),
             lambda chunk, is_last: self.chunks[chunk].backward_context(is_last),
         )
         for strategy in self._strategies():
@@ -126,7 +134,21 @@ class Trainer:
             for group in strategy.optimizer.param_groups:
                 group["lr"] = training.learning_rate(self.steps_done, config.steps, config.lr)
             strategy.step()
-        return self._mean_loss(loss)
+        return self._mean_loss(0.0 if loss is None else loss.item())
+
+    def evaluate(self, sequences: Sequences) -> float:
+        """Mean loss of sequences, in nats per counted token, on every rank."""
+        stages, layout = self.mesh.pipeline_group.size, self.layout
+        schedule, ranks = interleaved(stages, stages, layout.interleave), layout.data * stages
+        micro_batch = max(layout.micro_batch, self.config.batch_size // ranks)  # larger: no activations are kept
+        loss_fn, padded = self._loss_fn(sequences.num_targets, stages), sequences.padded(ranks * micro_batch)
+        own = 0.0
+        for first in range(0, len(padded), ranks * micro_batch):
+            batch = padded[first : first + ranks * micro_batch]
+            inputs, targets = (self._micro_batches(one, micro_batch) for one in batch)
+            loss = self._pipeline.evaluate(schedule, inputs, targets, loss_fn)
+            own += 0.0 if loss is None else loss.item()
+        return self._mean_loss(own)
 
     def shards(self) -> Iterator[tuple[DataParallelStrategy, ParameterShard]]:
         """Yield each shard that this rank updates, with the strategy that it belongs to."""
@@ -164,16 +186,40 @@ class Trainer:
                 assert shard.parameter.grad is not None
                 shard.parameter.grad.copy_(all_reduce(embedding_group, shard.parameter.grad, Tag.TIED_EMBEDDING))
 
-    def _loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return vocab_parallel_cross_entropy(logits.flatten(0, 1), targets.flatten(), self.mesh.tensor_group)
+    def _next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets (B, T) of the next step, for all ranks."""
+        rows = next(self.batches)
+        if isinstance(self.data, Sequences):
+            return self.data[rows]
+        windows = training.windows(self.data, rows, self.config.seq_len)  # (B, T + 1)
+        return windows[:, :-1], windows[:, 1:]
 
-    def _mean_loss(self, loss: torch.Tensor | None) -> float:
-        """Mean of the last stages' losses, on every rank."""
-        own = (
-            loss.item() / self.mesh.replica_group.size if loss is not None and self.mesh.tensor_group.rank == 0 else 0.0
-        )
+    def _micro_batches(self, batch: torch.Tensor, size: int) -> list[torch.Tensor]:
+        """This rank's sequences and token positions of a batch (B, T) for all ranks, `size` sequences at a time."""
+        own = batch.chunk(self.mesh.data_group.size)[self.mesh.data_group.rank]
+        return [one[:, self._positions] for one in torch.split(own, size)]
+
+    def _loss_fn(
+        self, num_targets: int, num_micro_batches: int
+    ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        """Loss of a micro-batch, whose mean over micro-batches and replicas is that over all counted tokens.
+
+        A mean over each micro-batch would weigh tokens by how few of them the loss counts there.
+        """
+        weight = num_micro_batches * self.mesh.replica_group.size / num_targets
+        return partial(_weighted_loss, weight=weight, group=self.mesh.tensor_group)
+
+    def _mean_loss(self, loss: float) -> float:
+        """Mean over replicas of the last stages' losses, on every rank; other stages have 0."""
+        own = loss / self.mesh.replica_group.size if self.mesh.tensor_group.rank == 0 else 0.0
         value = torch.tensor([own], dtype=torch.float64, device=self.mesh.world.device)
         return all_reduce(self.mesh.world, value, Tag.MEAN_LOSS).item()
+
+
+def _weighted_loss(logits: torch.Tensor, targets: torch.Tensor, *, weight: float, group: Rank) -> torch.Tensor:
+    """Sum of the counted tokens' losses, times `weight`: logits (B, T, V/p) and targets (B, T) -> scalar."""
+    losses = vocab_parallel_token_losses(logits.flatten(0, 1), targets.flatten(), group)
+    return losses.where(targets.flatten() != IGNORED, 0.0).sum() * weight
 
 
 def check_layout(model: Transformer, config: TrainConfig, layout: Layout) -> None:

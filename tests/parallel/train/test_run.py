@@ -41,12 +41,21 @@ def losses(layout: str, *more: str) -> list[float]:
     return results[0]
 
 
+def validation(out: str) -> tuple[float, float]:
+    """Validation loss and bits per byte, in the last line of a run."""
+    found = re.match(
+        r"validation loss ([\d.]+), ([\d.]+) bits per byte, on [\d,]+ tokens held out", out.splitlines()[-1]
+    )
+    assert found
+    return float(found[1]), float(found[2])
+
+
 def test_the_loss_curve_is_one_process_s_and_bytes_are_the_closed_form_s(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     alone = losses("data=1")
-    assert alone[0] > alone[-1]
-    capsys.readouterr()
+    assert alone[0] > min(alone)
+    held_out = validation(capsys.readouterr().out)
     whole = losses("data=2,tensor=2,zero=1,sequence-parallel", "--checkpoints", str(tmp_path), "--save-interval", "2")
     assert whole == pytest.approx(alone, rel=1e-4)
     said = capsys.readouterr().out.splitlines()
@@ -55,6 +64,7 @@ def test_the_loss_curve_is_one_process_s_and_bytes_are_the_closed_form_s(
     assert [(int(one[1]), float(one[2])) for one in steps if one] == [
         (number, pytest.approx(loss, abs=1e-4)) for number, loss in enumerate(whole, start=1)
     ]
+    assert validation(said.pop()) == pytest.approx(held_out, rel=1e-3)
     rows = [line.split() for line in said[6:]]
     assert {"activations", "gradients", "weights", "loss"} <= {row[0] for row in rows}
     assert all(row[-2] == row[-1] for row in rows)
@@ -155,7 +165,7 @@ def test_ranks_that_were_launched_train_together(tmp_path: Path, capfd: pytest.C
     with capfd.disabled():
         codes, said = launch_all(2, "data=2", tmp_path)
     assert codes == [0, 0], said
-    told = [float(loss) for loss in re.findall(r"loss ([\d.]+)", said[0])]
+    told = [float(loss) for loss in re.findall(r"  loss ([\d.]+)", said[0])]
     assert told == pytest.approx(losses("data=1"), abs=2e-4)
     assert said[1] == ""
 
@@ -202,6 +212,9 @@ def test_numbers_of_ranks_on_which_a_model_does_not_fit_are_no_speed(capsys: pyt
         (["--experts", "1"], 1, "a token uses more experts than there are: got 2, expected 1 to 1"),
         (["--layout", "data=2,expert=2"], 1, "has no experts to divide: got 2 expert-parallel ranks"),
         (["--see"], 2, "expected one argument"),
+        (["--text", "a.txt", "--chat", "b.jsonl"], 1, "--text and --chat are different kinds of data"),
+        (["--text", "missing.txt", "--layout", "data=2"], 1, "cannot read missing.txt: got No such file"),
+        (["--init", "missing"], 1, "--init has sizes of its own: got --layers 2 --hidden-size 32; help: leave out"),
     ],
 )
 def test_a_mistake_is_one_line(argv: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
