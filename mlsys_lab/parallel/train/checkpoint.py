@@ -25,6 +25,7 @@ from safetensors.torch import save_file
 from mlsys_lab.configs.transformer import Experts, LatentAttention, RotaryScaling, TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.models import Transformer
+from mlsys_lab.models.training import learning_rate
 from mlsys_lab.parallel.train.trainer import Trainer
 
 STATE_KEYS = ("weight", "exp_avg", "exp_avg_sq")
@@ -112,23 +113,28 @@ def restore_latest(trainer: Trainer, folder: Path, log: Callable[[str], object])
     problem = None
     for path in reversed(list_checkpoints(folder)):
         try:
-            restore(trainer, path)
+            planned = restore(trainer, path)
         except IncompleteCheckpointError as error:
             problem = problem or error
             log(f"skipping {path}: {error}")
         else:
             log(f"resuming from {path}")
+            if planned < (steps := trainer.config.steps):
+                lr = learning_rate(trainer.steps_done + 1, steps, trainer.config.lr)
+                log(f"extending the finished run of {planned} steps to {steps}: the learning rate goes on at {lr:.2g}")
             return
     if problem:
         raise problem
 
 
-def restore(trainer: Trainer, path: Path) -> None:
+def restore(trainer: Trainer, path: Path) -> int:
     """Resume a new trainer from a checkpoint of the same model and configuration, in the same or another layout.
 
-    In the checkpoint's layout everything that follows equals an uninterrupted run, bit for bit. A finished run may be
-    extended by a configuration with more steps, whose learning rates then apply. Raises InputError for a checkpoint of
-    another model or run, and IncompleteCheckpointError for an incomplete one, before the trainer is changed.
+    Returns how many steps the checkpoint's run was to take. In the checkpoint's layout everything that follows equals
+    an uninterrupted run, bit for bit. A finished run may be extended by a configuration with more steps. Its learning
+    rates then apply: the rate, which had fallen to zero, continues where a run of that many steps would be. Raises
+    InputError for a checkpoint of another model or run, and IncompleteCheckpointError for an incomplete one, before the
+    trainer is changed.
     """
     checkpoint = Checkpoint(path)
     checkpoint.check_compatible(_describe(trainer))
@@ -151,6 +157,7 @@ def restore(trainer: Trainer, path: Path) -> None:
     trainer.steps_done, trainer.batches.state = checkpoint.manifest["steps_done"], checkpoint.manifest["position"]
     if checkpoint.manifest["layout"] == asdict(trainer.layout):
         torch.set_rng_state(checkpoint.random_state(trainer.mesh.world.rank))
+    return int(checkpoint.manifest["config"]["steps"])
 
 
 def newest(path: Path, log: Callable[[str], object]) -> Path:

@@ -56,6 +56,8 @@ def run(world: Rank, args: argparse.Namespace) -> list[float]:
         folder = Path(args.checkpoints) if args.checkpoints else None
         if folder:
             restore_latest(trainer, folder, log)
+            if trainer.steps_done == train_config.steps:
+                log(f"this run has taken its {train_config.steps} steps; a larger --steps extends it")
         peak = measure_peak_flops_per_s(group)
         log(f"{parameters(config).total:,} parameters, {dataset.describe()}, {args.layout} on {group.size} ranks")
         flops = compute.training(config, train_config.seq_len, train_config.batch_size).model

@@ -100,6 +100,34 @@ def test_other_layouts_resume_as_one_process_would(layout: Layout, uninterrupted
             torch.testing.assert_close(Checkpoint(path).read(name), parameter.detach(), rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("layout", [Layout(), Layout(data=2, tensor=2, zero_stage=3)], ids=["1 rank", "4 ranks"])
+def test_a_finished_run_goes_on_with_the_learning_rates_of_the_longer_one(
+    layout: Layout, uninterrupted_run, tmp_path: Path
+) -> None:
+    folder, longer = list_checkpoints(uninterrupted_run[1])[1], replace(PLAN, steps=9)
+
+    def extend(rank: Rank, _: None) -> list[float]:
+        trainer = make_trainer(rank, layout, plan=longer)
+        assert restore(trainer, folder) == PLAN.steps
+        return [trainer.step() for _ in range(3)]
+
+    model = make_model(CONFIG)
+    optimizer = torch.optim.AdamW(model.parameters(), betas=training.BETAS, weight_decay=training.WEIGHT_DECAY)
+    alone = []
+    batches = training.Batches(len(IDS), PLAN.batch_size, PLAN.seq_len, PLAN.seed)
+    for step, starts in zip(range(1, 10), batches, strict=False):
+        plan = PLAN if step <= PLAN.steps else longer
+        optimizer.param_groups[0]["lr"] = training.learning_rate(step, plan.steps, plan.lr)
+        optimizer.zero_grad()
+        loss = training.loss(model, training.windows(IDS, starts, PLAN.seq_len))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), training.GRADIENT_NORM)
+        optimizer.step()
+        alone.append(loss.item())
+    for losses in run(extend, [None] * layout.devices).results:
+        assert losses == pytest.approx(alone[PLAN.steps :], rel=1e-11)
+
+
 def test_experts_resume_on_other_ranks(tmp_path: Path) -> None:
     before, after = Layout(data=2, expert=2), Layout(data=4, expert=4, zero_stage=1)
 

@@ -95,10 +95,14 @@ def test_a_damaged_newest_checkpoint_is_skipped_with_a_line_and_written_again(
         losses(*options)
 
 
-def test_a_finished_run_can_be_extended_and_no_other_run(tmp_path: Path) -> None:
+def test_a_finished_run_can_be_extended_and_no_other_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ("data=2", "--checkpoints", str(tmp_path), "--save-interval", "2")
     assert len(losses(*options)) == 4
+    assert losses(*options) == []
+    assert "this run has taken its 4 steps; a larger --steps extends it" in capsys.readouterr().out
     assert len(losses(*options, "--steps", "6")) == 2
+    said = capsys.readouterr().out
+    assert "extending the finished run of 4 steps to 6: the learning rate goes on at 0.0033" in said
     assert len(losses("tensor=2", *options[1:], "--steps", "8")) == 2
     with pytest.raises((comm.RankError, InputError), match="of another run: got steps=8, expected steps=4"):
         losses(*options)
