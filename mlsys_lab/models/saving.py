@@ -25,17 +25,17 @@ def save(
 ) -> None:
     """Write config.json and the weights of a model in `dtype` to a folder, created if needed.
 
-    A LLaMA-like model is written as a LLaMA, with experts as a Mixtral. fields: the config.json that a model was loaded
-    with, whose architecture it is then written in. InputError for any other model: without `fields` it takes rotary
-    positions, RMS norms, SwiGLU, no biases and no window; and if the weights do not match the configuration because
-    they were quantized, sharded or given adapters.
+    A LLaMA-like model is written as a LLaMA, with experts as a Mixtral, and one with learned positions as a GPT-2.
+    fields: the config.json that a model was loaded with, whose architecture it is then written in. InputError for any
+    other model: without `fields` it takes what GPT-2 has, or rotary positions, RMS norms, SwiGLU, no biases and no
+    window; and if the weights do not match the configuration because they were quantized, sharded or given adapters.
     """
     config = model.config
     if fields is None:
-        fields = _fields(config)
+        fields = _gpt2_fields(config) if config.position == "learned" else _llama_fields(config)
         if model.window is not None or read_config(fields | {"_name_or_path": config.name}) != config:
             help_ = "the config says what differs"
-            raise InputError("only models built like LLaMA are saved", got=config.name, help=help_)
+            raise InputError("only models built like LLaMA or GPT-2 are saved", got=config.name, help=help_)
     with torch.device("meta"):
         expected = {name: weight.shape for name, weight in Transformer(config).named_parameters()}
     found = {name: weight.shape for name, weight in model.named_parameters()}
@@ -62,7 +62,23 @@ def _stored_weights(model: Transformer, layout: Layout, dtype: torch.dtype) -> d
     }
 
 
-def _fields(c: TransformerConfig) -> dict[str, Any]:
+def _gpt2_fields(c: TransformerConfig) -> dict[str, Any]:
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "activation_function": "gelu_new" if c.activation == "gelu_tanh" else c.activation,
+        "n_layer": c.n_layers,
+        "n_embd": c.d_model,
+        "n_inner": c.d_ff,
+        "n_head": c.n_heads,
+        "vocab_size": c.vocab_size,
+        "n_positions": c.context,
+        "layer_norm_epsilon": c.norm_eps,
+        "tie_word_embeddings": c.tied,
+    }
+
+
+def _llama_fields(c: TransformerConfig) -> dict[str, Any]:
     own: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
     if c.experts:
         own = {

@@ -59,13 +59,13 @@ def test_weights_are_in_16_bits_unless_told_otherwise(tmp_path):
 )
 def test_a_model_that_is_not_built_like_llama_is_one_line(tmp_path, change):
     model = Transformer(dataclasses.replace(CONFIG, **change))
-    with pytest.raises(InputError, match="only models built like LLaMA are saved: got saved"):
+    with pytest.raises(InputError, match="only models built like LLaMA or GPT-2 are saved: got saved"):
         save(model, tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
 
 
 def test_a_window_is_one_line(tmp_path):
-    with pytest.raises(InputError, match="only models built like LLaMA are saved"):
+    with pytest.raises(InputError, match="only models built like LLaMA or GPT-2 are saved"):
         save(Transformer(CONFIG, window=4), tmp_path / "saved")
 
 
