@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -130,8 +130,14 @@ class ZeRO3Strategy(DataParallelStrategy):
 
     keeps_full_weights = False
 
-    def __init__(self, module: nn.Module, group: Rank, tied_parameter: nn.Parameter | None) -> None:
-        self.module = self._fsdp = FSDP(module, group, tied_parameter=tied_parameter)
+    def __init__(
+        self,
+        module: nn.Module,
+        group: Rank,
+        tied_parameter: nn.Parameter | None,
+        ignored_params: Container[nn.Parameter] = (),
+    ) -> None:
+        self.module = self._fsdp = FSDP(module, group, tied_parameter=tied_parameter, ignored_params=ignored_params)
         self.shards = [ParameterShard(bucket, shard, group) for bucket, shard in self._fsdp.bucket_shards]
         self.optimizer = torch.optim.AdamW(self._fsdp.parameters(), **ADAMW_KWARGS)
 
@@ -179,15 +185,21 @@ class DataParallelChunk:
         tied_parameter: nn.Parameter | None,
     ) -> None:
         experts = [one for one in module.parameters() if one in expert_parameters]
+        dense = [one for one in module.parameters() if one not in expert_parameters]
+        groups = mesh.replica_group, mesh.expert_replica_group
         self.strategies: list[DataParallelStrategy]
-        if experts:
-            dense = nn.ParameterList(one for one in module.parameters() if one not in expert_parameters)
+        if not experts:
+            self.strategies = [make_strategy(module, mesh.replica_group, zero_stage, tied_parameter)]
+        elif zero_stage == 3:  # two units for each layer, which the layer's hooks gather and free
             self.strategies = [
-                make_strategy(dense, mesh.replica_group, zero_stage, tied_parameter),
-                make_strategy(nn.ParameterList(experts), mesh.expert_replica_group, zero_stage),
+                ZeRO3Strategy(module, groups[0], tied_parameter, ignored_params=set(experts)),
+                ZeRO3Strategy(module, groups[1], None, ignored_params=set(dense)),
             ]
         else:
-            self.strategies = [make_strategy(module, mesh.replica_group, zero_stage, tied_parameter)]
+            self.strategies = [
+                make_strategy(nn.ParameterList(dense), groups[0], zero_stage, tied_parameter),
+                make_strategy(nn.ParameterList(experts), groups[1], zero_stage),
+            ]
         self.module = module if experts else self.strategies[0].module
 
     @contextmanager

@@ -57,10 +57,10 @@ class Trainer:
     model: the full model, the same on every rank; each rank keeps its shard of it. data: a text's token ids (D,), which
     every epoch cuts at another offset, or sequences, whose loss is the mean over all counted tokens of the batch.
     `steps_done` counts the steps taken. Pipelines run 1F1B, interleaved with several model chunks; context parallelism
-    is ring attention in zigzag order; experts are sharded over neighbouring data ranks; ZeRO shards over the replicas
-    (data and context ranks). Gradients are clipped by their norm over all ranks. With experts, the loss has no
-    load-balancing term. Raises InputError where the layout does not fit the model, the configuration or the number of
-    ranks.
+    is ring attention in zigzag order; experts are sharded over neighbouring data ranks, and the matrices of each over
+    its tensor ranks; ZeRO shards over the replicas (data and context ranks), an expert over those that have it.
+    Gradients are clipped by their norm over all ranks. With experts, the loss has no load-balancing term. Raises
+    InputError where the layout does not fit the model, the configuration or the number of ranks.
     """
 
     def __init__(
@@ -228,12 +228,6 @@ def check_layout(model: Transformer, config: TrainConfig, layout: Layout) -> Non
     layout.check(model_config)
     if layout.context > 1:
         _check_context_parallel(model)
-    if model_config.experts is not None and (layout.tensor > 1 or layout.zero_stage == 3 or layout.sequence_parallel):
-        raise InputError(
-            "experts are sharded over data ranks only",
-            got=f"{layout.tensor} tensor-parallel ranks, ZeRO {layout.zero_stage}",
-            expected="1 of them, ZeRO 0 to 2",
-        )
     layout.micro_batches(config.batch_size)
     zigzag, scattered = 2 if layout.context > 1 else 1, layout.tensor if layout.sequence_parallel else 1
     multiple = layout.context * math.lcm(zigzag, scattered)

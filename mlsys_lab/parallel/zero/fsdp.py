@@ -6,7 +6,7 @@ Zhao et al., arXiv:2304.11277. `FSDPUnit` is a group of parameters that is gathe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -55,6 +55,8 @@ class FSDP(nn.Module):
     collectives: how weights and gradients are sent, `Int8Collectives` for ZeRO++.
     secondary_group: ranks, usually of one node, that keep a second sharded copy of the weights, from which the backward
     pass gathers (ZeRO++).
+    ignored_params: parameters that are left as they are, such as experts, which another FSDP around the same module
+    shards over other ranks.
 
     Modules return tensors, alone or in tuples, lists, mappings and dataclasses. Call
     `finish_gradient_synchronization()` between `backward()` and the optimizer's step, with several micro-batches after
@@ -73,6 +75,7 @@ class FSDP(nn.Module):
         tied_parameter: nn.Parameter | None = None,
         collectives: FSDPCollectives | None = None,
         secondary_group: Rank | None = None,
+        ignored_params: Container[nn.Parameter] = (),
     ) -> None:
         super().__init__()
         self._group, self._replica_group, self._collectives = group, replica_group, collectives or FSDPCollectives()
@@ -81,7 +84,7 @@ class FSDP(nn.Module):
         self._names = {id(parameter): name for name, parameter in module.named_parameters()}
         self._units = [
             FSDPUnit(owner, parameters, group, compute_dtype, self._collectives, secondary_group)
-            for owner, parameters in find_units(module, tied_parameter)
+            for owner, parameters in find_units(module, tied_parameter, ignored_params)
         ]
         if replica_group is not None:
             for unit in self._units:
@@ -251,12 +254,13 @@ class FSDPUnit:
 
 
 def find_units(
-    module: nn.Module, tied_parameter: nn.Parameter | None = None
+    module: nn.Module, tied_parameter: nn.Parameter | None = None, ignored_params: Container[nn.Parameter] = ()
 ) -> list[tuple[nn.Module, list[nn.Parameter]]]:
     """Units of a module in order of use: the module with its remaining parameters, then each entry of its ModuleLists.
 
     Only outermost ModuleLists count; entries that are containers themselves are replaced by their entries. A parameter
-    of several entries belongs to the module, which is unsharded while they run. Frozen parameters belong to no unit.
+    of several entries belongs to the module, which is unsharded while they run. Frozen and ignored parameters belong to
+    no unit.
     `tied_parameter`, a tied embedding, is a unit by itself. Raises InputError if a unit has several dtypes.
     """
     layers: dict[str, nn.Module] = {}
@@ -265,7 +269,7 @@ def find_units(
             layers |= dict(_entries(name, child))
     owners: dict[nn.Parameter, set[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
-        if parameter.requires_grad:
+        if parameter.requires_grad and parameter not in ignored_params:
             owners.setdefault(parameter, set()).add(_layer_of(name, layers) or "")
     units: dict[str, list[nn.Parameter]] = {name: [] for name in ("", *layers)}
     for parameter, names in owners.items():
