@@ -13,16 +13,19 @@ class TransformerChunk(nn.Module):
     """Chunk `index` of `num_chunks` of a transformer; removes the other chunks' layers from `model` in place.
 
     Numbers of blocks differ by at most one. Chunks at the ends have fewer, first of all the last chunk, which has the
-    head too, then the first, whose stage has most micro-batches in flight: 6 layers in 4 chunks are [1, 2, 2, 1]. Maps
-    token ids (B, T) on the first chunk, and hidden states (B, T, D) on all others, to hidden states, or to logits on
-    the last. A tied embedding stays on both ends, so their gradients have to be summed. positions (T,): token positions
-    within the sequence. Raises InputError if a chunk would have no block.
+    head too, then the first, whose stage has most micro-batches in flight: 6 layers in 4 chunks are [1, 2, 2, 1], and 2
+    layers [0, 1, 1, 0], with the embedding alone in the first chunk and the head alone in the last (Llama 3,
+    arXiv:2407.21783, §3.3.2).
+
+    Maps token ids (B, T) on the first chunk, and hidden states (B, T, D) on all others, to hidden states, or to logits
+    on the last. A tied embedding stays on both ends, so their gradients have to be summed. positions (T,): token
+    positions within the sequence. Raises InputError if a chunk between these two would have no block.
     """
 
     def __init__(self, model: Transformer, index: int, num_chunks: int, positions: torch.Tensor) -> None:
         super().__init__()
         layers = len(model.blocks)
-        if layers < num_chunks:
+        if layers < num_chunks - 2:
             raise InputError("a model chunk without a layer", got=f"{layers} layers for {num_chunks} model chunks")
         self.model, self.is_first, self.is_last = model, index == 0, index == num_chunks - 1
         sizes = chunk_sizes(layers, num_chunks)

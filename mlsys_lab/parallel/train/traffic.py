@@ -6,6 +6,7 @@ from mlsys_lab.configs.transformer import TransformerConfig
 from mlsys_lab.flops import communication
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.parameters import replicated_parameters
+from mlsys_lab.parallel.pipeline.transformer import chunk_sizes
 from mlsys_lab.parallel.tags import Tag
 
 SCALAR_BYTES = 8
@@ -35,7 +36,11 @@ def predict_bytes(
     between = communication.pipeline_bytes(
         config, rows, element_bytes=element_bytes, tensor=t if layout.sequence_parallel else 1
     )
-    sent[Tag.STAGE_ACTIVATIONS] = sent[Tag.STAGE_GRADIENTS] = (p * layout.interleave - 1) * stage_ranks * between
+    num_chunks = p * layout.interleave
+    # Tokens are scattered before the first block: a first chunk without one sends them all.
+    is_whole = layout.sequence_parallel and num_chunks > 1 and chunk_sizes(config.n_layers, num_chunks)[0] == 0
+    messages = num_chunks - 1 + (t - 1 if is_whole else 0)
+    sent[Tag.STAGE_ACTIVATIONS] = sent[Tag.STAGE_GRADIENTS] = messages * stage_ranks * between
     ring = n * communication.context_parallel_bytes(
         config, rows * c, c, layers=config.n_layers / p, element_bytes=element_bytes, tensor=t
     )

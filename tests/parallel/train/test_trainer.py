@@ -47,6 +47,14 @@ LAYOUTS = {
     "interleaved": (UNEVEN, Layout(data=2, context=2, pipeline=2, interleave=2, recomputation="full", micro_batch=2)),
     "interleaved, ZeRO 2": (UNEVEN, Layout(data=4, pipeline=2, interleave=2, zero_stage=2)),
     "interleaved, ZeRO 3": (UNEVEN, Layout(data=2, tensor=2, pipeline=2, interleave=2, zero_stage=3, micro_batch=2)),
+    "embedding and head alone": (
+        CONFIG,
+        Layout(data=2, tensor=2, pipeline=2, interleave=2, zero_stage=3, sequence_parallel=True, recomputation="full"),
+    ),
+    "head alone": (
+        replace(OWN_HEAD, n_layers=3),
+        Layout(data=2, context=2, pipeline=2, interleave=2, zero_stage=1, micro_batch=2),
+    ),
     "experts": (MIXTURE, Layout(data=4, pipeline=2, expert=2)),
     "experts, ZeRO 1 and context": (
         MIXTURE,
@@ -81,6 +89,7 @@ WEEKLY = (
     "uneven stages",
     "interleaved, ZeRO 2",
     "interleaved, ZeRO 3",
+    "head alone",
     "experts, ZeRO 2",
     "experts, ZeRO 3",
     "experts × sequence",
