@@ -84,6 +84,22 @@ def in_dependency_order(schedule: Schedule) -> Iterator[tuple[int, Action]]:
         )
 
 
+def in_time_order(schedule: Schedule) -> list[tuple[int, Action]]:
+    """Ranks and their actions by when they start, if backward passes take two forward passes' time and messages none.
+
+    Streams run messages in order of issue, so a message issued much earlier than its time would hold up all others.
+    """
+    ranks, last_stage = len(schedule), len(schedule) * _count_chunks(schedule) - 1
+    free, done = [0.0] * ranks, dict[Pass, float]()
+    started: list[tuple[float, int, Action]] = []
+    for rank, action in in_dependency_order(schedule):
+        stage = action.chunk * ranks + rank
+        start = max([free[rank], *(done[one] for one in _dependencies(action, stage, last_stage))])
+        done[action.kind, action.micro_batch, stage] = free[rank] = start + (2 if action.kind == "backward" else 1)
+        started.append((start, rank, action))
+    return [(rank, action) for _, rank, action in sorted(started, key=lambda one: one[0])]
+
+
 def _dependencies(action: Action, stage: int, last_stage: int) -> list[Pass]:
     """Passes that an action of a stage depends on: the stage's own earlier pass, then that of the neighbour stage."""
     if action.kind == "weight":

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from mlsys_lab.comm.simulate import Cluster, Task, Timeline
 from mlsys_lab.configs.transformer import TransformerConfig
-from mlsys_lab.errors import InputError
 from mlsys_lab.flops import communication, compute
 from mlsys_lab.flops.bounds import Machine, Traffic
 from mlsys_lab.flops.layout import Layout, shard
 from mlsys_lab.flops.memory import BYTES, Recipe
 from mlsys_lab.parallel.mesh import AXES, mesh_coordinates
-from mlsys_lab.parallel.pipeline.schedules import Action, one_forward_one_backward
-from mlsys_lab.parallel.pipeline.simulation import in_dependency_order
+from mlsys_lab.parallel.pipeline.schedules import Action, interleaved
+from mlsys_lab.parallel.pipeline.simulation import in_time_order
+from mlsys_lab.parallel.pipeline.transformer import chunk_sizes
 
 LATENCY_S = 5e-6
 """Latency of a message; a collective of n ranks has n - 1 of them, one after the other."""
@@ -43,30 +43,18 @@ class StepTimes:
 def simulate_step(
     config: TransformerConfig, layout: Layout, machine: Machine, recipe: Recipe, *, batch: int, seq_len: int
 ) -> Timeline:
-    """Timeline of a 1F1B step on `batch` sequences of `seq_len` tokens each, one device for each rank.
+    """Timeline of a 1F1B step, interleaved or not, on `batch` sequences of `seq_len` tokens, one device for each rank.
 
     Compute runs at the machine's peak and groups never contend for links, so all idle time is due to the layout. Every
     layer waits for messages of tensor and context parallelism. A layer's gradients are sent after its last backward
     pass, with ZeRO 2 and 3 after each; with ZeRO 3 its weights are prefetched. Left out: the optimizer's own time, and
     experts. Raises InputError where the model or the batch does not divide evenly.
     """
-    _check(config, layout)
-    step = _StepSimulation(
-        layout, config.n_layers // layout.pipeline, _step_times(config, layout, machine, recipe, seq_len)
-    )
-    schedule = one_forward_one_backward(layout.pipeline, layout.micro_batches(batch))
-    for stage, action in in_dependency_order(schedule):
-        step.issue_pass(stage, action, is_last=action == schedule[stage][-1])
-    return step.cluster.timeline()
-
-
-def _check(config: TransformerConfig, layout: Layout) -> None:
     layout.check(config)
-    if config.n_layers % layout.pipeline or layout.interleave > 1:
-        raise InputError(
-            "simulated stages need equally many layers, in one model chunk",
-            got=f"{config.n_layers} layers over {layout.pipeline} stages of {layout.interleave} chunks each",
-        )
+    step, micro_batches = _StepSimulation(config, layout, machine, recipe, seq_len), layout.micro_batches(batch)
+    for rank, action in in_time_order(interleaved(layout.pipeline, micro_batches, layout.interleave)):
+        step.issue_pass(rank, action, is_last=action.micro_batch == micro_batches - 1)
+    return step.cluster.timeline()
 
 
 def _step_times(config: TransformerConfig, layout: Layout, machine: Machine, recipe: Recipe, seq_len: int) -> StepTimes:
@@ -106,22 +94,29 @@ Dependencies = dict[int, list[Task]]
 class _StepSimulation:
     """A cluster, and the passes issued to it so far."""
 
-    def __init__(self, layout: Layout, layers: int, times: StepTimes) -> None:
-        self.layout, self.layers, self.times = layout, layers, times
+    def __init__(
+        self, config: TransformerConfig, layout: Layout, machine: Machine, recipe: Recipe, seq_len: int
+    ) -> None:
+        self.layout, self.times = layout, _step_times(config, layout, machine, recipe, seq_len)
+        self.chunk_layers = chunk_sizes(config.n_layers, layout.pipeline * layout.interleave)
         self.cluster = Cluster(layout.devices)
         self._ranks_per_stage = layout.devices // layout.pipeline
         self._done: dict[tuple[str, int, int], Dependencies] = {}
         self._groups = {axes: _find_groups(layout, axes) for axes in (TENSOR, CONTEXT, REPLICA_AXES)}
 
-    def issue_pass(self, stage: int, action: Action, *, is_last: bool) -> None:
-        """Issue a micro-batch's pass through a stage: layer by layer, on all of its ranks."""
-        zero, times = self.layout.zero_stage, self.times
-        is_forward, has_head = action.kind == "forward", stage == self.layout.pipeline - 1
+    def issue_pass(self, pipeline_rank: int, action: Action, *, is_last: bool) -> None:
+        """Issue a micro-batch's pass through a model chunk, layer by layer, on all ranks that have it.
+
+        is_last: whether it is the chunk's last pass of its kind.
+        """
+        zero, times, stages = self.layout.zero_stage, self.times, self.layout.pipeline
+        chunk = action.chunk * stages + pipeline_rank
+        is_forward, has_head = action.kind == "forward", chunk == len(self.chunk_layers) - 1
         recomputed = 1 if self.layout.recomputation == "full" and not is_forward else 0
-        after = self._receive_inputs(stage, action)
+        after = self._receive_inputs(chunk, action)
         if has_head and not is_forward:
             after = self._compute(2 * times.head_s, "head", after)
-        for _ in range(self.layers):
+        for _ in range(self.chunk_layers[chunk]):
             if zero == 3:  # prefetched: as early as their stream allows
                 gathered = self._communicate(REPLICA_AXES, times.all_gather_s, "weights", {rank: [] for rank in after})
                 after = {rank: after[rank] + gathered[rank] for rank in after}
@@ -134,18 +129,20 @@ class _StepSimulation:
             after = self._communicate(CONTEXT, rounds * times.ring_s, "keys and values", after)
         if has_head and is_forward:
             after = self._compute(times.head_s, "head", after)
-        if is_last and zero in (1, 2):
-            self._communicate(REPLICA_AXES, self.layers * times.all_gather_s, "weights", after)
-        self._done[action.kind, action.micro_batch, stage] = after
+        if is_last and not is_forward and action.chunk == 0 and zero in (1, 2):  # the rank's last pass
+            layers = sum(self.chunk_layers[pipeline_rank::stages])
+            self._communicate(REPLICA_AXES, layers * times.all_gather_s, "weights", after)
+        self._done[action.kind, action.micro_batch, chunk] = after
 
-    def _receive_inputs(self, stage: int, action: Action) -> Dependencies:
-        """Issue the receives of a pass: what the ranks of a stage wait for, from the previous or the next stage."""
-        neighbour = stage - 1 if action.kind == "forward" else stage + 1
-        ranks = range(stage * self._ranks_per_stage, (stage + 1) * self._ranks_per_stage)
-        if not 0 <= neighbour < self.layout.pipeline:
-            return self._done.get(("forward", action.micro_batch, stage), {rank: [] for rank in ranks})
+    def _receive_inputs(self, chunk: int, action: Action) -> Dependencies:
+        """Issue the receives of a pass: what the ranks of a chunk wait for, from the previous or the next chunk."""
+        neighbour, stages = chunk - 1 if action.kind == "forward" else chunk + 1, self.layout.pipeline
+        first = chunk % stages * self._ranks_per_stage
+        ranks = range(first, first + self._ranks_per_stage)
+        if not 0 <= neighbour < len(self.chunk_layers):
+            return self._done.get(("forward", action.micro_batch, chunk), {rank: [] for rank in ranks})
         sent_after = self._done[action.kind, action.micro_batch, neighbour]
-        offset = (neighbour - stage) * self._ranks_per_stage
+        offset = neighbour % stages * self._ranks_per_stage - first
         return {
             rank: [self.cluster.send(rank + offset, rank, self.times.send_s, "send", sent_after[rank + offset])]
             for rank in ranks

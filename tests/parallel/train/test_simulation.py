@@ -45,6 +45,25 @@ def test_stages_idle_as_long_as_the_closed_form_and_the_head_says(micro_batches:
     assert timeline.end_s == pytest.approx(least + 2 * (stages - 1) * LATENCY_S)
 
 
+@pytest.mark.parametrize(
+    ("interleave", "stage_layers"),
+    [(1, [4, 4, 4, 4]), (2, [4, 4, 4, 4]), (4, [4, 4, 4, 4]), (1, [3, 4, 3, 3]), (2, [3, 4, 4, 3]), (2, [1, 2, 2, 1])],
+)
+def test_uneven_and_interleaved_stages_idle_as_the_closed_form_says(interleave: int, stage_layers: list[int]) -> None:
+    layers, micro_batches = sum(stage_layers), 8
+    config = TransformerConfig("d", layers, d_model=1024, n_heads=8, d_ff=4096, vocab_size=1, context=TOKENS)
+    layout = Layout(pipeline=4, interleave=interleave)
+    timeline = simulate_step(config, layout, QUICK, RECIPES["fp32"], batch=micro_batches, seq_len=TOKENS)
+    layer_s = compute.training(config, TOKENS, micro_batches, causal=True).hardware / layers / QUICK.peak_flops_per_s
+    busy = [timeline.busy_s(rank) / layer_s for rank in range(4)]
+    assert busy == pytest.approx(stage_layers, rel=1e-3)
+    ideal_s, is_even = max(stage_layers) * layer_s, len(set(stage_layers)) == 1
+    expected = ideal_s * (1 + bubble(4, micro_batches, interleave=interleave))
+    assert ideal_s < timeline.end_s < 1.01 * expected
+    if is_even:
+        assert timeline.end_s == pytest.approx(expected, rel=2e-3)
+
+
 def test_tensor_ranks_wait_for_their_messages() -> None:
     slow = Machine(1e12, 1e11, 1e12, link_bytes_per_s=1e9, network_bytes_per_s=1e9, node=8)
     sent = tensor_parallel_bytes(CONFIG, TOKENS, 4, layers=8, element_bytes=4)
