@@ -95,7 +95,7 @@ def tensor_parallel(rank: Rank) -> tuple[Found, Found]:
         columns |= {f"mlp.{name}": ColwiseParallel() for name in ("gate", "up")}
         parallelize_module(block, mesh, columns | dict.fromkeys(("attention.out", "mlp.down"), RowwiseParallel()))
     whole = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Replicate(), use_local_output=False)
-    parallelize_module(theirs, mesh, {"norm": whole, "head": ColwiseParallel()})
+    parallelize_module(theirs, mesh, {"norm": whole, "head": ColwiseParallel(use_local_output=False)})
     with loss_parallel():
         expected = loss_of(theirs, tokens)
         expected.backward()
