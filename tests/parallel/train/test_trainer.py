@@ -80,6 +80,10 @@ LAYOUTS = {
         replace(CONFIG, head_dim=0, latent=LATENT),
         Layout(data=2, tensor=2, pipeline=2, sequence_parallel=True, recomputation="full"),
     ),
+    "experts and latent attention": (
+        replace(MIXTURE, head_dim=0, latent=LATENT),
+        Layout(data=2, tensor=2, pipeline=2, expert=2, zero_stage=3, sequence_parallel=True, micro_batch=2),
+    ),
     "context": (
         CONFIG,
         Layout(tensor=2, context=2, pipeline=2, zero_stage=1, sequence_parallel=True, micro_batch=4),
@@ -94,6 +98,7 @@ WEEKLY = (
     "experts, ZeRO 3",
     "experts × sequence",
     "experts, interleaved, ZeRO 3",
+    "experts and latent attention",
 )
 
 
