@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Template, TemplateError
+from jinja2.ext import Extension
+from jinja2.nodes import Node
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
@@ -149,6 +152,16 @@ def _byte_of() -> dict[str, int]:
 BYTE_OF = _byte_of()
 
 
+class _GenerationMarks(Extension):
+    """Renders what some templates mark as the assistant's, {% generation %} … {% endgeneration %}, as it is."""
+
+    tags = {"generation"}  # noqa: RUF012, as jinja declares it
+
+    def parse(self, parser: Parser) -> list[Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 def _compile(template: str) -> Template:
     """A chat template with what templates of published models use."""
 
@@ -156,7 +169,7 @@ def _compile(template: str) -> Template:
         raise TemplateError(message)
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationMarks]
     )
     environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
     environment.globals["raise_exception"] = refuse

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -39,22 +40,25 @@ CHAT = [
     Message("user", "How?\n\nnaïve 你好"),
     Message("assistant", "  By keys and values. "),
 ]
-GENERATED = CHATML.replace(
-    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}",
-    "{{ '<|im_start|>' + message['role'] + '\\n' }}{% if message['role'] == 'assistant' %}{% generation %}"
-    "{{ message['content'] + '<|im_end|>' }}{% endgeneration %}{% else %}{{ message['content'] + '<|im_end|>' }}"
-    "{% endif %}{{ '\\n' }}",
-)
-"""The same template, with marks by which transformers knows the assistant's tokens."""
+MARKED = {
+    save_qwen: "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}{% if m.role == 'assistant' %}"
+    "{% generation %}{{ m.content + '<|im_end|>' }}{% endgeneration %}{% else %}{{ m.content + '<|im_end|>' }}"
+    "{% endif %}{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
+    save_llama: "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}"
+    "{{ ' ' + m.content + eos_token }}{% endgeneration %}{% else %}{{ '[INST] ' + m.content + ' [/INST]' }}{% endif %}"
+    "{% endfor %}",
+}
+"""Templates with marks, by which transformers knows the assistant's tokens."""
 
 
-def test_targets_are_the_tokens_that_transformers_says_the_assistant_generates(tmp_path: Path) -> None:
-    folder = save_qwen(tmp_path)
+@pytest.mark.parametrize("write", [save_qwen, save_llama], ids=["qwen2", "llama"])
+def test_targets_are_the_tokens_that_transformers_says_the_assistant_generates(
+    write: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    folder = write(tmp_path)
+    (folder / "chat_template.jinja").write_text(MARKED[write])
     expected = PreTrainedTokenizerFast.from_pretrained(folder).apply_chat_template(
-        [one._asdict() for one in CHAT],
-        chat_template=GENERATED,
-        return_dict=True,
-        return_assistant_tokens_mask=True,
+        [one._asdict() for one in CHAT], return_dict=True, return_assistant_tokens_mask=True
     )
     ((ids, is_target),) = encode_conversation(load_tokenizer(folder), CHAT)
     assert ids == expected["input_ids"]
@@ -153,7 +157,11 @@ def test_every_counted_token_weighs_as_much_in_any_layout(layout: Layout) -> Non
 
     def train(rank: Rank, _: None) -> tuple[list[float], float]:
         trainer = Trainer(make_model(config), data, PLAN, layout, rank)
-        return [trainer.step() for _ in range(3)], trainer.evaluate(held_out)
+        losses = []
+        for _ in range(3):
+            trainer.evaluate(held_out)  # changes nothing
+            losses.append(trainer.step())
+        return losses, trainer.evaluate(held_out)
 
     model = make_model(config)
     optimizer = torch.optim.AdamW(model.parameters(), betas=training.BETAS, weight_decay=training.WEIGHT_DECAY)
