@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from mlsys_lab import comm
+from mlsys_lab.comm.errors import ConnectionLostError
 from mlsys_lab.comm.torchrun import is_torchrun, join_world
 from mlsys_lab.configs.presets import preset
 from mlsys_lab.errors import CourseError, InputError, UsageError
@@ -63,9 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _run(argv)
     except CourseError as problem:
-        if isinstance(problem, InputError) and os.environ.get("RANK", "0") != "0":
-            time.sleep(GRACE_S)  # rank 0 prints it
-        else:
+        is_rank_0 = os.environ.get("RANK", "0") == "0"
+        if not is_rank_0 and isinstance(problem, (InputError, ConnectionLostError)):
+            time.sleep(GRACE_S)  # rank 0 prints it, or why it has gone
+        if is_rank_0 or not isinstance(problem, InputError):
             print(f"train: {problem}", file=sys.stderr, flush=True)
         return 2 if isinstance(problem, UsageError) else 1
     except KeyboardInterrupt:
