@@ -226,6 +226,9 @@ def check_layout(model: Transformer, config: TrainConfig, layout: Layout) -> Non
     """Raise InputError unless the layout supports the model and its degrees divide model, batch and sequence."""
     model_config = model.config
     layout.check(model_config)
+    if model_config.vocab_size % layout.tensor:
+        got = f"{model_config.vocab_size} tokens among {layout.tensor} tensor-parallel ranks"
+        raise InputError("the vocabulary does not divide evenly", got=got)
     if layout.context > 1:
         _check_context_parallel(model)
     layout.micro_batches(config.batch_size)

@@ -180,7 +180,7 @@ def test_losses_and_weights_equal_one_process(name: str, tmp_path: Path) -> None
         ),
         ({}, Layout(expert=2, data=2), "small has no experts to divide: got 2 expert-parallel ranks"),
         ({"context": 8}, Layout(), "got 16 tokens, expected a multiple of 1, up to 8"),
-        ({"vocab_size": 25}, Layout(tensor=2), "a dimension cannot be divided evenly: got 25 over 2 ranks"),
+        ({"vocab_size": 25}, Layout(tensor=2), "the vocabulary does not divide evenly: got 25 tokens among 2"),
         (
             {"position": "alibi"},
             Layout(tensor=2),
