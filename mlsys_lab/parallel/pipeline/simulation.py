@@ -87,7 +87,7 @@ def in_dependency_order(schedule: Schedule) -> Iterator[tuple[int, Action]]:
 def in_time_order(schedule: Schedule) -> list[tuple[int, Action]]:
     """Ranks and their actions by when they start, if backward passes take two forward passes' time and messages none.
 
-    Streams run messages in order of issue, so a message issued much earlier than its time would hold up all others.
+    Streams run messages in order of issue: one that is issued long before its time holds up those issued after it.
     """
     ranks, last_stage = len(schedule), len(schedule) * _count_chunks(schedule) - 1
     free, done = [0.0] * ranks, dict[Pass, float]()

@@ -69,19 +69,22 @@ def chat_dataset(
     A conversation longer than T + 1 tokens is cut, and left out if no token of the assistant remains; `log` is called
     with a line that says how many. Raises InputError for fewer than two conversations.
     """
-    encoded: list[Encoded] = []
+    fitting: list[list[Encoded]] = []  # sequences of each conversation
+    num_cut = 0
     for number, messages in enumerate(conversations, start=1):
         try:
-            encoded += encode_conversation(tokenizer, messages)
+            encoded = list(encode_conversation(tokenizer, messages))
         except InputError as problem:
             raise InputError(f"conversation {number}: {problem}") from None
-    fitting = [(ids, is_target) for ids, is_target in encoded if any(is_target[1 : seq_len + 1])]
-    if (num_cut := sum(len(ids) > seq_len + 1 for ids, _ in encoded)) > 0:
-        log(f"{num_cut} of {len(encoded)} conversations are longer than {seq_len} tokens and were cut")
+        num_cut += any(len(ids) > seq_len + 1 for ids, _ in encoded)
+        if with_targets := [one for one in encoded if any(one[1][1 : seq_len + 1])]:
+            fitting.append(with_targets)
+    if num_cut:
+        log(f"{num_cut} of {len(conversations)} conversations are longer than {seq_len} tokens and were cut")
     if len(fitting) < 2:
         got = f"{len(fitting)} with a token of the assistant in the first {seq_len + 1}"
         raise InputError("too few conversations", got=got, expected="at least 2", help="set --seq-len")
-    train, held_out = (_pad(part, seq_len) for part in _split(fitting))
+    train, held_out = (_pad([sequence for one in part for sequence in one], seq_len) for part in _split(fitting))
     return _make_dataset(tokenizer, train, held_out)
 
 

@@ -89,6 +89,18 @@ def test_a_template_that_renders_earlier_turns_differently_gives_a_sequence_for_
         assert b"".join(map(tokenizer.token_bytes, answer)).decode() == CHAT[number - 1].content
 
 
+def test_sequences_of_one_conversation_are_not_divided_between_training_and_validation(tmp_path: Path) -> None:
+    folder = save_qwen(tmp_path)
+    earlier = "message['role'] == 'assistant' and not loop.last"
+    content = f"(message['content'] | upper if {earlier} else message['content'])"
+    (folder / "chat_template.jinja").write_text(CHATML.replace("message['content']", content))
+    chats = [[Message("user", f"Name {letter}"), CHAT[2], *CHAT[3:]] for letter in "abcdefgh"]
+    data = chat_dataset(load_tokenizer(folder), chats, 100, print)
+    assert isinstance(data.train, Sequences) and (len(data.train), len(data.validation)) == (14, 2)
+    prompt = load_tokenizer(folder).encode_chat(chats[4][:1])
+    assert [row[: len(prompt)].tolist() == prompt for row in data.validation.inputs] == [True, True]
+
+
 def test_documents_follow_the_token_that_ends_another(tmp_path: Path) -> None:
     texts = ["One text. " * 30, "naïve 你好 " * 40]
     for tokenizer, first, last in (
