@@ -237,7 +237,7 @@ def ideal_steps(arrivals: Sequence[Arrival]) -> int:
 def fit_clock(runs: Sequence[Measured]) -> LineClock:
     """Least squares over the steps of some runs: seconds of a step, a new token, a cached token, a sequence."""
     parts = [one for run in runs for one in run.parts]
-    rows = [[1, sum(new for new, _ in one), LineClock.num_padded_cached_tokens(one), len(one)] for one in parts]
+    rows = [LineClock.features(one) for one in parts]
     seconds = np.array([time_s for run in runs for time_s in run.step_s])
     return LineClock(*np.linalg.lstsq(np.array(rows, float), seconds, rcond=None)[0].tolist())
 

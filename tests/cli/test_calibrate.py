@@ -1,4 +1,4 @@
-"""From a served load to its simulation: trace, calibrated clock, and latencies that are those of the server."""
+"""From a trained checkpoint to its served load and the simulation of it: trace, calibrated clock, latencies."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.engine import SchedulerConfig
-from mlsys_lab.inference.server.protocol import MODEL
 from mlsys_lab.inference.simulator import LineClock, log_normal, poisson, read_trace, report, simulate
 from mlsys_lab.inference.simulator.calibration import Step, fit_clock, read_steps
 from mlsys_lab.inference.simulator.clock import load_clock, save_clock
 from mlsys_lab.inference.simulator.metrics import Objective
+from mlsys_lab.parallel.train.__main__ import main as train
 from tests.inference.server.clients import send
 from tests.inference.server.serving import serving
 
@@ -23,24 +23,28 @@ BLOCKS, SEQUENCES = 256, 16
 LOAD = poisson(12.0, 40, log_normal(40, 30, longest=300), seed=3)
 
 
-def test_a_served_load_is_traced_calibrated_and_simulated(tmp_path: Path, call: Callable[..., tuple[int, str, str]]):
-    trace, clock = tmp_path / "trace.jsonl", tmp_path / "clock.json"
-    options = ("--blocks", str(BLOCKS), "--sequences", str(SEQUENCES), "--trace-out", str(trace))
+def test_what_was_trained_is_served_traced_calibrated_and_simulated(
+    tmp_path: Path, call: Callable[..., tuple[int, str, str]]
+):
+    run, model, trace, clock = (str(tmp_path / name) for name in ("run", "model", "trace.jsonl", "clock.json"))
+    assert train(["--steps", "2", "--batch", "1", "--seq-len", "512", "--checkpoints", run]) == 0
+    assert call("export", run, model)[0] == 0
+    options = ("--model", model, "--blocks", str(BLOCKS), "--sequences", str(SEQUENCES), "--trace-out", trace)
     with serving(*options) as served:
-        measured = send(served.address, MODEL, LOAD)
-    traced = read_trace(trace)
+        measured = send(served.address, "model", LOAD)
+    traced = read_trace(Path(trace))
     assert sorted((len(one.prompt), one.num_output_tokens) for one in traced) == sorted(
         (len(one.prompt), one.num_output_tokens) for one in LOAD
     )
-    code, out, err = call("calibrate", str(trace), "--out", str(clock))
+    code, out, err = call("calibrate", trace, "--out", clock)
     assert (code, err) == (0, "") and "half of them within" in out
     config = SchedulerConfig(max_num_seqs=SEQUENCES)
-    simulated = simulate(traced, load_clock(clock), num_blocks=BLOCKS, config=config).served
+    simulated = simulate(traced, load_clock(Path(clock)), num_blocks=BLOCKS, config=config).served
     found, expected = (report(one, Objective(1, 1)) for one in (simulated, measured))
     # How near they are is measured by tests/bench/calibration.py; a busy machine serves two loads differently.
     assert 0.3 < found.tpot_s[50] / expected.tpot_s[50] < 3
     code, out, _ = call(
-        "simulate-serving", "llama3-8b", "--trace", str(trace), "--clock", str(clock), "--blocks", str(BLOCKS),
+        "simulate-serving", "llama3-8b", "--trace", trace, "--clock", clock, "--blocks", str(BLOCKS),
         "--sequences", str(SEQUENCES), "--json",
     )  # fmt: skip
     (row,) = json.loads(out)["runs"]

@@ -48,13 +48,7 @@ def fit_clock(steps: Sequence[Step]) -> LineClock:
 
     Steps that took more than `OUTLIER` times as long as the first fit says are left out of the second.
     """
-    features = np.array(
-        [
-            [1, sum(new for new, _ in one.parts), LineClock.num_padded_cached_tokens(one.parts), len(one.parts)]
-            for one in steps
-        ],
-        dtype=float,
-    )
+    features = np.array([LineClock.features(one.parts) for one in steps], dtype=float)
     seconds = np.array([one.step_s for one in steps])
     coefficients = _fit(features, seconds)
     kept = seconds < OUTLIER * (features @ coefficients)

@@ -32,10 +32,7 @@ class Clock(Protocol):
 
 @dataclass(frozen=True)
 class LineClock:
-    """Linear step time: seconds per step, per new token, per cached token and per sequence.
-
-    Cached tokens are counted with the padding of the engine's attention, whose rows are as long as the longest one.
-    """
+    """Linear step time: seconds per step, per new token, per cached token and per sequence."""
 
     step_s: float
     token_s: float
@@ -44,8 +41,8 @@ class LineClock:
 
     def __call__(self, parts: Sequence[Part], moved: int) -> float:
         """Seconds of a step."""
-        new, cached = sum(new for new, _ in parts), self.num_padded_cached_tokens(parts)
-        return self.step_s + self.token_s * new + self.cached_s * (cached + moved) + self.sequence_s * len(parts)
+        _, new, cached, sequences = self.features(parts)
+        return self.step_s + self.token_s * new + self.cached_s * (cached + moved) + self.sequence_s * sequences
 
     def demand_s(self, num_prompt_tokens: int, num_output_tokens: int, *, sequences: float, tokens: float) -> float:
         """Time of the engine that one request takes at least, in steps of `tokens` tokens and `sequences` sequences."""
@@ -56,9 +53,9 @@ class LineClock:
         return steps * self.step_s + own_s
 
     @staticmethod
-    def num_padded_cached_tokens(parts: Sequence[Part]) -> int:
-        """Number of sequences times the longest number of cached tokens."""
-        return len(parts) * max((past for _, past in parts), default=0)
+    def features(parts: Sequence[Part]) -> tuple[int, int, int, int]:
+        """What the coefficients multiply: 1 step, and its new tokens, cached tokens and sequences."""
+        return 1, sum(new for new, _ in parts), sum(past for _, past in parts), len(parts)
 
 
 def save_clock(clock: LineClock, path: Path) -> None:
