@@ -131,7 +131,7 @@ newest: ## Run the kernels' tests against the newest releases of all they need, 
 	$(NEWEST) -m pytest --weekly $(PYTEST_ARGS) $(KERNEL_TESTS)
 
 bench: $(READY) ## Measure what the course promises, as ratios within one run
-	for script in $(filter-out gpu models,$(basename $(notdir $(wildcard tests/bench/*.py)))); do $(BIN)/python -m tests.bench.$$script || exit 1; done
+	for script in $(filter-out gpu models goals,$(basename $(notdir $(wildcard tests/bench/*.py)))); do $(BIN)/python -m tests.bench.$$script || exit 1; done
 
 bench-gpu: $(if $(GPU_PYTHON),,$(READY)) ## Measure what kernels, serving and diffusion promise, on a GPU (ONLY=matmul for some; GPU_PYTHON=python3 with its own torch)
 	$(or $(GPU_PYTHON),$(BIN)/python) tests/bench/gpu.py --record $(if $(ONLY),--only '$(ONLY)')

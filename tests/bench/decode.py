@@ -1,6 +1,6 @@
 """Decoding on a CPU: what a KV cache saves, how near a step is to the memory bound, and what drafts gain.
 
-    python -m tests.bench.decode [--rounds N]
+    python -m tests.bench.decode [--rounds N] [--record]
 
 Prints goals and measurements, and exits with 1 if a goal is missed. One thread, and the processor's time rather than
 the clock's, so that other processes of the machine count for little.
@@ -15,8 +15,6 @@ from collections.abc import Callable
 from statistics import median
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.flops.parameters import parameters
@@ -28,6 +26,7 @@ from mlsys_lab.inference.pretrained import load_pair, read_text
 from mlsys_lab.inference.quantize import token_bytes
 from mlsys_lab.inference.speculative import Draft, Drafter, SpeculationController, make_drafter, speculate
 from mlsys_lab.models import Transformer
+from tests.bench.goals import HELP, Goal, conclude
 
 NUM_TOKENS = 512
 SMALL = TransformerConfig(
@@ -38,11 +37,11 @@ LARGE = TransformerConfig(
 )
 GREEDY = SamplingParams(temperature=0)
 GOALS = {
-    "512th token, uncached over cached": 20.0,
-    "512 tokens, uncached over cached": 8.0,
-    "100 M parameters, fraction of the memory bound": 0.6,
-    "shipped pair on held-out text, plain over speculative": 1.2,
-    "a drafter that is always wrong, plain over speculative": 0.95,
+    "512th token, uncached over cached": Goal(">=", 20.0),
+    "512 tokens, uncached over cached": Goal(">=", 8.0),
+    "100 M parameters, fraction of the memory bound": Goal(">=", 0.6),
+    "shipped pair on held-out text, plain over speculative": Goal(">=", 1.2),
+    "a drafter that is always wrong, plain over speculative": Goal(">=", 0.95),
 }
 
 
@@ -135,33 +134,25 @@ def main() -> int:
     """Exit status: 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])  # type: ignore[union-attr]
     parser.add_argument("--rounds", type=int, default=15, help="measurements of each ratio")
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--record", action="store_true", help=HELP)
+    args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model, pair = Transformer(SMALL), load_pair()
-    last = last_token_ratio(model, rounds)
+    last = last_token_ratio(model, args.rounds)
     outputs: list[list[int]] = []
     cached_s = processor_s(lambda: outputs.append(generate_cached(model)))
     uncached_s = processor_s(lambda: outputs.append(generate_uncached(model)))
     assert outputs[0] == outputs[1], "both ways generate the same tokens"
-    measured = dict(
-        zip(
-            GOALS,
-            (
-                last,
-                uncached_s / cached_s,
-                bound_fraction(rounds),
-                speculation_gain(make_drafter(pair.draft), rounds),
-                speculation_gain(WrongDrafter(make_drafter(pair.draft)), rounds),
-            ),
-            strict=True,
-        )
+    ratios = (
+        last,
+        uncached_s / cached_s,
+        bound_fraction(args.rounds),
+        speculation_gain(make_drafter(pair.draft), args.rounds),
+        speculation_gain(WrongDrafter(make_drafter(pair.draft)), args.rounds),
     )
-    table = Table("", "goal", "measured", title=f"{parameters(LARGE).total / 1e6:.0f} M parameters in the large model")
-    for name, ratio in measured.items():
-        table.add_row(name, f">= {GOALS[name]:g}", f"{ratio:.2f}{'' if ratio >= GOALS[name] else ' MISSED'}")
-    Console(width=100).print(table)
-    return int(any(measured[name] < GOALS[name] for name in GOALS))
+    title = f"decoding on one thread; the large model has {parameters(LARGE).total / 1e6:.0f} M parameters"
+    return conclude("decode", title, GOALS, {"measured": dict(zip(GOALS, ratios, strict=True))}, record=args.record)
 
 
 if __name__ == "__main__":

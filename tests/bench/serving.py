@@ -1,6 +1,6 @@
 """The engine on a CPU next to `transformers`, to its own model's forward pass, and to the simulator.
 
-    python -m tests.bench.serving [--write-trace]
+    python -m tests.bench.serving [--write-trace] [--record]
 
 The trace: 192 requests that all wait from the start, nine in ten with a short output and one in ten with a long one, on
 16 slots. Two models, greedy, fp32, one thread: the one that comes with the course, and a LLaMA of about 30 M parameters
@@ -26,8 +26,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch.nn import functional as F
 
 from mlsys_lab.flops.step import Part
@@ -35,6 +33,7 @@ from mlsys_lab.inference.engine import Engine, Request, SamplingParams, Schedule
 from mlsys_lab.inference.pretrained import FOLDER, TARGET, load_pair, read_text
 from mlsys_lab.inference.simulator import Arrival, LineClock, log_normal, poisson, read_trace, simulate, write_trace
 from mlsys_lab.models import Transformer, load
+from tests.bench.goals import HELP, Goal, conclude
 from tests.bench.models import save_llama
 
 TRACE = Path(__file__).parent / "traces" / "bimodal.jsonl"
@@ -42,13 +41,13 @@ REQUESTS, SLOTS, BLOCK_SIZE = 192, 16, 16
 NUM_BLOCKS = SLOTS * 512 // BLOCK_SIZE
 CONFIG = SchedulerConfig(SLOTS, 512)
 GOALS = {
-    "throughput over static batches": (">=", 2.0),
-    "throughput over continuous batches of transformers": (">=", 1.2),
-    "single stream over transformers": (">=", 1.0),
-    "a step over its forward pass": ("<=", 1.3),
-    "steps over those of slots refilled at once": ("<=", 1.05),
-    "scheduling, fraction of a step": ("<=", 0.05),
-    "simulated time over measured": ("+-", 0.15),
+    "throughput over static batches": Goal(">=", 2.0),
+    "throughput over continuous batches of transformers": Goal(">=", 1.2),
+    "single stream over transformers": Goal(">=", 1.0),
+    "a step over its forward pass": Goal("<=", 1.3),
+    "steps over those of slots refilled at once": Goal("<=", 1.05),
+    "scheduling, fraction of a step": Goal("<=", 0.05),
+    "simulated time over measured": Goal("+-", 0.15),
 }
 
 
@@ -242,13 +241,7 @@ def fit_clock(runs: Sequence[Measured]) -> LineClock:
     return LineClock(*np.linalg.lstsq(np.array(rows, float), seconds, rcond=None)[0].tolist())
 
 
-def meets(name: str, value: float) -> bool:
-    """Whether a measurement reaches its goal."""
-    sign, goal = GOALS[name]
-    return {">=": value >= goal, "<=": value <= goal, "+-": abs(value - 1) <= goal}[sign]
-
-
-def measure(folder: Path, arrivals: Sequence[Arrival], console: Console) -> dict[str, float]:
+def measure(folder: Path, arrivals: Sequence[Arrival]) -> dict[str, float]:
     """The measurements of `GOALS` for the model of a folder."""
     model, reference = load(folder, dtype=torch.float32), load_reference(folder)
     # The clock is fitted to another load, of other lengths, served before the trace and after it: machines drift.
@@ -261,7 +254,7 @@ def measure(folder: Path, arrivals: Sequence[Arrival], console: Console) -> dict
     )
     equal = sum(engine.outputs[number] == output for number, output in enumerate(static_outputs))
     tokens = sum(one.num_output_tokens for one in arrivals)
-    console.print(
+    print(
         f"{folder.name}: {tokens} tokens, {tokens / engine_s:.0f} per second, {len(engine.step_s)} steps;"
         f" {equal} of {REQUESTS} outputs equal those of transformers;"
         f" {sum(engine.wasted) / len(engine.wasted):.2f} slots wasted per sequence"
@@ -281,19 +274,17 @@ def main() -> int:
     """Exit status: 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])  # type: ignore[union-attr]
     parser.add_argument("--write-trace", action="store_true", help="draw the trace again and write it")
+    parser.add_argument("--record", action="store_true", help=HELP)
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    if parser.parse_args().write_trace:
+    if args.write_trace:
         write_trace(TRACE, make_trace())
-    arrivals, console = read_trace(TRACE), Console(width=120)
+    arrivals = read_trace(TRACE)
     with tempfile.TemporaryDirectory() as folder:
         folders = [FOLDER / TARGET, save_llama(Path(folder) / "llama-30m")]
-        measured = [measure(one, arrivals, console) for one in folders]
-    table = Table("", "goal", *(one.name for one in folders), title=f"{SLOTS} slots, blocks of {BLOCK_SIZE}")
-    for name, (sign, goal) in GOALS.items():
-        cells = (f"{one[name]:.3f}{'' if meets(name, one[name]) else ' MISSED'}" for one in measured)
-        table.add_row(name, f"1 ± {goal}" if sign == "+-" else f"{sign} {goal}", *cells)
-    console.print(table)
-    return int(not all(meets(name, one[name]) for one in measured for name in GOALS))
+        columns = {one.name: measure(one, arrivals) for one in folders}
+    title = f"the engine on one thread: {SLOTS} slots, blocks of {BLOCK_SIZE}"
+    return conclude("serving", title, GOALS, columns, record=args.record)
 
 
 if __name__ == "__main__":
