@@ -74,9 +74,7 @@ class Measured:
 
 
 def make_engine(model: Transformer) -> Engine:
-    engine = Engine(model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, config=CONFIG)
-    engine.model_runner.compile()
-    return engine
+    return Engine(model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, config=CONFIG, compiled=True)
 
 
 def greedy(prompt: Sequence[int], num_output_tokens: int) -> Request:

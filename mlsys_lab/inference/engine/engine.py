@@ -31,8 +31,9 @@ class Engine:
 
     A request's output is independent of batching, preemption and prefix caching, up to the rounding of logits: greedy
     or with a seed, it equals that of `generate`. `scheduler` replaces the engine's own, of which `config` is the
-    configuration; InputError unless it manages as many blocks of the same size. Extensions are subclasses that extend
-    `step`, replace `sample`, or name another scheduler and model runner.
+    configuration; InputError unless it manages as many blocks of the same size. `compiled` compiles attention for a
+    CPU, which an engine repays that runs for longer than seconds. Extensions are subclasses that extend `step`, replace
+    `sample`, or name another scheduler and model runner.
     """
 
     scheduler_class = Scheduler
@@ -46,6 +47,7 @@ class Engine:
         block_size: int = 16,
         config: SchedulerConfig | None = None,
         scheduler: Scheduler | None = None,
+        compiled: bool = False,
     ) -> None:
         self.model = model
         if scheduler is None:
@@ -59,6 +61,8 @@ class Engine:
             got, expected = f"{manager.pool.num_blocks} of {manager.block_size}", f"{num_blocks} of {block_size} tokens"
             raise InputError("the scheduler manages other blocks than the engine", got=got, expected=expected)
         self.model_runner = self.model_runner_class(model, num_blocks, block_size)
+        if compiled:
+            self.model_runner.compile()
         self.last_scheduler_output: SchedulerOutput | None = None
         self._states: dict[Sequence, GenerationState] = {}
         self._added_s: dict[Sequence, float] = {}

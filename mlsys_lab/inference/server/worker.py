@@ -79,7 +79,7 @@ class Worker:
         self.model, self.tokenizer, draft = load_models(args)
         adapters = {name: load_adapter(folder, self.model) for name, folder in args.adapters.items()}
         config = SchedulerConfig(max_num_seqs=args.max_num_seqs)
-        options: dict[str, Any] = {"num_blocks": args.num_blocks, "block_size": BLOCK_SIZE}
+        options: dict[str, Any] = {"num_blocks": args.num_blocks, "block_size": BLOCK_SIZE, "compiled": True}
         if args.scheduler:
             options["scheduler"] = load_build(args.scheduler)(args.num_blocks, BLOCK_SIZE, config)
         else:
@@ -91,7 +91,6 @@ class Worker:
             self.engine = SpeculativeEngine(self.model, drafter=lambda: make_drafter(draft), adaptive=True, **options)
         else:
             self.engine = Engine(self.model, **options)
-        self.engine.model_runner.compile()
         self.recorder = SnapshotRecorder(self.engine.scheduler)
         self.trace = TraceWriter(args.trace) if args.trace else None
         self.max_model_len = min(self.model.config.context, args.num_blocks * BLOCK_SIZE + 1)
