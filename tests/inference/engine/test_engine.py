@@ -81,10 +81,10 @@ def check(answers, asked, adapters=None):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_tokens_are_those_of_transformers(family, tmp_path):
-    """Two requests of a checkpoint at once, their prompts in chunks."""
+    """Two requests of a checkpoint at once, their prompts in chunks; attention is compiled where it can be."""
     theirs = build_theirs(family)
     theirs.save_pretrained(tmp_path)
-    engine = Engine(load(tmp_path), num_blocks=16, block_size=4, config=SchedulerConfig(2, 5))
+    engine = Engine(load(tmp_path), num_blocks=16, block_size=4, config=SchedulerConfig(2, 5), compiled=True)
     expected, found = {}, defaultdict(list)
     for length in (3, 13):
         prompt = torch.randint(2, 61, (1, length), generator=torch.Generator().manual_seed(length))
