@@ -11,7 +11,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.inference.cache.interface import Step
 from mlsys_lab.inference.cache.slots import SlotCache
 from mlsys_lab.inference.engine.block_manager import BlockManager, BlockPool
-from mlsys_lab.inference.engine.model_runner import KVCache, PagedAttention, compute_slot_mapping
+from mlsys_lab.inference.engine.model_runner import KVCache, PagedAttention, Slots, compute_slot_mapping, find_slots
 from mlsys_lab.inference.engine.sequence import Sequence as PagedSequence
 from mlsys_lab.models import CachedAttention, Transformer
 
@@ -94,6 +94,9 @@ class Paged(SlotCache):
     def compute_slot_mapping(self, sequence: int, first: int, end: int) -> torch.Tensor:
         """Slots of a sequence's positions `first` to `end` - 1, (end - first,)."""
         return compute_slot_mapping(self.block_table(sequence), self.block_size, first, end)
+
+    def _slots(self, sequence: int, first: int, end: int) -> Slots:
+        return find_slots(self.block_table(sequence), self.block_size, first, end)
 
     def _add(self, seq: PagedSequence) -> int:
         self._sequences[seq.seq_id] = seq

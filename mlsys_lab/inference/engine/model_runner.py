@@ -92,6 +92,16 @@ def compute_slot_mapping(block_table: Sequence[int], block_size: int, first: int
     return slots[first - first_block * block_size : end - first_block * block_size]
 
 
+def find_slots(block_table: Sequence[int], block_size: int, first: int, end: int) -> Slots:
+    """Slots of a sequence's positions `first` to `end` - 1, as a range if its blocks are consecutive in memory."""
+    first_block = first // block_size
+    blocks = block_table[first_block : -(-end // block_size)]
+    if list(blocks) != list(range(blocks[0], blocks[0] + len(blocks))):
+        return compute_slot_mapping(block_table, block_size, first, end)
+    shift = (blocks[0] - first_block) * block_size
+    return range(first + shift, end + shift)
+
+
 class GatherAttention:
     """`CachedAttention` of one step that gathers the keys and values of each sequence into a padded row.
 
@@ -115,8 +125,8 @@ class GatherAttention:
         self.num_seqs, self.max_query_len = len(spans), max(num_new_tokens)
         self.slots: Slots  # (R, S)
         self.slot_mapping: Slots  # (Q,)
-        if self.num_seqs == 1 and (consecutive := _as_range(slots[0])):
-            self.slots, self.slot_mapping = consecutive, consecutive[-num_new_tokens[0] :]
+        if self.num_seqs == 1 and isinstance(slots[0], range):
+            self.slots, self.slot_mapping = slots[0], slots[0][-num_new_tokens[0] :]
         else:
             parts = [torch.arange(part.start, part.stop) if isinstance(part, range) else part for part in slots]
             self.slots = _stack_padded(parts, 0).to(device)
@@ -289,7 +299,12 @@ class ModelRunner:
     def _attention(self, output: SchedulerOutput) -> CachedAttention:
         num_new_tokens = list(output.num_scheduled_tokens.values())
         lengths = {seq: seq.num_computed_tokens + n for seq, n in output.num_scheduled_tokens.items()}
-        if self.use_paged_attention:
+        spans = {seq: (self.model.oldest_visible(seq.num_computed_tokens), end) for seq, end in lengths.items()}
+        slots: list[Slots] = []
+        if len(spans) == 1 or not self.use_paged_attention:
+            slots = [find_slots(seq.block_table, self.block_size, *span) for seq, span in spans.items()]
+        is_view = self.kv_cache.kv.is_cpu and len(slots) == 1 and isinstance(slots[0], range)
+        if self.use_paged_attention and not is_view:
             return PagedAttention(
                 self.model,
                 self.kv_cache,
@@ -298,23 +313,9 @@ class ModelRunner:
                 seq_lens=list(lengths.values()),
                 block_tables=[seq.block_table[: -(-length // self.block_size)] for seq, length in lengths.items()],
             )
-        spans = {seq: (self.model.oldest_visible(seq.num_computed_tokens), end) for seq, end in lengths.items()}
         return GatherAttention(
-            self.model,
-            self.kv_cache,
-            num_new_tokens=num_new_tokens,
-            slots=[compute_slot_mapping(seq.block_table, self.block_size, *span) for seq, span in spans.items()],
-            spans=list(spans.values()),
+            self.model, self.kv_cache, num_new_tokens=num_new_tokens, slots=slots, spans=list(spans.values())
         )
-
-
-def _as_range(slots: Slots) -> range | None:
-    """Slots (n,) as a range if they are consecutive in memory, else None."""
-    if isinstance(slots, range):
-        return slots
-    first, last = int(slots[0]), int(slots[-1])
-    is_consecutive = last - first + 1 == len(slots) and bool((slots.diff() == 1).all())
-    return range(first, last + 1) if is_consecutive else None
 
 
 def _stack_padded(rows: Sequence[torch.Tensor], value: int) -> torch.Tensor:

@@ -47,7 +47,8 @@ def sample(states: Sequence[GenerationState], logits: torch.Tensor) -> list[Samp
     """
     if not states:
         return []
-    require_not_nan(logits)
+    normalizers = logsumexp(logits)  # (R,)
+    require_not_nan(normalizers)
     allowed = apply_constraints(states, logits)
     rows_by_params: dict[SamplingParams, list[int]] = {}
     for row, state in enumerate(states):
@@ -64,15 +65,25 @@ def sample(states: Sequence[GenerationState], logits: torch.Tensor) -> list[Samp
             continue
         uniforms = [torch.rand((), generator=states[row].generator, dtype=torch.float64) for row in rows]
         parts.append(draw(filter_logits(params, adjusted).softmax(-1), torch.stack(uniforms).to(logits.device)))
-    order = [row for rows in rows_by_params.values() for row in rows]
-    token_ids = torch.cat(parts)[torch.tensor(order).argsort().to(logits.device)]  # (R,)
-    return with_logprobs(token_ids, logits, [state.request.num_top_logprobs for state in states])
+    token_ids = parts[0]  # (R,)
+    if len(parts) > 1:
+        order = torch.tensor([row for rows in rows_by_params.values() for row in rows])
+        token_ids = torch.cat(parts)[order.argsort().to(logits.device)]
+    return with_logprobs(token_ids, logits, normalizers, [state.request.num_top_logprobs for state in states])
 
 
-def with_logprobs(token_ids: torch.Tensor, logits: torch.Tensor, nums_top: Sequence[int]) -> list[SampledToken]:
-    """Tokens (R,) with their log-probabilities and those of the `nums_top` likeliest ones, by logits (R, V)."""
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    normalizers = logits.logsumexp(-1)  # (R,)
+def logsumexp(logits: torch.Tensor) -> torch.Tensor:
+    """Logarithm of the sum of exponentials, in fp32 at least: (R, V) -> (R,); a logit less it is a log-probability."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).logsumexp(-1)
+
+
+def with_logprobs(
+    token_ids: torch.Tensor, logits: torch.Tensor, normalizers: torch.Tensor, nums_top: Sequence[int]
+) -> list[SampledToken]:
+    """Tokens (R,) with their log-probabilities and those of the `nums_top` likeliest ones.
+
+    By logits (R, V) and their `logsumexp`, the normalizers (R,).
+    """
     logprobs = logits.gather(-1, token_ids[:, None])[:, 0] - normalizers
     both = torch.stack([token_ids.double(), logprobs.double()]).tolist()  # token ids are exact in float64
     tops = [top_logprobs(logits[row] - normalizers[row], num) if num else () for row, num in enumerate(nums_top)]

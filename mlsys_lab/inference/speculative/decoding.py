@@ -14,6 +14,7 @@ from mlsys_lab.inference.cache import Cache, Contiguous, extend
 from mlsys_lab.inference.engine.sampler import (
     adjust_logits,
     create_generation_states,
+    logsumexp,
     probabilities,
     require_not_nan,
     with_logprobs,
@@ -123,22 +124,24 @@ def check(model: Transformer, request: Request, drafter: Drafter) -> None:
 def verify(state: GenerationState, draft: Draft, logits: torch.Tensor) -> list[SampledToken]:
     """Accepted draft tokens and the token after them, with log-probabilities, from logits (k + 1, V)."""
     params, token_ids = state.request.sampling_params, state.token_ids
-    require_not_nan(logits)
+    normalizers = logsumexp(logits)  # (k + 1,)
+    require_not_nan(normalizers)
     seen = [[*token_ids, *draft.token_ids[:i]] for i in range(len(logits))] if params.needs_tokens else ()
     num_prompt_tokens = [len(state.request.prompt_token_ids)] * len(logits)
     if params.is_greedy:
         best = adjust_logits(params, logits, seen, num_prompt_tokens).argmax(-1)  # (k + 1,)
         matches = [drafted == wanted for drafted, wanted in zip(draft.token_ids, best.tolist(), strict=False)]
         num_accepted = next((i for i, match in enumerate(matches) if not match), len(matches))
-        num_top_logprobs = [state.request.num_top_logprobs] * (num_accepted + 1)
-        return with_logprobs(best[: num_accepted + 1], logits[: num_accepted + 1], num_top_logprobs)
+        count = num_accepted + 1
+        sampled = best[:count]
+        return with_logprobs(sampled, logits[:count], normalizers[:count], [state.request.num_top_logprobs] * count)
     wanted = probabilities(params, logits, seen, num_prompt_tokens)  # (k + 1, V)
     uniforms = torch.rand(len(logits), generator=state.generator, dtype=torch.float64).to(wanted.device)
     drafted = torch.tensor(draft.token_ids, dtype=torch.int64, device=wanted.device)
     accepted, next_token = accept(drafted, draft.probabilities.to(wanted.device), wanted, uniforms)
     count = int(accepted) + 1
     sampled = torch.cat([drafted[: count - 1], next_token[None]])
-    return with_logprobs(sampled, logits[:count], [state.request.num_top_logprobs] * count)
+    return with_logprobs(sampled, logits[:count], normalizers[:count], [state.request.num_top_logprobs] * count)
 
 
 class Speculator:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from mlsys_lab.inference.cache import Cache, Paged, extend
-from mlsys_lab.inference.engine.sampler import draw, next_token_probabilities, with_logprobs
+from mlsys_lab.inference.engine.sampler import draw, logsumexp, next_token_probabilities, with_logprobs
 from mlsys_lab.inference.engine.sequence import Request
 from mlsys_lab.inference.generate.batch import drop_new_sequences
 from mlsys_lab.inference.speculative.acceptance import accept_among
@@ -138,4 +138,4 @@ def _step(model: Transformer, cache: Cache, speculator: Speculator, tree: Tree) 
     cache.truncate(speculator.sequence, len(before) + len(accepted) - 1)
     rows, num_top_logprobs = logits[alive[0]][: len(accepted)], speculator.state.request.num_top_logprobs
     token_ids = torch.tensor(accepted, device=rows.device)
-    speculator.extend(with_logprobs(token_ids, rows, [num_top_logprobs] * len(accepted)))
+    speculator.extend(with_logprobs(token_ids, rows, logsumexp(rows), [num_top_logprobs] * len(accepted)))
