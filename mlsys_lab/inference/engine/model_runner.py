@@ -188,17 +188,8 @@ class PagedAttention:
         seq_lens: Sequence[int],
         block_tables: Sequence[Sequence[int]],
     ) -> None:
-        self._attend: Callable[..., torch.Tensor]
-        if kv_cache.kv.is_cpu:
-            from mlsys_lab.kernels.ragged_attention.compiled import compiled
-
-            self._attend = compiled
-        else:
-            from mlsys_lab.kernels.ragged_attention import ragged_attention
-
-            self._attend = ragged_attention
         self.kv_cache, self.block_size = kv_cache, block_size
-        self.window, self.scale = model.window, model.config.head_dim**-0.5
+        window, scale = model.window, model.config.head_dim**-0.5
         device = model.embedding.weight.device
         widest = max(map(len, block_tables))
         tables = np.array([[*table, *[0] * (widest - len(table))] for table in block_tables])  # (R, widest)
@@ -207,9 +198,18 @@ class PagedAttention:
         positions = np.arange(len(row)) + (lengths - ends)[row]
         slot_mapping = tables[row, positions // block_size] * block_size + positions % block_size
         self.slot_mapping = torch.from_numpy(slot_mapping).to(device)  # (Q,)
-        self.block_tables, self.seq_lens, self.query_starts = (  # (R, widest), (R,) and (R + 1,)
+        batch = [  # (R, widest), (R,) and (R + 1,)
             torch.from_numpy(indices.astype(np.int32)).to(device) for indices in (tables, lengths, np.append(0, ends))
-        )
+        ]
+        self._attend: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+        if kv_cache.kv.is_cpu:
+            from mlsys_lab.kernels.ragged_attention.compiled import CompiledBatch
+
+            self._attend = CompiledBatch(*batch, window=window, scale=scale)
+        else:
+            from mlsys_lab.kernels.ragged_attention import ragged_attention
+
+            self._attend = lambda q, k, v: ragged_attention(q, k, v, *batch, window=window, scale=scale)
 
     @staticmethod
     def supports(model: Transformer, kv_cache: KVCache) -> bool:
@@ -238,17 +238,7 @@ class PagedAttention:
         keys, values = (
             kv.unflatten(0, (-1, self.block_size)) for kv in self.kv_cache.kv[:, layer]
         )  # (blocks, block_size, K, H)
-        queries = q[0].transpose(0, 1)  # (Q, N, H)
-        heads = self._attend(
-            queries,
-            keys,
-            values,
-            self.block_tables,
-            self.seq_lens,
-            self.query_starts,
-            window=self.window,
-            scale=self.scale,
-        )
+        heads = self._attend(q[0].transpose(0, 1), keys, values)  # (Q, N, H)
         return heads.transpose(0, 1)[None]
 
 

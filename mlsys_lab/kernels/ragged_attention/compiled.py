@@ -6,9 +6,9 @@ Letters: B sequences, Q queries of all of them, N query heads, K KV heads, D hea
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -39,24 +39,45 @@ def warm_up(dtype: torch.dtype) -> None:
 def compiled(*batch: Tensor, window: int | None = None, scale: float | None = None) -> Tensor:
     """Attention of a ragged batch on the CPU, without padding; the tensors are those of `ragged_attention`.
 
-    The caches must be contiguous. The first call compiles for about two seconds, unless an
-    earlier process has left its machine code in Numba's cache.
+    The first call compiles for about two seconds, unless an earlier process has left its machine code in Numba's cache.
     """
-    q, k_cache, v_cache, block_table, seq_lens, query_start_loc = batch
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    q = q.contiguous() * scale  # other strides would be compiled again, to code that is not vectorised
-    out, lengths, starts = torch.empty_like(q), seq_lens.numpy(), query_start_loc.numpy()
-    counts = np.diff(starts)
-    copied = np.flatnonzero(counts > MAX_QUERIES).tolist()
-    if len(copied) < len(counts):
-        where = (block_table.numpy(), lengths, starts, window or 0, MAX_QUERIES)
-        scores = q.new_full((*q.shape[:2], lengths.max()), -math.inf)  # (Q, N, T)
-        _score(q.numpy(), k_cache.numpy(), *where, scores.numpy())
-        _average(scores.softmax(-1).numpy(), v_cache.numpy(), *where, out.numpy())
-    for b in copied:
-        rows = slice(starts[b], starts[b + 1])
-        out[rows] = _attend_copied(q[rows], k_cache, v_cache, block_table[b], int(lengths[b]), window)
-    return out
+    q, k_cache, v_cache, *where = batch
+    return CompiledBatch(*where, window=window, scale=scale)(q, k_cache, v_cache)
+
+
+class CompiledBatch:
+    """A ragged batch that attends in every layer of a model: what is the same in all of them is prepared once."""
+
+    def __init__(
+        self,
+        block_table: Tensor,
+        seq_lens: Tensor,
+        query_start_loc: Tensor,
+        *,
+        window: int | None = None,
+        scale: float | None = None,
+    ) -> None:
+        self.block_table, self.lengths, self.starts = block_table, seq_lens.tolist(), query_start_loc.tolist()
+        self.window, self.scale = window, scale
+        counts = [end - start for start, end in pairwise(self.starts)]
+        self.copied = [b for b, count in enumerate(counts) if count > MAX_QUERIES]
+        self.is_all_copied, self.longest = len(self.copied) == len(counts), max(self.lengths, default=0)
+        self._where = *(x.numpy() for x in (block_table, seq_lens, query_start_loc)), window or 0, MAX_QUERIES
+
+    def __call__(self, q: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
+        """Attention of queries (Q, N, D) over contiguous caches (num_blocks, block_size, K, D): (Q, N, D)."""
+        scale = 1 / math.sqrt(q.shape[-1]) if self.scale is None else self.scale
+        q = q.contiguous() * scale  # other strides would be compiled again, to code that is not vectorised
+        out = torch.empty_like(q)
+        if not self.is_all_copied:
+            scores = q.new_full((*q.shape[:2], self.longest), -math.inf)  # (Q, N, T)
+            _score(q.numpy(), k_cache.numpy(), *self._where, scores.numpy())
+            _average(scores.softmax(-1).numpy(), v_cache.numpy(), *self._where, out.numpy())
+        for b in self.copied:
+            rows = slice(self.starts[b], self.starts[b + 1])
+            blocks, length = self.block_table[b], self.lengths[b]
+            out[rows] = _attend_copied(q[rows], k_cache, v_cache, blocks, length, self.window)
+        return out
 
 
 def _attend_copied(
