@@ -7,7 +7,7 @@ place of the bounds of a device, and so does `mlsys-lab plan-serving --clock`.
 examples:
   mlsys-lab serve --trace-out trace.jsonl
   mlsys-lab calibrate trace.jsonl --out clock.json
-  mlsys-lab simulate-serving llama3-8b --clock clock.json --blocks 256 --trace trace.jsonl
+  mlsys-lab simulate-serving llama3-8b --clock clock.json --blocks 256 --step-tokens 256 --trace trace.jsonl
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ def run(args: Arguments) -> int:
     clock = fit_clock(steps)
     save_clock(clock, args.out)
     errors = relative_errors(clock, steps)
-    print(f"{args.out}: {len(steps)} steps, half of them within {statistics.median(errors):.1%} of the clock")
+    total = sum(clock(one.parts, 0) for one in steps) / sum(one.step_s for one in steps)
+    print(
+        f"{args.out}: {len(steps)} steps, half of them within {statistics.median(errors):.1%} of the clock; "
+        f"by the clock all together take {total:.1%} of the time measured"
+    )
     print(
         f"a step {1e3 * clock.step_s:.3g} ms, and {1e6 * clock.token_s:.3g} µs for each new token, "
         f"{1e9 * clock.cached_s:.3g} ns for each cached one, {1e6 * clock.sequence_s:.3g} µs for each sequence"

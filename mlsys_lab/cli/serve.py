@@ -17,7 +17,8 @@ once it is ready: open it in a browser to chat, and to watch the scheduler, the 
 OpenAI's API can use the address with /v1, and the model name that /v1/models lists. Ctrl-C and SIGTERM finish running
 requests and reject new ones; a second one stops at once. /health and /metrics (Prometheus) report the server's state.
 Prompts are not logged, unless --trace-out names a file, and watchers do not see them. With --api-key every route needs
-the key, except for the page.
+the key, except for the page. Sampling parameters that a request leaves out have OpenAI's defaults (temperature 1), not
+those of generation_config.json.
 
 Requests must name localhost, the address of --host or a name given with --allow-host in their Host header: a page on
 another site could otherwise point its own name at this machine and talk to the server (DNS rebinding).

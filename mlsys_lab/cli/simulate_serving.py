@@ -5,17 +5,17 @@ each, with time_s, prompt (token ids) and num_output_tokens. At a rate, the stea
 times as long as a request stays, without warm-up and drain, and if the queue grows the replicas are overloaded.
 A trace is served once, and all of it counts. Replicas get requests in turn; each runs the course's own scheduler, and
 a step takes the longest of its compute, memory and link times, over the efficiency. With --clock a step takes what
-`mlsys-lab calibrate` has measured on a server of --blocks cache blocks; MODEL then only says how long requests may be.
-With --readers, as many of the
-replicas only compute prompts and send their KV cache to the others, which only decode; both arrangements of the same
-devices are shown under the same load.
+`mlsys-lab calibrate` has measured on a server of --blocks cache blocks; MODEL then only says how long requests may be,
+and options of devices and formats do not apply. The server has --step-tokens 256, and the largest request must fit
+into its blocks: set --prompt and --answer. With --readers, as many of the replicas only compute prompts and send their
+KV cache to the others, which only decode; both arrangements of the same devices are shown under the same load.
 
 examples:
   mlsys-lab simulate-serving llama3-70b --tensor 8 --rate 8 16 24 32 --slo-ttft 0.5 --slo-tpot 0.05
   mlsys-lab simulate-serving llama3-70b --tensor 8 --rate 60 80 --replicas 4 --readers 3 --plot latency.html
   mlsys-lab simulate-serving llama3-8b --rate 10 --burst 16 --json
   mlsys-lab simulate-serving llama3-8b --trace requests.jsonl
-  mlsys-lab simulate-serving llama3-8b --trace requests.jsonl --clock clock.json --blocks 256 --sequences 16
+  mlsys-lab simulate-serving llama3-8b --trace trace.jsonl --clock clock.json --blocks 256 --step-tokens 256
 """
 
 from __future__ import annotations

@@ -48,6 +48,7 @@ def save(
     (folder / CONFIG).write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     weights = _stored_weights(model, LAYOUTS[fields["model_type"]], dtype)
     save_file(weights, folder / SINGLE, metadata={"format": "pt"})
+    (folder / SINGLE).chmod((folder / CONFIG).stat().st_mode)  # the library lets only the owner read
 
 
 def _stored_weights(model: Transformer, layout: Layout, dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -67,8 +67,21 @@ def test_a_clock_is_found_again_from_its_own_steps():
         assert getattr(fitted, name) == pytest.approx(getattr(clock, name), rel=0.15), name
 
 
+def test_steps_that_vary_do_not_make_the_clock_fast():
+    clock, random = LineClock(2e-3, 3e-5, 0.0, 1e-4), np.random.default_rng(0)
+    parts = [[(int(new), 10)] * 3 for new in random.integers(1, 50, 3000)]
+    noise = random.lognormal(-(0.4**2) / 2, 0.4, 3000)  # with a mean of 1
+    steps = [Step(clock(one, 0) * factor, one) for one, factor in zip(parts, noise, strict=True)]
+    total = sum(fit_clock(steps)(one, 0) for one in parts)
+    assert total == pytest.approx(sum(one.step_s for one in steps), rel=0.02)
+
+
 def test_files_that_are_no_trace_or_clock_are_refused_in_a_line(tmp_path: Path):
     path = tmp_path / "file"
+    for read in (read_steps, load_clock):
+        with pytest.raises(InputError, match="cannot be read: got No such file or directory"):
+            read(path)
+    path.write_text("not JSON")
     with pytest.raises(InputError, match="is no trace of a server"):
         read_steps(path)
     path.write_text('{"step_s": 1, "parts": [[1, 0]]}\n')

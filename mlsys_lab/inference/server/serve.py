@@ -76,6 +76,10 @@ class ServerConfig:
                 raise InputError(f"no such {name}", got=given, expected="a folder with config.json and safetensors")
         if self.trace is not None and self.num_replicas is not None:
             raise InputError("a trace is of one engine", got=f"{self.num_replicas} replicas", help="leave one out")
+        if self.trace is not None and Path(self.trace).exists():
+            raise InputError("the trace exists already", got=self.trace, help="name another file, or remove this one")
+        if self.trace is not None and not Path(self.trace).parent.is_dir():
+            raise InputError("no such folder for the trace", got=Path(self.trace).parent)
         if self.draft is not None and (self.scheduler is not None or self.adapters):
             raise InputError("drafts go with the package's own scheduler and without adapters", help="leave one out")
         for name, folder in self.adapters.items():

@@ -11,11 +11,11 @@ from mlsys_lab.inference.engine import SchedulerOutput
 
 
 class TraceWriter:
-    """Writes a trace that `simulator.read_trace` and `simulator.read_steps` read; times count from its creation."""
+    """Appends to a trace that `simulator.read_trace` and `simulator.read_steps` read; times count from here on."""
 
     def __init__(self, path: str) -> None:
         try:
-            self.file = Path(path).open("w", encoding="utf-8", buffering=1)  # noqa: SIM115  # open as long as the engine
+            self.file = Path(path).open("a", encoding="utf-8", buffering=1)  # noqa: SIM115  # open as long as the engine
         except OSError as error:
             raise InputError("the trace cannot be written", got=path, help=error.strerror or str(error)) from None
         self.started_s = time.monotonic()

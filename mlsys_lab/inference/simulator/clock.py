@@ -68,9 +68,12 @@ def load_clock(path: Path) -> LineClock:
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
         return LineClock(**{name: float(value) for name, value in fields.items()})
-    except (OSError, ValueError, TypeError, AttributeError) as problem:
-        got = " ".join(f"{type(problem).__name__}: {problem}".split())
-        raise InputError(f"{path} is no clock", got=got, help="mlsys-lab calibrate TRACE --out FILE") from None
+    except OSError as problem:
+        raise InputError(f"{path} cannot be read", got=problem.strerror or str(problem)) from None
+    except (ValueError, TypeError, AttributeError):
+        raise InputError(
+            f"{path} is no clock", expected="JSON with four numbers", help="mlsys-lab calibrate TRACE --out FILE"
+        ) from None
 
 
 class BoundClock:

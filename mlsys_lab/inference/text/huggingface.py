@@ -23,7 +23,8 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.inference.text.interface import Message
 
 TOKENIZER, SETTINGS, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
-MODEL_FILES = ("generation_config.json", "config.json")
+GENERATION = "generation_config.json"
+MODEL_FILES = (GENERATION, "config.json")
 """Files that may name the tokens at which the model stops; the first that does counts."""
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 """A byte as a token of its own, in vocabularies of SentencePiece."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mlsys_lab.inference.text.chat import END, ROLES
-from mlsys_lab.inference.text.huggingface import BYTE_OF, SETTINGS, TOKENIZER
+from mlsys_lab.inference.text.huggingface import BYTE_OF, GENERATION, SETTINGS, TOKENIZER
 from mlsys_lab.inference.text.tokenizer import Tokenizer
 
 CHAT_TEMPLATE = (
@@ -21,7 +21,7 @@ CHAT_TEMPLATE = (
 
 
 def save_huggingface(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write tokenizer.json, and tokenizer_config.json with the chat template, to an existing folder.
+    """Write tokenizer.json, tokenizer_config.json with the chat template, and generation_config.json, to a folder.
 
     Texts get the end token first, as `BookTokenizer.encode_prompt` has it. `tokenizer` must have the special tokens of
     `inference.text.chat`.
@@ -69,5 +69,6 @@ def save_huggingface(tokenizer: Tokenizer, folder: Path) -> None:
         "eos_token": END,
         "chat_template": CHAT_TEMPLATE,
     }
-    for name, content in ((TOKENIZER, document), (SETTINGS, settings)):
+    generation = {"bos_token_id": end, "eos_token_id": end}
+    for name, content in ((TOKENIZER, document), (SETTINGS, settings), (GENERATION, generation)):
         (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
