@@ -81,7 +81,7 @@ class _Vocabulary:
         self.eos_token_id = stop_token_ids[0]
         stops = set(stop_token_ids)
         num_tokens = max(vocab_size - 1, *stops) + 1
-        self.tokens = [b"" if token in stops else _token_bytes(tokenizer, token) for token in range(num_tokens)]
+        self.tokens = [b"" if token in stops else tokenizer.token_bytes(token) for token in range(num_tokens)]
         self._token_of = {token_bytes: token for token, token_bytes in enumerate(self.tokens) if token_bytes}
         self._longest = max(map(len, self._token_of))
 
@@ -96,11 +96,3 @@ class _Vocabulary:
             token_ids.append(self._token_of[text[start:end]])
             start = end
         return token_ids
-
-
-def _token_bytes(tokenizer: TokenBytes, token: int) -> bytes:
-    """Bytes of a token, none for a logit that has no token: models pad their vocabulary."""
-    try:
-        return tokenizer.token_bytes(token)
-    except InputError:
-        return b""

@@ -27,8 +27,11 @@ SIZES = {
 }  # fmt: skip
 
 
-def save_qwen(folder: Path, *, seed: int = 0, context: int = 128) -> Path:
-    """A Qwen 2 of byte-level BPE, with ChatML, which describes tools, and two stop tokens."""
+def save_qwen(folder: Path, *, seed: int = 0, context: int = 128, padding: int = 0) -> Path:
+    """A Qwen 2 of byte-level BPE, with ChatML, which describes tools, and two stop tokens.
+
+    `padding` is the number of logits beyond the tokenizer's vocabulary.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -41,7 +44,7 @@ def save_qwen(folder: Path, *, seed: int = 0, context: int = 128) -> Path:
     fast.save_pretrained(folder)
     torch.manual_seed(seed)
     config = Qwen2Config(
-        vocab_size=len(fast),
+        vocab_size=len(fast) + padding,
         tie_word_embeddings=True,
         eos_token_id=None,
         **SIZES | {"max_position_embeddings": context},

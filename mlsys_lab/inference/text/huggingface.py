@@ -40,12 +40,19 @@ class HuggingFaceTokenizer:
         settings: the content of tokenizer_config.json.
         template: the chat template, None if the model has none.
         stop_token_ids: tokens that end an answer.
+        vocab_size: logits of the model. Many models pad their vocabulary beyond the tokenizer's; padding has no bytes.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, settings: dict[str, Any], template: str | None, stop_token_ids: Sequence[int]
+        self,
+        tokenizer: Tokenizer,
+        settings: dict[str, Any],
+        template: str | None,
+        stop_token_ids: Sequence[int],
+        vocab_size: int = 0,
     ) -> None:
         self.tokenizer, self.settings, self.stop_token_ids = tokenizer, settings, tuple(stop_token_ids)
+        self.vocab_size = max(vocab_size, 1 + max(tokenizer.get_vocab().values()))
         self.template = None if template is None else _compile(template)
 
     @classmethod
@@ -66,7 +73,8 @@ class HuggingFaceTokenizer:
         chat = template.read_text("utf-8") if template.exists() else settings.get("chat_template")
         if isinstance(chat, list):  # several by name
             chat = {one["name"]: one["template"] for one in chat}.get("default")
-        return cls(tokenizer, settings, chat, _stop_token_ids(folder, tokenizer, settings))
+        vocab_size = _read(folder / "config.json").get("vocab_size", 0)
+        return cls(tokenizer, settings, chat, _stop_token_ids(folder, tokenizer, settings), vocab_size)
 
     def encode_prompt(self, text: str) -> list[int]:
         """Token ids of a text to continue, with the special tokens that the tokenizer puts first."""
@@ -120,9 +128,9 @@ class HuggingFaceTokenizer:
         return _utf8(text)
 
     def token_bytes(self, token: int) -> bytes:
-        """Bytes of a token, none for a special one; InputError for an id outside the vocabulary."""
-        if not 0 <= token < len(self._bytes):
-            raise InputError("unknown token", got=token, expected=f"0 to {len(self._bytes) - 1}")
+        """Bytes of a token, none for a special one or padding; InputError for an id outside the vocabulary."""
+        if not 0 <= token < self.vocab_size:
+            raise InputError("unknown token", got=token, expected=f"0 to {self.vocab_size - 1}")
         return self._bytes[token]
 
     @cached_property
@@ -130,7 +138,7 @@ class HuggingFaceTokenizer:
         document = json.loads(self.tokenizer.to_str())
         is_byte_level = "ByteLevel" in json.dumps(document.get("decoder"))
         added = {one["id"]: b"" if one["special"] else one["content"].encode() for one in document["added_tokens"]}
-        table = [b""] * (1 + max(self.tokenizer.get_vocab().values()))
+        table = [b""] * self.vocab_size
         for text, token in self.tokenizer.get_vocab().items():
             if token in added:
                 table[token] = added[token]

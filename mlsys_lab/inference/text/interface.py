@@ -21,7 +21,7 @@ class TokenBytes(Protocol):
     """Vocabulary: the bytes of each token."""
 
     def token_bytes(self, token: int) -> bytes:
-        """Bytes of a token, none for a special one; InputError for an id outside the vocabulary."""
+        """Bytes of a token, none for a special one or padding; InputError for an id outside the vocabulary."""
 
 
 class ChatTokenizer(TokenBytes, Protocol):

@@ -18,14 +18,14 @@ from mlsys_lab.inference.server.serve import ServerConfig
 from tests.inference.huggingface_folder import save_llama, save_qwen
 from tests.inference.server.serving import COMMAND, Served, serving
 
-PROMPT, MAX_TOKENS = "The cache holds", 12
+PROMPT, MAX_TOKENS, PADDING = "The cache holds", 12, 40
 
 
 @pytest.fixture(scope="module", params=["plain", "draft"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Path]]:
-    """A Qwen 2 with random weights, by itself and with another one that drafts for it."""
-    folder = save_qwen(tmp_path_factory.mktemp("models") / "tiny-qwen")
-    draft = save_qwen(folder.with_name("tiny-draft"), seed=1)
+    """A Qwen 2 with random weights and a padded vocabulary, by itself and with another one that drafts for it."""
+    folder = save_qwen(tmp_path_factory.mktemp("models") / "tiny-qwen", padding=PADDING)
+    draft = save_qwen(folder.with_name("tiny-draft"), seed=1, padding=PADDING)
     options = ["--draft", str(draft)] if request.param == "draft" else []
     with serving("--model", str(folder), *options) as running:
         yield running, folder
@@ -103,6 +103,24 @@ def test_prompts_are_scored_without_a_new_token(client: openai.OpenAI) -> None:
     (choice,) = answer.choices
     assert choice.finish_reason == "length" and len(choice.logprobs.token_logprobs) == 3
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 0)
+
+
+def test_padding_of_the_vocabulary_is_no_text(served: tuple[Served, Path], client: openai.OpenAI) -> None:
+    running, folder = served
+    size = len(PreTrainedTokenizerFast.from_pretrained(folder))
+    asked = {"model": "tiny-qwen", "max_tokens": 4, "logprobs": 20}
+    forced = {str(token): 100.0 for token in range(size, size + PADDING)}
+    engine = running.find_engine()
+    (choice,) = client.completions.create(prompt=[size, size + PADDING - 1], logit_bias=forced, **asked).choices
+    assert (choice.text, choice.finish_reason) == ("", "length") and choice.logprobs.tokens == [""] * 4
+    (choice,) = client.completions.create(prompt=[size, 5], echo=True, temperature=2, **asked).choices
+    assert len(choice.logprobs.tokens) == 6 and choice.logprobs.tokens[0] == ""
+    (chat,) = client.chat.completions.create(
+        model="tiny-qwen", messages=[{"role": "user", "content": "A"}], logit_bias=forced, max_tokens=4
+    ).choices
+    assert chat.message.content == "" and running.find_engine() == engine
+    with pytest.raises(openai.BadRequestError):
+        client.completions.create(prompt=[size + PADDING], **asked)
 
 
 def test_vllm_s_fields_act(client: openai.OpenAI) -> None:
