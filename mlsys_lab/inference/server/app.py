@@ -67,6 +67,7 @@ class Handlers:
     ) -> None:
         self.engine, self.images, self.access, self.tokenizer = engine, images, access, tokenizer
         self.models = (model, *engine.engine_args.adapters)
+        self.created = int(time.time())
         # One thread: more would take the interpreter's lock from the streams, and make nothing faster.
         self.encoder = ThreadPoolExecutor(1)
 
@@ -154,9 +155,11 @@ class Handlers:
             raise bad_request(str(error)) from None
 
     def _model_object(self, name: str) -> dict[str, object]:
-        """Object of a model; an adapter's names its base model as `parent`, as in vLLM."""
-        parent = {} if name in (self.models[0], IMAGE_MODEL) else {"parent": self.models[0]}
-        return {"id": name, "object": "model", "created": 0, "owned_by": "mlsys-lab"} | parent
+        """Object of a model; as in vLLM, a language model's has its `max_model_len`, and an adapter's its `parent`."""
+        extra: dict[str, object] = {} if name == IMAGE_MODEL else {"max_model_len": self.engine.max_model_len}
+        if name in self.engine.engine_args.adapters:
+            extra["parent"] = self.models[0]
+        return {"id": name, "object": "model", "created": self.created, "owned_by": "mlsys-lab"} | extra
 
     def _require_key(self, request: Request) -> None:
         if self.access.api_key is None:

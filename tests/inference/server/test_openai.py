@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -152,7 +153,9 @@ def test_at_temperature_0_all_choices_are_alike_with_a_seed_or_without(client, s
 
 def test_the_model_is_listed(client):
     assert [model.id for model in client.models.list()] == [MODEL, "mlsys-lab-digits"]
-    assert client.models.retrieve(MODEL).object == "model"
+    model = client.models.retrieve(MODEL)
+    assert model.object == "model" and model.max_model_len == PAIR.target.config.context
+    assert 0 <= time.time() - model.created < 24 * 3600
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("another")
 
