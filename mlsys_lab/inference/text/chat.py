@@ -26,13 +26,19 @@ SPECIAL = (END, *ROLES.values())
 def encode_chat(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
     """Token ids of a conversation, up to the token that starts the assistant's answer.
 
-    InputError if there is no message, a role is unknown, a message is empty, a system message is not the first one, or
-    the last message is not the user's.
+    InputError if there is no message, a role is unknown, a message is empty, a call or the result of one, a system
+    message is not the first one, or the last message is not the user's.
     """
     if not messages:
         raise InputError("the conversation is empty", expected="one message or more")
     ids: list[int] = []
-    for number, (role, content, _) in enumerate(messages, start=1):
+    for number, (role, content, calls) in enumerate(messages, start=1):
+        if calls or role == "tool":
+            raise InputError(
+                "this model's chat template has no tool calls or results",
+                got=f"{'calls' if calls else 'a result'} in message {number}",
+                help="serve a model whose template has them with --model, or leave them out",
+            )
         if role not in ROLES:
             raise InputError("unknown role in the conversation", got=role, expected=f"one of {', '.join(ROLES)}")
         if not content:

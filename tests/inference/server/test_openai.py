@@ -196,7 +196,13 @@ def test_what_is_wrong_is_said_in_the_standard_form(client, fields, param, said)
     [
         ([], "the conversation is empty"),
         ([{"role": "user", "content": ""}], "message 1 of the conversation is empty"),
-        ([{"role": "tool", "content": "x"}], "unknown role in the conversation"),
+USER, NO_TOOLS = {"role": "user", "content": "A"}, "this model's chat template has no tool calls or results"
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+        ([{"role": "developer", "content": "x"}], "unknown role in the conversation"),
+        ([USER, {"role": "assistant", "tool_calls": [CALL]}], f"{NO_TOOLS}: got calls in message 2"),
+        ([USER, {"role": "tool", "tool_call_id": "1", "content": "4"}], f"{NO_TOOLS}: got a result in message 2"),
         ([{"role": "user"}], "messages: got"),
         ([{"role": "assistant", "content": "x"}], "the last message is not the user's"),
     ],
