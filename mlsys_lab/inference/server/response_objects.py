@@ -10,7 +10,7 @@ from typing import Any
 from mlsys_lab.inference.server.messages import GenerateRequest, OutputDelta, TokenLogprob
 from mlsys_lab.inference.server.protocol import ApiRequest, ChatCompletionRequest, CompletionRequest
 from mlsys_lab.inference.server.tool_calls import ToolCallParser
-from mlsys_lab.inference.text.interface import TokenBytes
+from mlsys_lab.inference.text.interface import ChatTokenizer, TokenBytes
 
 Object = dict[str, Any]
 
@@ -18,11 +18,11 @@ Object = dict[str, Any]
 class ResponseBuilder:
     """Builds the objects of one request's response; all its chunks have the same id and time.
 
-    `generated` is the engine's request, and `vocabulary` has the bytes of its tokens.
+    `generated` is the engine's request, and `tokenizer` has the bytes and names of its tokens.
     """
 
-    def __init__(self, request: ApiRequest, generated: GenerateRequest, vocabulary: TokenBytes) -> None:
-        self.request, self.generated = request, generated
+    def __init__(self, request: ApiRequest, generated: GenerateRequest, tokenizer: ChatTokenizer) -> None:
+        self.request, self.generated, self.special_tokens = request, generated, tokenizer.special_tokens
         self.is_chat = isinstance(request, ChatCompletionRequest)
         self.id = f"{'chatcmpl' if self.is_chat else 'cmpl'}-{secrets.token_hex(12)}"
         self.created = int(time.time())
@@ -34,7 +34,7 @@ class ResponseBuilder:
         if isinstance(request, ChatCompletionRequest) and request.uses_tools:
             self._parsers = [ToolCallParser() for _ in range(generated.num_sequences)]
             self._is_parallel = request.parallel_tool_calls
-        self._echo = [text for text in _echoed(request, vocabulary) for _ in range(generated.n)]
+        self._echo = [text for text in _echoed(request, tokenizer) for _ in range(generated.n)]
 
     def response(self, num_prompt_tokens: int, deltas: Sequence[OutputDelta]) -> Object:
         """Whole response, from all outputs of all sequences."""
@@ -131,12 +131,12 @@ class ResponseBuilder:
         kept = slice(None if self.request.stream else deltas[-1].num_output_tokens)
         output = [one for delta in deltas for one in delta.logprobs][kept]
         if self.is_chat:
-            return {"content": [_chat_logprob(one) for one in output]}
+            return {"content": [self._chat_logprob(one) for one in output]}
         tokens = [one for delta in deltas for one in delta.prompt_logprobs] + output
         return {
-            "tokens": [_decode(one.token_bytes) for one in tokens],
+            "tokens": [self._key(one.token_id, one.token_bytes) for one in tokens],
             "token_logprobs": [one.logprob for one in tokens],
-            "top_logprobs": [_top_logprobs(one) for one in tokens] if self.generated.num_logprobs else None,
+            "top_logprobs": [self._top_logprobs(one) for one in tokens] if self.generated.num_logprobs else None,
             "text_offset": [self._offset(deltas[0].index, one.token_bytes) for one in tokens],
         }
 
@@ -146,6 +146,33 @@ class ResponseBuilder:
         self._decoded[index] += token
         return before
 
+    def _chat_logprob(self, one: TokenLogprob) -> Object:
+        def describe(token_id: int, token_bytes: bytes, logprob: float | None) -> Object:
+            text = self.special_tokens.get(token_id) or _decode(token_bytes)
+            return {"token": text, "bytes": list(token_bytes), "logprob": logprob}
+
+        top = [describe(*alternative) for alternative in one.top]
+        return describe(one.token_id, one.token_bytes, one.logprob) | {"top_logprobs": top}
+
+    def _top_logprobs(self, one: TokenLogprob) -> Object | None:
+        """Log-probabilities of the token itself and of the likeliest ones; of equal keys, the first counts."""
+        if one.logprob is None:
+            return None
+        found = {self._key(one.token_id, one.token_bytes): one.logprob}
+        for token_id, token_bytes, logprob in one.top:
+            found.setdefault(self._key(token_id, token_bytes), logprob)
+        return found
+
+    def _key(self, token_id: int, token_bytes: bytes) -> str:
+        """A token's text: the name of a special one, and OpenAI's notation for bytes that are not UTF-8 by themselves.
+
+        Ends of a character would all be U+FFFD otherwise, and special tokens the empty text.
+        """
+        try:
+            return self.special_tokens.get(token_id) or token_bytes.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + token_bytes.decode("ascii", errors="backslashreplace")
+
 
 def _echoed(request: ApiRequest, vocabulary: TokenBytes) -> list[str]:
     """The text of each prompt, if the request wants it before the output."""
@@ -154,19 +181,6 @@ def _echoed(request: ApiRequest, vocabulary: TokenBytes) -> list[str]:
     return [
         one if isinstance(one, str) else _decode(b"".join(map(vocabulary.token_bytes, one))) for one in request.prompts
     ]
-
-
-def _chat_logprob(one: TokenLogprob) -> Object:
-    top = [{"token": _decode(token), "bytes": list(token), "logprob": logprob} for _, token, logprob in one.top]
-    own = {"token": _decode(one.token_bytes), "bytes": list(one.token_bytes), "logprob": one.logprob}
-    return own | {"top_logprobs": top}
-
-
-def _top_logprobs(one: TokenLogprob) -> Object | None:
-    """Log-probabilities of the likeliest tokens and of the token itself, by their text."""
-    if one.logprob is None:
-        return None
-    return {_decode(one.token_bytes): one.logprob} | {_decode(token): logprob for _, token, logprob in one.top}
 
 
 def _decode(token: bytes) -> str:

@@ -62,6 +62,11 @@ class BookTokenizer:
         """The token that ends a turn or a text."""
         return (self.tokenizer.special_id(END),)
 
+    @property
+    def special_tokens(self) -> dict[int, str]:
+        """Names of the special tokens by id."""
+        return {self.tokenizer.special_id(name): name for name in self.tokenizer.special}
+
     def encode_prompt(self, text: str) -> list[int]:
         """Token ids of a text; in training, every text follows the end token of another."""
         return [*self.stop_token_ids, *self.tokenizer.encode(text)]

@@ -134,6 +134,12 @@ class HuggingFaceTokenizer:
         return self._bytes[token]
 
     @cached_property
+    def special_tokens(self) -> dict[int, str]:
+        """Names of the special tokens by id."""
+        added = self.tokenizer.get_added_tokens_decoder()
+        return {token: one.content for token, one in added.items() if one.special}
+
+    @cached_property
     def _bytes(self) -> list[bytes]:
         document = json.loads(self.tokenizer.to_str())
         is_byte_level = "ByteLevel" in json.dumps(document.get("decoder"))

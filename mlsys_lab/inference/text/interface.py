@@ -31,6 +31,10 @@ class ChatTokenizer(TokenBytes, Protocol):
     def stop_token_ids(self) -> Sequence[int]:
         """Tokens that end an answer; each ends it alone."""
 
+    @property
+    def special_tokens(self) -> Mapping[int, str]:
+        """Names of the special tokens, such as <|endoftext|>, by id."""
+
     def encode_prompt(self, text: str) -> list[int]:
         """Token ids of a text to continue, after the special tokens that the model expects at the start."""
 

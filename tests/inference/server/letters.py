@@ -12,6 +12,7 @@ class Letters:
     """`ChatTokenizer` of single bytes; a conversation is what its messages say, one after another."""
 
     stop_token_ids: Sequence[int] = ()
+    special_tokens: Mapping[int, str] = {300: "<|end|>", 301: "<|pad|>"}
 
     def encode_prompt(self, text: str) -> list[int]:
         return list(text.encode())
@@ -20,4 +21,4 @@ class Letters:
         return self.encode_prompt("".join(message.content for message in messages))
 
     def token_bytes(self, token: int) -> bytes:
-        return bytes([token])
+        return b"" if token in self.special_tokens else bytes([token])

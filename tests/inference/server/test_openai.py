@@ -41,6 +41,11 @@ def write(prompt, most, sampling=GREEDY, stop=(), **options):
     return texts
 
 
+def shown(token):
+    """A token as OpenAI's completions show it: bytes that are no text by themselves as those of a literal."""
+    return f"bytes:{repr(token)[2:-1]}" if "\ufffd" in token.decode(errors="replace") else token.decode()
+
+
 def test_greedy_texts_are_those_of_generate_many_at_once_and_one_after_the_other(client):
     def complete(prompt):
         return client.completions.create(model=MODEL, prompt=prompt, max_tokens=40, temperature=0, logprobs=0)
@@ -49,7 +54,7 @@ def test_greedy_texts_are_those_of_generate_many_at_once_and_one_after_the_other
         together = list(pool.map(complete, PROMPTS))
     for prompt, *answers in zip(PROMPTS, together, map(complete, PROMPTS), strict=True):
         (expected,) = write(prompt, 40)
-        tokens = [PAIR.tokenizer.decode([token]) for token in expected.token_ids]
+        tokens = [shown(PAIR.tokenizer.token_bytes(token)) for token in expected.token_ids]
         for answer in answers:
             (choice,) = answer.choices
             assert (choice.text, choice.finish_reason) == (expected.text, expected.finish_reason)
@@ -191,15 +196,15 @@ def test_what_is_wrong_is_said_in_the_standard_form(client, fields, param, said)
     assert body["message"].startswith(said) and body["param"] == param
 
 
+USER, NO_TOOLS = {"role": "user", "content": "A"}, "this model's chat template has no tool calls or results"
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
 @pytest.mark.parametrize(
     "messages, said",
     [
         ([], "the conversation is empty"),
         ([{"role": "user", "content": ""}], "message 1 of the conversation is empty"),
-USER, NO_TOOLS = {"role": "user", "content": "A"}, "this model's chat template has no tool calls or results"
-CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-
-
         ([{"role": "developer", "content": "x"}], "unknown role in the conversation"),
         ([USER, {"role": "assistant", "tool_calls": [CALL]}], f"{NO_TOOLS}: got calls in message 2"),
         ([USER, {"role": "tool", "tool_call_id": "1", "content": "4"}], f"{NO_TOOLS}: got a result in message 2"),

@@ -46,8 +46,8 @@ def test_a_whole_completion():
     (choice,) = body["choices"]
     assert (choice["text"], choice["finish_reason"], choice["index"]) == ("aé", "stop", 0)
     logprobs = choice["logprobs"]
-    assert logprobs["tokens"] == ["a", "\ufffd", "\ufffd"] and logprobs["token_logprobs"] == [-0.5, -1.0, -2.0]
-    assert logprobs["text_offset"] == [0, 1, 1]
+    assert logprobs["tokens"] == ["a", r"bytes:\xc3", r"bytes:\xa9"]
+    assert logprobs["token_logprobs"] == [-0.5, -1.0, -2.0] and logprobs["text_offset"] == [0, 1, 1]
 
 
 def test_a_whole_chat_has_the_bytes_of_tokens():
@@ -96,6 +96,21 @@ def test_alternatives_come_with_the_token_itself():
     assert choice["logprobs"]["top_logprobs"] == [{"a": -2.0, "b": -0.5}, {"c": -0.1}]
     (choice,) = builder(chat=True, top_logprobs=1).response(1, deltas)["choices"]
     assert [one["top_logprobs"][0]["token"] for one in choice["logprobs"]["content"]] == ["b", "c"]
+
+
+def test_alternatives_of_equal_text_have_keys_of_their_own():
+    partial = token(b" \xe2\x80", -1.0, (1, b"\xe2", -0.5), (2, b"\xe3", -2.0), (0, b" \xe2\x80", -1.0))
+    special = TokenLogprob(300, b"", -1.0, [(301, b"", -0.5), (300, b"", -1.0), (7, b"", -4.0)])
+    padding = TokenLogprob(8, b"", -3.0, [(7, b"", -0.5), (8, b"", -3.0)])
+    deltas = [OutputDelta(0, 0, 3, "", [partial, special, padding], "length", 3)]
+    (choice,) = builder(chat=False, logprobs=3).response(1, deltas)["choices"]
+    tokens, tops = choice["logprobs"]["tokens"], choice["logprobs"]["top_logprobs"]
+    assert tokens == [r"bytes: \xe2\x80", "<|end|>", ""]
+    assert [top[own] for top, own in zip(tops, tokens, strict=True)] == choice["logprobs"]["token_logprobs"]
+    assert tops[0] == {r"bytes: \xe2\x80": -1.0, r"bytes:\xe2": -0.5, r"bytes:\xe3": -2.0}
+    assert tops[1] == {"<|end|>": -1.0, "<|pad|>": -0.5, "": -4.0}
+    (choice,) = builder(chat=True, top_logprobs=2).response(1, deltas)["choices"]
+    assert [one["token"] for one in choice["logprobs"]["content"][1]["top_logprobs"]][:2] == ["<|pad|>", "<|end|>"]
 
 
 def test_an_echo_has_the_prompts_before_their_outputs():
