@@ -21,7 +21,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.server.body import read_json
+from mlsys_lab.inference.server.body import max_body_bytes, read_json
 from mlsys_lab.inference.server.engine_process import EngineProcess
 from mlsys_lab.inference.server.errors import ApiError, bad_request
 from mlsys_lab.inference.server.images.process import ImageProcess
@@ -47,12 +47,11 @@ LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class AccessConfig:
-    """Limits for clients, in bytes and seconds, the API key (None: no key needed) and allowed Host headers.
+    """Limits for clients in seconds, the API key (None: no key needed) and allowed Host headers.
 
     Loopback names and the address of the connection are always allowed hosts.
     """
 
-    max_body_bytes: int
     body_timeout_s: float
     request_timeout_s: float
     api_key: str | None
@@ -145,7 +144,9 @@ class Handlers:
 
     async def _read(self, request: Request) -> object:
         access = self.access
-        return await read_json(request, max_bytes=access.max_body_bytes, timeout_s=access.body_timeout_s)
+        return await read_json(
+            request, max_bytes=max_body_bytes(self.engine.max_model_len), timeout_s=access.body_timeout_s
+        )
 
     async def _encode(self, request: ApiRequest | TokenizeRequest) -> list[list[int]]:
         """Token ids of a request's prompts, in a thread, so that other requests and the engine go on meanwhile."""

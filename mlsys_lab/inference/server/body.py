@@ -9,6 +9,16 @@ import msgspec
 from starlette.requests import Request
 
 from mlsys_lab.inference.server.errors import ApiError, bad_request
+from mlsys_lab.inference.server.protocol import MAX_PROMPTS
+
+BYTES_PER_TOKEN = 16
+"""Bytes of a request for each token of its prompts: more than a token's text or its id take, even escaped as JSON."""
+MIN_BODY_BYTES, MAX_BODY_BYTES = 64 * 1024, 32 * 1024**2
+
+
+def max_body_bytes(max_model_len: int) -> int:
+    """Size of the largest body: room for as many prompts as a request may have, of `max_model_len` tokens each."""
+    return min(max(MIN_BODY_BYTES, BYTES_PER_TOKEN * max_model_len * MAX_PROMPTS), MAX_BODY_BYTES)
 
 
 async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> object:
@@ -40,4 +50,4 @@ async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> ob
 
 def _too_large(max_bytes: int) -> ApiError:
     text = f"the body is too large, expected up to {max_bytes} bytes"
-    return ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text, headers={"Connection": "close"})
+    return ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)

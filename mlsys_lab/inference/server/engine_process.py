@@ -35,8 +35,8 @@ from mlsys_lab.inference.server.metrics import Metrics
 from mlsys_lab.inference.server.watchers import Watchers
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "mlsys_lab.inference.server.worker")
-MAX_LINE_BYTES = 2**24
-"""Longest message: a snapshot of a large block pool takes some hundred thousand bytes."""
+MAX_LINE_BYTES = 2**28
+"""Longest message: the alternatives to all tokens of a prompt, 20 each, take some hundred bytes a token."""
 RESTART_PAUSE_S = 1.0
 """Pause before another start of an engine that ended before it was ready."""
 

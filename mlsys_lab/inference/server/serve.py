@@ -55,7 +55,6 @@ class ServerConfig:
     num_blocks: int = 256
     max_num_seqs: int = 16
     max_queued_seqs: int = 64
-    max_body_bytes: int = 64 * 1024
     client_timeout_s: int = 10
     request_timeout_s: float = 120.0
     num_replicas: int | None = None
@@ -65,8 +64,9 @@ class ServerConfig:
     allowed_hosts: Collection[str] = ()
 
     def __post_init__(self) -> None:
-        require_at_least_one(num_blocks=self.num_blocks, max_num_seqs=self.max_num_seqs)
-        require_at_least_one(max_body_bytes=self.max_body_bytes, client_timeout_s=self.client_timeout_s)
+        require_at_least_one(
+            num_blocks=self.num_blocks, max_num_seqs=self.max_num_seqs, client_timeout_s=self.client_timeout_s
+        )
         require_non_negative(max_queued_seqs=self.max_queued_seqs)
         require_at_least_one(num_replicas=1 if self.num_replicas is None else self.num_replicas)
         if self.scheduler is not None and not Path(self.scheduler).is_file():
@@ -146,7 +146,6 @@ async def serve(config: ServerConfig, announce: Callable[[str], None]) -> None:
     engine = _build_engine(config)
     images = ImageProcess(engine.metrics)
     access = AccessConfig(
-        config.max_body_bytes,
         config.client_timeout_s,
         config.request_timeout_s,
         config.api_key,

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from mlsys_lab.inference.server.app import RequireHost
+from mlsys_lab.inference.server.body import max_body_bytes
 from mlsys_lab.inference.server.protocol import MODEL
 from tests.inference.server.serving import LONG, post, read_all, serving
 from tests.loops import run
@@ -61,15 +62,23 @@ def test_a_page_of_another_site_cannot_ask(served):
 
 
 def test_a_body_has_a_greatest_size_whether_it_says_its_own_or_not(served):
-    status, answer, _ = served.complete(b" " * (64 * 1024 + 1))
-    assert status == 413 and "up to 65536 bytes" in error_of(answer)["message"]
-    assert served.complete(b" " * (64 * 1024))[0] == 400
+    most = max_body_bytes(served.ask("POST", "/tokenize", {"prompt": "A"})[1]["max_model_len"])
+    status, answer, _ = served.complete(b" " * (most + 1))
+    assert status == 413 and f"up to {most} bytes" in error_of(answer)["message"]
+    assert served.complete(b" " * most)[0] == 400
     with served.connect() as client:
         client.sendall(post(b"", "Content-Length: 999999999999"))
-        assert b" 413 " in read_all(client)
+        assert b" 413 " in client.recv(4096)
     with served.connect() as client:
-        client.sendall(post(b"10001\r\n" + b" " * 0x10001 + b"\r\n", "Transfer-Encoding: chunked"))
-        assert b" 413 " in read_all(client)
+        client.sendall(post(b"%x\r\n" % (most + 1) + b" " * (most + 1) + b"\r\n", "Transfer-Encoding: chunked"))
+        assert b" 413 " in client.recv(4096)
+
+
+def test_a_body_has_room_for_all_prompts_of_the_longest_context(served):
+    length = served.ask("POST", "/tokenize", {"prompt": "A"})[1]["max_model_len"]
+    status, answer, _ = served.complete(prompt=[[1000] * (length - 1)] * 64, max_tokens=0)
+    assert status == 200 and answer["usage"]["prompt_tokens"] == 64 * (length - 1)
+    assert [max_body_bytes(tokens) for tokens in (1, 2**30)] == [64 * 1024, 32 * 1024**2]
 
 
 def fuzz(served, seed, count):
