@@ -91,7 +91,10 @@ class Rank:
         return self._endpoint.post_send(array.detach(), self._address(destination), purpose, self._channel)
 
     def irecv(self, source: int, like: torch.Tensor | None = None) -> Request:
-        """Start to receive the next array from rank `source`; `wait()` on the request returns it. `like` as in recv."""
+        """Start to receive the next array from rank `source`; `wait()` on the request returns it.
+
+        like: as in recv. With it gloo can place the array at once, instead of waiting for its shape first.
+        """
         return self._endpoint.post_receive(self._address(source), like, self._channel)
 
     def barrier(self) -> None:
@@ -103,7 +106,7 @@ class Rank:
         distance, empty = 1, torch.empty(0)
         while distance < self.size:
             signal = self.isend(empty, (self.rank + distance) % self.size, "barrier")
-            self.recv((self.rank - distance) % self.size)
+            self.recv((self.rank - distance) % self.size, like=empty)
             signal.wait()
             distance *= 2
 
@@ -160,17 +163,22 @@ def check_received(got: torch.Tensor, like: torch.Tensor | None, source: int, de
 
 
 class Snapshot:
-    """Copy of an array when its send was posted, to detect that the program changed it while it was in flight."""
+    """Copy of an array when its send was posted, to detect that the program changed it while it was in flight.
 
-    def __init__(self, array: torch.Tensor) -> None:
+    With `share`, an array that fills its storage is not copied: `copy` is the array itself, and writing to it counts as
+    a change even if the values stay the same.
+    """
+
+    def __init__(self, array: torch.Tensor, share: bool = False) -> None:
         self.array, self.version = array, array._version
-        self.copy = array.clone(memory_format=torch.contiguous_format)
+        fills_storage = array.is_contiguous() and array.nbytes == array.untyped_storage().nbytes()
+        self.copy = array if share and fills_storage else array.clone(memory_format=torch.contiguous_format)
 
     def require_unchanged(self, source: int, destination: int) -> None:
         """Raise MessageError, naming both ranks, if the array has changed since its send was posted."""
         # torch counts changes by storage: if the count is the same nothing changed; else another view may have.
         touched = self.array._version != self.version and self.array.numel()
-        if touched and not torch.equal(as_bytes(self.array), as_bytes(self.copy)):
+        if touched and (self.copy is self.array or not torch.equal(as_bytes(self.array), as_bytes(self.copy))):
             raise MessageError(
                 f"rank {source} changed an array while it was sending it to rank {destination}",
                 help="wait() for the isend first, or send a copy",

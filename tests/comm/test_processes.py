@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from mlsys_lab.comm import DeadlockError, MessageError, RankError, run
+from mlsys_lab.comm.process_endpoint import SHARED_BYTES
 from mlsys_lab.errors import MissingToolError
 from tests.comm.programs import (
     change_what_is_sent,
@@ -49,10 +50,45 @@ def test_every_dtype_and_shape_travels():
         assert a.dtype == b.dtype and torch.equal(a, b)
 
 
+def test_messages_keep_their_order_and_progress_before_they_are_waited_for():
+    """Receives with and without `like` of equal shapes, complete on the sender's side before the receiver waits."""
+    arrays = [torch.full((n,), float(i)) for i, n in enumerate((70_000, 70_000, 5, 70_000, 5, 5))]
+
+    def exchange(rank, _):
+        if rank.rank:
+            requests = [rank.irecv(0, like=None if i in (1, 4) else array) for i, array in enumerate(arrays)]
+            rank.recv(0)
+            return [request.wait() for request in requests]
+        for request in [rank.isend(array, 1) for array in arrays]:
+            request.wait()
+        rank.send(torch.ones(1), 1)
+        return arrays
+
+    (sent, received), _ = run(exchange, [None, None], backend="gloo")
+    assert all(torch.equal(a, b) for a, b in zip(sent, received, strict=True))
+
+
+def test_the_rest_of_an_array_may_change_while_a_part_is_sent():
+    def exchange(rank, x):
+        if rank.rank:
+            return rank.recv(0)
+        request = rank.isend(x[:50_000], 1)
+        x[50_000:] += 1
+        request.wait()
+        return x[:50_000]
+
+    (sent, received), _ = run(exchange, [torch.ones(100_000)] * 2, backend="gloo")
+    assert torch.equal(sent, received)
+
+
 def kill_rank_1(rank, x):
     if rank.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     rank.recv(1)
+
+
+def change_without_a_copy(rank, x):
+    change_what_is_sent(rank, torch.ones(SHARED_BYTES))
 
 
 @pytest.mark.parametrize(
@@ -65,6 +101,7 @@ def kill_rank_1(rank, x):
         (send_twelve_for_ten, 2, MessageError, r"got float32 \(12,\), expected float32 \(10,\)"),
         (send_unheard, 2, MessageError, "all ranks have ended, but rank 1 waits to send to rank 0"),
         (change_what_is_sent, 2, MessageError, "rank 1 changed an array while it was sending it to rank 0"),
+        (change_without_a_copy, 2, MessageError, "rank 1 changed an array while it was sending it to rank 0"),
         (lambda rank, x: rank.send(x, 2), 2, RankError, r"^no such rank: got 2, expected 0 to 1 \(on rank \d\)$"),
         (lambda rank, x: lambda: x, 1, RankError, "rank 0 failed: its result cannot leave the process"),
     ],
