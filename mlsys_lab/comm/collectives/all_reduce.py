@@ -11,10 +11,9 @@ from mlsys_lab.comm.collectives.chunks import split_chunks
 from mlsys_lab.comm.collectives.reduce_scatter import (
     all_gather,
     all_gather_doubling,
-    all_gather_steps,
     reduce_scatter,
     reduce_scatter_halving,
-    reduce_scatter_steps,
+    ring_steps,
 )
 from mlsys_lab.comm.collectives.rooted import (
     broadcast,
@@ -49,13 +48,13 @@ def all_reduce(rank: Rank, x: torch.Tensor, purpose: str = PURPOSE) -> torch.Ten
 
     Patarasuk and Yuan 2009. Rank r sends 2n - c_r - c_(r+1) elements, where cᵢ is the length of chunk i.
     """
-    return run_steps(all_reduce_steps(rank, x, purpose))
+    return run_steps(all_reduce_steps(rank, x, purpose, receive_early=True))
 
 
-def all_reduce_steps(rank: Rank, x: torch.Tensor, purpose: str) -> Steps[torch.Tensor]:
+def all_reduce_steps(rank: Rank, x: torch.Tensor, purpose: str, receive_early: bool = False) -> Steps[torch.Tensor]:
     """The steps of `all_reduce`, yielding while the messages of each step are in flight."""
-    chunk = yield from reduce_scatter_steps(rank, x, purpose)
-    chunks = yield from all_gather_steps(rank, chunk, purpose)
+    steps = range(2 * (rank.size - 1))
+    chunks = yield from ring_steps(rank, split_chunks(x, rank.size), purpose, steps, receive_early)
     return torch.cat(chunks).reshape(x.shape)
 
 

@@ -5,10 +5,13 @@ Letters: p ranks, n elements, cᵢ the length of chunk i.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
 from mlsys_lab.comm.collectives.chunks import split_chunks
-from mlsys_lab.comm.collectives.rooted import receive
+from mlsys_lab.comm.collectives.rooted import receive, wait_all
 from mlsys_lab.comm.collectives.steps import Steps, run_steps
 from mlsys_lab.comm.rank import Rank
 from mlsys_lab.validation import require_power_of_two
@@ -29,28 +32,41 @@ def all_gather(rank: Rank, x: torch.Tensor, purpose: str = "all_gather") -> list
 
 def reduce_scatter_steps(rank: Rank, x: torch.Tensor, purpose: str) -> Steps[torch.Tensor]:
     """The steps of `reduce_scatter`, yielding while the messages of each step are in flight."""
-    p, right, left = rank.size, (rank.rank + 1) % rank.size, (rank.rank - 1) % rank.size
-    chunks = split_chunks(x.clone(memory_format=torch.contiguous_format), p)
-    for step in range(p - 1):
-        outgoing, incoming = chunks[(rank.rank - step - 1) % p], chunks[(rank.rank - step - 2) % p]
-        sent, received = rank.isend(outgoing, right, purpose), rank.irecv(left, like=incoming)
-        yield
-        incoming += receive(received)
-        sent.wait()
-    return chunks[rank.rank].clone()
+    chunks = yield from ring_steps(rank, split_chunks(x, rank.size), purpose, range(rank.size - 1))
+    return chunks[rank.rank] if rank.size > 1 else chunks[0].clone()
 
 
 def all_gather_steps(rank: Rank, x: torch.Tensor, purpose: str) -> Steps[list[torch.Tensor]]:
     """The steps of `all_gather`, yielding while the messages of each step are in flight."""
+    chunks: list[torch.Tensor | None] = [None] * rank.size
+    chunks[rank.rank] = x.clone()
+    return (yield from ring_steps(rank, chunks, purpose, range(rank.size - 1, 2 * rank.size - 2)))
+
+
+def ring_steps(
+    rank: Rank, own: Sequence[torch.Tensor | None], purpose: str, steps: range, receive_early: bool = False
+) -> Steps[list[torch.Tensor]]:
+    """Steps of a ring all-reduce: the first p - 1 are its reduce-scatter, the next p - 1 its all-gather.
+
+    In step s rank r sends chunk r - s - 1 (mod p) to the right: in step 0 its own, later the one that it received in
+    the step before, to which it has added its own in the reduce-scatter. `own` has the rank's own chunks, or None where
+    it does not know their shape. Returns the chunks that the rank then has.
+
+    receive_early: post all receives before the first send, so that no message waits for its receiver. No other
+    collective of the group may then start before the last step has ended.
+    """
     p, right, left = rank.size, (rank.rank + 1) % rank.size, (rank.rank - 1) % rank.size
-    parts: list[torch.Tensor] = [x] * p
-    parts[rank.rank] = x.clone()
-    for step in range(p - 1):
-        sent, received = rank.isend(parts[(rank.rank - step) % p], right, purpose), rank.irecv(left)
+    chunks: list[Any] = list(own)
+    incoming, sends = [(rank.rank - step - 2) % p for step in steps], []
+    early = [rank.irecv(left, like=own[i]) for i in incoming] if receive_early else []
+    for step, i in zip(steps, incoming, strict=True):
+        sends.append(rank.isend(chunks[(i + 1) % p], right, purpose))
+        received = early.pop(0) if receive_early else rank.irecv(left, like=own[i])
         yield
-        parts[(rank.rank - step - 1) % p] = receive(received)
-        sent.wait()
-    return parts
+        chunk = receive(received)
+        chunks[i] = chunk.add_(chunks[i]) if step < p - 1 else chunk
+    wait_all(sends)
+    return chunks
 
 
 def reduce_scatter_halving(rank: Rank, x: torch.Tensor, purpose: str = "reduce_scatter") -> torch.Tensor:
