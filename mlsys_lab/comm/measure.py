@@ -60,7 +60,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
 """Our algorithms for each collective, by name. With processes there is "torch" too."""
 
 
-def _torch_algorithm(collective: str) -> Algorithm:
+def torch_algorithm(collective: str) -> Algorithm:
     """The algorithm that calls torch.distributed's own collective over the backend's group."""
     import torch.distributed as dist
 
@@ -159,7 +159,7 @@ def measure(
 
 def _measure_one(rank: Rank, collective: str, algorithm: str, n: int, iterations: int) -> tuple[float, int]:
     """Median seconds of a call on this rank, and the number of its wrong elements."""
-    function = _torch_algorithm(collective) if algorithm == "torch" else ALGORITHMS[collective][algorithm]
+    function = torch_algorithm(collective) if algorithm == "torch" else ALGORITHMS[collective][algorithm]
     x = _make_input(rank.rank, n).to(rank.device)
     out = function(rank, x)
     times = []
