@@ -187,7 +187,8 @@ class CompletionRequest(ApiRequest, frozen=True, kw_only=True):
 class ChatCompletionRequest(ApiRequest, frozen=True, kw_only=True):
     """Body of `/v1/chat/completions`; `max_completion_tokens` is the newer name of `max_tokens`.
 
-    With `tools`, calls in Hermes' format become `tool_calls`; a call that `tool_choice` requires is the whole output.
+    With `tools`, calls in Hermes' format become `tool_calls`; a call that `tool_choice` requires is the whole output,
+    and at `max_tokens` it ends with part of its arguments.
     Without `parallel_tool_calls` all calls but the first are dropped.
     """
 

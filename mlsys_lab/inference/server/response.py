@@ -20,6 +20,8 @@ from mlsys_lab.inference.server.messages import OutputDelta
 from mlsys_lab.inference.server.response_objects import ResponseBuilder
 
 T = TypeVar("T")
+PING_S = 1
+"""Seconds between two comments in a stream: a write fails if the client has gone while there is nothing to send."""
 
 
 class JSONResponse(Response):
@@ -38,8 +40,8 @@ def error_response(error: ApiError) -> JSONResponse:
 
 
 def event_stream(events: AsyncIterator[str]) -> EventSourceResponse:
-    """Response of server-sent events, closed when the client disconnects."""
-    return EventSourceResponse(events, sep="\n", ping=0)
+    """Response of server-sent events, closed when the client disconnects; a comment each `PING_S` finds that out."""
+    return EventSourceResponse(events, sep="\n", ping=PING_S)
 
 
 class GenerationResponse:
@@ -75,7 +77,8 @@ class GenerationResponse:
             for chunk in self.builder.first_chunks():
                 yield _to_json(chunk)
             async for delta in self._deltas():
-                yield _to_json(self.builder.chunk(delta))
+                if found := self.builder.chunk(delta):
+                    yield _to_json(found)
             for chunk in self.builder.last_chunks(num_prompt_tokens):
                 yield _to_json(chunk)
             yield "[DONE]"

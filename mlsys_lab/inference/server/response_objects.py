@@ -34,6 +34,7 @@ class ResponseBuilder:
         if isinstance(request, ChatCompletionRequest) and request.uses_tools:
             self._parsers = [ToolCallParser() for _ in range(generated.num_sequences)]
             self._is_parallel = request.parallel_tool_calls
+            self._is_forced = request.tool_choice != "auto"
         self._echo = [text for text in _echoed(request, tokenizer) for _ in range(generated.n)]
 
     def response(self, num_prompt_tokens: int, deltas: Sequence[OutputDelta]) -> Object:
@@ -58,8 +59,8 @@ class ResponseBuilder:
         start = {"delta": {"role": "assistant", "content": ""}, "finish_reason": None, "logprobs": None}
         return [self._chunk([start | {"index": index}]) for index in range(self.generated.num_sequences)]
 
-    def chunk(self, delta: OutputDelta) -> Object:
-        """Chunk of one output."""
+    def chunk(self, delta: OutputDelta) -> Object | None:
+        """Chunk of one output; None if all of it is held back as part of a call."""
         content: Object = {"text": self._take_echo(delta.index) + delta.text}
         if self.is_chat:
             first = self._parsers[delta.index].num_calls if self._parsers else 0
@@ -68,7 +69,9 @@ class ResponseBuilder:
             if calls:
                 fields["tool_calls"] = [{"index": first + i} | call for i, call in enumerate(calls)]
             content = {"delta": fields}
-        return self._chunk([content | self._common(delta.index, [delta])])
+        choice = content | self._common(delta.index, [delta])
+        is_empty = self._parsers and not choice["delta"] and not choice["logprobs"] and not choice["finish_reason"]
+        return None if is_empty else self._chunk([choice])
 
     def last_chunks(self, num_prompt_tokens: int) -> list[Object]:
         """Chunks after all text: the usage, if it is requested."""
@@ -80,11 +83,16 @@ class ResponseBuilder:
         """Content and calls in a sequence's next piece of text."""
         if not self._parsers:
             return text, []
-        before = self._parsers[index].num_calls
-        content, calls = self._parsers[index].add(text)
+        parser = self._parsers[index]
+        before = parser.num_calls
+        content, calls = parser.add(text)
         if not self._is_parallel:
             calls = calls[: max(0, 1 - before)]
-        return content + (self._parsers[index].end() if is_last else ""), calls
+        if is_last and self._is_forced:
+            calls += parser.end_forced()
+        elif is_last:
+            content += parser.end()
+        return content, calls
 
     def _usage(self, num_prompt_tokens: int) -> Object:
         return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 from contextlib import suppress
@@ -16,6 +17,9 @@ MAYBE_START = re.compile(
     r"\s*(?:" + "|".join(CALL_START[:length] for length in range(len(CALL_START), 0, -1)) + r")?\Z"
 )
 """The end of a text that may turn out to be the start of a call, with the white space before it."""
+
+CUT_CALL = re.compile(re.escape(CALL_START) + r'\s*{"name": "([\w-]+)"(?:, "arguments": (.*))?', re.DOTALL)
+"""The start of a call that `grammars.tool_call_grammar` forces, from its name on."""
 
 
 class _Call(Struct):
@@ -47,9 +51,7 @@ class ToolCallParser:
                 self._held = self._held[len(before) :]
                 return content, calls
             call, self._held = found
-            function = {"name": call.name, "arguments": bytes(call.arguments).decode()}
-            self.num_calls += 1
-            calls.append({"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function})
+            calls.append(self._make_call(call.name, bytes(call.arguments).decode()))
         final = MAYBE_START.search(self._held).start()  # type: ignore[union-attr]  # an empty end matches too
         content, self._held = content + self._held[:final], self._held[final:]
         return content, calls
@@ -58,6 +60,24 @@ class ToolCallParser:
         """Content that was held back and is no call."""
         rest, self._held = self._held, ""
         return rest if rest.strip() or not self.num_calls else ""
+
+    def end_forced(self) -> list[dict[str, Any]]:
+        """The call of a text that had to be one, if it was cut short: with its arguments as far as they go.
+
+        There is none if the call is complete, or if even its name is cut.
+        """
+        cut, self._held = CUT_CALL.match(self._held), ""
+        if cut is None:
+            return []
+        name, arguments = cut[1], cut[2] or ""
+        with suppress(ValueError, RecursionError):  # arguments that are complete end before the text does
+            arguments = arguments[: json.JSONDecoder().raw_decode(arguments)[1]]
+        return [self._make_call(name, arguments)]
+
+    def _make_call(self, name: str, arguments: str) -> dict[str, Any]:
+        self.num_calls += 1
+        function = {"name": name, "arguments": arguments}
+        return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
 
 def _read_call(text: str) -> tuple[_Call, str] | None:

@@ -150,6 +150,40 @@ def test_a_call_that_the_model_chose_is_no_text():
     assert plain["message"]["content"] == f"Well.\n{CALL}" and plain["finish_reason"] == "stop"
 
 
+FORCED = '<tool_call>\n{"name": "f", "arguments": {"a": "}"}}\n</tool_call>'
+
+
+def cut(length, choice):
+    """The message and the streamed choices of a call that ends after so many characters."""
+    deltas = [OutputDelta(0, 0, 1, letter, [], None, 0) for letter in FORCED[:length]]
+    deltas.append(OutputDelta(0, 0, 1, "", [], "length", length))
+    whole, stream = (builder(chat=True, tools=TOOLS, tool_choice=choice) for _ in range(2))
+    (one,) = whole.response(2, deltas)["choices"]
+    assert one["finish_reason"] == "length"
+    stream.generated.num_logprobs = None
+    return one["message"], [chunk["choices"][0] for chunk in map(stream.chunk, deltas) if chunk]
+
+
+def test_a_forced_call_that_is_cut_has_its_arguments_so_far():
+    arguments, start = '{"a": "}"}', FORCED.index('{"a"')
+    for length in range(1, len(FORCED)):
+        message, chunks = cut(length, "required")
+        calls = message.get("tool_calls", [])
+        has_name = length > FORCED.index('"f"') + 2
+        expected = [{"name": "f", "arguments": arguments[: max(0, length - start)]}] if has_name else []
+        assert not message["content"] and [one["function"] for one in calls] == expected
+        (chunk,) = chunks  # no empty ones before it
+        assert chunk["finish_reason"] == "length" and "content" not in chunk["delta"]
+        assert [one["function"] for one in chunk["delta"].get("tool_calls", [])] == expected
+
+
+def test_a_call_of_the_model_s_own_that_is_cut_stays_text():
+    for length in range(1, len(FORCED)):
+        message, chunks = cut(length, "auto")
+        assert message == {"role": "assistant", "content": FORCED[:length]}
+        assert "".join(one["delta"].get("content", "") for one in chunks) == FORCED[:length]
+
+
 @pytest.mark.parametrize("is_parallel", [True, False])
 def test_calls_after_the_first_are_dropped_on_request(is_parallel):
     deltas = [OutputDelta(0, 0, 1, CALL * 2, [], None, 0), OutputDelta(0, 0, 1, CALL, [], "stop", 2)]

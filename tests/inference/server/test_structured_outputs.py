@@ -107,10 +107,24 @@ def test_a_required_call_is_the_answer(ask: Any) -> None:
     ]
 
 
-def test_a_cut_call_stays_text(ask: Any) -> None:
-    choice = ask(max_tokens=3, tools=[CLOCK], tool_choice="required").choices[0]
-    assert (choice.finish_reason, choice.message.tool_calls) == ("length", None)
-    assert "<tool_call>\n{".startswith(choice.message.content)
+def test_a_cut_call_has_the_arguments_so_far(ask: Any) -> None:
+    named = {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "get_weather"}}, "seed": 4}
+    whole = ask(**named)
+    (call,) = whole.choices[0].message.tool_calls
+    num_tokens = whole.usage.completion_tokens
+    for max_tokens in (3, num_tokens * 3 // 4, num_tokens - 2):
+        cut = ask.func(**ask.keywords | named | {"max_tokens": max_tokens}).choices[0]
+        assert cut.finish_reason == "length" and not cut.message.content
+        for one in cut.message.tool_calls or []:
+            assert one.function.name == "get_weather" and call.function.arguments.startswith(one.function.arguments)
+        assert bool(cut.message.tool_calls) == (max_tokens > 3)
+        chunks = list(ask.func(**ask.keywords | named | {"max_tokens": max_tokens, "stream": True}))
+        choices = [chunk.choices[0] for chunk in chunks]
+        deltas = [one for choice in choices for one in choice.delta.tool_calls or []]
+        assert [(one.function.name, one.function.arguments) for one in deltas] == [
+            (one.function.name, one.function.arguments) for one in cut.message.tool_calls or []
+        ]
+        assert len(chunks) == 2 and choices[-1].finish_reason == "length"
 
 
 def test_the_template_gets_tools_calls_and_results(qwen: tuple[Served, Path]) -> None:

@@ -37,6 +37,7 @@ export async function* events(path, options) {
     const parts = (rest + value).split("\n\n");
     rest = parts.pop();
     for (const part of parts) {
+      if (part.startsWith(":")) continue; // a comment: the server is there, and has nothing to send
       const data = part.replace(/^data: /, "");
       if (data === "[DONE]") return;
       const content = JSON.parse(data);
