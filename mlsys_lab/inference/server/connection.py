@@ -12,7 +12,7 @@ from mlsys_lab.inference.server.body import MAX_BODY_BYTES
 
 METHOD = re.compile(rb"[A-Z]{1,16}(?: |$)")
 """The start of a request: its method, or the part of it that has arrived."""
-PROBE_S = 1.0
+PROBE_S = 0.1
 """Seconds between two probes of a client that has closed its sending side."""
 MAX_DISCARDED_BYTES = MAX_BODY_BYTES
 """Bytes of a body that a client may still send after its request was rejected: many read the response only then."""

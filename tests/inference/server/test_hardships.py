@@ -7,6 +7,7 @@ import json
 import socket
 from random import Random
 
+import openai
 import pytest
 
 from mlsys_lab.inference.server.app import RequireHost
@@ -255,6 +256,17 @@ def test_a_client_that_closes_its_sending_side_within_a_request_is_let_go(served
         client.sendall(sent)
         client.shutdown(socket.SHUT_WR)
         assert read_all(client) == b""
+
+
+def test_a_client_that_waits_no_longer_ends_its_request(served):
+    asked = {"model": MODEL, "timeout": 0.2}
+    with served.client() as client, served.engine_stopped():  # so nothing but the disconnect can end a request
+        with pytest.raises(openai.APITimeoutError):
+            client.completions.create(prompt="A", **asked)
+        with pytest.raises(openai.APITimeoutError):
+            client.chat.completions.create(messages=[{"role": "user", "content": "A"}], **asked)
+        served.wait(lambda found: found["mlsys_num_requests_open"] == 0)
+    served.wait_until_idle()
 
 
 def test_who_goes_away_while_waiting_leaves_the_queue(served):
