@@ -1,4 +1,4 @@
-"""Number formats of few bits: their largest and least numbers, their bits with scales, and the noise of rounding."""
+"""Number formats of few bits: their codes, largest and least numbers, bits with scales, and the noise of rounding."""
 
 from __future__ import annotations
 
@@ -35,11 +35,20 @@ class FloatFormat:
         return int(2 ** (self.exponent_bits - 1)) - 1
 
     @property
+    def largest_code(self) -> int:
+        """Code of the largest finite number: the codes between it and the sign bit are infinity or NaN."""
+        specials = {"ieee": 1 << self.mantissa_bits, "nan": 1, "none": 0}[self.specials]
+        return (1 << self.bits - 1) - 1 - specials
+
+    @property
     def largest(self) -> float:
         """Largest finite number."""
-        last_code = 2**self.exponent_bits - (2 if self.specials == "ieee" else 1)
-        steps = 2 if self.specials == "nan" else 1  # below the next power of two
-        return float((2 - steps * 2.0**-self.mantissa_bits) * 2.0 ** (last_code - self.bias))
+        return self.value(self.largest_code)
+
+    @property
+    def largest_exponent(self) -> int:
+        """Exponent of the largest finite number: floor(log₂) of it."""
+        return math.frexp(self.largest)[1] - 1
 
     @property
     def smallest_normal(self) -> float:
@@ -51,6 +60,22 @@ class FloatFormat:
         """Least positive number of all."""
         return self.smallest_normal * 2.0**-self.mantissa_bits
 
+    def value(self, code: int) -> float:
+        """Number that a code stands for: its bits are the sign, the exponent and the mantissa, highest first.
+
+        >>> [FLOAT_FORMATS["fp4 e2m1"].value(code) for code in (0b0001, 0b0010, 0b0111, 0b1111)]
+        [0.5, 1.0, 6.0, -6.0]
+        """
+        negative, magnitude = divmod(code, 1 << self.bits - 1)
+        exponent, mantissa = divmod(magnitude, 1 << self.mantissa_bits)
+        if magnitude > self.largest_code:
+            number = math.inf if self.specials == "ieee" and mantissa == 0 else math.nan
+        elif exponent == 0:
+            number = mantissa * self.smallest_subnormal
+        else:
+            number = float((1 + mantissa * 2.0**-self.mantissa_bits) * 2.0 ** (exponent - self.bias))
+        return -number if negative else number
+
 
 FLOAT_FORMATS = {
     "fp32": FloatFormat(8, 23),
@@ -58,10 +83,12 @@ FLOAT_FORMATS = {
     "fp16": FloatFormat(5, 10),
     "fp8 e5m2": FloatFormat(5, 2),
     "fp8 e4m3": FloatFormat(4, 3, "nan"),
+    "fp6 e3m2": FloatFormat(3, 2, "none"),
+    "fp6 e2m3": FloatFormat(2, 3, "none"),
     "fp4 e2m1": FloatFormat(2, 1, "none"),
 }
-"""Formats that models are trained and served in; fp8 as Micikevicius et al. (arXiv:2209.05433, table 1) define it, fp4
-as the OCP's microscaling formats do (arXiv:2310.10537)."""
+"""Formats that models are trained and served in; fp8 as Micikevicius et al. (arXiv:2209.05433, table 1) define it, fp6
+and fp4 as the OCP's microscaling formats do (arXiv:2310.10537)."""
 
 
 def scaled_bits(bits: float, *scales: tuple[float, int]) -> float:

@@ -40,6 +40,8 @@ CONSTANTS = {
             "fp16": {"exponent_bits": 5, "mantissa_bits": 10},
             "fp8 e5m2": {"exponent_bits": 5, "mantissa_bits": 2},
             "fp8 e4m3": {"exponent_bits": 4, "mantissa_bits": 3},
+            "fp6 e3m2": {"exponent_bits": 3, "mantissa_bits": 2},
+            "fp6 e2m3": {"exponent_bits": 2, "mantissa_bits": 3},
             "fp4 e2m1": {"exponent_bits": 2, "mantissa_bits": 1},
         }
     },
