@@ -24,7 +24,7 @@ PLAIN = (
 SERVING = ("inference.engine.scheduler", "inference.simulator")
 ARRAYS = ("scaling", "scaling.runs", "benchmark", "inference.server.serve")  # the server tokenizes
 RUN_CHECKS = ("runner", "live", "fresh", "command", "trusted.artifact")
-TENSORS = ("autograd", "models", "inference", "diffusion")
+TENSORS = ("autograd", "models", "efficiency.formats", "inference", "diffusion")
 COMMANDS = (
     ["--help"],
     ["list"],

@@ -19,6 +19,7 @@ BUDGETS_S = {
     "configs": 10,
     "diffusion": 40,
     "e2e": 650,
+    "efficiency": 10,
     "flops": 20,
     "grader": 850,
     "hardware": 10,
