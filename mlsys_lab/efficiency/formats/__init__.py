@@ -1,8 +1,9 @@
-"""Number formats of 8 bits and fewer: codes of tensors, and rounding.
+"""Number formats of 8 bits and fewer: codes of tensors, rounding, and packing into bytes.
 
 elements     FloatFormat, IntFormat, CodeBook: formats as data; E4M3, E5M2, E3M2, E2M3, E2M1, E8M0, INT8 … UINT2
 normal       NF4, the code book of normal quantiles; normal_float(bits)
 codes        encode(x, format), decode(codes, format), round_to(x, format); Rounding
+packing      pack(codes, bits), unpack(packed, bits): 2-, 3-, 4- and 6-bit codes in bytes
 """
 
 from mlsys_lab.efficiency.formats.codes import Rounding, decode, encode, round_to
@@ -26,6 +27,7 @@ from mlsys_lab.efficiency.formats.elements import (
     IntFormat,
 )
 from mlsys_lab.efficiency.formats.normal import NF4, normal_float
+from mlsys_lab.efficiency.formats.packing import pack, unpack
 from mlsys_lab.flops.number_formats import FloatFormat
 
 __all__ = [
@@ -52,5 +54,7 @@ __all__ = [
     "decode",
     "encode",
     "normal_float",
+    "pack",
     "round_to",
+    "unpack",
 ]
