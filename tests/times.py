@@ -21,7 +21,7 @@ BUDGETS_S = {
     "e2e": 650,
     "efficiency": 10,
     "flops": 20,
-    "grader": 850,
+    "grader": 830,
     "hardware": 10,
     "inference": 260,
     "kernels": 280,
