@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import TypeVar
 
 import msgspec
-from sse_starlette import EventSourceResponse
+from sse_starlette.sse import AppStatus, EventSourceResponse
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -18,6 +18,9 @@ from mlsys_lab.inference.server.engine_process import OutputStream
 from mlsys_lab.inference.server.errors import ApiError
 from mlsys_lab.inference.server.messages import OutputDelta
 from mlsys_lab.inference.server.response_objects import ResponseBuilder
+
+# All streams end when the server drains; the library would cut those that are about to, without the end of their body.
+AppStatus.enable_automatic_graceful_drain = False
 
 T = TypeVar("T")
 PING_S = 1
