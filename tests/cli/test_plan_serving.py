@@ -49,7 +49,7 @@ def test_a_measured_clock_takes_the_place_of_devices(call: Call, tmp_path: Path)
         (("--clock", str(clock), "--blocks", "0"), "blocks must be at least 1: got 0"),
         (("--clock", str(clock), "--blocks", "2"), "the longest request does not fit into the cache"),
         (("--clock", str(clock), "--blocks", "99", "--expert", "2"), "a clock is of replicas without expert"),
-        (("--clock", str(tmp_path), "--blocks", "99"), "is no clock"),
+        (("--clock", str(tmp_path), "--blocks", "99"), "cannot be read"),
     ):
         code, out, err = call("plan-serving", *ASKED, *options)
         assert (code, out) == (1, "") and words in err and len(err.splitlines()) == 1

@@ -225,8 +225,8 @@ def test_documents_of_files(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_learnt_from_is_one_line() -> None:
-    with pytest.raises(InputError, match="conversation 2: unknown role in the conversation: got tool"):
-        chat_dataset(BOOK, [CHAT, [Message("tool", "x"), CHAT[2]]], 80, print)
+    with pytest.raises(InputError, match="conversation 2: unknown role in the conversation: got robot"):
+        chat_dataset(BOOK, [CHAT, [Message("robot", "x"), CHAT[2]]], 80, print)
     with pytest.raises(InputError, match="too few conversations: got 1 with a token of the assistant in the first 31"):
         chat_dataset(BOOK, [CHAT[:3], CHAT[:2], [Message("user", "x" * 100), CHAT[2]]], 30, print)
     with pytest.raises(InputError, match="too little text: got 2 tokens, expected at least 170"):
