@@ -12,8 +12,8 @@ from rich.table import Table
 
 from mlsys_lab.benchmark import new_record
 
-RECORDS = Path(__file__).parent / "measurements"
-HELP = "write the measurements to tests/bench/measurements"
+RECORDS = Path(__file__).parent / "speed"
+HELP = "write the measurements to tests/bench/speed"
 
 
 class Goal(NamedTuple):
