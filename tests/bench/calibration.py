@@ -47,11 +47,11 @@ def serve(model: Path | None, rates: tuple[float, ...], folder: Path) -> tuple[L
         trace.write_text("\n".join(lines) + "\n")
         return report(measured, OBJECTIVE)
 
-    run(load(rates[1], CALIBRATION_SEED), folder / "calibration.jsonl")
-    clock = fit_clock(read_steps(folder / "calibration.jsonl"))
+    run(load(rates[1], CALIBRATION_SEED), folder / f"{name}.jsonl")
+    clock = fit_clock(read_steps(folder / f"{name}.jsonl"))
     pairs = []
     for rate in rates:
-        trace = folder / f"{rate}.jsonl"
+        trace = folder / f"{name}-{rate}.jsonl"
         measured = run(load(rate, 3), trace)
         simulated = simulate(
             read_trace(trace), clock, num_blocks=BLOCKS, config=SchedulerConfig(max_num_seqs=SEQUENCES)
