@@ -154,7 +154,7 @@ FORCED = '<tool_call>\n{"name": "f", "arguments": {"a": "}"}}\n</tool_call>'
 
 
 def cut(length, choice):
-    """The message and the streamed choices of a call that ends after so many characters."""
+    """The message and the streamed choices of a call that is cut after a number of characters."""
     deltas = [OutputDelta(0, 0, 1, letter, [], None, 0) for letter in FORCED[:length]]
     deltas.append(OutputDelta(0, 0, 1, "", [], "length", length))
     whole, stream = (builder(chat=True, tools=TOOLS, tool_choice=choice) for _ in range(2))

@@ -157,10 +157,10 @@ def test_without_a_gpu_it_says_so_in_one_line(monkeypatch, capsys):
 
 
 def test_one_command_runs_it_and_the_other_benchmarks_do_not():
-    told = partial(told_by_make, PROJECT)
-    assert " autograd " in told("bench") and " gpu " not in told("bench")
-    assert told("bench-gpu").splitlines()[-1].strip() == ".venv/bin/python tests/bench/gpu.py --record"
-    some = told("bench-gpu", "GPU_PYTHON=python3", "ONLY=matmul")
+    recipe = partial(told_by_make, PROJECT)
+    assert " autograd " in recipe("bench") and " gpu " not in recipe("bench")
+    assert recipe("bench-gpu").splitlines()[-1].strip() == ".venv/bin/python tests/bench/gpu.py --record"
+    some = recipe("bench-gpu", "GPU_PYTHON=python3", "ONLY=matmul")
     assert some.strip() == "python3 tests/bench/gpu.py --record --only 'matmul'"
 
 

@@ -169,8 +169,8 @@ def test_ranks_that_were_launched_train_together(tmp_path: Path, capfd: pytest.C
     with capfd.disabled():
         codes, said = launch_all(2, "data=2", tmp_path)
     assert codes == [0, 0], said
-    told = [float(loss) for loss in re.findall(r"  loss ([\d.]+)", said[0])]
-    assert told == pytest.approx(losses("data=1"), abs=2e-4)
+    printed = [float(loss) for loss in re.findall(r"  loss ([\d.]+)", said[0])]
+    assert printed == pytest.approx(losses("data=1"), abs=2e-4)
     assert said[1] == ""
 
 
