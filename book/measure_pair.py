@@ -15,12 +15,13 @@ import torch
 
 from book.pretrain import RECORDS
 from mlsys_lab.benchmark import Bound, Record, new_record
+from mlsys_lab.efficiency.quantization import SCHEMES, MixedInt8Linear, quantize
 from mlsys_lab.inference.engine import Request, SamplingParams
 from mlsys_lab.inference.engine.sampler import probabilities
 from mlsys_lab.inference.pretrained import Pair, load_pair, read_text
-from mlsys_lab.inference.quantize import SCHEMES, MixedInt8Linear, quantize, weight_bytes
 from mlsys_lab.inference.speculative import ModelDrafter, acceptance_rate, expected_tokens, speculate
 from mlsys_lab.models import Transformer, training
+from mlsys_lab.models.traffic import weight_bytes
 
 COMMAND = "python book/measure_pair.py"
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS, DRAFTS = 20, 32, 64, 4

@@ -61,9 +61,9 @@ def run(args: Arguments) -> int:
 
 
 def _generate(args: Arguments) -> None:
+    from mlsys_lab.efficiency.quantization import quantize
     from mlsys_lab.inference.generate import generate
     from mlsys_lab.inference.pretrained import load_pair
-    from mlsys_lab.inference.quantize import quantize
     from mlsys_lab.inference.speculative import SpeculationController, make_drafter, speculate
     from mlsys_lab.inference.text import Stream
 
@@ -144,7 +144,7 @@ def _request(args: Arguments, pair: Pair, write: Callable[[int], None]) -> Reque
 def _report(pair: Pair, prompt: int, clock: Clock, speculation: Speculation | None) -> str:
     """One line on speed, bytes and the bound."""
     from mlsys_lab.hardware import measure_copy_bandwidth
-    from mlsys_lab.inference.quantize import token_bytes
+    from mlsys_lab.models.traffic import token_bytes
 
     count = len(clock.tokens_s)
     past = prompt + count / 2  # in the middle of the text

@@ -8,7 +8,6 @@ structured    outputs limited to a grammar or a JSON schema
 adapters      LoRA adapters: many fine-tuned models in one batch
 swap          preemption by swapping to host memory
 streaming     streams of single requests
-quantize      weights in 8 and 4 bits, and the bytes that a token moves
 server        the engine behind an HTTP API compatible with OpenAI's
 simulator     the engine's scheduler against a clock: TTFT, TPOT, goodput of a load; capacity planning
 text          byte-pair tokenizer, incremental detokenization, stop strings, chat template

@@ -23,9 +23,9 @@ from mlsys_lab.inference.cache import Contiguous, extend
 from mlsys_lab.inference.engine import Request, SamplingParams
 from mlsys_lab.inference.generate import generate
 from mlsys_lab.inference.pretrained import load_pair, read_text
-from mlsys_lab.inference.quantize import token_bytes
 from mlsys_lab.inference.speculative import Draft, Drafter, SpeculationController, make_drafter, speculate
 from mlsys_lab.models import Transformer
+from mlsys_lab.models.traffic import token_bytes
 from tests.bench.goals import HELP, Goal, conclude
 
 NUM_TOKENS = 512

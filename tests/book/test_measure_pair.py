@@ -5,8 +5,8 @@ import torch
 
 from book.measure_pair import GROWN, RECORDS, acceptance, grow_outliers, perplexities
 from mlsys_lab.benchmark import load_all
+from mlsys_lab.efficiency.quantization import SCHEMES
 from mlsys_lab.inference.pretrained import load_pair
-from mlsys_lab.inference.quantize import SCHEMES
 from tests.sampling import sample
 
 

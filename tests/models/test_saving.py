@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
 from mlsys_lab.configs import TransformerConfig
+from mlsys_lab.efficiency.quantization import quantize
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.quantize import quantize
 from mlsys_lab.models import Transformer, load
 from mlsys_lab.models.loading import SINGLE
 from mlsys_lab.models.saving import save

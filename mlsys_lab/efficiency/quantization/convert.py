@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
+from mlsys_lab.efficiency.quantization.gptq import compensate
+from mlsys_lab.efficiency.quantization.layers import Int4Linear, Int8Linear, QuantizedLinear
+from mlsys_lab.efficiency.quantization.llm_int8 import MixedInt8Linear
 from mlsys_lab.errors import InputError, did_you_mean
-from mlsys_lab.inference.quantize.compensate import compensate
-from mlsys_lab.inference.quantize.layers import Int4Linear, Int8Linear, QuantizedLinear
-from mlsys_lab.inference.quantize.outliers import MixedInt8Linear
 from mlsys_lab.models import Transformer
 
 Make = Callable[[nn.Linear, torch.Tensor], QuantizedLinear]

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import torch
 
+from mlsys_lab.efficiency.quantization.layers import AffineGrid, Int4Linear, require_groups
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.quantize.layers import AffineGrid, Int4Linear, require_groups
 
 DAMPING = 0.01
 """Fraction of its mean diagonal added to the diagonal of the Hessian, so that it is invertible (§3.3, step 3)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
-from mlsys_lab.inference.quantize.layers import QuantizedLinear, round_int8
+from mlsys_lab.efficiency.quantization.layers import QuantizedLinear, round_int8
 
 THRESHOLD = 6.0
 """Smallest magnitude of an outlier activation (§3.2)."""

@@ -30,8 +30,8 @@ from mlsys_lab.efficiency.formats import (
     encode,
     round_to,
 )
+from mlsys_lab.efficiency.quantization.layers import round_int8
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.quantize.layers import round_int8
 
 FLOATS = {
     "float8_e4m3fn": E4M3,

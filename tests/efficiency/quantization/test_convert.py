@@ -5,12 +5,13 @@ import torch
 from torch import nn
 
 from mlsys_lab.configs import TransformerConfig
+from mlsys_lab.efficiency.quantization import SCHEMES, quantize
+from mlsys_lab.efficiency.quantization.layers import QuantizedLinear
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.engine import Request, SamplingParams
 from mlsys_lab.inference.generate import generate
-from mlsys_lab.inference.quantize import SCHEMES, quantize, token_bytes, weight_bytes
-from mlsys_lab.inference.quantize.layers import QuantizedLinear
 from mlsys_lab.models import Transformer
+from mlsys_lab.models.traffic import token_bytes, weight_bytes
 
 CONFIG = TransformerConfig(
     "small", n_layers=2, d_model=64, n_heads=4, n_kv_heads=2, d_ff=128, vocab_size=31, context=32, tied=True

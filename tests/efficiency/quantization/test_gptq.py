@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from mlsys_lab.efficiency.quantization import Int4Linear, compensate
+from mlsys_lab.efficiency.quantization.gptq import DAMPING, hessian
+from mlsys_lab.efficiency.quantization.layers import AffineGrid
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.quantize import Int4Linear, compensate
-from mlsys_lab.inference.quantize.compensate import DAMPING, hessian
-from mlsys_lab.inference.quantize.layers import AffineGrid
 
 O, I, N = 6, 64, 300
 W = torch.randn(O, I, generator=torch.Generator().manual_seed(0)).double()

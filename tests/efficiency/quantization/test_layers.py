@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlsys_lab.efficiency.quantization import Int4Linear, Int8Linear
+from mlsys_lab.efficiency.quantization.layers import round_int8
 from mlsys_lab.errors import InputError
-from mlsys_lab.inference.quantize import Int4Linear, Int8Linear
-from mlsys_lab.inference.quantize.layers import round_int8
 
 LAYERS = {"int8": Int8Linear, "int4": Int4Linear.from_weight}
 ROUNDING = 1 + 1e-4

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from mlsys_lab.inference.quantize import MixedInt8Linear
+from mlsys_lab.efficiency.quantization import MixedInt8Linear
 
 O, I, N = 7, 48, 50
 
