@@ -13,6 +13,7 @@ _DEPENDENCIES = {
     "attention_share": ("common", "axes", "config", "counts", "sizes"),
     "backward": ("common", "stepper", "graph", "picture"),
     "cache_fill": ("common", "stepper"),
+    "clipping": ("common", "axes"),
     "decode_step": ("common", "axes", "config", "counts", "memory", "traffic", "layout", "bounds"),
     "denoising": ("common", "axes", "stepper"),
     "estimator": (
@@ -22,6 +23,7 @@ _DEPENDENCIES = {
     ),
     "isoflop": ("common", "axes"),
     "load": (),
+    "number_line": ("common", "axes"),
     "occupancy": ("common", "axes"),
     "pipeline": ("common", "axes"),
     "planner": (
