@@ -15,7 +15,7 @@ import torch
 
 from book.pretrain import RECORDS
 from mlsys_lab.benchmark import Bound, Record, new_record
-from mlsys_lab.efficiency.quantization import SCHEMES, MixedInt8Linear, quantize
+from mlsys_lab.efficiency.quantization import MixedInt8Linear, quantize
 from mlsys_lab.inference.engine import Request, SamplingParams
 from mlsys_lab.inference.engine.sampler import probabilities
 from mlsys_lab.inference.pretrained import Pair, load_pair, read_text
@@ -27,6 +27,8 @@ COMMAND = "python book/measure_pair.py"
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS, DRAFTS = 20, 32, 64, 4
 WINDOWS = 16
 """Sequences of the calibration text, each as long as the context."""
+NAMES = ("int8", "int4", "int4-gptq", "llm-int8")
+"""Recipes of quantization whose perplexity is measured."""
 GROWN, FACTOR = (5, 77), 60.0
 """Channels that `grow_outliers` makes large, and how much: what models of 6.7 billion parameters grow by themselves."""
 
@@ -107,7 +109,7 @@ def perplexities(pair: Pair) -> list[Record]:
         return exp(training.mean_loss(model, held_out, context))
 
     exact = perplexity(pair.target)
-    models = {name: quantize(pair.target, name, calibration) for name in SCHEMES}
+    models = {name: quantize(pair.target, name, calibration) for name in NAMES}
     grown = grow_outliers(pair.target)
     models["llm-int8-grown"] = quantize(grown, "llm-int8", calibration)
     models["int8-activations-grown"] = quantize(grown, all_in_int8, calibration)

@@ -40,7 +40,7 @@ class Arguments:
     prompt: Annotated[str, option("text to continue, or with --chat to answer", "TEXT")]
     chat: Annotated[bool, flag("--chat", "answer the prompt, and print the answer alone")] = False
     speculative: Annotated[bool, flag("--speculative", "let a smaller model draft tokens while that is faster")] = False
-    int4: Annotated[bool, flag("--int4", "weights of the blocks in 4 bits, in groups of 64")] = False
+    int4: Annotated[bool, flag("--int4", "weights of the blocks in 4 bits, in groups of 32")] = False
     max_tokens: Annotated[
         int | None, option(f"maximum number of tokens ({MAX_TOKENS} by default, if they fit)", "N")
     ] = None

@@ -1,21 +1,36 @@
-"""Weight quantization to 8 or 4 bits: fewer bytes per decoded token, and so a lower bound on its time.
+"""Weights and activations of a model in few bits: fewer bytes per decoded token, and so a lower bound on its time.
 
-layers       Int8Linear, Int4Linear: integer codes and scales, with bounds of the error
-gptq         compensate(weight, inputs, group_size=64): 4-bit weights with error compensation (GPTQ)
-llm_int8     MixedInt8Linear: 8-bit activations, with outlier columns in 16 bits (LLM.int8)
-convert      quantize(model, scheme, calibration=None) -> a quantized copy of a model; SCHEMES
+scheme        Scheme: format of the codes, and which numbers share a scale
+tensor        QuantizedTensor: codes, scales and zero points of a matrix
+calibration   quantize_tensor(x, scheme, method) rounds to nearest; choose_scale by max, percentile or squared error
+gptq          gptq(weight, hessian(inputs), scheme): later columns compensate the errors of earlier ones
+layers        QuantizedLinear: packed weights, dequantized at each call; activations may be rounded as well
+llm_int8      MixedInt8Linear: 8-bit activations, with outlier columns in 16 bits (LLM.int8)
+recipes       Recipe, RECIPES: how a layer is quantized, by name
+convert       quantize(model, recipe, calibration=None) -> a quantized copy of a model
 """
 
-from mlsys_lab.efficiency.quantization.convert import SCHEMES, quantize
-from mlsys_lab.efficiency.quantization.gptq import compensate
-from mlsys_lab.efficiency.quantization.layers import Int4Linear, Int8Linear
+from mlsys_lab.efficiency.quantization.calibration import Clipping, choose_scale, quantize_tensor
+from mlsys_lab.efficiency.quantization.convert import quantize
+from mlsys_lab.efficiency.quantization.gptq import gptq, hessian
+from mlsys_lab.efficiency.quantization.layers import QuantizedLinear
 from mlsys_lab.efficiency.quantization.llm_int8 import MixedInt8Linear
+from mlsys_lab.efficiency.quantization.recipes import RECIPES, Recipe
+from mlsys_lab.efficiency.quantization.scheme import Scheme, Strategy
+from mlsys_lab.efficiency.quantization.tensor import QuantizedTensor
 
 __all__ = [
-    "SCHEMES",
-    "Int4Linear",
-    "Int8Linear",
+    "RECIPES",
+    "Clipping",
     "MixedInt8Linear",
-    "compensate",
+    "QuantizedLinear",
+    "QuantizedTensor",
+    "Recipe",
+    "Scheme",
+    "Strategy",
+    "choose_scale",
+    "gptq",
+    "hessian",
     "quantize",
+    "quantize_tensor",
 ]

@@ -1,153 +1,97 @@
-"""Linear layers with quantized weights: integer codes and scales, dequantized at each call.
+"""Linear layers with quantized weights, dequantized at each call, and optionally with quantized activations.
 
-Dimension letters: O outputs, I inputs, G groups of inputs, ... any leading axes.
+Dimension letters: O outputs, I inputs, n tokens, ... any leading axes.
 """
 
 from __future__ import annotations
-
-from abc import ABC, abstractmethod
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from mlsys_lab.efficiency.formats import IntFormat, pack, unpack
+from mlsys_lab.efficiency.quantization.calibration import quantize_tensor, round_to_scale
+from mlsys_lab.efficiency.quantization.scheme import Scheme
+from mlsys_lab.efficiency.quantization.tensor import QuantizedTensor
 from mlsys_lab.errors import InputError
 
-MAX_CODE = 15
-"""Largest 4-bit code."""
 
+class QuantizedLinear(nn.Module):
+    """Linear layer whose weights are dequantized at each call: activations keep their dtype, fewer bytes are read.
 
-class QuantizedLinear(nn.Module, ABC):
-    """Linear layer whose weights are dequantized at each call: activations keep their dtype, fewer bytes are read."""
-
-    bias: torch.Tensor | None
-
-    def __init__(self, bias: torch.Tensor | None) -> None:
-        super().__init__()
-        self.register_buffer("bias", None if bias is None else bias.detach().float())
-
-    @abstractmethod
-    def weight(self) -> torch.Tensor:
-        """Dequantized weights, (O, I) in fp32."""
-
-    @abstractmethod
-    def weight_error_bound(self) -> torch.Tensor:
-        """Largest quantization error of each weight, half a scale, (O, I) in fp32.
-
-        So the error of an output is at most Σᵢ |xᵢ| · boundᵢ, plus floating-point rounding.
-        """
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Multiply with the dequantized weights: (..., I) -> (..., O)."""
-        return F.linear(x, self.weight().to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
-
-
-class Int8Linear(QuantizedLinear):
-    """Symmetric int8 weights from -127 to 127, rounded to nearest, with an fp32 scale for each output.
-
-    Weight-only: `codes` is int8 (O, I), `scale` (O, 1) the largest weight of an output / 127.
-    """
-
-    codes: torch.Tensor
-    scale: torch.Tensor
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        super().__init__(bias)
-        codes, scale = round_int8(weight)
-        self.register_buffer("codes", codes)
-        self.register_buffer("scale", scale)
-
-    def weight(self) -> torch.Tensor:
-        """Dequantized weights, (O, I) in fp32."""
-        return self.codes.float() * self.scale
-
-    def weight_error_bound(self) -> torch.Tensor:
-        """Half a scale of each weight's output, (O, I)."""
-        return (self.scale / 2).expand(self.codes.shape)
-
-
-def round_int8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantize each row to -127 to 127: int8 (..., I), and the rows' fp32 scales (..., 1).
-
-    A row's scale maps its largest number to 127; a row of zeros, or an empty one, has scale 1.
-    """
-    x = x.detach().float()
-    scale = F.pad(x.abs(), (0, 1)).amax(-1, keepdim=True) / 127
-    scale = scale.masked_fill(scale == 0, 1)
-    return (x / scale).round().clamp(-127, 127).to(torch.int8), scale
-
-
-class AffineGrid:
-    """Affine 4-bit quantization of one group of inputs of each output: weight = zero_point + scale · code, 0 to 15.
-
-    The range is from the smallest to the largest weight of the group, and includes 0. `scale` and `zero_point` (O,) are
-    bf16, the zero point being the weight of code 0; rounding them to bf16 costs less than half a scale at the ends.
-    """
-
-    def __init__(self, weight: torch.Tensor) -> None:
-        low, high = weight.amin(-1).clamp(max=0), weight.amax(-1).clamp(min=0)
-        scale = ((high - low) / MAX_CODE).bfloat16()
-        self.scale, self.zero_point = scale.masked_fill(scale == 0, 1), low.bfloat16()
-
-    def encode(self, weight: torch.Tensor) -> torch.Tensor:
-        """Round weights (O, ...) to the nearest codes, 0 to 15 in uint8: (O, ...)."""
-        scale, zero_point = self._parameters(weight)
-        return ((weight - zero_point) / scale).round().clamp(0, MAX_CODE).to(torch.uint8)
-
-    def decode(self, codes: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """Dequantized weights of codes (O, ...), in the dtype of `like`."""
-        scale, zero_point = self._parameters(like)
-        return codes.to(like.dtype) * scale + zero_point
-
-    def _parameters(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        shape = (-1, *[1] * (like.ndim - 1))
-        return self.scale.to(like.dtype).view(shape), self.zero_point.to(like.dtype).view(shape)
-
-
-class Int4Linear(QuantizedLinear):
-    """4-bit weights, two in a byte, with an `AffineGrid` for each group of inputs: 4.5 bits a weight at groups of 64.
-
-    `packed` is uint8 (O, I/2), the earlier input in the lower half of a byte; `scale` and `zero_point` are bf16 (O, G).
+    `packed` has the codes: (O, I) of 8 bits, or (O, I · bits / 8) bytes as `pack` fills them, signed integers in two's
+    complement. `scale`, `zero_point` and `tensor_scale` are those of a `QuantizedTensor`; `bias` (O,) is fp32 or None.
+    With a scheme for `activations`, the input is rounded as well: with scales of its own at each call (dynamic), in
+    which a row is a token, or with the fixed `input_scale` (1, 1) that strategy "tensor" requires (static). Both
+    products are those of the dequantized numbers.
     """
 
     packed: torch.Tensor
     scale: torch.Tensor
-    zero_point: torch.Tensor
+    zero_point: torch.Tensor | None
+    tensor_scale: torch.Tensor | None
+    bias: torch.Tensor | None
+    input_scale: torch.Tensor | None
+    input_zero_point: torch.Tensor | None
 
-    def __init__(self, codes: torch.Tensor, grids: list[AffineGrid], bias: torch.Tensor | None = None) -> None:
-        super().__init__(bias)
-        self.register_buffer("packed", codes[:, 0::2] | codes[:, 1::2] << 4)
-        self.register_buffer("scale", torch.stack([grid.scale for grid in grids], -1))
-        self.register_buffer("zero_point", torch.stack([grid.zero_point for grid in grids], -1))
+    def __init__(
+        self,
+        weight: QuantizedTensor,
+        bias: torch.Tensor | None = None,
+        *,
+        activations: Scheme | None = None,
+        input_scale: tuple[torch.Tensor, torch.Tensor | None] | None = None,
+    ) -> None:
+        super().__init__()
+        if (activations is not None and activations.strategy == "tensor") != (input_scale is not None):
+            raise InputError("fixed scale of activations", expected="one exactly if their strategy is 'tensor'")
+        self.scheme, self.activations = weight.scheme, activations
+        self.out_features, self.in_features = weight.codes.shape
+        self.register_buffer("packed", _pack(weight))
+        self.register_buffer("scale", weight.scale)
+        self.register_buffer("zero_point", weight.zero_point)
+        self.register_buffer("tensor_scale", weight.tensor_scale)
+        self.register_buffer("bias", None if bias is None else bias.detach().float())
+        fixed_scale, fixed_zero_point = input_scale or (None, None)
+        self.register_buffer("input_scale", fixed_scale)
+        self.register_buffer("input_zero_point", fixed_zero_point)
 
-    @classmethod
-    def from_weight(cls, weight: torch.Tensor, bias: torch.Tensor | None = None, *, group_size: int = 64) -> Int4Linear:
-        """Quantize weights (O, I) by rounding to nearest; InputError if groups do not divide the inputs."""
-        require_groups(weight, group_size)
-        weight = weight.detach().float()
-        parts = torch.split(weight, group_size, -1)
-        grids = [AffineGrid(part) for part in parts]
-        codes = [grid.encode(part) for grid, part in zip(grids, parts, strict=True)]
-        return cls(torch.cat(codes, -1), grids, bias)
+    def quantized_weight(self) -> QuantizedTensor:
+        """Codes, one a byte, with scales and zero points."""
+        codes = _unpack(self.packed, self.scheme)
+        return QuantizedTensor(codes, self.scale, self.zero_point, self.scheme, self.tensor_scale)
 
     def weight(self) -> torch.Tensor:
         """Dequantized weights, (O, I) in fp32."""
-        codes = torch.stack((self.packed & MAX_CODE, self.packed >> 4), -1).flatten(-2)  # (O, I)
-        groups = codes.view(*self.scale.shape, -1).float()  # (O, G, I/G)
-        return (groups * self.scale.float()[..., None] + self.zero_point.float()[..., None]).flatten(-2)
+        return self.quantized_weight().dequantize()
 
-    def weight_error_bound(self) -> torch.Tensor:
-        """Half a scale of each weight's group, (O, I)."""
-        inputs = 2 * self.packed.shape[-1]
-        return self.scale.float().repeat_interleave(inputs // self.scale.shape[-1], -1) / 2
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Multiply with the dequantized weights: (..., I) -> (..., O)."""
+        if self.activations is not None:
+            x = self._round(x, self.activations)
+        return F.linear(x, self.weight().to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
+
+    def _round(self, x: torch.Tensor, scheme: Scheme) -> torch.Tensor:
+        """Activations (..., I) rounded to their scheme, in their dtype."""
+        tokens = x.reshape(-1, x.shape[-1])  # (n, I)
+        if self.input_scale is None:
+            rounded = quantize_tensor(tokens, scheme)
+        else:
+            rounded = round_to_scale(tokens, self.input_scale, self.input_zero_point, scheme)
+        return rounded.dequantize().to(x.dtype).view_as(x)
 
 
-def require_groups(weight: torch.Tensor, group_size: int) -> None:
-    """Raise InputError unless groups of an even number of inputs divide those of a weight (O, I)."""
-    inputs = weight.shape[-1]
-    if group_size < 2 or group_size % 2 or inputs % group_size:
-        raise InputError(
-            "groups do not divide the inputs",
-            got=f"groups of {group_size}, {inputs} inputs",
-            expected="an even divisor",
-        )
+def _pack(weight: QuantizedTensor) -> torch.Tensor:
+    """Codes (O, I) in as few bytes as they need; InputError if a row does not fill whole bytes."""
+    bits = weight.scheme.format.bits
+    return weight.codes if bits == 8 else pack(weight.codes.view(torch.uint8) & (1 << bits) - 1, bits)
+
+
+def _unpack(packed: torch.Tensor, scheme: Scheme) -> torch.Tensor:
+    """Codes (O, I) of `_pack`: signed integers in int8, all others in uint8."""
+    format = scheme.format
+    codes = packed if format.bits == 8 else unpack(packed, format.bits)
+    if format.bits == 8 or not (isinstance(format, IntFormat) and format.signed):
+        return codes
+    unused = 8 - format.bits
+    return (codes << unused).view(torch.int8) >> unused  # the highest bit of a code is its sign

@@ -30,7 +30,7 @@ from mlsys_lab.efficiency.formats import (
     encode,
     round_to,
 )
-from mlsys_lab.efficiency.quantization.layers import round_int8
+from mlsys_lab.efficiency.quantization import Scheme, quantize_tensor
 from mlsys_lab.errors import InputError
 
 FLOATS = {
@@ -152,7 +152,7 @@ def test_three_bits_are_minus_three_to_three_or_zero_to_seven() -> None:
 
 def test_int8_codes_are_those_of_the_quantized_layers() -> None:
     x = torch.randn(5, 301, generator=torch.Generator().manual_seed(0))
-    codes, scale = round_int8(x)
+    codes, scale, *_ = quantize_tensor(x, Scheme(INT8, scale_dtype=torch.float32))
     assert torch.equal(encode(x / scale, INT8).view(torch.int8), codes)
 
 

@@ -1,12 +1,11 @@
-"""Whole models: every linear layer of the blocks quantised, the rest untouched, bytes counted."""
+"""Whole models: every linear layer of the blocks quantized, the rest untouched, bytes counted."""
 
 import pytest
 import torch
 from torch import nn
 
 from mlsys_lab.configs import TransformerConfig
-from mlsys_lab.efficiency.quantization import SCHEMES, quantize
-from mlsys_lab.efficiency.quantization.layers import QuantizedLinear
+from mlsys_lab.efficiency.quantization import RECIPES, MixedInt8Linear, QuantizedLinear, quantize
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.engine import Request, SamplingParams
 from mlsys_lab.inference.generate import generate
@@ -25,13 +24,13 @@ def model():
     return Transformer(CONFIG)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("recipe", RECIPES)
 @torch.no_grad()
-def test_every_linear_layer_of_the_blocks_is_quantised_and_the_model_itself_untouched(model, scheme):
+def test_every_linear_layer_of_the_blocks_is_quantized_and_the_model_itself_untouched(model, recipe):
     before = {name: weight.clone() for name, weight in model.named_parameters()}
-    quantized = quantize(model, scheme, TOKENS)
+    quantized = quantize(model, recipe, TOKENS)
     assert not [m for m in quantized.blocks.modules() if isinstance(m, nn.Linear)]
-    assert len([m for m in quantized.modules() if isinstance(m, QuantizedLinear)]) == 2 * 7
+    assert len([m for m in quantized.modules() if isinstance(m, QuantizedLinear | MixedInt8Linear)]) == 2 * 7
     assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
     assert torch.equal(quantized.embedding.weight, model.embedding.weight)
     off = (quantized(TOKENS) - model(TOKENS)).abs().max()
@@ -39,14 +38,14 @@ def test_every_linear_layer_of_the_blocks_is_quantised_and_the_model_itself_unto
     assert weight_bytes(quantized) < 0.45 * weight_bytes(model)
 
 
-def test_a_quantised_model_writes(model):
+def test_a_quantized_model_generates(model):
     request = Request([1, 2, 3], 5, SamplingParams(temperature=0))
     (((text,),),) = [generate(quantize(model, "int8"), [request])]
     assert len(text.token_ids) == 5
 
 
 @torch.no_grad()
-def test_a_block_is_calibrated_on_what_the_quantised_ones_before_it_give(model):
+def test_a_block_is_calibrated_on_the_outputs_of_the_quantized_ones_before_it(model):
     seen = []
 
     def crush(linear, inputs):
@@ -62,7 +61,7 @@ def test_a_block_is_calibrated_on_what_the_quantised_ones_before_it_give(model):
     assert not torch.allclose(whole[first], exact)
 
 
-def test_bytes_of_a_token_are_the_weights_and_its_text_s_keys_and_values(model):
+def test_bytes_of_a_token_are_the_weights_and_its_sequence_s_keys_and_values(model):
     weights = 4 * sum(p.numel() for p in model.parameters())
     assert weight_bytes(model) == weights
     assert token_bytes(model, 0) == weights + 2 * 2 * 2 * 16 * 4
@@ -76,9 +75,9 @@ def test_an_untied_embedding_is_read_by_the_row():
     assert token_bytes(untied, 0) == weight_bytes(untied) - 30 * row + 2 * 8 * 4
 
 
-def test_an_unknown_scheme_and_one_without_calibration_are_one_line(model):
-    with pytest.raises(InputError, match=r"unknown quantization scheme: got int5, .*did you mean 'int"):
+def test_an_unknown_recipe_and_one_without_calibration_are_one_line(model):
+    with pytest.raises(InputError, match=r"unknown quantization recipe: got int5, .*did you mean 'int"):
         quantize(model, "int5")
-    for scheme in ("int4-compensated", "llm-int8"):
-        with pytest.raises(InputError, match=f"{scheme} needs activations: expected token ids"):
-            quantize(model, scheme)
+    for name in ("int4-gptq", "llm-int8"):
+        with pytest.raises(InputError, match=f"{name} needs activations: expected token ids"):
+            quantize(model, name)
