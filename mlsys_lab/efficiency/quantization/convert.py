@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping
-
 import torch
-from torch import nn
 
+from mlsys_lab.efficiency.blocks import convert_linears
 from mlsys_lab.efficiency.quantization.recipes import RECIPES, Make, Recipe
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.models import Transformer
@@ -24,15 +21,7 @@ def quantize(model: Transformer, recipe: str | Recipe | Make, calibration: torch
     needed = make.needs_calibration if isinstance(make, Recipe) else name == "llm-int8"
     if needed and (calibration is None or not calibration.numel()):
         raise InputError(f"{name} needs activations", expected="token ids (B, T) for calibration")
-    quantized = copy.deepcopy(model)
-    for block in quantized.blocks:
-        linears = {name: module for name, module in block.named_modules() if isinstance(module, nn.Linear)}
-        inputs = {} if calibration is None else _observe(quantized, linears, calibration)
-        for name, linear in linears.items():
-            seen = inputs.get(name, linear.weight.new_empty(0, linear.in_features))
-            parent, _, child = name.rpartition(".")
-            setattr(block.get_submodule(parent), child, make(linear, seen))
-    return quantized
+    return convert_linears(model, make, calibration)
 
 
 def _named(recipe: str | Recipe | Make) -> tuple[Recipe | Make, str]:
@@ -45,20 +34,3 @@ def _named(recipe: str | Recipe | Make) -> tuple[Recipe | Make, str]:
             "unknown quantization recipe", got=recipe, expected=expected, help=did_you_mean(recipe, RECIPES)
         )
     return RECIPES[recipe], recipe
-
-
-@torch.no_grad()
-def _observe(model: Transformer, linears: Mapping[str, nn.Linear], tokens: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Input activations of each layer in a forward pass over tokens (B, T): (n, I) by name."""
-    seen: dict[str, torch.Tensor] = {}
-
-    def keep(name: str) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], None]:
-        return lambda _, args: seen.update({name: args[0].flatten(0, -2)})
-
-    hooks = [linear.register_forward_pre_hook(keep(name)) for name, linear in linears.items()]
-    try:
-        model(tokens)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return seen
