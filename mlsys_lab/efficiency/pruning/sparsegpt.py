@@ -1,0 +1,98 @@
+"""SparseGPT: prune column by column; later columns compensate what a pruned weight did to the outputs.
+
+Frantar and Alistarh 2023, SparseGPT (arXiv:2301.00774), algorithm 1. Dimension letters: O outputs, I inputs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from mlsys_lab.efficiency.pruning.masks import (
+    Density,
+    keep_fraction,
+    require_density,
+    require_finite,
+    require_groups,
+    two_four_mask,
+)
+from mlsys_lab.efficiency.quantization.gptq import DAMPING
+from mlsys_lab.errors import InputError
+
+BLOCK_SIZE = 128
+"""Columns whose mask is chosen at once, by weights that are compensated up to there (§3.3)."""
+
+SMALLEST_PIVOT = 1e-12
+"""Fraction of the Hessian's largest entry below which a column is a sum of others but for rounding."""
+
+
+class Pruned(NamedTuple):
+    """Compensated weights (O, I), 0 where pruned, and their mask, bool (O, I)."""
+
+    weight: torch.Tensor
+    mask: torch.Tensor
+
+
+@torch.no_grad()
+def sparsegpt(
+    weight: torch.Tensor,
+    hessian: torch.Tensor,
+    density: Density,
+    *,
+    block_size: int = BLOCK_SIZE,
+    damping: float = DAMPING,
+) -> Pruned:
+    """Prune weights (O, I) so that the layer's outputs on the inputs of a Hessian (I, I) change little.
+
+    The Hessian is `quantization.gptq.hessian`; `damping` times the mean of its diagonal is added. A mask keeps the
+    largest saliencies weight² / [H⁻¹]ⱼⱼ, where H⁻¹ is of the columns from j on: a fraction `density` of each
+    `block_size` columns, or two of every four inputs. Computed in fp64; the result has the dtype of the weights.
+    InputError for weights or a Hessian that are not finite, a Hessian of another layer or a singular one, and inputs
+    that 4 does not divide for "2:4".
+    """
+    require_finite("weights", weight)
+    outputs, inputs = weight.shape
+    if hessian.shape != (inputs, inputs):
+        raise InputError("Hessian of another layer", got=tuple(hessian.shape), expected=(inputs, inputs))
+    require_finite("entries of the Hessian", hessian)
+    if density == "2:4":
+        require_groups(inputs, 2, 4)
+        block_size = 4
+    else:
+        require_density(density)
+    factor = inverse_factor(hessian, damping)
+    remaining = weight.double().clone()
+    mask = torch.ones_like(weight, dtype=torch.bool)
+    for start in range(0, inputs, block_size):
+        block = slice(start, min(start + block_size, inputs))
+        saliency = (remaining[:, block] / factor.diagonal()[block]).square()  # (O, block)
+        if density == "2:4":
+            mask[:, block] = two_four_mask(saliency)
+        else:
+            mask[:, block] = keep_fraction(saliency.flatten(), density).view(outputs, -1)
+        for column in range(block.start, block.stop):
+            error = remaining[:, column].masked_fill(mask[:, column], 0) / factor[column, column]  # (O,)
+            remaining[:, column:] -= error[:, None] * factor[column, column:]
+    return Pruned(remaining.masked_fill(~mask, 0).to(weight.dtype), mask)
+
+
+def inverse_factor(hessian: torch.Tensor, damping: float) -> torch.Tensor:
+    """Upper triangular factor (I, I) in fp64 with (damped Hessian)⁻¹ = factorᵀ · factor.
+
+    The inverse Hessian of the columns from j on has factor[j, j]² in the place of column j, and factor[j, j] ·
+    factor[j, j:] as its row. InputError for a singular Hessian.
+    """
+    identity = torch.eye(len(hessian), dtype=torch.float64, device=hessian.device)
+    damped = hessian.double() + damping * hessian.diagonal().mean() * identity
+    lower, failed = torch.linalg.cholesky_ex(damped.flip(0, 1))
+    if failed or lower.diagonal().square().min() <= SMALLEST_PIVOT * damped.diagonal().max():
+        got, rank = f"damping {damping:g}", int(torch.linalg.matrix_rank(damped, hermitian=True))
+        raise InputError(
+            f"singular Hessian, of rank {rank} for {len(hessian)} inputs",
+            got=got,
+            help="calibrate with more tokens, or raise the damping",
+        )
+    upper = lower.flip(0, 1)  # damped = upper · upperᵀ
+    factor: torch.Tensor = torch.linalg.solve_triangular(upper, identity, upper=True)
+    return factor
