@@ -33,6 +33,7 @@ _DEPENDENCIES = {
     ),
     "ring": ("common", "stepper"),
     "scheduler": ("common", "axes", "stepper"),
+    "sparsity": ("common", "axes"),
     "speculation": ("common", "axes"),
     "zero_stages": ("common", "axes", "memory"),
 }
