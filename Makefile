@@ -169,7 +169,7 @@ screenshots: book ## Take the README's pictures again
 	$(BIN)/python book/screenshots.py
 	$(BIN)/python -m pytest -q tests/e2e/test_learner_journey.py --pictures book/_static/screenshots
 
-packages: ## Install the Debian packages that the tests need (Chromium, bubblewrap, g++, fonts, epubcheck); asks for root
+packages: ## Install the Debian packages that the tests need (Chromium, bubblewrap, g++, Arm's gcc and QEMU, fonts, epubcheck); asks for root
 	.ci/packages
 
 allow-sandbox: ## Let bubblewrap make user namespaces where the system forbids it (Ubuntu 24.04); asks for root
