@@ -25,7 +25,7 @@ def _build(folder: Path, **options: str) -> Path:
 
 def test_it_holds_the_figures_the_released_labs_and_the_grader_s_pages(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    kinds = ("js", "cu", "cuh", "safetensors", "toml")
+    kinds = ("js", "cu", "cuh", "safetensors", "toml", "c", "ld")
     files = [path for kind in kinds for path in (ROOT / "mlsys_lab").rglob(f"*.{kind}")]
     package = {str(path.relative_to(ROOT)) for path in files}
     labs = {"mlsys_lab/_labs/" + str(path.relative_to(ROOT / "labs")) for path in (ROOT / "labs").glob("*/*")}
