@@ -44,10 +44,10 @@ static void convolve(const struct convolution *layer, const int8_t *input, int8_
                 int32_t sum = layer->bias[o];
                 for (int i = 0; i < layer->channels_in; i++) {
                     for (int k = first_row; k < end_row; k++) {
-                        const int8_t *pixels = input + (i * layer->height_in + top + k) * layer->width_in + left;
+                        const int8_t *row = input + (i * layer->height_in + top + k) * layer->width_in;
                         const int8_t *weights = filter + (i * kernel + k) * kernel;
                         for (int l = first_column; l < end_column; l++) {
-                            sum += (pixels[l] - layer->zero_in) * weights[l];
+                            sum += (row[left + l] - layer->zero_in) * weights[l];
                         }
                     }
                 }
