@@ -70,4 +70,4 @@ def prune(model: Transformer, method: str, density: Density, calibration: torch.
             pruned.weight.copy_(METHODS[method](layer.weight, inputs, density))
         return pruned
 
-    return convert_linears(model, convert, calibration if method in CALIBRATED else None)
+    return convert_linears(copy.deepcopy(model), convert, calibration if method in CALIBRATED else None)

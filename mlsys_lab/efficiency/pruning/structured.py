@@ -30,9 +30,9 @@ def head_importance(model: Transformer, tokens: torch.Tensor) -> torch.Tensor:
     `removal_error` of the output projection. InputError as in `prune_heads`, and for no tokens.
     """
     attentions = _attentions(model)
-    inputs = observe(model, {str(i): attention.out for i, attention in enumerate(attentions)}, tokens)
+    inputs = observe(model, [attention.out for attention in attentions], tokens)
     width = model.config.n_heads // model.config.n_kv_heads * model.config.head_dim
-    return torch.stack([removal_error(a.out.weight, inputs[str(i)], width) for i, a in enumerate(attentions)])
+    return torch.stack([removal_error(a.out.weight, inputs[a.out], width) for a in attentions])
 
 
 def channel_importance(model: Transformer, tokens: torch.Tensor) -> torch.Tensor:
@@ -41,8 +41,8 @@ def channel_importance(model: Transformer, tokens: torch.Tensor) -> torch.Tensor
     `removal_error` of the down projection: ‖wⱼ‖² · ‖xⱼ‖². InputError for a mixture of experts and no tokens.
     """
     mlps = _mlps(model)
-    inputs = observe(model, {str(i): mlp.down for i, mlp in enumerate(mlps)}, tokens)
-    return torch.stack([removal_error(mlp.down.weight, inputs[str(i)], 1) for i, mlp in enumerate(mlps)])
+    inputs = observe(model, [mlp.down for mlp in mlps], tokens)
+    return torch.stack([removal_error(mlp.down.weight, inputs[mlp.down], 1) for mlp in mlps])
 
 
 def layer_importance(model: Transformer, tokens: torch.Tensor) -> torch.Tensor:
@@ -51,8 +51,8 @@ def layer_importance(model: Transformer, tokens: torch.Tensor) -> torch.Tensor:
     Block influence (Men et al. 2024, ShortGPT, arXiv:2403.03853, equation 1). InputError for no tokens.
     """
     stages = [*model.blocks, model.norm]
-    inputs = observe(model, {str(i): stage for i, stage in enumerate(stages)}, tokens)
-    streams = [inputs[str(i)] for i in range(len(stages))]  # L + 1 of (n, D)
+    inputs = observe(model, stages, tokens)
+    streams = [inputs[stage] for stage in stages]  # L + 1 of (n, D)
     cosines = [F.cosine_similarity(*pair, dim=-1).mean() for pair in pairwise(streams)]
     return 1 - torch.stack(cosines)
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+from functools import partial
+
 import torch
 
 from mlsys_lab.efficiency.blocks import convert_linears
+from mlsys_lab.efficiency.quantization.awq import scale_block
 from mlsys_lab.efficiency.quantization.recipes import RECIPES, Make, Recipe
+from mlsys_lab.efficiency.quantization.rotation import rotate
+from mlsys_lab.efficiency.quantization.smoothquant import smooth
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.models import Transformer
 
@@ -21,7 +27,19 @@ def quantize(model: Transformer, recipe: str | Recipe | Make, calibration: torch
     needed = make.needs_calibration if isinstance(make, Recipe) else name == "llm-int8"
     if needed and (calibration is None or not calibration.numel()):
         raise InputError(f"{name} needs activations", expected="token ids (B, T) for calibration")
-    return convert_linears(model, make, calibration)
+    prepare = None
+    if isinstance(make, Recipe) and make.method == "awq":
+        prepare = partial(scale_block, scheme=make.weights, method=make.clipping)
+    return convert_linears(_transform(model, make, calibration), make, calibration, prepare)
+
+
+def _transform(model: Transformer, make: Recipe | Make, calibration: torch.Tensor | None) -> Transformer:
+    """A copy of a model that computes the same function, with the transform of a recipe if it has one."""
+    transform = make.transform if isinstance(make, Recipe) else None
+    if transform == "smooth":
+        assert calibration is not None
+        return smooth(model, calibration)
+    return rotate(model) if transform == "rotate" else copy.deepcopy(model)
 
 
 def _named(recipe: str | Recipe | Make) -> tuple[Recipe | Make, str]:

@@ -52,7 +52,8 @@ def test_a_block_is_calibrated_on_the_outputs_of_the_pruned_block_before_it(mode
     pruned = prune(model, "wanda", "2:4", TOKENS)
     for block, reference in ((0, model), (1, pruned)):
         layer = model.blocks[block].attention.query
-        x = observe(reference, {"query": reference.blocks[block].attention.query}, TOKENS)["query"]
+        query = reference.blocks[block].attention.query
+        x = observe(reference, [query], TOKENS)[query]
         expected = apply_mask(layer.weight, two_four_mask(layer.weight.abs() * x.square().sum(0).sqrt()))
         assert torch.equal(pruned.blocks[block].attention.query.weight, expected)
 
@@ -63,7 +64,7 @@ def test_what_is_refused_is_one_line(model):
     for method in ("wanda", "sparsegpt"):
         with pytest.raises(InputError, match=f"^{method} needs activations: expected token ids"):
             prune(model, method, 0.5)
-        with pytest.raises(InputError, match=r"^calibration has no tokens: got \(4, 0\), expected token ids \(B, T\)$"):
+        with pytest.raises(InputError, match=r"^empty calibration: got \(4, 0\), expected token ids \(B, T\)$"):
             prune(model, method, 0.5, TOKENS[:, :0])
     for method in METHODS:
         for density in (0, 1.2, "1:4"):

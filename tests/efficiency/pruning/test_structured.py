@@ -145,9 +145,7 @@ def test_what_is_refused_is_one_line():
     with pytest.raises(InputError, match=r"^importance scores are not finite: got nan"):
         prune_channels(model, torch.full((3, 20), float("nan")), 5)
     for importance in (head_importance, channel_importance, layer_importance):
-        with pytest.raises(
-            InputError, match=r"^calibration has no tokens: got \(0, 16\), expected token ids \(B, T\)$"
-        ):
+        with pytest.raises(InputError, match=r"^empty calibration: got \(0, 16\), expected token ids \(B, T\)$"):
             importance(model, TOKENS[:0])
 
 
