@@ -32,10 +32,10 @@ def test_every_linear_layer_of_the_blocks_is_quantized_and_the_model_itself_unto
     assert not [m for m in quantized.blocks.modules() if isinstance(m, nn.Linear)]
     assert len([m for m in quantized.modules() if isinstance(m, QuantizedLinear | MixedInt8Linear)]) == 2 * 7
     assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
-    assert torch.equal(quantized.embedding.weight, model.embedding.weight)
+    assert torch.equal(quantized.embedding.weight, model.embedding.weight) is not recipe.endswith("rotate")
     off = (quantized(TOKENS) - model(TOKENS)).abs().max()
     assert 0 < off < 0.1 * model(TOKENS).abs().max()
-    assert weight_bytes(quantized) < 0.45 * weight_bytes(model)
+    assert weight_bytes(quantized.blocks) < 0.4 * weight_bytes(model.blocks)
 
 
 def test_a_quantized_model_generates(model):
