@@ -17,14 +17,11 @@ from mlsys_lab.efficiency.pruning.masks import (
     require_groups,
     two_four_mask,
 )
-from mlsys_lab.efficiency.quantization.gptq import DAMPING
+from mlsys_lab.efficiency.quantization.gptq import DAMPING, inverse_factor
 from mlsys_lab.errors import InputError
 
 BLOCK_SIZE = 128
 """Columns whose mask is chosen at once, by weights that are compensated up to there (§3.3)."""
-
-SMALLEST_PIVOT = 1e-12
-"""Fraction of the Hessian's largest entry below which a column is a sum of others but for rounding."""
 
 
 class Pruned(NamedTuple):
@@ -61,7 +58,7 @@ def sparsegpt(
         block_size = 4
     else:
         require_density(density)
-    factor = inverse_factor(hessian, damping)
+    factor = inverse_factor(hessian.double(), damping)
     remaining = weight.double().clone()
     mask = torch.ones_like(weight, dtype=torch.bool)
     for start in range(0, inputs, block_size):
@@ -75,24 +72,3 @@ def sparsegpt(
             error = remaining[:, column].masked_fill(mask[:, column], 0) / factor[column, column]  # (O,)
             remaining[:, column:] -= error[:, None] * factor[column, column:]
     return Pruned(remaining.masked_fill(~mask, 0).to(weight.dtype), mask)
-
-
-def inverse_factor(hessian: torch.Tensor, damping: float) -> torch.Tensor:
-    """Upper triangular factor (I, I) in fp64 with (damped Hessian)⁻¹ = factorᵀ · factor.
-
-    The inverse Hessian of the columns from j on has factor[j, j]² in the place of column j, and factor[j, j] ·
-    factor[j, j:] as its row. InputError for a singular Hessian.
-    """
-    identity = torch.eye(len(hessian), dtype=torch.float64, device=hessian.device)
-    damped = hessian.double() + damping * hessian.diagonal().mean() * identity
-    lower, failed = torch.linalg.cholesky_ex(damped.flip(0, 1))
-    if failed or lower.diagonal().square().min() <= SMALLEST_PIVOT * damped.diagonal().max():
-        got, rank = f"damping {damping:g}", int(torch.linalg.matrix_rank(damped, hermitian=True))
-        raise InputError(
-            f"singular Hessian, of rank {rank} for {len(hessian)} inputs",
-            got=got,
-            help="calibrate with more tokens, or raise the damping",
-        )
-    upper = lower.flip(0, 1)  # damped = upper · upperᵀ
-    factor: torch.Tensor = torch.linalg.solve_triangular(upper, identity, upper=True)
-    return factor

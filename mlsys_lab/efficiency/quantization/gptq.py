@@ -21,6 +21,8 @@ from mlsys_lab.errors import InputError
 
 DAMPING = 0.01
 """Fraction of its mean diagonal added to the diagonal of the Hessian, so that it is invertible (§3.3, step 3)."""
+SMALLEST_PIVOT = 1e-12
+"""Fraction of the Hessian's largest entry below which a column is a sum of earlier ones but for rounding."""
 BLOCK = 128
 """Columns whose errors are subtracted from all later ones at once (§3.3, step 2)."""
 
@@ -61,7 +63,7 @@ def gptq(
     tensor_scale = choose_tensor_scale(weight, scheme)
     scale, zero_point = choose_scale(weight, scheme, method, tensor_scale)
     order = hessian.diagonal().argsort(descending=True, stable=True) if act_order else torch.arange(inputs)
-    factor = _inverse_factor(hessian[order][:, order], damping)  # (I, I)
+    factor = inverse_factor(hessian[order][:, order], damping)  # (I, I)
     remaining = weight.detach().double()[:, order]
     codes = torch.empty_like(remaining, dtype=torch.int8 if _is_signed(scheme) else torch.uint8)
     size = scheme.group_size or inputs
@@ -91,17 +93,20 @@ def _is_signed(scheme: Scheme) -> bool:
     return isinstance(scheme.format, IntFormat) and scheme.format.signed
 
 
-def _inverse_factor(hessian: torch.Tensor, damping: float) -> torch.Tensor:
-    """Upper triangular factor (I, I) with (damped Hessian)⁻¹ = factorᵀ · factor."""
+def inverse_factor(hessian: torch.Tensor, damping: float) -> torch.Tensor:
+    """Upper triangular factor (I, I) with (damped Hessian)⁻¹ = factorᵀ · factor.
+
+    The inverse Hessian of the columns from j on alone has factor[j, j]² on its diagonal for column j, and
+    factor[j, j] · factor[j, j:] as its row. InputError for a singular Hessian.
+    """
     added = damping * hessian.diagonal().mean() * torch.eye(len(hessian), dtype=hessian.dtype, device=hessian.device)
-    try:
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(hessian + added))
-        factor: torch.Tensor = torch.linalg.cholesky(inverse, upper=True)
-    except RuntimeError:  # torch.linalg.LinAlgError
+    lower, failed = torch.linalg.cholesky_ex(hessian + added)
+    if failed or lower.diagonal().square().min() <= SMALLEST_PIVOT * hessian.diagonal().max():
         got, rank = f"damping {damping:g}", int(torch.linalg.matrix_rank(hessian, hermitian=True))
         raise InputError(
             f"singular Hessian, of rank {rank} for {len(hessian)} inputs",
             got=got,
             help="calibrate with more tokens, or raise the damping",
-        ) from None
+        )
+    factor: torch.Tensor = torch.linalg.cholesky(torch.cholesky_inverse(lower), upper=True)
     return factor
