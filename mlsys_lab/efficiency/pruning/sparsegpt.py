@@ -55,20 +55,29 @@ def sparsegpt(
     require_finite("entries of the Hessian", hessian)
     if density == "2:4":
         require_groups(inputs, 2, 4)
-        block_size = 4
+        block_size, chosen_together = BLOCK_SIZE, 4
     else:
         require_density(density)
+        chosen_together = block_size
     factor = inverse_factor(hessian.double(), damping)
     remaining = weight.double().clone()
     mask = torch.ones_like(weight, dtype=torch.bool)
     for start in range(0, inputs, block_size):
-        block = slice(start, min(start + block_size, inputs))
-        saliency = (remaining[:, block] / factor.diagonal()[block]).square()  # (O, block)
-        if density == "2:4":
-            mask[:, block] = two_four_mask(saliency)
-        else:
-            mask[:, block] = keep_fraction(saliency.flatten(), density).view(outputs, -1)
-        for column in range(block.start, block.stop):
+        end = min(start + block_size, inputs)
+        errors = remaining.new_empty(outputs, end - start)
+        for column in range(start, end):
+            if (column - start) % chosen_together == 0:
+                group = slice(column, min(column + chosen_together, end))
+                mask[:, group] = _choose(remaining[:, group] / factor.diagonal()[group], density)
             error = remaining[:, column].masked_fill(mask[:, column], 0) / factor[column, column]  # (O,)
-            remaining[:, column:] -= error[:, None] * factor[column, column:]
+            remaining[:, column:end] -= error[:, None] * factor[column, column:end]
+            errors[:, column - start] = error
+        remaining[:, end:] -= errors @ factor[start:end, end:]
     return Pruned(remaining.masked_fill(~mask, 0).to(weight.dtype), mask)
+
+
+def _choose(salient: torch.Tensor, density: Density) -> torch.Tensor:
+    """Mask of a group of columns (O, C) by the roots of their saliencies."""
+    if density == "2:4":
+        return two_four_mask(salient.abs())
+    return keep_fraction(salient.abs().flatten(), density).view_as(salient)

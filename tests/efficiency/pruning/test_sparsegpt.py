@@ -44,12 +44,12 @@ def test_where_pruned_columns_come_first_what_is_left_is_the_least_squares_solut
     assert (weight - w)[mask].abs().max() > 0.5  # it is not a small correction
 
 
-@pytest.mark.parametrize("density", [0.4, "2:4"])
-def test_it_is_the_optimal_brain_surgeon_s_update_column_by_column(density):
-    """Each update needs the inverse Hessian of the columns that are left (equation 4), here inverted for each."""
-    x, left = inputs(), W.clone()
-    weight, mask = sparsegpt(W, x.T @ x, density, block_size=8, damping=0)
-    for column in range(I):
+@pytest.mark.parametrize(("density", "width"), [(0.4, 32), ("2:4", 32), ("2:4", 136)])
+def test_it_is_the_optimal_brain_surgeon_s_update_column_by_column(density, width):
+    """Each update needs the inverse Hessian of the columns that are left, here inverted for each."""
+    x, left = inputs(width=width), inputs(5, width=width)[:O].clone()
+    weight, mask = sparsegpt(left, x.T @ x, density, block_size=8, damping=0)
+    for column in range(width):
         inverse = torch.linalg.inv((x.T @ x)[column:, column:])
         error = left[:, column].masked_fill(mask[:, column], 0) / inverse[0, 0]
         left[:, column:] -= error[:, None] * inverse[0]
