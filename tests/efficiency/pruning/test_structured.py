@@ -16,7 +16,8 @@ from mlsys_lab.efficiency.pruning.structured import (
 )
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.parameters import parameters
-from mlsys_lab.models import Transformer
+from mlsys_lab.models import Transformer, load
+from mlsys_lab.models.saving import save
 
 SIZES = {"n_layers": 3, "d_model": 24, "n_heads": 6, "n_kv_heads": 3, "d_ff": 20, "vocab_size": 31, "context": 16}
 LLAMA = TransformerConfig("llama", **SIZES, qk_norm=True)
@@ -122,6 +123,14 @@ def test_the_most_important_parts_stay_in_their_order():
         prune_layers(model, torch.tensor([1.0, 3, 2]), 2).blocks[1].mlp.up.weight.equal(model.blocks[2].mlp.up.weight)
     )
     assert prune_heads(model, torch.ones(3, 3), 3)(TOKENS).equal(model(TOKENS))
+
+
+@torch.no_grad()
+def test_a_smaller_model_is_saved_and_loaded_as_any_other(tmp_path):
+    model = Transformer(TransformerConfig("llama", **SIZES))
+    smaller = prune_layers(prune_heads(model, head_importance(model, TOKENS), 2), layer_importance(model, TOKENS), 2)
+    save(smaller, tmp_path, dtype=torch.float32)
+    assert torch.equal(load(tmp_path)(TOKENS), smaller(TOKENS))
 
 
 @torch.no_grad()
