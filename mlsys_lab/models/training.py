@@ -5,7 +5,7 @@ Dimension letters: D tokens of the data, B sequences of a batch, T tokens of a s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,27 +20,38 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.models.transformer import Transformer
 
 Tokens = NDArray[np.int64]
+Loss = Callable[[nn.Module, torch.Tensor], torch.Tensor]
+"""Loss of a model on windows (B, T + 1) of token ids, to be minimised."""
 WARMUP = 0.1
 """Fraction of steps in which the learning rate rises; afterwards it falls linearly to zero."""
 BETAS, WEIGHT_DECAY, GRADIENT_NORM = (0.9, 0.98), 0.1, 1.0
 
 
 def train(
-    model: nn.Module, ids: Tokens, *, batch_size: int, seq_len: int, steps: int, lr: float, seed: int
+    model: nn.Module,
+    ids: Tokens,
+    *,
+    batch_size: int,
+    seq_len: int,
+    steps: int,
+    lr: float,
+    seed: int,
+    loss_function: Loss | None = None,
 ) -> Iterator[tuple[int, float]]:
     """Train a model in place to predict each next token of ids (D,); yield each step's number, from 1, and loss.
 
     AdamW with a warm-up to the learning rate `lr` and a linear decay to zero. A step processes `batch_size` sequences
-    of `seq_len` tokens; its loss, in nats per token, is from before the update. The seed determines the order of
-    sequences.
+    of `seq_len` tokens; its loss, in nats per token unless there is a `loss_function`, is from before the update. The
+    seed determines the order of sequences.
     """
+    loss_function = loss_function or loss
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
     batches = Batches(len(ids), batch_size, seq_len, seed)
     for step, starts in zip(range(1, steps + 1), batches, strict=False):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, steps, lr)
         optimizer.zero_grad()
-        step_loss = loss(model, windows(ids, starts, seq_len))
+        step_loss = loss_function(model, windows(ids, starts, seq_len))
         step_loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_NORM)
         optimizer.step()
