@@ -24,8 +24,9 @@ def quantize(model: Transformer, recipe: str | Recipe | Make, calibration: torch
     ones before. InputError for an unknown name, and for a recipe that needs calibration without it.
     """
     make, name = _named(recipe)
-    needed = make.needs_calibration if isinstance(make, Recipe) else name == "llm-int8"
-    if needed and (calibration is None or not calibration.numel()):
+    if isinstance(make, Recipe) and not make.needs_calibration:
+        calibration = None
+    elif (isinstance(make, Recipe) or isinstance(recipe, str)) and (calibration is None or not calibration.numel()):
         raise InputError(f"{name} needs activations", expected="token ids (B, T) for calibration")
     prepare = None
     if isinstance(make, Recipe) and make.method == "awq":

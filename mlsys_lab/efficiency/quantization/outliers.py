@@ -20,8 +20,9 @@ from mlsys_lab.validation import require_integer
 def plant_outliers(model: Transformer, channels: Sequence[int], exponent: int) -> Transformer:
     """A copy of a model whose norms give 2^exponent times as much in some channels, which the next weights undo.
 
-    Powers of two only change exponents, so logits stay equal to the bit. InputError for a channel that the norms do not
-    have, and for a model whose norms have no weights.
+    Powers of two only change exponents, so logits stay equal to the bit. Folding norms into the next layers, the first
+    step of `rotate`, removes such outliers again; those of large models lie in the residual stream as well. InputError
+    for a channel that the norms do not have, and for a model whose norms have no weights.
     """
     require_integer("exponent", exponent)
     d_model = model.config.d_model

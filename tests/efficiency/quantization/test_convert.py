@@ -5,15 +5,21 @@ import torch
 from torch import nn
 
 from mlsys_lab.configs import TransformerConfig
-from mlsys_lab.efficiency.quantization import RECIPES, MixedInt8Linear, QuantizedLinear, quantize
+from mlsys_lab.efficiency.formats import INT8, UINT8
+from mlsys_lab.efficiency.quantization import RECIPES, MixedInt8Linear, QuantizedLinear, Recipe, Scheme, quantize
 from mlsys_lab.errors import InputError
 from mlsys_lab.inference.engine import Request, SamplingParams
 from mlsys_lab.inference.generate import generate
 from mlsys_lab.models import Transformer
 from mlsys_lab.models.traffic import token_bytes, weight_bytes
+from tests.efficiency.quantization.models import ARCHITECTURES, make_model
+from tests.efficiency.quantization.models import TOKENS as SHORT
 
 CONFIG = TransformerConfig(
     "small", n_layers=2, d_model=64, n_heads=4, n_kv_heads=2, d_ff=128, vocab_size=31, context=32, tied=True
+)
+EVERYTHING = Recipe(
+    Scheme(UINT8, "group", 8), "gptq", Scheme(INT8, "tensor"), transform="rotate", clipping="mse", act_order=True
 )
 TOKENS = torch.randint(31, (4, 32), generator=torch.Generator().manual_seed(0))
 
@@ -36,6 +42,15 @@ def test_every_linear_layer_of_the_blocks_is_quantized_and_the_model_itself_unto
     off = (quantized(TOKENS) - model(TOKENS)).abs().max()
     assert 0 < off < 0.1 * model(TOKENS).abs().max()
     assert weight_bytes(quantized.blocks) < 0.4 * weight_bytes(model.blocks)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@torch.no_grad()
+def test_models_of_any_architecture_are_quantized(name):
+    model = make_model(**ARCHITECTURES[name])
+    exact = model(SHORT)
+    for recipe in ("int8", "w8a8-smooth", "w8a8-rotate", EVERYTHING):
+        assert (quantize(model, recipe, SHORT)(SHORT) - exact).norm() < 0.1 * exact.norm()
 
 
 def test_a_quantized_model_generates(model):
@@ -81,3 +96,9 @@ def test_an_unknown_recipe_and_one_without_calibration_are_one_line(model):
     for name in ("int4-gptq", "llm-int8"):
         with pytest.raises(InputError, match=f"{name} needs activations: expected token ids"):
             quantize(model, name)
+    with pytest.raises(InputError, match="this recipe needs activations"):
+        quantize(model, EVERYTHING, TOKENS[:0])
+    with pytest.raises(InputError, match="unknown method of quantization: got 'gtpq'"):
+        Recipe(Scheme(INT8), "gtpq")
+    with pytest.raises(InputError, match="unknown transform: got 'turn'"):
+        Recipe(Scheme(INT8), transform="turn")
