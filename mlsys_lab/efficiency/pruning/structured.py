@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from mlsys_lab.efficiency.blocks import observe
+from mlsys_lab.efficiency.blocks import observe_model
 from mlsys_lab.efficiency.pruning.masks import keep_largest, require_finite
 from mlsys_lab.errors import InputError
 from mlsys_lab.models import Transformer
@@ -30,7 +30,7 @@ def head_importance(model: Transformer, tokens: torch.Tensor) -> torch.Tensor:
     `removal_error` of the output projection. InputError as in `prune_heads`, and for no tokens.
     """
     attentions = _attentions(model)
-    inputs = observe(model, [attention.out for attention in attentions], tokens)
+    inputs = observe_model(model, [attention.out for attention in attentions], tokens)
     width = model.config.n_heads // model.config.n_kv_heads * model.config.head_dim
     return torch.stack([removal_error(a.out.weight, inputs[a.out], width) for a in attentions])
 
@@ -41,7 +41,7 @@ def channel_importance(model: Transformer, tokens: torch.Tensor) -> torch.Tensor
     `removal_error` of the down projection: ‖wⱼ‖² · ‖xⱼ‖². InputError for a mixture of experts and no tokens.
     """
     mlps = _mlps(model)
-    inputs = observe(model, [mlp.down for mlp in mlps], tokens)
+    inputs = observe_model(model, [mlp.down for mlp in mlps], tokens)
     return torch.stack([removal_error(mlp.down.weight, inputs[mlp.down], 1) for mlp in mlps])
 
 
@@ -51,7 +51,7 @@ def layer_importance(model: Transformer, tokens: torch.Tensor) -> torch.Tensor:
     Block influence (Men et al. 2024, ShortGPT, arXiv:2403.03853, equation 1). InputError for no tokens.
     """
     stages = [*model.blocks, model.norm]
-    inputs = observe(model, stages, tokens)
+    inputs = observe_model(model, stages, tokens)
     streams = [inputs[stage] for stage in stages]  # L + 1 of (n, D)
     cosines = [F.cosine_similarity(*pair, dim=-1).mean() for pair in pairwise(streams)]
     return 1 - torch.stack(cosines)

@@ -16,12 +16,13 @@ from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.models import Transformer
 
 
+@torch.no_grad()
 def quantize(model: Transformer, recipe: str | Recipe | Make, calibration: torch.Tensor | None = None) -> Transformer:
     """A copy of a model with every linear layer of its blocks quantized; embedding, norms and head are not.
 
     `recipe` is a `Recipe`, a name in `RECIPES`, or a function of a layer and its activations (n, I). These come from a
-    forward pass over `calibration`, token ids (B, T), block by block, so that a block sees the outputs of the quantized
-    ones before. InputError for an unknown name, and for a recipe that needs calibration without it.
+    forward pass over `calibration`, token ids (B, T), in which a block sees the outputs of the quantized ones before.
+    InputError for an unknown name, and for a recipe that needs calibration without it.
     """
     make, name = _named(recipe)
     if isinstance(make, Recipe) and not make.needs_calibration:

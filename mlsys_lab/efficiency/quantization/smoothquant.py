@@ -9,7 +9,7 @@ import copy
 
 import torch
 
-from mlsys_lab.efficiency.blocks import observe
+from mlsys_lab.efficiency.blocks import observe_model
 from mlsys_lab.efficiency.quantization.folding import norm_links, scale_input
 from mlsys_lab.errors import InputError
 from mlsys_lab.models import Transformer
@@ -40,7 +40,7 @@ def smooth(model: Transformer, calibration: torch.Tensor, alpha: float = 0.5) ->
     """
     smoothed = copy.deepcopy(model)
     links = [link for block in smoothed.blocks for link in norm_links(block)]  # type: ignore[arg-type]
-    seen = observe(smoothed, [link.consumers[0] for link in links], calibration)
+    seen = observe_model(smoothed, [link.consumers[0] for link in links], calibration)
     for link in links:
         weight_max = torch.stack([consumer.weight.detach().abs().amax(0) for consumer in link.consumers]).amax(0)
         scale_input(link, smooth_scale(seen[link.consumers[0]].abs().amax(0), weight_max, alpha))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mlsys_lab.configs import TransformerConfig
-from mlsys_lab.efficiency.blocks import linear_layers, observe
+from mlsys_lab.efficiency.blocks import linear_layers, observe_model
 from mlsys_lab.efficiency.pruning.convert import METHODS, prune
 from mlsys_lab.efficiency.pruning.masks import apply_mask, two_four_mask
 from mlsys_lab.errors import InputError
@@ -53,7 +53,7 @@ def test_a_block_is_calibrated_on_the_outputs_of_the_pruned_block_before_it(mode
     for block, reference in ((0, model), (1, pruned)):
         layer = model.blocks[block].attention.query
         query = reference.blocks[block].attention.query
-        x = observe(reference, [query], TOKENS)[query]
+        x = observe_model(reference, [query], TOKENS)[query]
         expected = apply_mask(layer.weight, two_four_mask(layer.weight.abs() * x.square().sum(0).sqrt()))
         assert torch.equal(pruned.blocks[block].attention.query.weight, expected)
 

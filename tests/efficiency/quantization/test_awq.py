@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from mlsys_lab.efficiency.blocks import observe_model
 from mlsys_lab.efficiency.formats import INT3, UINT4
 from mlsys_lab.efficiency.quantization import Recipe, Scheme, awq_scale, quantize, quantize_tensor
 from mlsys_lab.efficiency.quantization.awq import EXPONENTS, scale_block
-from mlsys_lab.efficiency.quantization.folding import observe
 from mlsys_lab.errors import InputError
 from tests.efficiency.quantization.models import ARCHITECTURES, TOKENS, make_model
 
@@ -47,9 +47,9 @@ def test_a_scaled_block_computes_the_same(name):
     model = make_model(**ARCHITECTURES[name])
     before = model(TOKENS)
     linears = [module for module in model.blocks[0].modules() if isinstance(module, torch.nn.Linear)]
-    scaled = scale_block(model.blocks[0], observe(model, linears, TOKENS), Scheme(UINT4, "group", 8))
+    scaled = scale_block(model.blocks[0], observe_model(model, linears, TOKENS), Scheme(UINT4, "group", 8))
     torch.testing.assert_close(model(TOKENS), before, rtol=1e-3, atol=1e-4)
-    seen = observe(model, linears, TOKENS)
+    seen = observe_model(model, linears, TOKENS)
     torch.testing.assert_close(scaled[linears[0]], seen[linears[0]], rtol=1e-3, atol=1e-4)
     assert not torch.allclose(model.blocks[0].attention_norm.weight, make_model().blocks[0].attention_norm.weight)
 

@@ -102,3 +102,5 @@ def test_an_unknown_recipe_and_one_without_calibration_are_one_line(model):
         Recipe(Scheme(INT8), "gtpq")
     with pytest.raises(InputError, match="unknown transform: got 'turn'"):
         Recipe(Scheme(INT8), transform="turn")
+    with pytest.raises(InputError, match=r"calibration of another shape: got \(4, 33\), expected \(B, T\), T up to 32"):
+        quantize(model, "int4-gptq", torch.ones(4, 33, dtype=torch.int64))

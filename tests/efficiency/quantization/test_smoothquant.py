@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from mlsys_lab.efficiency.blocks import observe_model
 from mlsys_lab.efficiency.quantization import plant_outliers, quantize, smooth, smooth_scale
-from mlsys_lab.efficiency.quantization.folding import norm_links, observe
+from mlsys_lab.efficiency.quantization.folding import norm_links
 from mlsys_lab.errors import InputError
 from tests.efficiency.quantization.models import ARCHITECTURES, LAYER_NORMS, TOKENS, make_model
 
@@ -22,7 +23,7 @@ def test_the_function_stays(name):
 def test_activations_and_weights_have_the_same_largest_magnitudes():
     model = smooth(plant_outliers(make_model(), [3], 5), TOKENS)
     links = [link for block in model.blocks for link in norm_links(block)]
-    seen = observe(model, [link.consumers[0] for link in links], TOKENS)
+    seen = observe_model(model, [link.consumers[0] for link in links], TOKENS)
     for link in links:
         weights = torch.cat([consumer.weight for consumer in link.consumers]).abs().amax(0)
         torch.testing.assert_close(seen[link.consumers[0]].abs().amax(0), weights, rtol=1e-4, atol=0)
