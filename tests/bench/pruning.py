@@ -44,7 +44,7 @@ from tests.bench.grammar_models import (
     load_trained,
     loss,
 )
-from tests.bench.sparse_products import break_even_table, two_four_line
+from tests.bench.sparse_products import break_even_table, gpu_lines
 
 STEPS, PEAK_LR = 30, 1e-3
 """Of the fine-tuning, less than 1/25 of the training."""
@@ -126,7 +126,7 @@ def main() -> int:
     torch.set_num_threads(1)
     console = Console(width=140)
     products, break_even = break_even_table(measure_cpu(), args.rounds)
-    console.print(products, two_four_line())
+    console.print(products, gpu_lines())
     columns = [increases(load_trained(seed)) for seed in SEEDS]
     console.print(loss_table(columns))
     if args.record:

@@ -21,7 +21,8 @@ from mlsys_lab.hardware import Device, device
 
 DENSITIES = (0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
 GPU, GPU_PRECISION = "H100", "bf16"
-NOT_MEASURED = "-"
+LONG_PROMPT = 4096
+"""Tokens at which a GPU's products are limited by compute; those of `CASES` are still limited by memory."""
 
 
 class Case(NamedTuple):
@@ -98,14 +99,15 @@ def break_even_table(cpu: Device, rounds: int) -> tuple[Table, dict[str, dict[st
     return table, figures
 
 
-def two_four_line() -> str:
-    """What the roofline says of 2:4 on the GPU, where it was not measured."""
-    gains = {
-        name: speedup(device(GPU), GPU_PRECISION, "2:4", (case.size, case.size), 0.5, case.tokens)
-        for name, case in CASES.items()
-    }
-    bounds = ", ".join(f"{gain:.2f} in {name}" for name, gain in gains.items())
-    return f"2:4 on {GPU}, {GPU_PRECISION}, at most {bounds} times the dense speed; not measured: it needs a GPU"
+def gpu_lines() -> str:
+    """What the roofline says of a GPU, where nothing was measured: 2:4, and break-even densities at a long prompt."""
+    gpu, shape = device(GPU), (CASES["decode"].size,) * 2
+    gains = [f"{speedup(gpu, GPU_PRECISION, '2:4', shape, 0.5, tokens):.2f}" for tokens in (1, LONG_PROMPT)]
+    density = break_even_density(gpu, GPU_PRECISION, "csr", shape, LONG_PROMPT)
+    return (
+        f"{GPU}, {GPU_PRECISION}, 1 and {LONG_PROMPT:,} tokens: 2:4 at most {gains[0]} and {gains[1]} times as fast; "
+        f"csr pays below a density of {density:.3f} at {LONG_PROMPT:,}. Not measured: it needs a GPU."
+    )
 
 
 def _time_s(product: Product, x: Any) -> float:
