@@ -64,10 +64,9 @@ def prune(model: Transformer, method: str, density: Density, calibration: torch.
     if method in CALIBRATED and calibration is None:
         raise InputError(f"{method} needs activations", expected="token ids (B, T) for calibration")
 
+    @torch.no_grad()
     def convert(layer: nn.Linear, inputs: torch.Tensor) -> nn.Linear:
-        pruned = copy.deepcopy(layer)
-        with torch.no_grad():
-            pruned.weight.copy_(METHODS[method](layer.weight, inputs, density))
-        return pruned
+        layer.weight.copy_(METHODS[method](layer.weight, inputs, density))
+        return layer
 
     return convert_linears(copy.deepcopy(model), convert, calibration if method in CALIBRATED else None)
