@@ -2,7 +2,7 @@
 
     python -m tests.bench.pruning [--rounds N] [--record]
 
-Prints tables, goals and measurements, and exits with 1 if a goal is missed. One thread; about 5 minutes.
+Prints tables, goals and measurements, and exits with 1 if a goal is missed. One thread; about 7 minutes.
 """
 
 from __future__ import annotations
