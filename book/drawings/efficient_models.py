@@ -1,4 +1,4 @@
-"""Drawings of chapter 15: bits of number formats, scales, remedies for an outlier, compensated columns, FP8 training."""
+"""Drawings of chapter 15: number formats, scales, remedies for an outlier, compensated columns, FP8 training."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def outliers() -> Markup:
     smooth = [*CHANNELS]
     smooth[OUTLIER] = round((CHANNELS[OUTLIER] * 6) ** 0.5)
     weights = [6.0] * len(CHANNELS)
-    rotated = (hadamard(8).double().numpy() @ CHANNELS).round(3)
+    rotated = (hadamard(8).double().numpy() @ CHANNELS) / 8**0.5
     kept = [*CHANNELS]
     kept[OUTLIER] = 0
     return drawing(
