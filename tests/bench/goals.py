@@ -13,6 +13,8 @@ from rich.table import Table
 from mlsys_lab.benchmark import new_record
 
 RECORDS = Path(__file__).parent / "speed"
+BOOK_RECORDS = Path(__file__).parents[2] / "book" / "data" / "measurements"
+"""Where records lie that a chapter quotes."""
 HELP = "write the measurements to tests/bench/speed"
 
 

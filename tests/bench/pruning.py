@@ -31,7 +31,7 @@ from mlsys_lab.efficiency.pruning.structured import (
 )
 from mlsys_lab.hardware import measure_cpu
 from mlsys_lab.models import Transformer, training
-from tests.bench.goals import HELP, RECORDS, Goal, conclude
+from tests.bench.goals import BOOK_RECORDS, HELP, Goal, conclude
 from tests.bench.grammar_models import (
     BATCH,
     CALIBRATION,
@@ -149,7 +149,7 @@ def save_tables(columns: list[Losses], break_even: dict[str, dict[str, float]]) 
         command="python -m tests.bench.pruning --record",
         seed=0,
         parameters={"losses": losses, "break-even densities": break_even},
-    ).save(RECORDS)
+    ).save(BOOK_RECORDS)
 
 
 if __name__ == "__main__":
