@@ -24,7 +24,7 @@ BUDGETS_S = {
     "grader": 830,
     "hardware": 10,
     "inference": 260,
-    "kernels": 280,
+    "kernels": 290,
     "labs": 200,
     "models": 15,
     "oracles": 180,

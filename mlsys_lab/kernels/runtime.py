@@ -66,15 +66,20 @@ def load_numba() -> Any:
     return _import("numba.cuda")
 
 
+def load_numba_for_cpu() -> Any:
+    """Import `numba`, to compile for the CPU. Raises MissingToolError if it is not installed or too old."""
+    _check_version("numba")
+    _default_without_gpu("NUMBA_ENABLE_CUDASIM")  # for `load_numba`, since Numba reads it at the first import
+    return _import("numba")
+
+
 def compile_for_cpu(function: Callable[..., Any]) -> Any:
     """Compile a function with Numba at its first call; machine code is kept on disk, where a folder can be written.
 
     Floating-point operations may be reordered, so that loops are vectorised. Raises MissingToolError if Numba is not
     installed or too old.
     """
-    _check_version("numba")
-    _default_without_gpu("NUMBA_ENABLE_CUDASIM")  # for `load_numba`, since Numba reads it at the first import
-    njit = partial(_import("numba").njit, fastmath=True, nogil=True, error_model="numpy")
+    njit = partial(load_numba_for_cpu().njit, fastmath=True, nogil=True, error_model="numpy")
     try:
         return njit(function, cache=True)
     except RuntimeError:  # no folder for a cache

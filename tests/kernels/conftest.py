@@ -10,6 +10,7 @@ from mlsys_lab.kernels.runtime import on_gpu, triton_interprets
 
 IN_TRITON = {
     *("softmax", "norms", "cross_entropy", "attention", "decode_attention", "ragged_attention"),
+    *("quantized_matmul",),
     *("triton_steps", "triton_language"),
 }
 """Test modules, without `test_`, whose kernels are in Triton."""

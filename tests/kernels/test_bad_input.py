@@ -11,6 +11,7 @@ import torch
 
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 from mlsys_lab.kernels import decode_attention as decoding
+from mlsys_lab.kernels import quantized_matmul as quantized
 from mlsys_lab.kernels import ragged_attention as ragged
 from mlsys_lab.kernels.attention import STEPS as ATTENTION_STEPS
 from mlsys_lab.kernels.attention import attention
@@ -65,6 +66,14 @@ CALLS |= {
     )
     for step in ragged.STEPS
 }
+CALLS |= {
+    f"{multiply.__name__}, {step}": (functools.partial(multiply, step=step), [torch.ones(2, 32), *weights])
+    for step in quantized.STEPS
+    for multiply, weights in (
+        (quantized.int8_matmul, [torch.ones(3, 32, dtype=torch.int8), torch.ones(3)]),
+        (quantized.int4_matmul, [torch.ones(3, 16, dtype=torch.uint8), torch.ones(3, 1)]),
+    )
+}
 
 BAD: dict[str, Callable[[torch.Tensor], Any]] = {
     "another dtype": lambda x: x.to(torch.complex64),
@@ -89,6 +98,7 @@ TAKEN = {
     "decode_attention, reference": ("not contiguous",),
     "ragged_attention, reference": ("not contiguous",),
     "ragged_attention, padded": ("not contiguous",),
+    **{f"{name}, reference": ("not contiguous",) for name in ("int8_matmul", "int4_matmul")},
 }
 """What an operation's first argument may well be; those of the references may have any strides."""
 
