@@ -12,11 +12,13 @@ outliers      plant_outliers(model, channels, exponent): outliers for a model th
 layers        QuantizedLinear: packed weights, dequantized at each call; activations may be rounded as well
 llm_int8      MixedInt8Linear: 8-bit activations, with outlier columns in 16 bits (LLM.int8)
 recipes       Recipe, RECIPES: how a layer is quantized, by name
+compiled      use_compiled(model): on a CPU, products of few tokens read the codes without dequantizing them
 convert       quantize(model, recipe, calibration=None) -> a quantized copy of a model
 """
 
 from mlsys_lab.efficiency.quantization.awq import awq_scale
 from mlsys_lab.efficiency.quantization.calibration import Clipping, choose_scale, quantize_tensor
+from mlsys_lab.efficiency.quantization.compiled import use_compiled
 from mlsys_lab.efficiency.quantization.convert import quantize
 from mlsys_lab.efficiency.quantization.gptq import gptq, hessian
 from mlsys_lab.efficiency.quantization.layers import QuantizedLinear
@@ -48,4 +50,5 @@ __all__ = [
     "rotate",
     "smooth",
     "smooth_scale",
+    "use_compiled",
 ]

@@ -15,6 +15,9 @@ from mlsys_lab.efficiency.quantization.scheme import Scheme
 from mlsys_lab.efficiency.quantization.tensor import QuantizedTensor
 from mlsys_lab.errors import InputError
 
+MAX_TOKENS = 128
+"""Most tokens that compiled code multiplies; dequantizing once costs less than reading codes for many more."""
+
 
 class QuantizedLinear(nn.Module):
     """Linear layer whose weights are dequantized at each call: activations keep their dtype, fewer bytes are read.
@@ -23,8 +26,11 @@ class QuantizedLinear(nn.Module):
     complement. `scale`, `zero_point` and `tensor_scale` are those of a `QuantizedTensor`; `bias` (O,) is fp32 or None.
     With a scheme for `activations`, the input is rounded as well: with scales of its own at each call (dynamic), in
     which a row is a token, or with the fixed `input_scale` (1, 1) that strategy "tensor" requires (static). Both
-    products are those of the dequantized numbers.
+    products are those of the dequantized numbers. `use_compiled`, set by the function of that name, lets compiled code
+    multiply up to `MAX_TOKENS` tokens.
     """
+
+    use_compiled = False
 
     packed: torch.Tensor
     scale: torch.Tensor
@@ -69,7 +75,23 @@ class QuantizedLinear(nn.Module):
         """Multiply with the dequantized weights: (..., I) -> (..., O)."""
         if self.activations is not None:
             x = self._round(x, self.activations)
+        is_plain = x.dtype == torch.float32 and not x.requires_grad
+        if self.use_compiled and is_plain and x.numel() <= MAX_TOKENS * self.in_features:
+            return self._multiply_compiled(x)
         return F.linear(x, self.weight().to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
+
+    def _multiply_compiled(self, x: torch.Tensor) -> torch.Tensor:
+        """Multiply activations (..., I) in fp32 with the codes on a CPU: (..., O)."""
+        from mlsys_lab.kernels.quantized_matmul.compiled import multiply_int4, multiply_int8
+
+        tokens = x.reshape(-1, self.in_features).contiguous()
+        if self.scheme.format.bits == 8:
+            y = multiply_int8(tokens, self.packed, self.scale[:, 0])
+        else:
+            y = multiply_int4(tokens, self.packed, self.scale, self.zero_point)
+        if self.bias is not None:
+            y += self.bias
+        return y.view(*x.shape[:-1], self.out_features)
 
     def _round(self, x: torch.Tensor, scheme: Scheme) -> torch.Tensor:
         """Activations (..., I) rounded to their scheme, in their dtype."""

@@ -254,7 +254,13 @@ class ModelRunner:
         self.use_paged_attention = model.embedding.weight.is_cuda and PagedAttention.supports(model, self.kv_cache)
 
     def compile(self) -> None:
-        """Compile attention that reads the blocks in place on a CPU, if the model is supported, and use it."""
+        """Compile attention that reads the blocks in place on a CPU, and products with quantized weights, and use them.
+
+        Only what supports the model; the layers of the model are set to multiply so.
+        """
+        from mlsys_lab.efficiency.quantization.compiled import use_compiled
+
+        use_compiled(self.model)
         if self.kv_cache.kv.is_cpu and PagedAttention.supports(self.model, self.kv_cache):
             from mlsys_lab.kernels.ragged_attention.compiled import warm_up
 
