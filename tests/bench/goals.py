@@ -51,7 +51,7 @@ def conclude(
             for name, goal in goals.items()
         }
         path = new_record(
-            f"speed-{script}",
+            f"speed-{script.replace('_', '-')}",
             title,
             [sum(met) / len(met)],
             unit="fraction of goals met",
