@@ -19,7 +19,7 @@ BUDGETS_S = {
     "configs": 10,
     "diffusion": 40,
     "e2e": 650,
-    "efficiency": 16,
+    "efficiency": 45,
     "flops": 20,
     "grader": 830,
     "hardware": 10,

@@ -18,8 +18,8 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.validation import require_one_of
 
 Clipping = Literal["max", "percentile", "mse"]
-"""What a scale's range covers: all numbers; 99.9 % of them on either side; or as many as give the least squared
-error."""
+"""What a scale's range covers: all numbers; 99.9 % of them on either side, which are all where fewer than 1,000 share a
+scale; or the fraction of the whole range with the least squared error."""
 PERCENTILE = 99.9
 RATIOS = tuple(1 - step / 50 for step in range(40))
 """Fractions of the whole range that "mse" tries."""
