@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from mlsys_lab.configs.huggingface import read_config, read_fields
 from mlsys_lab.configs.transformer import SCALINGS
 from mlsys_lab.errors import InputError
 from mlsys_lab.models.attention import Attention, fused_attention
-from mlsys_lab.models.layouts import IGNORED_BUFFERS, LAYOUTS, StoredWeight, locate
+from mlsys_lab.models.layouts import IGNORED_BUFFERS, LAYOUTS, Layout, StoredWeight, locate
 from mlsys_lab.models.transformer import Transformer
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HEAD = "lm_head.weight"
+FLOATING_POINT = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+OTHER_MODEL = "config.json may be that of another model"
 WINDOWED = ("mistral", "mixtral", "phi3")
 """Architectures whose sliding window, if any, applies to every layer."""
 
@@ -44,11 +46,30 @@ def load(
     """
     folder = Path(folder)
     fields = read_fields(folder / "config.json")
-    model = _build_empty(folder, fields, attention)
-    checkpoint = Checkpoint(folder)
-    layout = LAYOUTS[fields.text("model_type")]
+    model = build_empty(folder, fields, attention)
+    if fields.get("quantization_config"):
+        help_ = "mlsys_lab.efficiency.quantization.load_checkpoint loads some"
+        raise InputError(f"{folder}: quantised weights are not loaded here", expected="floating-point ones", help=help_)
+    load_weights(model, Checkpoint(folder), LAYOUTS[fields.text("model_type")], dtype=dtype, device=device)
+    return model
+
+
+def load_weights(
+    model: Transformer,
+    checkpoint: Checkpoint,
+    layout: Layout,
+    *,
+    dtype: torch.dtype | None,
+    device: str | torch.device,
+    loaded: Iterable[str] = (),
+) -> None:
+    """Load all parameters of a model from a checkpoint; `loaded` are names of tensors that are loaded already.
+
+    InputError for tensors that are missing, unused or of another shape.
+    """
+    folder = checkpoint.folder
     wanted = {name: checkpoint.rename(locate(name, layout)) for name, _ in model.named_parameters()}
-    _check_names(checkpoint, wanted.values(), tied=model.config.tied)
+    _check_names(checkpoint, [stored.name for stored in wanted.values()], loaded, tied=model.config.tied)
     weights: dict[str, torch.Tensor] = {}
     for name, ours in model.named_parameters():
         stored = wanted[name]
@@ -62,12 +83,14 @@ def load(
         head = checkpoint.tensor(HEAD, tuple(model.embedding.weight.shape)).to(device, dtype)
         if not torch.equal(head, weights["embedding.weight"]):
             raise InputError(f"{folder}: config.json ties the head to the embedding, but {HEAD} is another matrix")
-    model.load_state_dict(weights, assign=True)
-    return model
+    model.load_state_dict(weights, assign=True, strict=False)  # buffers of quantized layers are loaded already
 
 
-def _build_empty(folder: Path, fields: Fields, attention: Attention) -> Transformer:
-    """The checkpoint's model on the meta device, without memory for weights."""
+def build_empty(folder: Path, fields: Fields, attention: Attention) -> Transformer:
+    """The model of a checkpoint's config.json on the meta device, without memory for weights.
+
+    InputError for an architecture or rotary scaling that `Transformer` does not support.
+    """
     config = read_config(folder)
     if fields.inside or fields.text("model_type") not in LAYOUTS:
         raise InputError(
@@ -82,8 +105,6 @@ def _build_empty(folder: Path, fields: Fields, attention: Attention) -> Transfor
             expected=f"one of {', '.join(SCALINGS)}",
         )
     fields.refuse("norm_topk_prob", unless=True, default=fields.text("model_type") != "qwen3_moe")
-    if fields.get("quantization_config"):
-        raise InputError(f"{folder}: quantised weights are not loaded here", expected="floating-point weights")
     window = fields.window
     if window is not None and fields.text("model_type") not in WINDOWED:
         config, window = dataclasses.replace(config, context=window), None
@@ -111,8 +132,12 @@ class Checkpoint:
         bare = stored.name.removeprefix("transformer.").removeprefix("model.")
         return dataclasses.replace(stored, name=bare) if bare in self.files else stored
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """Read one tensor; InputError if it is missing or has an unexpected shape or dtype."""
+    def tensor(
+        self, name: str, shape: tuple[int, ...], dtypes: Collection[torch.dtype] = FLOATING_POINT
+    ) -> torch.Tensor:
+        """Read one tensor; InputError if it is missing or has another shape or dtype."""
+        if name not in self.files:
+            raise InputError(f"{self.folder} lacks {name}", help=OTHER_MODEL)
         file = self.files[name]
         try:
             piece = self._open(file).get_slice(name)
@@ -122,8 +147,10 @@ class Checkpoint:
             tensor = self._open(file).get_tensor(name)
         except SafetensorError as problem:
             raise InputError(f"cannot read {name} from {self.folder / file}", got=_line(problem)) from None
-        if tensor.dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
-            raise InputError(f"{name} in {self.folder / file} is quantised", got=tensor.dtype, expected="16 to 64 bits")
+        if tensor.dtype not in dtypes:
+            expected = "16 to 64 bits" if dtypes is FLOATING_POINT else " or ".join(map(str, dtypes))
+            what = "is quantised" if dtypes is FLOATING_POINT else "has another dtype"
+            raise InputError(f"{name} in {self.folder / file} {what}", got=tensor.dtype, expected=expected)
         return tensor
 
     def _read_index(self) -> dict[str, str]:
@@ -152,17 +179,17 @@ class Checkpoint:
         return self.open[file]
 
 
-def _check_names(checkpoint: Checkpoint, wanted: Iterable[StoredWeight], *, tied: bool) -> None:
-    names = {stored.name for stored in wanted}
-    known = names | ({HEAD} if tied else set())
+def _check_names(checkpoint: Checkpoint, wanted: Iterable[str], loaded: Iterable[str], *, tied: bool) -> None:
+    names = set(wanted)
+    known = names.union(loaded, [HEAD] if tied else [])
     missing = [name for name in sorted(names) if name not in checkpoint.files]
     left_over = [name for name in sorted(checkpoint.files) if name not in known and not name.endswith(IGNORED_BUFFERS)]
     if missing:
-        help_ = f"left over is {_some(left_over)}" if left_over else "config.json may be that of another model"
+        help_ = f"left over is {_some(left_over)}" if left_over else OTHER_MODEL
         raise InputError(f"{checkpoint.folder} lacks {_some(missing)}", help=help_)
     if left_over:
-        help_ = "config.json may be that of another model"
-        raise InputError(f"{checkpoint.folder} has tensors that the model has not: {_some(left_over)}", help=help_)
+        what = f"{checkpoint.folder} has tensors that the model has not: {_some(left_over)}"
+        raise InputError(what, help=OTHER_MODEL)
 
 
 def _some(names: list[str]) -> str:

@@ -30,29 +30,40 @@ def save(
     other model: without `fields` it takes what GPT-2 has, or rotary positions, RMS norms, SwiGLU, no biases and no
     window; and if the weights do not match the configuration because they were quantized, sharded or given adapters.
     """
-    config = model.config
-    if fields is None:
-        fields = _gpt2_fields(config) if config.position == "learned" else _llama_fields(config)
-        if model.window is not None or read_config(fields | {"_name_or_path": config.name}) != config:
-            help_ = "the config says what differs"
-            raise InputError("only models built like LLaMA or GPT-2 are saved", got=config.name, help=help_)
+    fields = architecture_fields(model) if fields is None else fields
     with torch.device("meta"):
-        expected = {name: weight.shape for name, weight in Transformer(config).named_parameters()}
+        expected = {name: weight.shape for name, weight in Transformer(model.config).named_parameters()}
     found = {name: weight.shape for name, weight in model.named_parameters()}
     if found != expected:
         got = f"{len(found.items() & expected.items())} of {len(expected)} weights as its config has them"
         raise InputError("the model is not whole", got=got, help="save it before it is quantized, sharded or adapted")
+    write_checkpoint(folder, fields, stored_weights(model, LAYOUTS[fields["model_type"]], dtype), dtype)
+
+
+def architecture_fields(model: Transformer) -> dict[str, Any]:
+    """A config.json for a model built like GPT-2, LLaMA or Mixtral; InputError for any other."""
+    config = model.config
+    fields = _gpt2_fields(config) if config.position == "learned" else _llama_fields(config)
+    if model.window is not None or read_config(fields | {"_name_or_path": config.name}) != config:
+        help_ = "the config says what differs"
+        raise InputError("only models built like LLaMA or GPT-2 are saved", got=config.name, help=help_)
+    return fields
+
+
+def write_checkpoint(
+    folder: Path, fields: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], dtype: torch.dtype
+) -> None:
+    """Write config.json, with `dtype` as that of the weights, and the tensors to a folder, created if needed."""
     folder.mkdir(parents=True, exist_ok=True)
     written = {name: value for name, value in fields.items() if name != "dtype"}  # the name since transformers 5
     written["torch_dtype"] = str(dtype).removeprefix("torch.")
     (folder / CONFIG).write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
-    weights = _stored_weights(model, LAYOUTS[fields["model_type"]], dtype)
-    save_file(weights, folder / SINGLE, metadata={"format": "pt"})
+    save_file(dict(tensors), folder / SINGLE, metadata={"format": "pt"})
     (folder / SINGLE).chmod((folder / CONFIG).stat().st_mode)  # the library lets only the owner read
 
 
-def _stored_weights(model: Transformer, layout: Layout, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Weights by their names in a checkpoint; those of which it stacks several are put together."""
+def stored_weights(model: Transformer, layout: Layout, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """A model's parameters in `dtype` by their names in a checkpoint; those that it stacks are put together."""
     parts: dict[str, dict[int, tuple[StoredWeight, torch.Tensor]]] = {}
     for name, weight in model.named_parameters():
         stored = locate(name, layout)
