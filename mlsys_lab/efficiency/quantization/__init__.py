@@ -14,10 +14,12 @@ llm_int8      MixedInt8Linear: 8-bit activations, with outlier columns in 16 bit
 recipes       Recipe, RECIPES: how a layer is quantized, by name
 compiled      use_compiled(model): on a CPU, products of few tokens read the codes without dequantizing them
 convert       quantize(model, recipe, calibration=None) -> a quantized copy of a model
+checkpoint    save_quantized(model, folder), load_checkpoint(folder): Hugging Face folders, quantized or not
 """
 
 from mlsys_lab.efficiency.quantization.awq import awq_scale
 from mlsys_lab.efficiency.quantization.calibration import Clipping, choose_scale, quantize_tensor
+from mlsys_lab.efficiency.quantization.checkpoint import load_checkpoint, save_quantized
 from mlsys_lab.efficiency.quantization.compiled import use_compiled
 from mlsys_lab.efficiency.quantization.convert import quantize
 from mlsys_lab.efficiency.quantization.gptq import gptq, hessian
@@ -44,10 +46,12 @@ __all__ = [
     "gptq",
     "hadamard",
     "hessian",
+    "load_checkpoint",
     "plant_outliers",
     "quantize",
     "quantize_tensor",
     "rotate",
+    "save_quantized",
     "smooth",
     "smooth_scale",
     "use_compiled",
