@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 
+from mlsys_lab.efficiency.quantization import QuantizedLinear, load_checkpoint
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 from mlsys_lab.inference.adapters import LoRAEngine, load_adapter
 from mlsys_lab.inference.engine import Engine, Request, SamplingParams, Scheduler, SchedulerConfig, SequenceDelta
@@ -48,7 +49,7 @@ from mlsys_lab.inference.server.snapshot import SnapshotRecorder
 from mlsys_lab.inference.server.trace import TraceWriter
 from mlsys_lab.inference.speculative import SpeculativeEngine, make_drafter
 from mlsys_lab.inference.text import ChatTokenizer, Detokenizer, Stream, load_tokenizer
-from mlsys_lab.models import Transformer, load
+from mlsys_lab.models import Transformer
 from mlsys_lab.models.training import one_thread
 
 if TYPE_CHECKING:
@@ -250,16 +251,20 @@ def load_models(args: EngineArgs) -> tuple[Transformer, ChatTokenizer, Transform
     """The model to serve, its tokenizer, and the draft model, if there is one.
 
     Raises:
-        InputError: a folder holds no checkpoint that can be served, or a draft model with another vocabulary.
+        InputError: a folder holds no checkpoint that can be served, or a draft model with another vocabulary; adapters
+            of a quantized model.
     """
     if args.model is None:
         pair = load_pair()
         model, tokenizer = pair.target, load_tokenizer(FOLDER)
     else:
-        model, tokenizer = load(args.model, dtype=torch.float32).eval(), load_tokenizer(Path(args.model))
+        model, tokenizer = load_checkpoint(args.model, dtype=torch.float32).eval(), load_tokenizer(Path(args.model))
+    if args.adapters and any(isinstance(module, QuantizedLinear) for module in model.modules()):
+        help_ = "merge the adapter into the original, then compress"
+        raise InputError("adapters are not served on quantized weights", got=args.model, help=help_)
     if args.draft is None:
         return model, tokenizer, None
-    draft = load(args.draft, dtype=torch.float32).eval()
+    draft = load_checkpoint(args.draft, dtype=torch.float32).eval()
     if draft.config.vocab_size != model.config.vocab_size:
         got, expected = f"{draft.config.vocab_size} tokens", f"{model.config.vocab_size}, as the model has"
         raise InputError(f"the draft model {args.draft} has another vocabulary", got=got, expected=expected)

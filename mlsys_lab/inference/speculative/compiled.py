@@ -13,7 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 
+from mlsys_lab.efficiency.quantization import QuantizedLinear
+from mlsys_lab.flops import parameters
 from mlsys_lab.inference.speculative.drafters import Drafter, ModelDrafter
 from mlsys_lab.models import Transformer
 from mlsys_lab.models.positions import rotary_angles
@@ -25,6 +28,7 @@ FORBIDDEN = (
     *("qkv_bias", "out_bias", "mlp_bias", "head_bias", "qk_norm", "embedding_norm", "post_norms"),
     *("parallel_blocks", "scaled_embedding", "experts", "latent"),
 )
+LAYERS = (*(f"attention.{name}" for name in ("query", "key", "value", "out")), "mlp.gate", "mlp.up", "mlp.down")
 
 
 def make_drafter(model: Transformer) -> Drafter:
@@ -61,11 +65,15 @@ class CompiledDrafter(ModelDrafter):
 
     @staticmethod
     def supports(model: Transformer) -> bool:
-        """Whether Numba is installed and the model is a LLaMA on the CPU of at most `MAX_BYTES` in fp32."""
+        """Whether Numba is installed and the model is a LLaMA on the CPU of at most `MAX_BYTES` in fp32.
+
+        Its weights may be quantized, its activations not.
+        """
         c, window = model.config, model.window
         is_llama = all(getattr(c, name) == value for name, value in REQUIRED.items())
         is_llama &= not any(getattr(c, name) for name in FORBIDDEN) and c.partial_rotary_factor == 1 and window is None
-        num_bytes = sum(4 * parameter.numel() for parameter in model.parameters())
+        is_llama = is_llama and all(_has_weight(block.get_submodule(name)) for block in model.blocks for name in LAYERS)
+        num_bytes = 4 * parameters(c).total
         return is_llama and num_bytes <= MAX_BYTES and model.embedding.weight.is_cpu and find_spec("numba") is not None
 
     def _extend(self, common: int, token_ids: Sequence[int]) -> torch.Tensor:
@@ -76,23 +84,27 @@ class CompiledDrafter(ModelDrafter):
         )
 
 
+def _has_weight(layer: nn.Module) -> bool:
+    """Whether the outputs of a linear layer are those of one matrix."""
+    return isinstance(layer, nn.Linear) or (isinstance(layer, QuantizedLinear) and layer.activations is None)
+
+
+def _weight(layer: nn.Module) -> torch.Tensor:
+    """Weight of a layer or norm, dequantized."""
+    return layer.weight() if isinstance(layer, QuantizedLinear) else layer.get_parameter("weight")
+
+
 def _read_weights(model: Transformer) -> Weights:
     def stack(name: str) -> Any:
-        return np.stack([block.get_parameter(f"{name}.weight").detach().float().numpy() for block in model.blocks])
+        return np.stack([_weight(block.get_submodule(name)).detach().float().numpy() for block in model.blocks])
 
     c, embedding = model.config, model.embedding.weight.detach().float()
     positions = torch.arange(c.context)
     return Weights(
         embedding=embedding.numpy(),
         attention_norm=stack("attention_norm"),
-        query=stack("attention.query"),
-        key=stack("attention.key"),
-        value=stack("attention.value"),
-        out=stack("attention.out"),
         mlp_norm=stack("mlp_norm"),
-        gate=stack("mlp.gate"),
-        up=stack("mlp.up"),
-        down=stack("mlp.down"),
+        **{name.rpartition(".")[2]: stack(name) for name in LAYERS},
         norm=model.get_parameter("norm.weight").detach().float().numpy(),
         head=embedding.numpy() if c.tied else model.get_parameter("head.weight").detach().float().numpy(),
         angles=rotary_angles(positions, c.head_dim, c.rope_theta, embedding, c.rope_scaling).numpy(),
