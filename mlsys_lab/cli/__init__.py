@@ -29,6 +29,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "sample-digits": "mlsys_lab.cli.sample_digits",
         "bench-collectives": "mlsys_lab.cli.bench_collectives",
         "export": "mlsys_lab.cli.export",
+        "compress": "mlsys_lab.cli.compress",
     },
 }
 """The module of each command, by the headings of the help; that of `check` is an entry point of `mlsys_checks`."""
@@ -75,6 +76,9 @@ what a small language model writes, and how far from its bound:
 the same model, or one of yours, behind an API like OpenAI's, for any number of clients:
   mlsys-lab serve --port 8000
   mlsys-lab export runs/first my-model && mlsys-lab serve --model my-model
+
+what the same model loses and saves in 4 bits:
+  mlsys-lab compress mlsys-lab-target small --bits 4 --group 32 && mlsys-lab serve --model small
 
 what a small diffusion model draws, and what that costs:
   mlsys-lab sample-digits 7 --steps 20 --guidance 2
