@@ -6,9 +6,10 @@ of compressed-tensors, which vLLM and `transformers` read; `mlsys-lab serve` loa
 its weights packed in memory. Embedding, norms and head stay as they are.
 
 Methods are rounding to nearest (rtn) and error compensation (gptq), which is calibrated on activations. These are of
---text, of which the last quarter is held out; models with the course's tokenizer take the book by default. What was written is then loaded again, and compared with the original on the held-out part: size, bits per
-weight with scales, perplexity, divergence per token (KL), and the speed of decoding on one thread next to its bound,
-the time to read all weights once per token at this machine's copy bandwidth.
+--text, of which the last quarter is held out; models with the course's tokenizer take the book by default. What was
+written is then loaded again, and compared with the original on the held-out part: size, bits per weight with scales,
+perplexity, divergence per token (KL), and the speed of decoding on one thread next to its bound, the time to read all
+weights once per token at this machine's copy bandwidth.
 
 examples:
   mlsys-lab compress mlsys-lab-target small --method gptq --bits 4 --group 32
@@ -89,7 +90,7 @@ def _compress(args: Arguments) -> None:
     with spinner("loading the model") as say:
         source = _load_source(args.model)
         calibration, held_out = _read_windows(args, source)
-        say(f"quantizing {source.model.config.n_layers} blocks")
+        say("quantizing the blocks")
         quantized = quantize(source.model, recipe(source.dtype), calibration[:, :-1])
         with _new_folder(args.output) as folder:
             save_quantized(quantized, folder, dtype=source.dtype, fields=source.fields)
