@@ -5,11 +5,14 @@ one of the two models that come with the course, mlsys-lab-target and mlsys-lab-
 of compressed-tensors, which vLLM and `transformers` read; `mlsys-lab serve` loads it for --model and --draft, and keeps
 its weights packed in memory. Embedding, norms and head stay as they are.
 
-Methods are rounding to nearest (rtn) and error compensation (gptq), which is calibrated on activations. These are of
---text, of which the last quarter is held out; models with the course's tokenizer take the book by default. What was
-written is then loaded again, and compared with the original on the held-out part: size, bits per weight with scales,
-perplexity, divergence per token (KL), and the speed of decoding on one thread next to its bound, the time to read all
-weights once per token at this machine's copy bandwidth.
+Methods are rounding to nearest (rtn), error compensation (gptq) and activation-aware scales (awq). The last two are
+calibrated on --text, of which the last quarter is held out; models with the course's tokenizer take the book by
+default. With --int8-activations, --transform moves outliers of activations out of the way first: into the weights
+(smooth, as in SmoothQuant), or spread over all channels (rotate, as in QuaRot).
+
+What was written is then loaded again, and compared with the original on the held-out text: size, bits per weight with
+scales, perplexity, divergence per token (KL), and the speed of decoding on one thread next to its bound, the time to
+read all weights once per token at this machine's copy bandwidth.
 
 examples:
   mlsys-lab compress mlsys-lab-target small --method gptq --bits 4 --group 32
@@ -60,13 +63,14 @@ class Arguments:
 
     model: Annotated[str, argument(f"a folder, or one of {', '.join(COURSE_MODELS)}")]
     output: Annotated[Path, argument("where to write to; it must not exist, or be empty")]
-    method: Annotated[Literal["rtn", "gptq"], option("how weights are rounded")] = "gptq"
+    method: Annotated[Literal["rtn", "gptq", "awq"], option("how weights are rounded")] = "gptq"
     bits: Annotated[int, option(f"of a weight: one of {', '.join(map(str, BITS))}", "N")] = 4
     group: Annotated[
         int | None, option(f"inputs that share a scale; 0 for one per output, as at 8 bits ({GROUP} below)", "N")
     ] = None
     asymmetric: Annotated[bool, flag("--asymmetric", "a zero point for each scale")] = False
     int8_activations: Annotated[bool, flag("--int8-activations", "activations in 8 bits, a scale per token")] = False
+    transform: Annotated[Literal["smooth", "rotate"] | None, option("what is done to outliers of activations")] = None
     text: Annotated[Path | None, option("text to calibrate and compare on", "FILE")] = None
     seed: Annotated[int, option("which part of a long text is used", "N")] = 0
 
@@ -86,12 +90,13 @@ def _compress(args: Arguments) -> None:
     from mlsys_lab.efficiency.evaluation import compare_models
     from mlsys_lab.efficiency.quantization import load_checkpoint, quantize, save_quantized
 
-    recipe = _read_recipe(args)
+    make_recipe = _read_recipe(args)
     with spinner("loading the model") as say:
         source = _load_source(args.model)
         calibration, held_out = _read_windows(args, source)
         say("quantizing the blocks")
-        quantized = quantize(source.model, recipe(source.dtype), calibration[:, :-1])
+        recipe = make_recipe(source.dtype)
+        quantized = quantize(source.model, recipe, calibration[:, :-1] if recipe.needs_calibration else None)
         with _new_folder(args.output) as folder:
             save_quantized(quantized, folder, dtype=source.dtype, fields=source.fields)
             source.save_tokenizer(folder)
@@ -153,8 +158,9 @@ def _read_recipe(args: Arguments) -> Callable[[torch.dtype], Recipe]:
     """A function from the model's dtype, in 16 bits that of scales, to the recipe; InputError for wrong options."""
     import torch
 
-    from mlsys_lab.efficiency.formats import INT8, IntFormat
+    from mlsys_lab.efficiency.formats import IntFormat
     from mlsys_lab.efficiency.quantization import Recipe, Scheme
+    from mlsys_lab.efficiency.quantization.recipes import BY_TOKEN
 
     if args.bits not in BITS:
         raise InputError("--bits", got=args.bits, expected=f"one of {', '.join(map(str, BITS))}")
@@ -169,8 +175,8 @@ def _read_recipe(args: Arguments) -> Callable[[torch.dtype], Recipe]:
         scales = dtype if dtype == torch.bfloat16 else torch.float16
         format = IntFormat(args.bits, signed=not args.asymmetric)
         scheme = Scheme(format, "group" if group else "channel", group or None, scale_dtype=scales)
-        activations = Scheme(INT8, scale_dtype=torch.float32) if args.int8_activations else None
-        return Recipe(scheme, args.method, activations=activations)
+        activations = BY_TOKEN if args.int8_activations else None
+        return Recipe(scheme, args.method, activations=activations, transform=args.transform)
 
     return recipe
 

@@ -120,7 +120,7 @@ def test_a_folder_of_another_family_with_its_own_text(tmp_path: Path, call: Call
     folder, output = save_qwen(tmp_path / "qwen"), tmp_path / "new"
     (tmp_path / "text.txt").write_text("\n".join(TEXT))
     output.mkdir()  # an empty one is taken
-    options = ["--bits", "8", "--int8-activations", "--method", "rtn", "--text", str(tmp_path / "text.txt")]
+    options = ["--bits", "8", "--int8-activations", "--transform", "smooth", "--text", str(tmp_path / "text.txt")]
     code, _, err = call("compress", str(folder), str(output), *options)
     assert (code, err) == (0, "")
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from mlsys_lab.configs import TransformerConfig
-from mlsys_lab.configs.huggingface import read_fields
-from mlsys_lab.efficiency.quantization.compressed_tensors import Stored, read_config, restore, store, stored_parts
+from mlsys_lab.configs.huggingface import read_config, read_fields
+from mlsys_lab.efficiency.quantization.compressed_tensors import Stored, read_stored, restore, store, stored_parts
 from mlsys_lab.efficiency.quantization.layers import QuantizedLinear
 from mlsys_lab.efficiency.quantization.tensor import QuantizedTensor
 from mlsys_lab.errors import InputError
@@ -28,7 +28,7 @@ from mlsys_lab.models.layouts import LAYOUTS, Layout, StoredWeight, locate
 from mlsys_lab.models.loading import Checkpoint, build_empty, load_weights
 from mlsys_lab.models.saving import architecture_fields, stored_weights, write_checkpoint
 
-QUANTIZATION = "quantization_config"
+QUANTIZATION, TIED = "quantization_config", "tie_word_embeddings"
 HEAD = "lm_head"
 
 
@@ -52,6 +52,8 @@ def save_quantized(
     _require_storable(model, layers, layout, fields["model_type"])
     tensors = stored_weights(model, layout, dtype) | _store_layers(model, layers, layout, stored, dtype)
     unquantized = dict.fromkeys(_locate(name, layout).name for name in _linear_layers(model))
+    if read_config(fields).tied != model.config.tied:  # a rotated model has a head of its own
+        fields[TIED] = model.config.tied
     fields[QUANTIZATION] = stored.config([HEAD, *unquantized])
     write_checkpoint(folder, fields, tensors, dtype)
 
@@ -73,7 +75,7 @@ def load_checkpoint(
     config = fields.get(QUANTIZATION)
     if not config:
         return load(folder, dtype=dtype, device=device, attention=attention)
-    stored = read_config(config, str(folder))
+    stored = read_stored(config, str(folder))
     model, checkpoint = build_empty(folder, fields, attention), Checkpoint(folder)
     layout = LAYOUTS[fields.text("model_type")]
     loaded: set[str] = set()

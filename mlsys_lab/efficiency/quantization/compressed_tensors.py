@@ -4,6 +4,7 @@ A layer's weight is stored as `weight_packed` (codes as a little-endian stream o
 0 by adding 2ᵇ⁻¹), `weight_scale`, `weight_zero_point` if asymmetric (packed along the outputs) and `weight_shape`; or,
 where activations have 8 bits too, as int8 `weight` and `weight_scale`. config.json has the scheme, under
 "quantization_config". Groups of inputs that do not divide them, and scales of a whole tensor, are not supported here.
+As of version 0.20 the library packs any number of bits; vLLM's kernels take 4 and 8.
 
 Dimension letters: O outputs, I inputs, G scales of an output, b bits of a code, W words of a row.
 """
@@ -20,6 +21,7 @@ from torch.nn import functional as F
 
 from mlsys_lab.efficiency.formats import INT8, IntFormat, pack, unpack
 from mlsys_lab.efficiency.formats.packing import WIDTHS
+from mlsys_lab.efficiency.quantization.recipes import BY_TOKEN
 from mlsys_lab.efficiency.quantization.scheme import Scheme
 from mlsys_lab.efficiency.quantization.tensor import QuantizedTensor
 from mlsys_lab.errors import InputError
@@ -27,8 +29,6 @@ from mlsys_lab.errors import InputError
 METHOD, PACKED, INTEGERS = "compressed-tensors", "pack-quantized", "int-quantized"
 """`quant_method`, and the two supported formats: packed codes for weights alone, int8 for weights and activations."""
 SCALE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-PER_TOKEN = Scheme(INT8, "channel", scale_dtype=torch.float32)
-"""Activations in int8, with a scale for each token that is computed when it comes."""
 WORD_BITS = 32
 
 
@@ -99,7 +99,7 @@ class Stored:
         }
 
 
-def read_config(config: object, name: str) -> Stored:
+def read_stored(config: object, name: str) -> Stored:
     """The scheme in the "quantization_config" of the checkpoint `name`; InputError for what is not supported here."""
     method = config.get("quant_method") if isinstance(config, Mapping) else None
     if not isinstance(config, Mapping) or method != METHOD:
@@ -121,7 +121,7 @@ def read_config(config: object, name: str) -> Stored:
     activations = _entry(group, "input_activations")
     if activations is not None:
         _read_scheme(activations, ("token",), name)
-    stored = Stored(weights, None if activations is None else PER_TOKEN)
+    stored = Stored(weights, None if activations is None else BY_TOKEN)
     if _entry(group, "output_activations") is not None or stored.format != format:
         got = f"{format}, input_activations {activations}"
         raise InputError(f"{name}: quantised activations of this kind are not loaded here", got=got)

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, CompressedTensorsConfig
 from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.efficiency.formats import INT3, INT4, INT8, UINT4
 from mlsys_lab.efficiency.quantization import QuantizedLinear, Recipe, Scheme, load_checkpoint, quantize, save_quantized
-from mlsys_lab.efficiency.quantization.compressed_tensors import PER_TOKEN
+from mlsys_lab.efficiency.quantization.recipes import BY_TOKEN
 from mlsys_lab.errors import InputError
 from mlsys_lab.models import Transformer, load
 from mlsys_lab.models.traffic import weight_bytes
@@ -62,11 +62,24 @@ def test_logits_are_those_of_transformers(family, scheme, tmp_path):
     assert (original(TOKENS) - ours(TOKENS)).abs().max() > 1e-2
 
 
+@pytest.mark.parametrize("change", [{"method": "awq"}, {"transform": "smooth"}, {"transform": "rotate"}], ids=str)
+@torch.no_grad()
+def test_scaled_and_rotated_models_are_saved_with_their_norms_and_head(change, tmp_path):
+    original, fields = save_theirs("qwen2 tied", tmp_path / "original")
+    quantized = quantize(original, Recipe(INT4_GROUPS, **change), TOKENS)
+    save_quantized(quantized, tmp_path / "new", dtype=torch.float32, fields=fields)
+    ours = load_checkpoint(tmp_path / "new")
+    assert torch.equal(ours(TOKENS), quantized(TOKENS))
+    assert ours.config.tied == (change.get("transform") != "rotate")
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "new", dtype=torch.float32).eval()
+    assert (theirs(TOKENS).logits - ours(TOKENS)).abs().max() < 5e-5
+
+
 @torch.no_grad()
 def test_int8_activations_are_saved_with_their_weights(tmp_path):
     original, fields = save_theirs("llama", tmp_path / "original")
     scheme = Scheme(INT8, scale_dtype=torch.float32)
-    quantized = quantize(original, Recipe(scheme, activations=PER_TOKEN))
+    quantized = quantize(original, Recipe(scheme, activations=BY_TOKEN))
     save_quantized(quantized, tmp_path / "new", dtype=torch.float32, fields=fields)
     assert torch.equal(load_checkpoint(tmp_path / "new")(TOKENS), quantized(TOKENS))
     # The library's activations have another scale, largest / 127.5, so its weights alone are compared.

@@ -11,14 +11,14 @@ from compressed_tensors.quantization import QuantizationConfig
 from mlsys_lab.efficiency.formats import E2M1, INT4, INT8, NF4, UINT4, IntFormat
 from mlsys_lab.efficiency.quantization import Scheme, quantize_tensor
 from mlsys_lab.efficiency.quantization.compressed_tensors import (
-    PER_TOKEN,
     Stored,
     pack_words,
-    read_config,
+    read_stored,
     restore,
     store,
     unpack_words,
 )
+from mlsys_lab.efficiency.quantization.recipes import BY_TOKEN
 from mlsys_lab.errors import InputError
 
 BITS = (2, 3, 4, 6, 8)
@@ -53,12 +53,12 @@ def test_the_library_reads_a_matrix_as_we_do(scheme):
     assert torch.equal(again.dequantize(), ours.dequantize()) and again.scheme == scheme
 
 
-@pytest.mark.parametrize("stored", [*map(Stored, SCHEMES), Stored(Scheme(INT8), PER_TOKEN)], ids=str)
+@pytest.mark.parametrize("stored", [*map(Stored, SCHEMES), Stored(Scheme(INT8), BY_TOKEN)], ids=str)
 def test_a_configuration_is_read_as_it_was_written_by_us_and_by_the_library(stored):
     config = stored.config(["lm_head"])
     dumped = QuantizationConfig.model_validate(config).model_dump()
     for one in (config, dumped):
-        read = read_config(one, "folder")
+        read = read_stored(one, "folder")
         assert read.activations == stored.activations
         assert (read.weights.format, read.weights.strategy, read.weights.group_size) == (
             stored.weights.format,
@@ -79,8 +79,8 @@ def test_a_configuration_is_read_as_it_was_written_by_us_and_by_the_library(stor
             Scheme(INT8, "tensor"),
             "activations in this format are not stored .* per tensor",
         ),
-        (Scheme(INT4, "group", 8), PER_TOKEN, "got 4 bits per group, expected int8 per channel"),
-        (Scheme(UINT4), PER_TOKEN, "weights of another format than their activations"),
+        (Scheme(INT4, "group", 8), BY_TOKEN, "got 4 bits per group, expected int8 per channel"),
+        (Scheme(UINT4), BY_TOKEN, "weights of another format than their activations"),
     ],
 )
 def test_a_scheme_that_the_format_has_not_is_one_line(scheme, activations, words):
@@ -129,5 +129,5 @@ def changed(**fields):
 )
 def test_a_checkpoint_that_is_not_supported_is_one_line(config, words):
     with pytest.raises(InputError, match=words) as told:
-        read_config(config, "folder")
+        read_stored(config, "folder")
     assert "\n" not in str(told.value)
