@@ -18,8 +18,14 @@ from torch import nn
 
 from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.configs.huggingface import read_config, read_fields
-from mlsys_lab.efficiency.quantization.compressed_tensors import Stored, read_stored, restore, store, stored_parts
-from mlsys_lab.efficiency.quantization.layers import QuantizedLinear
+from mlsys_lab.efficiency.quantization.compressed_tensors import (
+    Stored,
+    read_stored,
+    restore,
+    store,
+    stored_parts,
+)
+from mlsys_lab.efficiency.quantization.layers import PackedTensor, QuantizedLinear
 from mlsys_lab.efficiency.quantization.tensor import QuantizedTensor
 from mlsys_lab.errors import InputError
 from mlsys_lab.models import Transformer, load
@@ -89,7 +95,8 @@ def load_checkpoint(
                 whole = checkpoint.tensor(where.name, where.shape(linear.bias.shape, model.config))
                 bias = where.take(whole, model.config).clone()
                 names.append(where.name)
-            model.set_submodule(name, QuantizedLinear(weight, bias, activations=stored.activations).to(device))
+            layer = QuantizedLinear.from_packed(weight, bias, activations=stored.activations)
+            model.set_submodule(name, layer.to(device))
             loaded.update(names)
     load_weights(model, checkpoint, layout, dtype=dtype, device=device, loaded=loaded)
     return model
@@ -153,7 +160,7 @@ def _store_layers(
 
 def _load_weight(
     checkpoint: Checkpoint, scale: StoredWeight, shape: torch.Size, config: TransformerConfig, stored: Stored
-) -> tuple[QuantizedTensor, list[str]]:
+) -> tuple[PackedTensor, list[str]]:
     """The weight (O, I) of a layer whose scale is stored at `scale`, and the names of the tensors that were read."""
     rows, inputs = scale.shape(shape, config)
     prefix = scale.name.removesuffix("weight_scale")
@@ -164,6 +171,6 @@ def _load_weight(
     except InputError as error:
         raise InputError(f"{prefix.removesuffix('.')} in {checkpoint.folder}: {error}") from None
     # Copy, so that no view keeps a stacked tensor alive.
-    codes, scales = scale.take(whole.codes, config).clone(), scale.take(whole.scale, config).clone()
+    packed, scales = (scale.take(one, config).clone().contiguous() for one in (whole.packed, whole.scale))
     zero_point = None if whole.zero_point is None else scale.take(whole.zero_point, config).clone()
-    return QuantizedTensor(codes, scales, zero_point, whole.scheme), [prefix + part for part in parts]
+    return whole._replace(packed=packed, scale=scales, zero_point=zero_point), [prefix + part for part in parts]

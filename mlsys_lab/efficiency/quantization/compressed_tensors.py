@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from mlsys_lab.efficiency.formats import INT8, IntFormat, pack, unpack
 from mlsys_lab.efficiency.formats.packing import WIDTHS
+from mlsys_lab.efficiency.quantization.layers import PackedTensor
 from mlsys_lab.efficiency.quantization.recipes import BY_TOKEN
 from mlsys_lab.efficiency.quantization.scheme import Scheme
 from mlsys_lab.efficiency.quantization.tensor import QuantizedTensor
@@ -178,27 +179,41 @@ def stored_parts(stored: Stored, rows: int, inputs: int) -> dict[str, Part]:
     return parts
 
 
-def restore(parts: Mapping[str, torch.Tensor], stored: Stored, rows: int, inputs: int) -> QuantizedTensor:
-    """The matrix (O, I) of which `parts` were stored, the inverse of `store`.
+def restore(parts: Mapping[str, torch.Tensor], stored: Stored, rows: int, inputs: int) -> PackedTensor:
+    """The matrix (O, I) of which `parts` were stored, the inverse of `store`, with codes that stay packed.
 
-    InputError for scales that are not finite, and a `weight_shape` of another matrix.
+    InputError for scales that are not finite, a `weight_shape` of another matrix, and rows that do not fill whole
+    bytes.
     """
     scale = parts["weight_scale"]
     scheme = replace(stored.weights, scale_dtype=scale.dtype)
     if not scale.isfinite().all():
         raise InputError("scales that are not finite", got="NaN or an infinity", expected="numbers")
     if stored.format == INTEGERS:
-        return QuantizedTensor(parts["weight"], scale, None, scheme)
+        return PackedTensor(parts["weight"], inputs, scale, None, scheme)
     if parts["weight_shape"].tolist() != [rows, inputs]:
         got = tuple(parts["weight_shape"].tolist())
         raise InputError("weight_shape is that of another matrix", got=got, expected=(rows, inputs))
-    bits = scheme.format.bits
-    codes, zero_point = unpack_words(parts["weight_packed"], bits, inputs), None
+    bits, zero_point = scheme.format.bits, None
+    if inputs * bits % 8:
+        raise InputError("rows of codes do not fill whole bytes", got=f"{inputs} inputs of {bits} bits")
+    packed = parts["weight_packed"].view(torch.uint8)[:, : inputs * bits // 8]
     if scheme.symmetric:
-        codes = (codes - (1 << bits - 1)).view(torch.int8)
+        packed = _flip_signs(packed, bits)
     else:
         zero_point = unpack_words(parts["weight_zero_point"].mT, bits, rows).mT.contiguous()
-    return QuantizedTensor(codes, scale, zero_point, scheme)
+    return PackedTensor(packed, inputs, scale, zero_point, scheme)
+
+
+def _flip_signs(packed: torch.Tensor, bits: int) -> torch.Tensor:
+    """Codes that were stored from 0, by adding 2ᵇ⁻¹, in two's complement: the highest bit of each is another.
+
+    Packed bytes (O, n) -> (O, n), of 8 bits as int8.
+    """
+    if bits == 8:
+        return (packed ^ 128).view(torch.int8)
+    highest = pack(torch.full((8,), 1 << bits - 1, dtype=torch.uint8), bits)  # of 8 codes, in `bits` bytes
+    return packed ^ highest.repeat(math.ceil(packed.shape[1] / bits))[: packed.shape[1]]
 
 
 def num_words(count: int, bits: int) -> int:

@@ -5,6 +5,8 @@ Dimension letters: O outputs, I inputs, n tokens, ... any leading axes.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -17,6 +19,16 @@ from mlsys_lab.errors import InputError
 
 MAX_TOKENS = 128
 """Most tokens that compiled code multiplies; dequantizing once costs less than reading codes for many more."""
+
+
+class PackedTensor(NamedTuple):
+    """A quantized matrix (O, I) whose codes are packed as in a `QuantizedLinear`."""
+
+    packed: torch.Tensor
+    in_features: int
+    scale: torch.Tensor
+    zero_point: torch.Tensor | None
+    scheme: Scheme
 
 
 class QuantizedLinear(nn.Module):
@@ -61,6 +73,16 @@ class QuantizedLinear(nn.Module):
         fixed_scale, fixed_zero_point = input_scale or (None, None)
         self.register_buffer("input_scale", fixed_scale)
         self.register_buffer("input_zero_point", fixed_zero_point)
+
+    @classmethod
+    def from_packed(
+        cls, weight: PackedTensor, bias: torch.Tensor | None = None, *, activations: Scheme | None = None
+    ) -> QuantizedLinear:
+        """A layer of codes that are packed already: checkpoints are loaded without unpacking them."""
+        empty = QuantizedTensor(weight.packed[:, :0], weight.scale, weight.zero_point, weight.scheme)
+        layer = cls(empty, bias, activations=activations)
+        layer.packed, layer.in_features = weight.packed, weight.in_features
+        return layer
 
     def quantized_weight(self) -> QuantizedTensor:
         """Codes, one a byte, with scales and zero points."""
