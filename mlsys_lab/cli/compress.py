@@ -24,9 +24,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum
 from operator import mul
 from pathlib import Path
@@ -36,6 +36,7 @@ from mlsys_lab.cli.app import argument, flag, option
 from mlsys_lab.cli.generate import Clock
 from mlsys_lab.cli.spinner import spinner
 from mlsys_lab.errors import InputError
+from mlsys_lab.validation import require_non_negative
 
 if TYPE_CHECKING:
     import torch
@@ -49,10 +50,6 @@ BITS = (2, 3, 4, 6, 8)
 GROUP = 32
 COURSE_MODELS = {"mlsys-lab-target": "target", "mlsys-lab-draft": "draft"}
 """Folders of the models that come with the course, by the names that MODEL has for them."""
-MAX_WINDOWS, MAX_WINDOW_TOKENS = 16, 512
-"""At most this many sequences for calibration and as many for the comparison, each at most this long."""
-HELD_OUT = 4
-"""The last of this many parts of a text is held out."""
 DECODED, RUNS = 32, 3
 """Tokens that are decoded to measure speed, and how often."""
 
@@ -87,15 +84,19 @@ def run(args: Arguments) -> int:
 
 
 def _compress(args: Arguments) -> None:
+    import torch
+
+    from mlsys_lab.cli.calibration_text import read_windows
     from mlsys_lab.efficiency.evaluation import compare_models
     from mlsys_lab.efficiency.quantization import load_checkpoint, quantize, save_quantized
 
-    make_recipe = _read_recipe(args)
+    recipe = _read_recipe(args)
     with spinner("loading the model") as say:
         source = _load_source(args.model)
-        calibration, held_out = _read_windows(args, source)
+        calibration, held_out = read_windows(args.text, source.tokenizer, source.model.config.context, seed=args.seed)
         say("quantizing the blocks")
-        recipe = make_recipe(source.dtype)
+        if source.dtype == torch.bfloat16:  # vLLM reads scales in the dtype of the model
+            recipe = replace(recipe, weights=replace(recipe.weights, scale_dtype=source.dtype))
         quantized = quantize(source.model, recipe, calibration[:, :-1] if recipe.needs_calibration else None)
         with _new_folder(args.output) as folder:
             save_quantized(quantized, folder, dtype=source.dtype, fields=source.fields)
@@ -154,10 +155,8 @@ def _load_source(name: str) -> Source:
     return Source(folder, model.float().eval(), dtype, fields, tokenizer)
 
 
-def _read_recipe(args: Arguments) -> Callable[[torch.dtype], Recipe]:
-    """A function from the model's dtype, in 16 bits that of scales, to the recipe; InputError for wrong options."""
-    import torch
-
+def _read_recipe(args: Arguments) -> Recipe:
+    """What the options say, with scales in fp16; InputError for options that do not fit together."""
     from mlsys_lab.efficiency.formats import IntFormat
     from mlsys_lab.efficiency.quantization import Recipe, Scheme
     from mlsys_lab.efficiency.quantization.recipes import BY_TOKEN
@@ -166,73 +165,31 @@ def _read_recipe(args: Arguments) -> Callable[[torch.dtype], Recipe]:
         raise InputError("--bits", got=args.bits, expected=f"one of {', '.join(map(str, BITS))}")
     if args.group is not None and args.group < 0:
         raise InputError("--group", got=args.group, expected="1 or more inputs, or 0 for one scale per output")
+    require_non_negative(seed=args.seed)
     group = (0 if args.bits == 8 else GROUP) if args.group is None else args.group
     if args.int8_activations and (args.bits != 8 or group or args.asymmetric):
         expected = "--bits 8, one scale per output and no --asymmetric"
         raise InputError("--int8-activations goes with int8 weights", expected=expected)
 
-    def recipe(dtype: torch.dtype) -> Recipe:
-        scales = dtype if dtype == torch.bfloat16 else torch.float16
-        format = IntFormat(args.bits, signed=not args.asymmetric)
-        scheme = Scheme(format, "group" if group else "channel", group or None, scale_dtype=scales)
-        activations = BY_TOKEN if args.int8_activations else None
-        return Recipe(scheme, args.method, activations=activations, transform=args.transform)
-
-    return recipe
-
-
-def _read_windows(args: Arguments, source: Source) -> tuple[torch.Tensor, torch.Tensor]:
-    """Windows (W, T + 1) of token ids to calibrate on, and held-out ones to compare on."""
-    import numpy as np
-
-    from mlsys_lab.models.training import windows
-
-    size = min(source.model.config.context, MAX_WINDOW_TOKENS)
-    texts = _read_texts(args, source.tokenizer)
-    parts = [np.array(source.tokenizer.encode_prompt(text)) for text in texts]
-    starts = [np.arange((len(part) - 1) // size) * size for part in parts]
-    if len(parts) == 1:
-        cut = len(starts[0]) - max(1, len(starts[0]) // HELD_OUT)
-        parts, starts = parts * 2, [starts[0][:cut], starts[0][cut:]]
-    if not all(map(len, starts)):
-        got, expected = f"{sum(map(len, parts[: len(texts)]))} tokens", f"at least {2 * size + 1}"
-        raise InputError("too little text", got=got, expected=expected, help="give more with --text")
-    random = np.random.default_rng(args.seed)
-    chosen = [np.sort(random.permutation(one)[:MAX_WINDOWS]) for one in starts]
-    calibration, held_out = (windows(part, one, size) for part, one in zip(parts, chosen, strict=True))
-    return calibration, held_out
-
-
-def _read_texts(args: Arguments, tokenizer: ChatTokenizer) -> list[str]:
-    """The text of --text, or the book's two texts: of them the second is held out."""
-    from mlsys_lab.inference.pretrained import FOLDER, read_text
-    from mlsys_lab.inference.text import load_tokenizer
-
-    if args.text is not None:
-        try:
-            return [args.text.read_text(encoding="utf-8")]
-        except (OSError, ValueError) as error:
-            raise InputError("no text to read", got=f"{args.text}: {error}", expected="a file in UTF-8") from None
-    course = load_tokenizer(FOLDER)
-    if course.special_tokens != tokenizer.special_tokens or any(
-        course.encode_prompt(text) != tokenizer.encode_prompt(text) for text in [read_text("held-out")[:1000]]
-    ):
-        expected = "--text FILE, about 10,000 tokens of what the model is for"
-        raise InputError("no text to calibrate and compare on", expected=expected)
-    return [read_text("calibration"), read_text("held-out")]
+    format = IntFormat(args.bits, signed=not args.asymmetric)
+    scheme = Scheme(format, "group" if group else "channel", group or None)
+    activations = BY_TOKEN if args.int8_activations else None
+    return Recipe(scheme, args.method, activations=activations, transform=args.transform)
 
 
 @contextmanager
 def _new_folder(output: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes `output` in the end: whatever fails before, no half of it is left behind."""
-    folder = output.with_name(f".{output.name}.partial")
+    """A folder to fill, whose files `output` gets in the end: whatever fails before, none of them is left behind."""
+    folder = output.resolve().with_name(f".{output.resolve().name}.partial")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
         yield folder
-        if output.exists():
-            output.rmdir()
-        folder.rename(output)
+        output.mkdir(exist_ok=True)
+        for path in sorted(
+            folder.iterdir(), reverse=True
+        ):  # config.json, without which it is no checkpoint, comes last
+            shutil.move(path, output)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
 
 from mlsys_lab.cli import main
-from mlsys_lab.cli.compress import COURSE_MODELS, HELD_OUT
+from mlsys_lab.cli.calibration_text import HELD_OUT
+from mlsys_lab.cli.compress import COURSE_MODELS
 from mlsys_lab.efficiency.quantization import QuantizedLinear, load_checkpoint
 from mlsys_lab.inference.engine import Request, SamplingParams
 from mlsys_lab.inference.generate import generate
@@ -36,7 +37,7 @@ ROW = re.compile(r"^(\S.*?\S)  +(?:([\d.,]+)%? +)?([\d.,]+)%?$", re.MULTILINE)
 def quick() -> Iterator[None]:
     """Little text, few runs, and a bandwidth that is not measured."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mlsys_lab.cli.compress.MAX_WINDOWS", WINDOWS)
+        patch.setattr("mlsys_lab.cli.calibration_text.MAX_WINDOWS", WINDOWS)
         patch.setattr("mlsys_lab.cli.compress.RUNS", 1)
         patch.setattr("mlsys_lab.hardware.measure_copy_bandwidth", lambda: 1e10)
         yield
@@ -143,6 +144,7 @@ def test_the_names_of_the_course_s_models() -> None:
         (["--group", "-1"], "--group: got -1, expected 1 or more inputs, or 0 for one scale per output"),
         (["--group", "48"], "groups do not divide the inputs: got groups of 48, 128 inputs"),
         (["--int8-activations"], "--int8-activations goes with int8 weights: expected --bits 8, one scale per output"),
+        (["--seed", "-1"], "seed must not be negative: got -1"),
         (["--text", "missing.txt"], "no text to read: got missing.txt"),
     ],
 )

@@ -56,8 +56,10 @@ def save_quantized(
     layers = {name: module for name, module in model.named_modules() if isinstance(module, QuantizedLinear)}
     stored = _find_scheme(layers)
     _require_storable(model, layers, layout, fields["model_type"])
-    tensors = stored_weights(model, layout, dtype) | _store_layers(model, layers, layout, stored, dtype)
     unquantized = dict.fromkeys(_locate(name, layout).name for name in _linear_layers(model))
+    if halves := [name for name in layers if _locate(name, layout).name in unquantized]:
+        raise InputError("a layer is stored with another that is not quantized", got=halves[0])
+    tensors = stored_weights(model, layout, dtype) | _store_layers(model, layers, layout, stored, dtype)
     if read_config(fields).tied != model.config.tied:  # a rotated model has a head of its own
         fields[TIED] = model.config.tied
     fields[QUANTIZATION] = stored.config([HEAD, *unquantized])

@@ -120,8 +120,9 @@ def read_stored(config: object, name: str) -> Stored:
             raise InputError(f"{name}: checkpoints with a {part} are not loaded here", got=config[part])
     weights = _read_scheme(_entry(group, "weights"), ("channel", "group"), name)
     activations = _entry(group, "input_activations")
-    if activations is not None:
-        _read_scheme(activations, ("token",), name)
+    if activations is not None and not _read_scheme(activations, ("token",), name).symmetric:
+        expected = "symmetric ones"
+        raise InputError(f"{name}: activations with zero points are not computed here", expected=expected)
     stored = Stored(weights, None if activations is None else BY_TOKEN)
     if _entry(group, "output_activations") is not None or stored.format != format:
         got = f"{format}, input_activations {activations}"
@@ -138,7 +139,8 @@ def _read_scheme(given: object, strategies: Collection[str], name: str) -> Schem
         expected = f"int of {', '.join(map(str, known))} bits, a scale per {' or '.join(strategies)}"
         raise InputError(f"{name}: codes of this kind are not loaded here", got=got, expected=expected)
     size = _entry(given, "group_size") if strategy == "group" else None
-    return Scheme(IntFormat(bits, bool(_entry(given, "symmetric"))), "channel" if size is None else "group", size)
+    is_symmetric = _entry(given, "symmetric") is not False  # which may be left out
+    return Scheme(IntFormat(bits, is_symmetric), "channel" if size is None else "group", size)
 
 
 def _entry(given: object, field: str) -> Any:

@@ -152,6 +152,14 @@ def test_a_model_without_one_scheme_is_one_line(model, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+def test_half_of_a_stack_is_one_line(tmp_path):
+    original, fields = save_theirs("phi3", tmp_path / "original")
+    quantized = quantize(original, Recipe(INT4_GROUPS))
+    quantized.blocks[0].attention.query = original.blocks[0].attention.query
+    with pytest.raises(InputError, match=r"stored with another that is not quantized: got blocks\.0\.attention\.key"):
+        save_quantized(quantized, tmp_path / "new", fields=fields)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

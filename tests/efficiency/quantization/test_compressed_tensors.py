@@ -125,6 +125,10 @@ def changed(**fields):
             changed(input_activations={"num_bits": 8, "type": "int", "strategy": "tensor"}),
             "got int of 8 bits, a scale per tensor, expected int of 8 bits, a scale per token",
         ),
+        (
+            changed(input_activations={"num_bits": 8, "type": "int", "strategy": "token", "symmetric": False}),
+            "activations with zero points are not computed here: expected symmetric ones",
+        ),
     ],
 )
 def test_a_checkpoint_that_is_not_supported_is_one_line(config, words):
