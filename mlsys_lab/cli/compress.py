@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from mlsys_lab.efficiency.evaluation import Comparison
     from mlsys_lab.efficiency.quantization import Recipe
+    from mlsys_lab.inference.engine import Engine
     from mlsys_lab.inference.text import ChatTokenizer
     from mlsys_lab.models import Transformer
 
@@ -202,12 +203,14 @@ class Speed(NamedTuple):
 
 
 def _measure_speeds(models: Sequence[Transformer], prompt: list[int]) -> list[Speed]:
-    """Speed of each model on one thread, the best of a few runs in turn, the first of which warms up."""
+    """Speed of each model in the server's engine, one request at a time: the best of a few runs after a warm-up."""
     from mlsys_lab.hardware import measure_copy_bandwidth
+    from mlsys_lab.inference.engine import Engine
     from mlsys_lab.models.traffic import token_bytes
 
     bandwidth = measure_copy_bandwidth()
-    runs = [[_decode(model, prompt) for model in models] for _ in range(RUNS + 1)]
+    engines = [Engine(model, num_blocks=2 * len(prompt), compiled=True) for model in models]
+    runs = [[_decode(engine, prompt) for engine in engines] for _ in range(RUNS + 1)]  # in turn
     past = 1.5 * len(prompt)  # in the middle of the text
     return [
         Speed(max(measured), bandwidth / token_bytes(model, past))
@@ -215,14 +218,14 @@ def _measure_speeds(models: Sequence[Transformer], prompt: list[int]) -> list[Sp
     ]
 
 
-def _decode(model: Transformer, prompt: list[int]) -> float:
+def _decode(engine: Engine, prompt: list[int]) -> float:
     """Tokens per second, for as many tokens as the prompt has."""
     from mlsys_lab.inference.engine import Request, SamplingParams
-    from mlsys_lab.inference.generate import generate
 
     clock = Clock()
     greedy = SamplingParams(temperature=0)
-    generate(model, [Request(prompt, len(prompt), greedy, on_token=lambda _: clock.tick())])
+    engine.add_request(Request(prompt, len(prompt), greedy, on_token=lambda _: clock.tick()))
+    engine.run()
     assert clock.each_s is not None
     return 1 / clock.each_s
 

@@ -17,8 +17,7 @@ from mlsys_lab.cli import main
 from mlsys_lab.cli.calibration_text import HELD_OUT
 from mlsys_lab.cli.compress import COURSE_MODELS
 from mlsys_lab.efficiency.quantization import QuantizedLinear, load_checkpoint
-from mlsys_lab.inference.engine import Request, SamplingParams
-from mlsys_lab.inference.generate import generate
+from mlsys_lab.inference.engine import Engine, Request, SamplingParams
 from mlsys_lab.inference.pretrained import DRAFT, FOLDER, TARGET, TOKENIZER, read_text
 from mlsys_lab.inference.server.protocol import MODEL
 from mlsys_lab.inference.speculative import ModelDrafter, make_drafter
@@ -90,8 +89,9 @@ def test_what_was_compressed_is_served(compressed: Path, drafted: bool) -> None:
     tokenizer, model = load_tokenizer(compressed), load_checkpoint(compressed, dtype=torch.float32)
     assert isinstance(model.blocks[0].get_submodule("mlp.up"), QuantizedLinear)
     prompt = tokenizer.encode_prompt("The memory of a GPU")
-    request = Request(prompt, 16, SamplingParams(temperature=0))
-    (((expected,),),) = [generate(model, [request])]
+    engine = Engine(model, num_blocks=8, compiled=True)
+    engine.add_request(Request(prompt, 16, SamplingParams(temperature=0)))
+    ((expected,),) = engine.run().values()
     draft = ["--draft", str(compressed.with_name("draft"))] if drafted else []
     with serving("--model", str(compressed), *draft) as served:
         client: openai.OpenAI = served.client()
