@@ -14,7 +14,7 @@ BUDGETS_S = {
     "benchmark": 15,
     "book": 110,
     "checks": 30,
-    "cli": 95,
+    "cli": 105,
     "comm": 40,
     "configs": 10,
     "diffusion": 40,
