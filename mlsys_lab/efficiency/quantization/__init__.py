@@ -15,6 +15,8 @@ recipes       Recipe, RECIPES: how a layer is quantized, by name
 compiled      use_compiled(model): on a CPU, products of few tokens read the codes without dequantizing them
 convert       quantize(model, recipe, calibration=None) -> a quantized copy of a model
 checkpoint    save_quantized(model, folder), load_checkpoint(folder): Hugging Face folders, quantized or not
+qat           prepare_qat(model, recipe): a copy that trains with rounded weights (straight-through estimator)
+qlora         add_qlora(model, lora_rank): frozen NF4 weights with quantized scales, and adapters that train
 """
 
 from mlsys_lab.efficiency.quantization.awq import awq_scale
@@ -26,6 +28,8 @@ from mlsys_lab.efficiency.quantization.gptq import gptq, hessian
 from mlsys_lab.efficiency.quantization.layers import QuantizedLinear
 from mlsys_lab.efficiency.quantization.llm_int8 import MixedInt8Linear
 from mlsys_lab.efficiency.quantization.outliers import plant_outliers
+from mlsys_lab.efficiency.quantization.qat import prepare_qat
+from mlsys_lab.efficiency.quantization.qlora import add_qlora
 from mlsys_lab.efficiency.quantization.recipes import RECIPES, Recipe
 from mlsys_lab.efficiency.quantization.rotation import hadamard, rotate
 from mlsys_lab.efficiency.quantization.scheme import Scheme, Strategy
@@ -42,12 +46,14 @@ __all__ = [
     "Scheme",
     "Strategy",
     "awq_scale",
+    "add_qlora",
     "choose_scale",
     "gptq",
     "hadamard",
     "hessian",
     "load_checkpoint",
     "plant_outliers",
+    "prepare_qat",
     "quantize",
     "quantize_tensor",
     "rotate",
