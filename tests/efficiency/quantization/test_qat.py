@@ -55,10 +55,9 @@ def test_the_gradient_ignores_the_rounding():
 @pytest.mark.parametrize("recipe", RECIPES, ids=["uint2", "int4-mse", "mxfp4", "w8a8"])
 def test_outputs_are_those_of_the_quantized_model(recipe):
     model, tokens = new_model(), text(2, seed=1)[:, :-1]
-    prepared = prepare_qat(model, recipe)
-    assert torch.equal(prepared(tokens), quantize(model, recipe)(tokens))
-    assert not torch.equal(prepared(tokens), model(tokens))
-    assert torch.equal(quantize(prepared, recipe)(tokens), quantize(model, recipe)(tokens))
+    logits = prepare_qat(model, recipe)(tokens)
+    assert torch.equal(logits, quantize(prepare_qat(model, recipe), recipe)(tokens))
+    assert not torch.equal(logits, model(tokens))
 
 
 def test_layers_of_blocks_are_prepared_in_a_copy():
