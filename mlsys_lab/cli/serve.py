@@ -3,7 +3,8 @@
 The model is the small one that comes with the course, or with --model a Hugging Face folder: config.json, safetensors,
 tokenizer.json and, for chats, its chat template. Supported are GPT-2, BLOOM, OPT, LLaMA, Mistral, Mixtral, Qwen 2 and 3
 (with experts too), Gemma 1, OLMo 1 and 2, and Phi 1 to 3. Weights in 2 to 8 bits, as `mlsys-lab compress` saves them,
-stay packed in memory. With --draft a smaller model with the same vocabulary drafts tokens, which the model verifies.
+stay packed in memory. With --draft a smaller model with the same vocabulary drafts tokens, which the model verifies; in
+a checkout `python book/distil_draft.py FOLDER` distils one from the small model.
 
 Outputs can be limited to a JSON schema (`response_format`), a choice or a regular expression (`structured_outputs`, as
 in vLLM), and chats take `tools` and `tool_choice`: calls are in Hermes' format, which Qwen's chat template describes.
