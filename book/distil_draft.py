@@ -22,13 +22,13 @@ from mlsys_lab.models.saving import save
 
 RUN = RUNS[1]
 """The package's draft: the same initial weights, and as many training tokens."""
-TEXTS, EPOCHS = 128, 2
-"""Texts that the target generates in one batch, each of which the draft sees this often."""
+EPOCHS = 2
+"""How often the draft sees each text of the target."""
 
 
 def main() -> None:
     """Distil a draft and save it."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, help="where the draft model goes")
     folder = parser.parse_args().folder
     with training.one_thread():
@@ -38,12 +38,19 @@ def main() -> None:
 
 def distil_draft(pair: Pair, run: Run) -> Transformer:
     """A model of the run's sizes, trained on text of the pair's target and on the target's logits there."""
-    num_tokens = run.steps * run.batch * CONTEXT // EPOCHS
-    start = torch.full((TEXTS, 1), pair.tokenizer.special_id(END))
-    text = np.asarray(generate_text(pair.target, start, num_tokens // TEXTS, seed=run.seed).flatten())
+    start = torch.full((run.steps * run.batch // EPOCHS, 1), pair.tokenizer.special_id(END))
+    text = np.asarray(generate_text(pair.target, start, CONTEXT - 1, seed=run.seed).flatten())
     draft = training.new_model(run.config, run.seed)
-    how = {"batch_size": run.batch, "seq_len": CONTEXT, "steps": run.steps, "lr": run.rate, "seed": run.seed}
-    for step, loss in distil(draft, pair.target, text, **how):
+    for step, loss in distil(
+        draft,
+        pair.target,
+        text,
+        batch_size=run.batch,
+        seq_len=CONTEXT,
+        steps=run.steps,
+        lr=run.rate,
+        seed=run.seed,
+    ):
         if step % (run.steps // 10) == 0:
             print(f"{run.name} step {step}: divergence {loss:.3f} nats", flush=True)
     return draft.eval()

