@@ -50,8 +50,8 @@ RUNS = (
     *((SMALL, method) for method in ("scratch", *OPTIONS, "sequences")),
     *((FRESH, method) for method in ("scratch", "logits, T = 1", "logits and layers")),
 )
-GOALS = {f"{data}, logits and layers": Goal(">=", 0.4) for data in (SMALL, FRESH)}
-"""Mean fraction of the gap that is closed."""
+GOALS = {f"{SMALL}, logits and layers": Goal(">=", 0.4)}
+"""Mean fraction of the gap that is closed; more for small data, where soft targets replace repeated tokens."""
 
 
 class Result(NamedTuple):

@@ -73,6 +73,18 @@ def test_steps_are_those_of_adamw_with_the_gradient_s_length_bounded():
         torch.testing.assert_close(mine, weight, rtol=1e-9, atol=1e-9)
 
 
+def test_another_loss_takes_the_place_of_the_next_token_s():
+    model = training.new_model(CONFIG, 0)
+
+    def mean_square(model, windows):
+        assert windows.shape == (4, 9)
+        return model(windows[:, :-1]).square().mean()
+
+    how = {"batch_size": 4, "seq_len": 8, "steps": 30, "lr": 0.02, "seed": 0}
+    curve = [loss for _, loss in training.train(model, IDS, **how, loss_function=mean_square)]
+    assert curve[-1] < 0.1 * curve[0]
+
+
 def test_a_new_model_is_the_identity_but_for_its_embedding():
     model = training.new_model(CONFIG, 0)
     tokens = torch.tensor([[1, 2, 3]])
