@@ -251,10 +251,10 @@ def load(path: Path) -> Page:
     return Page(path.stem, path.read_text("utf-8"))
 
 
-def test_the_chapters_found_are_those_of_the_syllabus_in_its_order() -> None:
+def test_the_chapters_found_are_those_of_the_syllabus() -> None:
     found = [f"chapters/{path.stem}" for path in PAGES]
     assert found
-    assert found == [chapter.page for chapter in SYLLABUS.chapters if chapter.page in found]
+    assert found == sorted(chapter.page for chapter in SYLLABUS.chapters if chapter.page)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
