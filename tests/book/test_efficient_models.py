@@ -52,3 +52,9 @@ def test_what_training_with_rounded_weights_leaves():
     path = ROOT / "tests" / "bench" / "speed" / "speed-quantized-training.json"
     recorded = json.loads(path.read_text("utf-8"))["parameters"]
     assert quoted("QAT_LEFT") == {name: recorded[name]["measured"] for name in ("int3", "int2")}
+
+
+def test_how_much_faster_a_cpu_decodes_from_four_bits():
+    path = ROOT / "tests" / "bench" / "speed" / "speed-quantized-matmul.json"
+    recorded = json.loads(path.read_text("utf-8"))["parameters"]["decoding 100 M parameters: fp32 over int4 blocks"]
+    assert f"CPU_INT4 = {recorded['measured']:.2f}" in PAGE
