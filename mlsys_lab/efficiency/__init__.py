@@ -8,4 +8,5 @@ distillation   a small model that learns from a larger one: logits, sequences, l
 embedded       a network as one C file in int8, for a microcontroller
 blocks         what the methods share: observe a layer's inputs, convert a model block by block
 grammar        text from a seeded grammar of known entropy, which no repository gives away
+pretrained     a small language model trained on such text, for lab 13
 """
