@@ -25,7 +25,7 @@ BUDGETS_S = {
     "hardware": 10,
     "inference": 260,
     "kernels": 290,
-    "labs": 200,
+    "labs": 220,
     "models": 15,
     "oracles": 180,
     "parallel": 75,
