@@ -51,7 +51,7 @@ def granularity() -> Markup:
     )
 
 
-CHANNELS = (5, 3, 6, 4, 48, 5, 2, 6)
+CHANNELS = (10, 7, 12, 9, 56, 10, 6, 12)
 """Magnitudes of a token's channels, one of them an outlier."""
 OUTLIER = 4
 
@@ -59,8 +59,8 @@ OUTLIER = 4
 def outliers() -> Markup:
     """Magnitudes of eight channels and of the weights that they meet, under three remedies."""
     smooth = [*CHANNELS]
-    smooth[OUTLIER] = round((CHANNELS[OUTLIER] * 6) ** 0.5)
-    weights = [6.0] * len(CHANNELS)
+    smooth[OUTLIER] = round((CHANNELS[OUTLIER] * 10) ** 0.5)
+    weights = [10.0] * len(CHANNELS)
     rotated = (hadamard(8).double().numpy() @ CHANNELS) / 8**0.5
     kept = [*CHANNELS]
     kept[OUTLIER] = 0
@@ -77,15 +77,15 @@ def outliers() -> Markup:
 
 def _channels(title: str, activations: list[float] | tuple[int, ...], weights: list[float], *, apart: bool = False):  # type: ignore[no-untyped-def]
     """Bars upwards for activations, downwards for weights."""
-    pieces, floor = [line(6, 66, 158, 66)], 64.0
+    pieces, floor = [line(6, 80, 158, 80)], 78.0
     for i, (activation, weight) in enumerate(zip(activations, weights, strict=True)):
         x, tone = 10 + 18 * i, "orange" if i == OUTLIER else "blue"
         if activation:
             pieces.append(box(x, floor - activation, 13, activation, tone=tone))
         elif apart:
-            pieces += [dashed(x, floor - 48, 13, 48, "orange"), text(x + 7, floor - 52, "16 bits", size="small")]
-        pieces.append(box(x, 68, 13, weight, tone="green"))
-    return panel(164, 98, pieces, title=title)
+            pieces += [dashed(x, floor - 56, 13, 56, "orange"), text(x + 7, floor - 61, "16 bits", size="small")]
+        pieces.append(box(x, 82, 13, weight, tone="green"))
+    return panel(164, 110, pieces, title=title)
 
 
 def compensation() -> Markup:
@@ -106,7 +106,7 @@ def compensation() -> Markup:
 def fp8() -> Markup:
     """The three products of a linear layer, what they read, and what stays in fp32."""
     pieces = [
-        box(8, 14, 92, 34, "master W, fp32", "orange"),
+        box(8, 14, 92, 34, "W in fp32", "orange"),
         box(8, 92, 92, 34, "W in E4M3", "blue"),
         box(124, 14, 92, 34, "x in E4M3", "blue"),
         box(240, 14, 92, 34, "g in E5M2", "blue"),

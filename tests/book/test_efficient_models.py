@@ -58,3 +58,9 @@ def test_how_much_faster_a_cpu_decodes_from_four_bits():
     path = ROOT / "tests" / "bench" / "speed" / "speed-quantized-matmul.json"
     recorded = json.loads(path.read_text("utf-8"))["parameters"]["decoding 100 M parameters: fp32 over int4 blocks"]
     assert f"CPU_INT4 = {recorded['measured']:.2f}" in PAGE
+
+
+def test_figures_of_the_microcontroller():
+    recorded = load(RECORDS / "embedded-digits.json").parameters
+    for name, value in quoted("BOARD").items():
+        assert value == pytest.approx(recorded[name][0], rel=1e-3), name
