@@ -26,7 +26,6 @@ from mlsys_lab.diffusion.digits import (
     train_classifier,
     write_png,
 )
-from mlsys_lab.diffusion.digits.data import CLASSES, SIZE
 from mlsys_lab.diffusion.ema import EMA
 from mlsys_lab.diffusion.guidance import ClassifierFreeGuidance
 from mlsys_lab.diffusion.networks import DiT
@@ -37,6 +36,7 @@ from mlsys_lab.diffusion.sampling import Noise, Sampling
 from mlsys_lab.diffusion.schedules import edm_grid
 from mlsys_lab.diffusion.training import log_normal, train
 from mlsys_lab.flops import dit
+from mlsys_lab.models.digits import CLASSES, SIZE
 from mlsys_lab.models.training import one_thread
 
 RECORDS = BOOK / "data" / "measurements"

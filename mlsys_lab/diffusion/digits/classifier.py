@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from mlsys_lab.diffusion.digits.data import CLASSES, SIZE, Digits
 from mlsys_lab.diffusion.networks.conditioning import Condition, require_images
+from mlsys_lab.models.digits import CLASSES, SIZE, Digits
 
 FEATURES, CHANNELS, CONDITION = 64, 32, 64
 STEPS, BATCH, RATE = 500, 128, 3e-3

@@ -5,41 +5,24 @@ Dimension letters: B images of a batch, K classes.
 
 from __future__ import annotations
 
-from functools import cache
-from typing import NamedTuple
-
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-CLASSES, SIZE = 10, 8
-HELD_OUT = 5
-"""One image in HELD_OUT is held out, in a fixed random order."""
+from mlsys_lab.models import digits
+from mlsys_lab.models.digits import CLASSES, SIZE, Digits
+
 CHANNELS = (16, 32)
 STEPS, BATCH, PEAK_LR = 300, 64, 5e-3
 
 
-class Digits(NamedTuple):
-    """Images (B, 1, 8, 8) in [0, 1], float32, and their classes (B,)."""
-
-    images: torch.Tensor
-    labels: torch.Tensor
-
-
-@cache
 def load_digits() -> tuple[Digits, Digits]:
-    """scikit-learn's 1,797 digits, read-only: 1,437 for training and 360 held out."""
-    from sklearn import datasets
-
-    pixels, classes = datasets.load_digits(return_X_y=True)
-    order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))
-    images = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, SIZE, SIZE)[order] / 16
-    labels = torch.tensor(classes, dtype=torch.int64)[order]
-    held = torch.arange(len(order)) % HELD_OUT == 0
-    return Digits(images[~held], labels[~held]), Digits(images[held], labels[held])
+    """scikit-learn's digits with pixels in [0, 1]: 1,437 for training and 360 held out."""
+    training, held_out = (Digits((part.images + 1) / 2, part.labels) for part in digits.load_digits())
+    return training, held_out
 
 
-def train_classifier(digits: Digits, *, seed: int = 0) -> nn.Sequential:
+def train_classifier(training: Digits, *, seed: int = 0) -> nn.Sequential:
     """Two convolutions, each with ReLU and pooling, and a linear layer: images (B, 1, 8, 8) -> logits (B, K)."""
     first, second = CHANNELS
     with torch.random.fork_rng(devices=[]):
@@ -53,8 +36,8 @@ def train_classifier(digits: Digits, *, seed: int = 0) -> nn.Sequential:
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR)
     decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, STEPS)
     for _ in range(STEPS):
-        chosen = torch.randint(len(digits.images), (BATCH,), generator=generator)
-        loss = F.cross_entropy(model(digits.images[chosen]), digits.labels[chosen])
+        chosen = torch.randint(len(training.images), (BATCH,), generator=generator)
+        loss = F.cross_entropy(model(training.images[chosen]), training.labels[chosen])
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
