@@ -192,7 +192,7 @@ CHECKS = (
         cases=(
             Case("one group per row", {**SMALL, **CHANNEL, **SIGNED, "bits": 3}),
             Case("groups", {**SMALL, **GROUP, **SIGNED, "bits": 4}),
-            Case("groups, with zero points", {**SMALL, "rows": 6, **GROUP, **UNSIGNED, "bits": 3}),
+            Case("groups, with zero points", {"rows": 6, "groups": 6, **GROUP, **UNSIGNED, "bits": 3}),
             Case("fewer tokens than inputs", {"rows": 6, "groups": 4, "tokens": 3, "bits": 4}),
             Case("another damping", {"rows": 8, "groups": 5, "bits": 3, "damped": 1}),
             *draw_cases({**MATRIX, "bits": Range(2, 5)}, public=4, hidden=2, **LARGER),

@@ -400,7 +400,9 @@ def draw_gptq(rng: Rng, case: Case) -> Arrays:
     columns = p["groups"] * int(rng.integers(2, 7))
     x = _draw_inputs(rng, p.get("tokens", 5 * columns), columns)
     scheme = _draw_scheme(rng, {"strategy": 1 + int(rng.integers(2)), **p}, columns)
-    options = {"damping": float(rng.choice([0.002, 0.05, 0.2]))} if p.get("damped") else {}
+    if scheme["strategy"] == "group":
+        scheme["group_size"] = columns // p["groups"]
+    options = {"damping": float(rng.uniform(0.03, 0.3))} if p.get("damped") else {}
     weight = rng.standard_normal((p["rows"], columns)).astype(np.float32)
     return _as_case(**scheme, options=options) | {"weight": weight, "hessian": x.T @ x}
 
@@ -600,7 +602,13 @@ def draw_price(rng: Rng, case: Case) -> Arrays:
         tokens, bits = int(rng.integers(1, 50)), int(rng.choice([4, 8, 16]))
         numbers, flops = 2 * tokens * sum(shape), 2 * tokens * shape[0] * shape[1]
         peak = flops / (numbers + shape[0] * shape[1]) * 10.0 ** rng.uniform(-0.7, 0.7)
-        call = {"shape": shape, "tokens": tokens, "bits": bits, "machine": [float(f"{peak:.3g}"), 1.0]}
+        rate = 10.0 ** rng.uniform(-2, 2)
+        call = {
+            "shape": shape,
+            "tokens": tokens,
+            "bits": bits,
+            "machine": [float(f"{x:.3g}") for x in (peak * rate, rate)],
+        }
         calls += [{**call, "is_sparse": False}, {**call, "is_sparse": True}, {**call, "machine": [1e-3, 2.0 + i]}]
         calls[-1]["is_sparse"] = bool(i % 2)
     return {"case": encode_value(calls)}
