@@ -73,7 +73,7 @@ def foot(chapter: readings.Chapter, titles: Mapping[str, str], relative: Relativ
     """HTML of a chapter's end: its labs and the next chapter."""
     labs = [_link(lab.page, f"Lab {lab.number} · {lab.title}", relative) for lab in _labs(chapter, titles)]
     written = [one for one in readings.load_syllabus(labs=()).chapters if one.page in titles]
-    later = [one for one in written if (one.number or 0) > (chapter.number or 0)]
+    later = written[[one.page for one in written].index(chapter.page) + 1 :]
     following = [_link(one.page, f"Chapter {one.number} · {one.title}", relative) for one in later[:1]]
     lines = [f"<span>Now do {one}</span>" for one in labs] + [f"<span>Next: {one}</span>" for one in following]
     if CHEAT_SHEET in titles:

@@ -64,3 +64,11 @@ def test_figures_of_the_microcontroller():
     recorded = load(RECORDS / "embedded-digits.json").parameters
     for name, value in quoted("BOARD").items():
         assert value == pytest.approx(recorded[name][0], rel=1e-3), name
+
+
+def test_what_distillation_closes_and_a_draft_gains():
+    for name, closed in quoted("GAP_CLOSED").items():
+        assert closed == pytest.approx(load(RECORDS / f"distillation-{name}.json").samples, abs=1e-4), name
+    path = ROOT / "tests" / "bench" / "speed" / "speed-distilled-draft.json"
+    recorded = [one["measured"] for one in json.loads(path.read_text("utf-8"))["parameters"].values()]
+    assert [*quoted("DRAFT").values()] == pytest.approx([recorded[0], recorded[-1]], abs=0.01)
