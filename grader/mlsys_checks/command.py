@@ -69,7 +69,7 @@ def run(args: Arguments) -> int:
     else:
         workspace.record(lab.topic, {report.name: report.earned for report in reports})
         if passed:
-            workspace.accept(lab.topic, artifact)
+            workspace.accept(lab.topic, artifact, lab.version)
             console.print(f"accepted: later labs now run on your {lab.topic}")
     return 0 if passed else 1
 

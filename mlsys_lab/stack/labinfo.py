@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -11,6 +13,7 @@ from typing import Any
 
 import mlsys_lab
 from mlsys_lab.errors import InputError, did_you_mean
+from mlsys_lab.stack.commands import is_exported
 
 FOLDER = re.compile(r"(\d{2})-([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
 FIELDS = {
@@ -78,6 +81,17 @@ class LabInfo:
     def notebook(self) -> Path:
         """The released notebook, which need not have been built."""
         return self.folder / f"{self.name}.ipynb"
+
+    @property
+    def version(self) -> str:
+        """Hash of the code that the released notebook exports, 12 hex digits: its interfaces, not its prose."""
+        try:
+            cells = json.loads(self.notebook.read_text(encoding="utf-8"))["cells"]
+            sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{self.notebook} is no notebook", got=error, help="run `make labs`") from None
+        exported = "\n".join(source for source in sources if is_exported(source))
+        return hashlib.sha256(exported.encode()).hexdigest()[:12]
 
 
 def labs_root() -> Path:

@@ -89,12 +89,15 @@ class Workspace:
         checks.update({name: {"points": earned, "at": _now()} for name, earned in points.items()})
         self._write(labs)
 
-    def accept(self, topic: str, artifact: Artifact) -> Path:
-        """Save an artifact whose checks all pass, for later labs to run on; returns its path."""
+    def accept(self, topic: str, artifact: Artifact, version: str = "") -> Path:
+        """Save an artifact whose checks all pass, for later labs to run on; returns its path.
+
+        `version` is that of the lab (`LabInfo.version`) whose checks it has passed, "" where it is not known.
+        """
         path = self.artifact_path(topic)
         write_atomic(path, artifact.source)
         labs = self.progress()
-        labs.setdefault(topic, {})["accepted"] = {"notebook": artifact.name, "at": _now()}
+        labs.setdefault(topic, {})["accepted"] = {"notebook": artifact.name, "at": _now(), "version": version}
         self._write(labs)
         return path
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,27 @@ def test_labs_in_the_package_come_before_those_of_a_checkout(tmp_path: Path, mon
     assert labs_root() == package / "_labs"
     (package / "_labs").rmdir()
     assert labs_root() == tmp_path / "labs"
+
+
+def test_the_version_follows_the_exported_code_and_not_the_prose(tmp_path: Path) -> None:
+    lab = read_lab(_lab(tmp_path, "01-a"))
+
+    def version(code: str, prose: str) -> str:
+        cells = [
+            {"cell_type": "markdown", "source": [prose]},
+            {"cell_type": "code", "source": ["#| export\n", code]},
+            {"cell_type": "code", "source": [f"print({prose!r})"]},
+        ]
+        lab.notebook.write_text(json.dumps({"cells": cells}), encoding="utf-8")
+        return lab.version
+
+    assert version("def f(x): ...", "A sum.") == version("def f(x): ...", "A total.")
+    assert version("def f(x): ...", "A sum.") != version("def f(x, y): ...", "A sum.")
+
+
+@pytest.mark.parametrize("content", ["{", "{}", "[]", '{"cells": [{}]}'])
+def test_a_damaged_notebook_has_no_version(tmp_path: Path, content: str) -> None:
+    lab = read_lab(_lab(tmp_path, "01-a"))
+    lab.notebook.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match="is no notebook"):
+        _ = lab.version

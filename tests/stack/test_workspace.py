@@ -45,10 +45,11 @@ def test_an_accepted_artifact_is_kept_and_read_back(tmp_path: Path) -> None:
     workspace = Workspace.create(tmp_path)
     assert workspace.artifact("autograd") is None
     workspace.record("autograd", {"a": 3.0})
-    workspace.accept("autograd", ARTIFACT)
+    workspace.accept("autograd", ARTIFACT, "0123456789ab")
     kept = workspace.artifact("autograd")
     assert kept is not None and kept.source == ARTIFACT.source
     assert workspace.progress()["autograd"]["accepted"]["notebook"] == "01-autograd.ipynb"
+    assert workspace.progress()["autograd"]["accepted"]["version"] == "0123456789ab"
     assert workspace.progress()["autograd"]["checks"]["a"]["points"] == 3.0
 
 
