@@ -9,7 +9,7 @@ import pytest
 
 from mlsys_lab import stack
 from mlsys_lab.errors import InputError
-from mlsys_lab.stack import load
+from mlsys_lab.stack import Layer, load, using
 from mlsys_lab.stack.artifact import Artifact, Cell
 from mlsys_lab.stack.workspace import Workspace
 
@@ -74,3 +74,20 @@ def test_without_the_solved_lab_only_an_accepted_artifact_will_do(
         load("tiny", Workspace.create(tmp_path))
     assert load("tiny", _accept(tmp_path, "def add(a, b): return 'mine'")).add(1, 2) == "mine"
     assert capsys.readouterr().out == "tiny: yours: add\n"
+
+
+def test_an_artifact_that_is_loaded_with_given_layers_runs_on_them(
+    solved: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = Layer("tiny", {"add": max}, {"add": "yours"})
+    with using({"tiny": given}):
+        assert load("tiny") is given
+        assert load("tiny", Workspace.create(tmp_path)).add(1, 2) == 3
+    assert load("tiny", Workspace.create(tmp_path)).add(1, 2) == 3
+    assert capsys.readouterr().out.count("no accepted artifact") == 2
+
+
+def test_kernels_are_among_a_labs_names() -> None:
+    """A kernel's class is that of Triton or Numba, which says that it comes from there."""
+    assert {"flash_kernel", "rms_norm_kernel"} <= set(dir(load("triton")))
+    assert {"matmul", "block_sum"} <= set(dir(load("cuda")))
