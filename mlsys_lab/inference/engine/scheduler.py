@@ -218,3 +218,8 @@ class Scheduler:
         self.running.remove(seq)
         bisect.insort(self.waiting, seq, key=attrgetter("sort_key"))
         output.preempted.append(seq)
+
+
+def build(num_blocks: int, block_size: int, config: SchedulerConfig) -> Scheduler:
+    """Make the scheduler of an engine, as the file of `mlsys-lab serve --scheduler` does."""
+    return Scheduler(BlockManager(num_blocks, block_size), config)
