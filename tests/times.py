@@ -13,6 +13,7 @@ BUDGETS_S = {
     "autograd": 30,
     "benchmark": 15,
     "book": 110,
+    "capstone": 12,
     "checks": 30,
     "cli": 105,
     "comm": 40,

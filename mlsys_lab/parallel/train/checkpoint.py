@@ -73,11 +73,11 @@ def save(trainer: Trainer, folder: Path, assets: Sequence[Path] = ()) -> Path:
         temporary.mkdir(parents=True)
         _copy_assets(assets, temporary / ASSETS)
     world.barrier()
-    _write_shards(trainer, temporary / _file_name(world.rank))
+    _write_shards(trainer, temporary / file_name(world.rank))
     world.barrier()
     if world.rank == 0:
         manifest = _describe(trainer) | {
-            "files": [(temporary / _file_name(rank)).stat().st_size for rank in range(world.size)]
+            "files": [(temporary / file_name(rank)).stat().st_size for rank in range(world.size)]
         }
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
         _fsync(temporary / MANIFEST)
@@ -210,7 +210,7 @@ class Checkpoint:
             raise IncompleteCheckpointError(f"{path} without a readable {MANIFEST}") from problem
         self._shards: dict[str, list[tuple[CheckpointShard, int, int]]] = {}  # with rank and number in its file
         for rank, size_bytes in enumerate(files):
-            file = path / _file_name(rank)
+            file = path / file_name(rank)
             found = file.stat().st_size if file.exists() else 0
             if found != size_bytes:
                 got = f"{found} bytes of {file}"
@@ -259,7 +259,7 @@ class Checkpoint:
             return tensor
 
     def _open(self, rank: int) -> Any:
-        file = self.path / _file_name(rank)
+        file = self.path / file_name(rank)
         try:
             return safe_open(file, framework="pt")
         except SafetensorError as problem:
@@ -330,7 +330,8 @@ def _describe(trainer: Trainer) -> dict[str, Any]:
     return described
 
 
-def _file_name(rank: int) -> str:
+def file_name(rank: int) -> str:
+    """Name of a rank's file in a checkpoint."""
     return f"rank-{rank}.safetensors"
 
 

@@ -1,0 +1,28 @@
+"""Capstone: one model, trained and served on the stack of layers that the learner built in the labs.
+
+layers       LAYERS: what the stack asks of each lab's artifact, and where the package has the same
+stack        load_stack(workspace, swaps) -> Stack: ten layers; Stack.report() says whose each is, and of what version
+model        GPT(engine, config, weights): a LLaMA-like decoder on the learner's `Tensor`
+operations   what lab 01's engine does not have: softmax, RMS norm, SiLU, rotary embedding, made of what it has
+logits       logit_errors(stack, folder, tokens): one safetensors file, three ways to the same logits
+training     train(stack, model, ids, config, world_size) -> weights: ranks on the learner's collectives and ZeRO-1
+checkpoints  save(folder, ...): the ranks' shards as a checkpoint of `mlsys_lab.parallel.train`, for `mlsys-lab export`
+serving      build_engine(stack, model, ...): the engine on the learner's scheduler, blocks, attention and masks
+
+Data flow. Weights have the names and shapes of `models.Transformer` everywhere, so no step renames anything:
+
+    models.new_model ─ weights ─▶ training.train ─ shards ─▶ checkpoints.save ─▶ `mlsys-lab export` ─▶ model.safetensors
+                                                                                                            │
+    GPT (learner's engine)  ◀── weights ── models.load ◀────────────────────────────────────────────────────┤
+    cache.extend (learner's) ◀── Transformer ── models.load ◀───────────────────────────────────────────────┘
+
+The model is LLaMA-like (rotary positions, RMS norm, SwiGLU, no biases) because this is what the labs' own functions
+cover: lab 04's kernels are RMS norm and SwiGLU, and lab 10's `step_cost` counts three MLP matrices and no bias. The
+layers of a stack run on one another: `load_stack` loads lab 08 so that its `stack.load("collectives")` is the stack's
+own layer, whether that is the learner's, the solved lab's, or the package's.
+"""
+
+from mlsys_lab.capstone.layers import LAYERS, LayerSpec
+from mlsys_lab.capstone.stack import Source, Stack, load_stack
+
+__all__ = ["LAYERS", "LayerSpec", "Source", "Stack", "load_stack"]
