@@ -25,6 +25,7 @@ from mlsys_lab.efficiency.quantization import QuantizedLinear, load_checkpoint
 from mlsys_lab.errors import CourseError, InputError, MissingToolError
 from mlsys_lab.inference.adapters import LoRAEngine, load_adapter
 from mlsys_lab.inference.engine import Engine, Request, SamplingParams, Scheduler, SchedulerConfig, SequenceDelta
+from mlsys_lab.inference.engine.model_runner import ModelRunner
 from mlsys_lab.inference.engine.sampler import top_logprobs
 from mlsys_lab.inference.engine.sequence import TopLogprobs
 from mlsys_lab.inference.pretrained import FOLDER, load_pair
@@ -82,16 +83,20 @@ class Worker:
         config = SchedulerConfig(max_num_seqs=args.max_num_seqs)
         options: dict[str, Any] = {"num_blocks": args.num_blocks, "block_size": BLOCK_SIZE, "compiled": True}
         if args.scheduler:
-            options["scheduler"] = load_build(args.scheduler)(args.num_blocks, BLOCK_SIZE, config)
+            build, runner = load_layers(args.scheduler)
+            options["scheduler"] = build(args.num_blocks, BLOCK_SIZE, config)
         else:
-            options["config"] = config
+            options["config"], runner = config, None
         self.engine: Engine
+        if adapters and runner:
+            raise InputError("adapters need the package's own model runner", got=args.scheduler, help="leave one out")
         if adapters:
             self.engine = LoRAEngine(self.model, adapters=adapters, **options)
         elif draft:
             self.engine = SpeculativeEngine(self.model, drafter=lambda: make_drafter(draft), adaptive=True, **options)
         else:
-            self.engine = Engine(self.model, **options)
+            kind = type("OwnEngine", (Engine,), {"model_runner_class": runner}) if runner else Engine
+            self.engine = kind(self.model, **options)
         self.recorder = SnapshotRecorder(self.engine.scheduler)
         self.trace = TraceWriter(args.trace) if args.trace else None
         self.max_model_len = min(self.model.config.context, args.num_blocks * BLOCK_SIZE + 1)
@@ -271,8 +276,11 @@ def load_models(args: EngineArgs) -> tuple[Transformer, ChatTokenizer, Transform
     return model, tokenizer, draft
 
 
-def load_build(path: str) -> Build:
-    """Run a Python file and return the function `build` that it defines; InputError if it defines none."""
+def load_layers(path: str) -> tuple[Build, type[ModelRunner] | None]:
+    """Run a Python file and return the function `build` that it defines, and its `model_runner_class` if it has one.
+
+    Raises InputError for a file without `build`.
+    """
     spec = importlib.util.spec_from_file_location("scheduler", path)
     if spec is None or spec.loader is None:
         raise InputError("not a Python file", got=path, help="name one that ends in .py")
@@ -280,8 +288,7 @@ def load_build(path: str) -> Build:
     spec.loader.exec_module(module)
     if not callable(build := getattr(module, "build", None)):
         raise InputError(f"{path} defines no scheduler", expected="a function build(num_blocks, block_size, config)")
-    checked: Build = build
-    return checked
+    return build, getattr(module, "model_runner_class", None)
 
 
 def main() -> None:
