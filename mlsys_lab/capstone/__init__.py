@@ -5,9 +5,9 @@ stack        load_stack(workspace, swaps) -> Stack: ten layers; Stack.report() s
 model        GPT(engine, config, weights): a LLaMA-like decoder on the learner's `Tensor`
 operations   what lab 01's engine does not have: softmax, RMS norm, SiLU, rotary embedding, made of what it has
 logits       logit_errors(stack, folder, tokens): one safetensors file, three ways to the same logits
-training     train(stack, model, ids, config, world_size) -> weights: ranks on the learner's collectives and ZeRO-1
-checkpoints  save(folder, ...): the ranks' shards as a checkpoint of `mlsys_lab.parallel.train`, for `mlsys-lab export`
-serving      build_engine(stack, model, ...): the engine on the learner's scheduler, blocks, attention and masks
+training     train(stack, config, weights, ids, train_config, world_size) -> TrainResult: ranks on labs 01, 07 and 08
+checkpoints  save, load_states: the weights as a checkpoint of `parallel.train`, for `mlsys-lab export`, and the states
+serving      build_engine(stack, model): the engine on the scheduler, blocks, attention and masks of labs 10 and 11
 
 Data flow. Weights have the names and shapes of `models.Transformer` everywhere, so no step renames anything:
 

@@ -1,4 +1,8 @@
-"""Trained weights as a checkpoint of `mlsys_lab.parallel.train`, which `mlsys-lab export` makes a model's folder of."""
+"""Checkpoints of the capstone: those of `mlsys_lab.parallel.train`, and what the learner's optimizer needs to resume.
+
+The weights are in the format of `mlsys_lab.parallel.train.checkpoint`, so `mlsys-lab export` makes a model's folder of
+them. Next to them lie the ranks' states, `state-0.safetensors` and so on, as lab 08's `save_state` returns them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 from mlsys_lab.capstone.model import check_weights
 from mlsys_lab.configs import TransformerConfig
@@ -18,12 +23,18 @@ from mlsys_lab.parallel.train.checkpoint import ASSETS, MANIFEST, CheckpointShar
 
 
 def save(
-    folder: Path, config: TransformerConfig, weights: Mapping[str, torch.Tensor], step: int, assets: Sequence[Path] = ()
+    folder: Path,
+    config: TransformerConfig,
+    weights: Mapping[str, torch.Tensor],
+    step: int,
+    *,
+    states: Sequence[Mapping[str, torch.Tensor]] = (),
+    assets: Sequence[Path] = (),
 ) -> Path:
-    """Write a checkpoint of the weights after a step into a folder and return its path.
+    """Write a checkpoint of a run after a step into a folder and return its path.
 
-    `assets` are the tokenizer's files. The checkpoint appears under its name once it is complete. Raises InputError for
-    weights that are not the configuration's, and for a step that the folder has already.
+    `states` are the ranks', `assets` the tokenizer's files. The checkpoint appears under its name once it is complete.
+    Raises InputError for weights that are not the configuration's, and for a step that the folder has already.
     """
     check_weights(config, weights)
     path = folder / f"step-{step:08d}"
@@ -38,13 +49,31 @@ def save(
     tensors = {f"weight {number}": one.reshape(-1).clone() for number, one in enumerate(weights.values())}
     file = temporary / file_name(0)
     save_file(tensors, file, metadata={"shards": json.dumps(shards)})
+    for rank, state in enumerate(states):
+        save_file({name: one.contiguous() for name, one in state.items()}, temporary / state_name(rank))
     (dtype,) = {str(one.dtype).removeprefix("torch.") for one in weights.values()}
     manifest = {
         "model": asdict(config) | {"dtype": dtype, "window": None},
         "shapes": {name: list(one.shape) for name, one in weights.items()},
         "files": [file.stat().st_size],
         "steps_done": step,
+        "num_states": len(states),
     }
     (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     temporary.rename(path)
     return path
+
+
+def load_states(path: Path) -> list[dict[str, torch.Tensor]]:
+    """States of the ranks of a checkpoint, none if it was saved without; InputError for one that is damaged."""
+    try:
+        num_states = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["num_states"]
+        return [load_file(path / state_name(rank)) for rank in range(num_states)]
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        got = " ".join(str(error).split())
+        raise InputError(f"{path} cannot be resumed", got=got, help="resume from another checkpoint") from None
+
+
+def state_name(rank: int) -> str:
+    """Name of the file with a rank's state."""
+    return f"state-{rank}.safetensors"

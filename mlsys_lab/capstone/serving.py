@@ -5,7 +5,8 @@ Dimension letters: K key/value heads, T new tokens of a sequence, S cached token
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,19 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.inference.engine import Engine, Request, SamplingParams, SchedulerConfig
 from mlsys_lab.inference.engine.model_runner import KVCache, ModelRunner, compute_slot_mapping
 from mlsys_lab.models import Transformer
+from mlsys_lab.stack.workspace import Workspace, write_atomic
+
+SERVED = """\
+from pathlib import Path
+
+from mlsys_lab.capstone.serving import runner_class
+from mlsys_lab.capstone.stack import load_stack
+from mlsys_lab.stack.workspace import Workspace
+
+stack = load_stack(Workspace(Path({root!r})), {swaps!r})
+build, model_runner_class = stack.scheduler.build, runner_class(stack)
+"""
+"""What the server's own process runs to load the same stack."""
 
 
 def build_engine(
@@ -22,11 +36,14 @@ def build_engine(
 ) -> Engine:
     """Make an engine whose scheduler is the stack's, and whose forward passes go through the stack's KV cache."""
     scheduler = stack.scheduler.build(num_blocks, block_size, config or SchedulerConfig())
-    is_reference = stack.sources["cache"].kind == "reference"
-    runner = ModelRunner if is_reference else runner_class(stack)
-    kind = type("StackEngine", (Engine,), {"model_runner_class": runner})
+    kind = type("StackEngine", (Engine,), {"model_runner_class": runner_class(stack)})
     engine: Engine = kind(model, num_blocks=num_blocks, block_size=block_size, scheduler=scheduler)
     return engine
+
+
+def write_served(path: Path, workspace: Workspace, swaps: Mapping[str, str] | None = None) -> None:
+    """Write the Python file by which `mlsys-lab serve --scheduler` serves on a workspace's stack."""
+    write_atomic(path, SERVED.format(root=str(workspace.root), swaps=dict(swaps or {})))
 
 
 def generate_greedy(engine: Engine, prompts: Iterable[Sequence[int]], max_tokens: int) -> list[list[int]]:
@@ -41,8 +58,11 @@ def runner_class(stack: Stack) -> type[ModelRunner]:
     """A model runner that calls the stack's `extend` on a cache in the scheduler's blocks.
 
     Lab 10's caches have a row for each sequence, and lab 11's scheduler hands out blocks. `BlockCache` is a cache as
-    lab 10 defines one (`length`, `update`, `advance`), whose tokens lie where the scheduler's block tables say.
+    lab 10 defines one (`length`, `update`, `advance`), whose tokens lie where the scheduler's block tables say. Where
+    the cache layer is the reference package's, its own model runner.
     """
+    if stack.sources["cache"].kind == "reference":
+        return ModelRunner
 
     class BlockCache(stack.cache.Cache):  # type: ignore[name-defined,misc]
         def __init__(self, kv_cache: KVCache, block_size: int) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from mlsys_lab.capstone import Stack, load_stack
+from mlsys_lab.capstone.model import GPT
 from mlsys_lab.capstone.training import train
 from mlsys_lab.comm import RankError
 from mlsys_lab.configs import TransformerConfig
@@ -60,6 +63,62 @@ def test_reference_layers_train_the_same_weights(stack: Stack, config: Transform
     swapped, (_, weights) = load_stack(Workspace.create(tmp_path), swaps), initial(config)
     ours, theirs = (train(one, config, weights, IDS, CONFIG, 4) for one in (stack, swapped))
     assert_equal_weights(ours.weights, theirs.weights, 1e-11)
+
+
+def test_processes_train_the_same_weights_as_threads(stack: Stack, config: TransformerConfig) -> None:
+    _, weights = initial(config)
+    threads = train(stack, config, weights, IDS, CONFIG, 2)
+    processes = train(stack, config, weights, IDS, CONFIG, 2, backend="gloo")
+    assert_equal_weights(processes.weights, threads.weights, 0)
+    assert processes.losses == threads.losses
+
+
+@pytest.mark.parametrize("then", [4, 3])
+def test_a_run_that_stopped_continues_on_as_many_ranks_or_fewer(
+    stack: Stack, config: TransformerConfig, then: int
+) -> None:
+    _, weights = initial(config)
+    whole = train(stack, config, weights, IDS, CONFIG, 4)
+    first = train(stack, config, weights, IDS, CONFIG, 4, until=2)
+    rest = train(stack, config, weights, IDS, CONFIG, then, states=first.states)
+    np.testing.assert_allclose([*first.losses, *rest.losses], whole.losses, rtol=1e-12)
+    assert_equal_weights(rest.weights, whole.weights, 0 if then == 4 else 1e-11)
+
+
+def test_the_reference_optimizer_cannot_resume_from_lab_08s_states(
+    stack: Stack, config: TransformerConfig, tmp_path: Path
+) -> None:
+    swapped, (_, weights) = load_stack(Workspace.create(tmp_path), {"data_parallel": "reference"}), initial(config)
+    states = train(stack, config, weights, IDS, CONFIG, 2, until=1).states
+    with pytest.raises(InputError, match=r"cannot resume: got the reference package's .*, expected reshard"):
+        train(swapped, config, weights, IDS, CONFIG, 2, states=states)
+
+
+def test_the_products_of_a_step_are_those_that_lab_05_counts(stack: Stack, config: TransformerConfig) -> None:
+    """Counted by torch, which sees every product that the learner's engine computes."""
+    _, weights = initial(config)
+    with FlopCounterMode(display=False) as counter:
+        GPT(stack.engine, config, weights).loss(torch.zeros(3, 12, dtype=torch.int64)).backward()
+    products = stack.arithmetic.step_products(config, 11, 3)
+    assert counter.get_total_flops() == stack.arithmetic.flops_of(products)
+    assert sum(weight.numel() for weight in weights.values()) == stack.arithmetic.count_parameters(config)
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_the_elements_that_a_rank_sends_are_those_that_lab_08_counts(
+    stack: Stack, config: TransformerConfig, world_size: int
+) -> None:
+    """The weights are a multiple of p. Next to them go three sums of one number: tokens, squared norm and loss."""
+    _, weights = initial(config)
+    num_params = sum(weight.numel() for weight in weights.values())
+    assert num_params % world_size == 0
+    two, three = (
+        train(stack, config, weights, IDS, replace(CONFIG, steps=steps), world_size).ledger.messages for steps in (2, 3)
+    )
+    sent = [sum(m.size_bytes for m in run if m.source == 0) for run in (two, three)]
+    _, elements = stack.data_parallel.zero_step_cost(num_params, world_size, 1)
+    of_one_number = stack.collectives.ring_elements(1, world_size)[0]
+    assert sent[1] - sent[0] == 8 * (elements + 3 * of_one_number)
 
 
 def test_a_rank_that_fails_is_named(stack: Stack, config: TransformerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
