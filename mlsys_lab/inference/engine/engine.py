@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -82,8 +82,10 @@ class Engine:
         request.validate(self.model)
         request_id = self._num_requests
         prompt, max_tokens = request.prompt_token_ids, request.max_tokens
+        # A scheduler of lab 11 need not know these.
+        options: dict[str, Any] = {"priority": priority, "cache_salt": cache_salt} if priority or cache_salt else {}
         for state in create_generation_states(request, request_id):
-            seq = self.scheduler.add(prompt, max_tokens, priority=priority, cache_salt=cache_salt)
+            seq = self.scheduler.add(prompt, max_tokens, **options)
             self._states[seq] = state
             self._added_s[seq] = time.monotonic()
         self._num_requests += 1
