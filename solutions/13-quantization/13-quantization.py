@@ -116,7 +116,7 @@ from mlsys_lab.models.transformer import Transformer
 # - Round to the nearest number of the format, ties to the even code.
 # - Numbers beyond the largest one become the largest one of their sign (*saturation*), infinities as well.
 # - Negative numbers that round to zero, and -0.0, get the code of negative zero.
-# - Work for any `FloatFormat`: all of its fields vary in the check.
+# - Work for any `FloatFormat` with at least one mantissa bit: all of its fields vary in the check.
 #
 # **Size:** about 9 and 8 lines.
 #
@@ -124,7 +124,7 @@ from mlsys_lab.models.transformer import Transformer
 #
 # - `encode` is never called with NaN. `decode` returns NaN for the codes above `format.largest_code`.
 # - `torch.round` rounds ties to even. `torch.frexp(x).exponent - 1` is the exact floor of $\log_2 x$;
-#   `x.log2().floor()` is not.
+#   `x.log2().floor()` is not. (For 0, `frexp` gives the exponent 0.)
 #
 # </details>
 
@@ -472,7 +472,7 @@ show(figure, alt="Error against bits per weight: 4-bit codes are better at equal
 # **Example** (INT4 with `clip=7` has a step of 1; the number 9 is clipped by 2)
 #
 # ```python
-# predict_error(torch.tensor([1.2, -3.4, 9.0]), 7.0, INT4) == (2**2 + 2 / 12) / 3  # → True
+# round(predict_error(torch.tensor([1.2, -3.4, 9.0]), 7.0, INT4) - (2**2 + 2 / 12) / 3, 6)  # → 0.0
 # x = torch.tensor([[7.875, 4.0, 4.0, 4.0, 4.0]])
 # max_scale(x, Scheme(INT4))[0].item(), mse_scale(x, Scheme(INT4), [1, 8 / 9])[0].item()  # → (1.125, 1.0)
 # ```
@@ -912,7 +912,8 @@ show(figure, alt="Error of an 8-bit product against alpha: lowest in the middle"
 #
 # **Requirements**
 #
-# - Exactly two of four are True, also where scores are equal. I is a multiple of 4.
+# - Exactly two of four are True, also where scores are equal. I is a multiple of 4; so is O where
+#   bytes are counted.
 # - `refit` adds damping to H as in Task 4, computes in float64 and returns the dtype of `weight`. Any boolean mask may
 #   come, also one that keeps everything or nothing of a row.
 #

@@ -62,7 +62,7 @@ CHECKS = (
         expect=draw.expect_encode,
         compare=draw.compare_codes,
         describe=draw.render_float("encode(x, format)"),
-        first_hint="Which numbers are wrong: ties, numbers below the smallest normal one, or those beyond the largest?",
+        first_hint="Which numbers are wrong: ties, zero, those below the smallest normal one, or beyond the largest?",
         hint="Find the power of two below the number, at least that of the smallest normal number. Count the spacings "
         "in it, round, and add the codes that lie before. Then limit the code, and set the sign bit.",
         uses=("FloatFormat", "encode"),
@@ -202,7 +202,8 @@ CHECKS = (
         expect=draw.expect_gptq,
         compare=draw.compare_gptq,
         describe=draw.render_scheme("gptq(weight, hessian, scheme, **{options})", LENT),
-        first_hint="Which is the first wrong column? Column 0 needs no correction, column 1 that of column 0 alone.",
+        first_hint="Which is the first wrong column? Column 0 needs no correction, column 1 that of column 0 alone. "
+        "If they are nearly right, is H damped by a fraction of its mean diagonal?",
         hint="Round a column, take the exact column minus the rounded one, and subtract it from the later columns, "
         "times the row of the factor over its diagonal entry. A group's scale sees the corrected columns.",
         uses=(*ROUNDING, "gptq"),

@@ -360,6 +360,13 @@ def compare_clip(got: Arrays, expected: Arrays) -> Mismatch | None:
         return Mismatch("`scale` has another shape", str(got["scale"].shape), str(scales.shape[1:]), is_form=True)
     if (got.get("zero point", np.zeros(1)) != zero).any():
         return Mismatch("`zero_point` is not that of max_scale", str(got.get("zero point")), str(zero))
+    with np.errstate(over="ignore"):
+        stored = got["scale"].astype(np.float16)
+    if (got["scale"] != stored).any():
+        at = tuple(np.argwhere(got["scale"] != stored)[0].tolist())
+        return Mismatch(
+            f"`scale` of the group {list(at)} is not rounded to fp16", f"{got['scale'][at]:.9g}", f"{stored[at]:.9g}"
+        )
     apart = np.abs(got["scale"] - scales)
     chosen = errors <= errors.min(0) * (1 + 1e-4) + 1e-12
     if (fits := (apart <= HALF * scales + 1e-7) & chosen).any(0).all():
@@ -598,7 +605,7 @@ def draw_price(rng: Rng, case: Case) -> Arrays:
     """Draw layers, dense and sparse, on machines on which arithmetic or memory takes longer."""
     calls: list[dict[str, Any]] = []
     for i in range(case.params["calls"]):
-        shape = [int(rng.integers(1, 60)), 4 * int(rng.integers(1, 40))]
+        shape = [4 * int(rng.integers(1, 15)), 4 * int(rng.integers(1, 40))]  # whole bytes
         tokens, bits = int(rng.integers(1, 50)), int(rng.choice([4, 8, 16]))
         numbers, flops = 2 * tokens * sum(shape), 2 * tokens * shape[0] * shape[1]
         peak = flops / (numbers + shape[0] * shape[1]) * 10.0 ** rng.uniform(-0.7, 0.7)
@@ -631,8 +638,9 @@ def expect_price(arrays: Arrays) -> Arrays:
 def render_price(arrays: Arrays) -> str:
     """Render the calls."""
     lines = []
-    for call in decode_value(arrays["case"]):
+    for i, call in enumerate(decode_value(arrays["case"])):
         shape, tail = tuple(call["shape"]), f"is_sparse={call['is_sparse']})"
+        lines.append(f"# call {i}")
         lines.append(f"print(linear_bytes({shape}, {call['bits']}, {tail})")
         lines.append(
             f"print(least_time({call['tokens']}, {shape}, {call['bits']}, Machine(*{call['machine']}), {tail})"
