@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -34,6 +35,38 @@ def count_sent_bytes(rank: Rank) -> tuple[Rank, Counter[str]]:
     """
     endpoint = _CountingEndpoint(rank._endpoint)
     return Rank(endpoint), endpoint.sent_bytes
+
+
+@dataclass
+class Phase:
+    """The part of a program in which a rank is; the program sets its name."""
+
+    name: str
+
+
+class SentArray(NamedTuple):
+    """What a rank sent: the phase in which it did, and the array's size."""
+
+    phase: str
+    elements: int
+    size_bytes: int
+
+
+def record_phases(rank: Rank, phase: Phase) -> tuple[Rank, list[SentArray]]:
+    """Wrap a rank of a full world so that it records the size of each array that it sends, and in which phase.
+
+    >>> def send(rank, x):
+    ...     rank, sent = record_phases(rank, phase := Phase("greeting"))
+    ...     if rank.rank:
+    ...         rank.recv(0)
+    ...     else:
+    ...         rank.send(x, 1)
+    ...     return sent
+    >>> run(send, [torch.ones(3)] * 2).results[0]
+    [SentArray(phase='greeting', elements=3, size_bytes=12)]
+    """
+    endpoint = _PhaseEndpoint(rank._endpoint, phase)
+    return Rank(endpoint), endpoint.sent
 
 
 def record_sends(function: Callable[[Rank, Any], Any], inputs: Sequence[Any]) -> tuple[Run, list[list[torch.Tensor]]]:
@@ -98,6 +131,17 @@ class _CountingEndpoint(_Wrapper):
 
     def post_send(self, array: torch.Tensor, destination: int, purpose: str, channel: str) -> Request:
         self.sent_bytes[purpose] += array.nbytes
+        return super().post_send(array, destination, purpose, channel)
+
+
+class _PhaseEndpoint(_Wrapper):
+    def __init__(self, inner: Endpoint, phase: Phase) -> None:
+        super().__init__(inner)
+        self.phase = phase
+        self.sent: list[SentArray] = []
+
+    def post_send(self, array: torch.Tensor, destination: int, purpose: str, channel: str) -> Request:
+        self.sent.append(SentArray(self.phase.name, array.numel(), array.nbytes))
         return super().post_send(array, destination, purpose, channel)
 
 
