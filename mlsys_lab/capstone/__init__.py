@@ -7,6 +7,10 @@ operations   what lab 01's engine does not have: softmax, RMS norm, SiLU, rotary
 logits       logit_errors(stack, folder, tokens): one safetensors file, three ways to the same logits
 training     train(stack, config, weights, ids, train_config, world_size) -> TrainResult: ranks on labs 01, 07 and 08
 checkpoints  save, load_states: the weights as a checkpoint of `parallel.train`, for `mlsys-lab export`, and the states
+calibration  calibrate(stack, config, train_config, world_size) -> Calibration: this machine's rates, as plain numbers
+sheet        predict(stack, config, ..., calibration, serving=) -> Sheet: costs, by the functions of labs 05, 07 and 10
+measurement  measure(stack, ...), compare(sheet, measured): counts, which must be equal, and the clock next to a sheet
+counting     count_rank, CountingTransformer: what `measure` counts in a training step and in decode steps
 serving      build_engine(stack, model): the engine on the scheduler, blocks, attention and masks of labs 10 and 11
 
 Data flow. Weights have the names and shapes of `models.Transformer` everywhere, so no step renames anything:

@@ -10,7 +10,9 @@ import torch
 
 from mlsys_lab.capstone import LAYERS, LayerSpec, Stack, load_stack
 from mlsys_lab.capstone.logits import logit_errors
+from mlsys_lab.capstone.measurement import compare, measure
 from mlsys_lab.capstone.serving import build_engine, generate_greedy
+from mlsys_lab.capstone.sheet import Serving, predict
 from mlsys_lab.capstone.training import train
 from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.inference.engine import SchedulerConfig
@@ -18,6 +20,7 @@ from mlsys_lab.models import Transformer
 from mlsys_lab.parallel.train.trainer import TrainConfig
 from mlsys_lab.stack.artifact import Artifact
 from mlsys_lab.stack.workspace import Workspace
+from tests.capstone.calibrations import plain_calibration
 from tests.labs.harness import LabUnderTest, labs
 
 LABS = {lab.info.topic: lab for lab in labs()}
@@ -64,3 +67,9 @@ def test_every_accepted_alternative_makes_a_working_stack(
             for one in (stack, theirs)
         )
         assert other == ours
+    if spec.field in ("engine", "arithmetic", "collectives", "data_parallel", "cache"):
+        single = {name: weight.float() for name, weight in weights.items()}
+        serving = Serving(prompt_tokens=7, new_tokens=5)
+        sheet = predict(theirs, config, CONFIG, 4, plain_calibration(config, CONFIG, 4), serving=serving)
+        measured = measure(theirs, config, single, IDS, CONFIG, 4, serving=serving)
+        assert not [row for row in compare(sheet, measured) if row.is_equal is False]

@@ -1,0 +1,219 @@
+"""The prediction sheet: its counts equal those of the run, its seconds follow the calibration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from mlsys_lab.capstone import Stack, load_stack
+from mlsys_lab.capstone.calibration import Calibration, calibrate
+from mlsys_lab.capstone.counting import count_products
+from mlsys_lab.capstone.measurement import Comparison, compare, measure
+from mlsys_lab.capstone.model import GPT
+from mlsys_lab.capstone.sheet import Serving, Sheet, predict
+from mlsys_lab.configs import TransformerConfig
+from mlsys_lab.errors import InputError
+from mlsys_lab.hardware import cpu
+from mlsys_lab.models import training
+from mlsys_lab.parallel.train.trainer import TrainConfig
+from mlsys_lab.stack import Layer
+from mlsys_lab.stack.workspace import Workspace
+from tests.capstone.calibrations import BANDWIDTH, LATENCY_S, MEMORY, PEAK, RATE, plain_calibration, slower
+
+IDS = np.random.default_rng(0).integers(0, 53, 900)
+TRAIN = TrainConfig(batch_size=6, seq_len=11, steps=3, lr=1e-2)
+SERVING = Serving(prompt_tokens=9, new_tokens=6)
+TIED = TransformerConfig("tied", 1, d_model=16, n_heads=2, d_ff=24, vocab_size=61, context=32, tied=True)
+
+
+def fill_in(stack: Stack, config: TransformerConfig, world_size: int, **options: Any) -> Sheet:
+    """A sheet for plain numbers."""
+    given = {"serving": SERVING, "calibration": plain_calibration(config, TRAIN, world_size)} | options
+    return predict(stack, config, TRAIN, world_size, given.pop("calibration"), **given)
+
+
+def run(stack: Stack, config: TransformerConfig, world_size: int) -> dict[str, float]:
+    """What a run of a new float32 model counts and times."""
+    weights = {name: one.detach() for name, one in training.new_model(config, 0).named_parameters()}
+    return measure(stack, config, weights, IDS, TRAIN, world_size, serving=SERVING)
+
+
+def differing(rows: list[Comparison]) -> list[str]:
+    """Names of the counts that are not equal."""
+    return [row.name for row in rows if row.is_equal is False]
+
+
+def with_names(stack: Stack, field: str, **names: Any) -> Stack:
+    """A stack in which a layer has these in place of its own."""
+    layer = getattr(stack, field)
+    own = {name: getattr(layer, name) for name in layer.sources}
+    return replace(stack, **{field: Layer(layer.topic, own | names, layer.sources)})
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_every_count_equals_the_run_on_one_two_and_four_ranks(
+    stack: Stack, config: TransformerConfig, is_tied: bool
+) -> None:
+    """Grouped heads and an untied head, or the contrary; four ranks have two sequences or one."""
+    chosen = TIED if is_tied else config
+    for world_size in (1, 2, 4):
+        rows = compare(fill_in(stack, chosen, world_size), run(stack, chosen, world_size))
+        assert differing(rows) == []
+        assert sum(row.kind == "count" for row in rows) == 18
+        assert all(row.predicted > 0 or world_size == 1 for row in rows)
+        assert all(row.measured > 0 for row in rows if row.kind == "seconds")
+
+
+def test_products_are_counted_as_torchs_own_counter_counts_them(stack: Stack, config: TransformerConfig) -> None:
+    weights = dict(training.new_model(config, 0).named_parameters())
+    loss = GPT(stack.engine, config, weights).loss
+    x, y, windows = torch.ones(3, 4, 5), torch.ones(3, 5, 2), torch.zeros(3, 12, dtype=torch.int64)
+    for call in (lambda: loss(windows).backward(), lambda: torch.einsum("bij,bjk->ik", x, y), lambda: x @ y):
+        for context in (torch.no_grad, torch.inference_mode):
+            with context(), FlopCounterMode(display=False) as theirs:
+                call()
+            with context(), count_products() as ours:
+                call()
+            assert ours.flops == theirs.get_total_flops() > 0
+
+
+def test_seconds_are_those_of_plain_numbers_and_double_with_them(stack: Stack, config: TransformerConfig) -> None:
+    plain = plain_calibration(config, TRAIN, 4)
+    sheet, doubled = (fill_in(stack, config, 4, calibration=one) for one in (plain, slower(plain, 2)))
+    for row, other in zip(sheet.rows, doubled.rows, strict=True):
+        factor = 2 if row.kind == "seconds" else 1
+        assert (other.name, other.predicted) == (row.name, pytest.approx(factor * row.predicted, rel=1e-12))
+    products_s = sheet["FLOPs of a training step"].predicted / RATE
+    assert sheet["products of a training step"].predicted == pytest.approx(products_s, rel=1e-12)
+    # Four ranks in turn: an all-reduce of all weights and three of a number, each 6 steps of a quarter of the array.
+    sent = 6 / 4 * (4 * sheet["parameters"].predicted + 3 * 4)
+    communication_s = 4 * (4 * 6 * LATENCY_S + sent / BANDWIDTH)
+    assert sheet["communication of a training step"].predicted == pytest.approx(communication_s, rel=1e-12)
+    moved = sum(row.predicted for row in sheet.rows if row.unit == "bytes" and "decode steps" in row.name)
+    decode_s = max(sheet["FLOPs of the decode steps"].predicted / PEAK, moved / MEMORY)
+    assert sheet["decode steps, at least"].predicted == pytest.approx(decode_s, rel=1e-12)
+
+
+def test_a_calibration_of_this_machine_fills_in_a_sheet_and_survives_json(
+    stack: Stack, config: TransformerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "MATMUL_N", 64)
+    monkeypatch.setattr(cpu, "COPY_BYTES", 2**20)
+    measured = calibrate(stack, config, TRAIN, 4)
+    assert measured.rates.keys() == plain_calibration(config, TRAIN, 4).rates.keys()
+    assert Calibration.from_json(measured.to_json()) == measured
+    assert all(row.predicted > 0 for row in fill_in(stack, config, 4, calibration=measured).rows)
+
+
+WRONG: dict[str, tuple[str, str, Callable[[Any], Any], list[str]]] = {
+    "no gate": (
+        "arithmetic",
+        "step_products",
+        lambda right: lambda *args: [one for one in right(*args) if not one[0].startswith("gate")],
+        ["FLOPs of a training step"],
+    ),
+    "whole states": (
+        "arithmetic",
+        "states",
+        lambda right: lambda n, **plan: right(n, **plan | {"data": 1}),
+        ["optimizer's copy of its shard, rank 0", "optimizer states, rank 0"],
+    ),
+    "no cache": (
+        "cache",
+        "step_cost",
+        lambda right: lambda c, parts, **options: right(c, [(1, 0) for _ in parts], **options),
+        ["FLOPs of the decode steps", "KV cache read by the decode steps"],
+    ),
+    "one pass": (
+        "collectives",
+        "ring_elements",
+        lambda right: lambda n, p: [sent // 2 for sent in right(n, p)],
+        [
+            "reduce-scatter of gradients: elements sent",
+            "reduce-scatter of gradients: bytes sent",
+            "all-gather of weights: elements sent",
+            "all-gather of weights: bytes sent",
+            "all-reduce of the loss: elements sent",
+        ],
+    ),
+}
+
+
+def test_a_wrong_function_makes_its_rows_differ_and_no_other(stack: Stack, config: TransformerConfig) -> None:
+    measured = run(stack, config, 4)
+    for field, name, make, expected in WRONG.values():
+        wrong = with_names(stack, field, **{name: make(getattr(getattr(stack, field), name))})
+        assert differing(compare(fill_in(wrong, config, 4), measured)) == expected
+
+
+def raise_error(*args: Any, **options: Any) -> Any:
+    """What an unfinished function does."""
+    raise NotImplementedError("Task 3")
+
+
+BAD = {
+    "raises": (
+        "arithmetic",
+        {"flops_of": raise_error},
+        "arithmetic layer's flops_of failed: got NotImplementedError: T",
+    ),
+    "none": ("arithmetic", {"flops_of": lambda products: None}, "flops_of returned no number: got None"),
+    "nan": ("arithmetic", {"activation_bytes": lambda *args: math.nan}, "activation_bytes returned no number: got nan"),
+    "no field": ("cache", {"step_cost": lambda *args, **options: 7}, "step_cost returned no number: got flops=None"),
+    "no list": ("collectives", {"ring_elements": lambda n, p: n}, "ring_elements returned no number: got None"),
+    "text": ("collectives", {"ring_elements": lambda n, p: ["1"]}, "ring_elements returned no number: got '1'"),
+}
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize(("field", "names", "message"), BAD.values(), ids=BAD)
+def test_a_function_that_gives_no_number_is_named(
+    stack: Stack, config: TransformerConfig, field: str, names: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        fill_in(with_names(stack, field, **names), config, 2)
+    assert "\n" not in str(error.value)
+
+
+def test_bad_input_is_refused_in_one_line(stack: Stack, config: TransformerConfig, tmp_path: Path) -> None:
+    sheet = fill_in(stack, config, 1)
+    measured = {row.name: row.predicted for row in sheet.rows}
+    plain = plain_calibration(config, TRAIN, 1)
+    swapped = load_stack(Workspace.create(tmp_path), {"collectives": "reference"})
+    weights = {name: one.double() for name, one in training.new_model(config, 0).named_parameters()}
+    refused: dict[str, Callable[[], object]] = {
+        "an incomplete sheet: got no row 'parameters'": lambda: compare(
+            Sheet(tuple(row for row in sheet.rows if row.name != "parameters")), measured
+        ),
+        "an incomplete sheet: got no row 'params'": lambda: sheet["params"],
+        "a row that was not measured: got 'training step'": lambda: compare(
+            sheet, {name: one for name, one in measured.items() if name != "training step"}
+        ),
+        r"of another shape: got no rate of a \(66, 20\) by a \(20, 24\) matrix": lambda: fill_in(
+            stack, config, 1, calibration=plain_calibration(TIED, TRAIN, 1)
+        ),
+        "collectives layer has no ring_elements: got the reference package's": lambda: fill_in(swapped, config, 1),
+        "without sequences: got 6 for 7 ranks": lambda: fill_in(stack, config, 7, calibration=plain),
+        "exceed the context: got 65, expected up to 64": lambda: fill_in(stack, config, 1, serving=Serving(60, 5)),
+        "LLaMA-like: got activation=gelu": lambda: fill_in(stack, replace(config, activation="gelu"), 1),
+        "unit_s must be positive: got 0": lambda: replace(plain, unit_s=0),
+        "latency_s must not be negative": lambda: replace(plain, latency_s=-1.0),
+        "must be finite": lambda: replace(plain, memory_bytes_per_s=math.inf),
+        "not a calibration: got Expecting value": lambda: Calibration.from_json("rates"),
+        "not a calibration: got 'rates'": lambda: Calibration.from_json("{}"),
+        "of float32 weights: got torch.float64": lambda: measure(
+            stack, config, weights, IDS, TRAIN, 1, serving=SERVING
+        ),
+    }
+    for message, call in refused.items():
+        with pytest.raises(InputError, match=message) as error:
+            call()
+        assert "\n" not in str(error.value)
