@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from mlsys_lab.benchmark import compare
+from mlsys_lab.capstone.functions import Functions
 from mlsys_lab.capstone.stack import Stack
 from mlsys_lab.comm import Rank, run
 from mlsys_lab.configs import TransformerConfig
@@ -104,7 +105,7 @@ def measure_rates(stack: Stack, config: TransformerConfig, tokens: int, batch: i
     heads = batch * config.n_heads
     calls: dict[str, Any] = {}
     flops: dict[str, tuple[Shape, int]] = {}
-    for _, times, m, k, n in stack.arithmetic.step_products(config, tokens, batch):
+    for _, times, m, k, n in Functions(stack).call("arithmetic", "step_products", config, tokens, batch):
         at_once = heads if times >= config.n_layers * heads else 1
         name = f"{m} {k} {n}"
         flops[name] = (m, k, n), 2 * at_once * m * k * n

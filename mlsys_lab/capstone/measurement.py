@@ -20,7 +20,7 @@ from mlsys_lab.benchmark.memory import track_memory
 from mlsys_lab.capstone.calibration import split_batch
 from mlsys_lab.capstone.counting import CountingTransformer, RankCounts, count_rank, replace_names
 from mlsys_lab.capstone.model import GPT, check_weights
-from mlsys_lab.capstone.sheet import GRADIENTS, LOSS, NUM_SCALARS, SCALARS, WEIGHTS, Kind, Serving, Sheet
+from mlsys_lab.capstone.sheet import GRADIENTS, LOSS, NUM_SCALARS, SCALARS, WEIGHTS, Kind, Serving, Sheet, check_run
 from mlsys_lab.capstone.stack import Stack
 from mlsys_lab.capstone.training import RankInput, train_rank
 from mlsys_lab.comm import Rank, run
@@ -79,8 +79,8 @@ def measure(
 
     Ranks are threads that take turns. Raises InputError for weights that are not float32, and as `predict` does.
     """
+    check_run(config, train_config, world_size, serving)
     check_weights(config, weights)
-    serving.check(config)
     if dtypes := sorted({str(one.dtype) for one in weights.values()} - {"torch.float32"}):
         raise InputError("the sheet is of float32 weights", got=dtypes[0])
     inputs = [RankInput(stack, config, weights, ids, replace(train_config, steps=1), None, 1)] * world_size

@@ -3,16 +3,21 @@
 Labs 05, 07 and 10 do the counting; this module adds up ranks and steps, and turns bf16 into the float32 that the
 capstone runs in. What each number is made of:
 
-- Unchanged from the learner's function: FLOPs (of lab 05 for training and prefill, of lab 10 for decoding), elements
-  and messages (lab 07), bytes of lab 05's fp32 master copy and moments, which are the optimizer's shard here, bytes of
-  decode steps (lab 10's function takes the bytes of a number), and all seconds for the given calibration.
+- Unchanged from the learner's function: FLOPs of a training step and parameters (lab 05), FLOPs and bytes of decode
+  steps (lab 10, which takes the bytes of a number), elements that add up the loss (lab 07), and lab 05's fp32 master
+  copy and moments, which are the optimizer's copy of its shard and its states here.
+- Halved: lab 07's elements and steps of an all-reduce, as those of a reduce-scatter and of an all-gather.
 - Times 2: lab 05's weights and gradients, which it counts in bf16, and its activations except the loss's fp32
-  probabilities. Times 4: lab 07's elements as bytes.
+  probabilities. Times 4: elements as bytes.
+- Without the head: lab 05's prefill. It computes logits of every token of a prompt; a cache may do with the last.
 - An estimate: activations. What a backward pass keeps depends on the engine; lab 05 counts fused norms and softmax,
-  and the capstone's are made of the engine's elementary operations, which keep more.
+  and the capstone's are made of the engine's elementary operations, which keep more. And what ranks send to share
+  token counts and the gradients' norm, which lab 08 leaves to its functions.
+- Seconds: lab 05's step, in which elementwise work is that of a model with ReLU and learned positions; lab 07's
+  all-reduces; lab 10's bound. They are those of ranks that take turns on one thread.
 
 Counts are of all ranks of a step, and of all decode steps; bytes that are kept are those of rank 0, whose shard is no
-smaller than another's. Seconds are those of ranks that take turns on one thread.
+smaller than another's.
 
 Dimension letters: B sequences of a batch, T tokens of a sequence, V vocabulary, p ranks.
 """
@@ -20,12 +25,11 @@ Dimension letters: B sequences of a batch, T tokens of a sequence, V vocabulary,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Real
-from typing import Any, Literal
+from typing import Literal
 
 from mlsys_lab.capstone.calibration import Calibration, split_batch
+from mlsys_lab.capstone.functions import Functions
 from mlsys_lab.capstone.model import check_config
 from mlsys_lab.capstone.stack import Stack
 from mlsys_lab.configs import TransformerConfig
@@ -63,6 +67,15 @@ class Serving:
         return [(1, self.prompt_tokens + step) for step in range(self.new_tokens - 1)]
 
 
+def check_run(config: TransformerConfig, train_config: TrainConfig, world_size: int, serving: Serving) -> None:
+    """Raise InputError for a run that the capstone cannot make: another model, idle ranks, a sequence too long."""
+    check_config(config)
+    require_integer("world_size", world_size)
+    if train_config.batch_size < world_size:
+        raise InputError("a rank without sequences", got=f"{train_config.batch_size} for {world_size} ranks")
+    serving.check(config)
+
+
 @dataclass(frozen=True)
 class Row:
     """A predicted number. `kind` says whether a count must equal it; `source` is the layer's function behind it."""
@@ -87,43 +100,6 @@ class Sheet:
         raise InputError("an incomplete sheet", got=f"no row {name!r}")
 
 
-class Functions:
-    """The stack's functions, called so that one which is missing, fails or returns no number ends in one line."""
-
-    def __init__(self, stack: Stack) -> None:
-        self.stack = stack
-
-    def call(self, field: str, name: str, *args: Any, **options: Any) -> Any:
-        """Result of a layer's function."""
-        try:
-            function: Callable[..., Any] = getattr(getattr(self.stack, field), name)
-        except AttributeError:
-            got, help_ = self.stack.sources[field], "predict with the lab's layer, swap when you run"
-            raise InputError(f"the {field} layer has no {name}", got=got, help=help_) from None
-        try:
-            return function(*args, **options)
-        except Exception as error:
-            why = " ".join(f"{type(error).__name__}: {error}".split())
-            raise InputError(f"the {field} layer's {name} failed", got=why) from error
-
-    def number(self, field: str, name: str, *args: Any, of: str = "", **options: Any) -> Any:
-        """Number that a layer's function returns, or its attribute `of`."""
-        result = self.call(field, name, *args, **options)
-        return self._check(f"the {field} layer's {name}", getattr(result, of, None) if of else result, of)
-
-    def total(self, field: str, name: str, *args: Any) -> Any:
-        """Sum of the numbers that a layer's function returns."""
-        result = self.call(field, name, *args)
-        numbers = result if isinstance(result, list | tuple) else [None]
-        return sum(self._check(f"the {field} layer's {name}", number) for number in numbers)
-
-    @staticmethod
-    def _check(what: str, value: Any, of: str = "") -> Any:
-        if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
-            raise InputError(f"{what} returned no number", got=f"{of}={value!r}" if of else repr(value))
-        return value
-
-
 def predict(
     stack: Stack,
     config: TransformerConfig,
@@ -139,11 +115,7 @@ def predict(
     other than the capstone's, for fewer sequences in a batch than ranks, for a layer whose function is missing, raises
     or returns no number, and for a calibration that was made for products of other shapes.
     """
-    check_config(config)
-    require_integer("world_size", world_size)
-    if train_config.batch_size < world_size:
-        raise InputError("a rank without sequences", got=f"{train_config.batch_size} for {world_size} ranks")
-    serving.check(config)
+    check_run(config, train_config, world_size, serving)
     functions = Functions(stack)
     return Sheet(
         (
@@ -188,7 +160,6 @@ def message_rows(functions: Functions, parameters: int, world_size: int) -> list
     latency of one second and no limit of bandwidth, its seconds are the messages that a rank sends. How the ranks share
     tokens and norm is up to lab 08's functions, so that what they send is an estimate.
     """
-
     ring = "collectives.ring_elements"
     each = functions.total("collectives", "ring_elements", parameters, world_size) / 2
     scalar = functions.total("collectives", "ring_elements", 1, world_size)
@@ -209,10 +180,7 @@ def message_rows(functions: Functions, parameters: int, world_size: int) -> list
 
 
 def serving_rows(functions: Functions, config: TransformerConfig, serving: Serving) -> list[Row]:
-    """FLOPs of prefill and decode steps, and bytes of weights and KV cache that all decode steps move.
-
-    The prefill is without the head: lab 05 computes logits of every token of a prompt, a cache may do with the last.
-    """
+    """FLOPs of prefill and decode steps, and bytes of weights and KV cache that all decode steps move."""
     products = functions.call("arithmetic", "forward_products", config, serving.prompt_tokens)
     prefill = functions.number("arithmetic", "flops_of", products)
     prefill -= 2 * config.d_model * config.vocab_size * serving.prompt_tokens
@@ -238,10 +206,7 @@ def seconds_rows(
     calibration: Calibration,
     serving: Serving,
 ) -> list[Row]:
-    """Seconds of a training step's products, of its communication and of all of it, and the bound of decoding.
-
-    Elementwise work is lab 05's, of a model with ReLU and learned positions: the capstone's has more of it.
-    """
+    """Seconds of a training step's products, of its communication and of all of it, and the bound of decoding."""
     T, sizes = train_config.seq_len, split_batch(train_config.batch_size, world_size)
     for batch in dict.fromkeys(sizes):
         for _, _, m, k, n in functions.call("arithmetic", "step_products", config, T, batch):
