@@ -11,6 +11,8 @@ calibration  calibrate(stack, config, train_config, world_size) -> Calibration: 
 sheet        predict(stack, config, ..., calibration, serving=) -> Sheet: costs, by the functions of labs 05, 07 and 10
 measurement  measure(stack, ...), compare(sheet, measured): counts, which must be equal, and the clock next to a sheet
 counting     count_rank, CountingTransformer: what `measure` counts in a training step and in decode steps
+functions    Functions(stack): calls that name the layer's function where it fails
+report       render(stack.report(), rows, calibration): one HTML page with waterfalls from the bound to the measurement
 serving      build_engine(stack, model): the engine on the scheduler, blocks, attention and masks of labs 10 and 11
 
 Data flow. Weights have the names and shapes of `models.Transformer` everywhere, so no step renames anything:
