@@ -11,10 +11,11 @@ from mlsys_lab.capstone.measurement import Comparison
 
 WIDTH, LABEL_WIDTH, BAR_HEIGHT = 760, 250, 22
 STYLE = """\
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
 :root { color-scheme: light dark }
 table { border-collapse: collapse } th, td { padding: .2rem .7rem; text-align: right }
-th:first-child, td:first-child, td:last-child { text-align: left } tr.differs { font-weight: bold; color: #c0392b }
+th:first-child, td:first-child, td:last-child { text-align: left; white-space: nowrap }
+tr.differs { font-weight: bold; color: #c0392b }
 svg { width: 100%; height: auto } svg text { font-size: 13px; fill: currentColor } pre { overflow-x: auto }
 .bound { fill: #2a9d8f } .predicted { fill: #457b9d } .unpredicted { fill: #e76f51 } .measured { fill: #6c757d }
 """
