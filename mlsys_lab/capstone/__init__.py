@@ -14,6 +14,7 @@ counting     count_rank, CountingTransformer: what `measure` counts in a trainin
 functions    Functions(stack): calls that name the layer's function where it fails
 report       render(stack.report(), rows, calibration): one HTML page with waterfalls from the bound to the measurement
 serving      build_engine(stack, model): the engine on the scheduler, blocks, attention and masks of labs 10 and 11
+milestones   MILESTONES, reproduce(milestone, stack) -> Result: eight published numbers, with the stack's own code
 
 Data flow. Weights have the names and shapes of `models.Transformer` everywhere, so no step renames anything:
 

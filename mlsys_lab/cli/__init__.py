@@ -31,6 +31,9 @@ COMMANDS: dict[str, dict[str, str]] = {
         "export": "mlsys_lab.cli.export",
         "compress": "mlsys_lab.cli.compress",
     },
+    "Your own stack": {
+        "milestones": "mlsys_lab.cli.milestones",
+    },
 }
 """The module of each command, by the headings of the help; that of `check` is an entry point of `mlsys_checks`."""
 EXTRAS = dict.fromkeys(
@@ -82,6 +85,9 @@ what the same model loses and saves in 4 bits:
 
 what a small diffusion model draws, and what that costs:
   mlsys-lab sample-digits 7 --steps 20 --guidance 2
+
+what papers from 1986 to 2023 printed, reproduced with the code of your labs:
+  mlsys-lab milestones
 
 exit codes: 0 done and passed, 1 a mistake or a check that did not pass, 2 a command line that is not understood
 """
