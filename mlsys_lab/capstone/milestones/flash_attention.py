@@ -12,8 +12,8 @@ import torch
 from mlsys_lab.capstone.milestones.milestone import Figure, Milestone
 from mlsys_lab.capstone.stack import Stack
 
-S, D = 64, 16
-BLOCKS = (16, 32)
+S = 64
+BLOCKS = (16, 32)  # sides of tiles, and head dimensions: no tile is cut, so kernels need no mask
 PAPER_S, PAPER_D, PAPER_BLOCK = 1024, 64, 128
 PAPER_STANDARD_GB, PAPER_FLASH_GB = 40.3, 4.4
 LONG_S = 65_536  # long enough for keys and values to be nearly all of FlashAttention's traffic
@@ -21,7 +21,7 @@ OTHER_COUNT = "ours: forward pass, causal mask, requests; theirs: forward and ba
 
 
 def count_bytes(stack: Stack, block: int) -> tuple[int, int, float]:
-    """Bytes that the naive version and FlashAttention request for a head, and the largest error of `flash_kernel`."""
+    """Bytes that standard attention and FlashAttention request for a head (S, block); the latter's largest error."""
     from mlsys_lab.kernels.trace.traffic import total
     from mlsys_lab.kernels.trace.triton_interpreter import record
 
@@ -38,13 +38,13 @@ def count_bytes(stack: Stack, block: int) -> tuple[int, int, float]:
         return c, total(trace).asked_bytes
 
     generator = torch.Generator().manual_seed(block)
-    q, k, v = torch.randn(3, S, D, generator=generator)
-    weights, out, lse = torch.empty(S, S), torch.empty(S, D), torch.empty(S)
+    q, k, v = torch.randn(3, S, block, generator=generator)
+    weights, out, lse = torch.empty(S, S), torch.empty(S, block), torch.empty(S)
     scores, first = multiply(q, k.T)
     softmax = record(kernels.softmax_kernel, S, scores, weights, S, BLOCK=S, outputs="y_ptr")
     _, last = multiply(weights, v)
-    arguments = (q, k, v, out, lse, S, D, D**-0.5)
-    sizes = {"BLOCK_M": block, "BLOCK_N": block, "BLOCK_D": D}
+    arguments = (q, k, v, out, lse, S, block, block**-0.5)
+    sizes = {"BLOCK_M": block, "BLOCK_N": block, "BLOCK_D": block}
     flash = record(kernels.flash_kernel, (S // block, 1), *arguments, **sizes, outputs=["out_ptr", "lse_ptr"])
     expected = torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True)[0]
     naive = first + total(softmax).asked_bytes + last
@@ -61,8 +61,10 @@ def _figures(stack: Stack) -> Iterator[Figure]:
     for block in BLOCKS:
         naive, flash, error = count_bytes(stack, block)
         yield from (
-            Figure.check(f"tiles of {block}: bytes of standard attention", naive_bytes(S, D, block), naive, "a count"),
-            Figure.check(f"tiles of {block}: bytes of FlashAttention", flash_bytes(S, D, block), flash, "a count"),
+            Figure.check(
+                f"tiles of {block}: bytes of standard attention", naive_bytes(S, block, block), naive, "a count"
+            ),
+            Figure.check(f"tiles of {block}: bytes of FlashAttention", flash_bytes(S, block, block), flash, "a count"),
             Figure.check(f"tiles of {block}: error of FlashAttention", 0, error, "float32", 1e-5),
         )
 
