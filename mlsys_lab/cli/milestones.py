@@ -85,4 +85,5 @@ def _print(result: Result) -> None:
 
 
 def _wrap(text: str) -> str:
+    text = text.replace(" %", "\N{NO-BREAK SPACE}%")
     return textwrap.fill(text, COLUMNS, initial_indent="  ", subsequent_indent="    ")
