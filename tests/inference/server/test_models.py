@@ -113,7 +113,8 @@ def test_padding_of_the_vocabulary_is_no_text(served: tuple[Served, Path], clien
     engine = running.find_engine()
     (choice,) = client.completions.create(prompt=[size, size + PADDING - 1], logit_bias=forced, **asked).choices
     assert (choice.text, choice.finish_reason) == ("", "length") and choice.logprobs.tokens == [""] * 4
-    (choice,) = client.completions.create(prompt=[size, 5], echo=True, temperature=2, **asked).choices
+    sampled = {"temperature": 2, "extra_body": {"ignore_eos": True}}  # or a sampled stop token would end it
+    (choice,) = client.completions.create(prompt=[size, 5], echo=True, **sampled, **asked).choices
     assert len(choice.logprobs.tokens) == 6 and choice.logprobs.tokens[0] == ""
     (chat,) = client.chat.completions.create(
         model="tiny-qwen", messages=[{"role": "user", "content": "A"}], logit_bias=forced, max_tokens=4
