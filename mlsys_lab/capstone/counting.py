@@ -111,7 +111,7 @@ class CountingTransformer(Transformer):
     """A model that counts what an `extend` with one sequence of a cache computes and moves.
 
     Attention is counted by what goes in, since a layer may compute it by products, fused, or query by query: each of T
-    queries meets all S keys of its sequence, masked or not. `head_flops` are those of the logits, `flops` all others.
+    queries meets all S keys of its sequence, masked or not. `head_flops` are those of the logits, `flops` the rest.
     """
 
     cache: Any

@@ -112,20 +112,20 @@ class Grammar:
         return np.fromiter(islice(self._generate(Random(seed)), num_tokens), np.int64, num_tokens)
 
     def loss(self, tokens: Tokens) -> float:
-        """Mean surprise of a text (D,) that begins with a sentence, in nats a token, for one who knows the grammar.
+        """Mean negative log-likelihood of a text (D,) under the grammar, in nats per token; it starts with a sentence.
 
         InputError for a text that the grammar does not generate.
         """
-        surprise, open_ = 0.0, [*SENTENCE]
+        nats, open_ = 0.0, [*SENTENCE]
         for position, token in enumerate(tokens.tolist()):
             expected = {rule.token: rule for rule in self._table[open_.pop()]}
             if token not in expected:
                 got, tokens_ = f"{token} at position {position}", ", ".join(map(str, sorted(expected)))
                 raise InputError("not a text of this grammar", got=got, expected=f"one of {tokens_}")
-            surprise -= log(expected[token].probability)
+            nats -= log(expected[token].probability)
             open_.extend(reversed(expected[token].opens))
             open_ = open_ or [*SENTENCE]
-        return surprise / len(tokens)
+        return nats / len(tokens)
 
     def _generate(self, numbers: Random) -> Iterator[int]:
         """Tokens of a text without end."""

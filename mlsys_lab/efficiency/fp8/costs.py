@@ -21,7 +21,7 @@ SCALE_BITS = 32
 
 @dataclass(frozen=True)
 class Savings:
-    """Costs of a training step: FLOPs of products with 8-bit operands and of the others, and bytes of saved inputs.
+    """Costs of a training step: FLOPs of products in 8 bits and of the remaining ones, bytes of saved inputs.
 
     `input_bytes` are what all linear layers of the blocks save of their inputs, scales included; `bf16_input_bytes` the
     same in bf16.

@@ -132,7 +132,7 @@ def _pack(weight: QuantizedTensor) -> torch.Tensor:
 
 
 def _unpack(packed: torch.Tensor, scheme: Scheme) -> torch.Tensor:
-    """Codes (O, I) of `_pack`: signed integers in int8, all others in uint8."""
+    """Codes (O, I) of `_pack`: signed integers in int8, all other codes in uint8."""
     format = scheme.format
     codes = packed if format.bits == 8 else unpack(packed, format.bits)
     if format.bits == 8 or not (isinstance(format, IntFormat) and format.signed):

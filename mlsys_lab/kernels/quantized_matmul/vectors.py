@@ -143,7 +143,7 @@ def _add_pairs(builder: Any, x: Any, y: Any) -> Any:
 
 
 def _add_scaled(builder: Any, total: Any, sums: Any, scales: Sequence[Any]) -> Any:
-    """Add integers to the lanes of `total`, those of the first half times one scale, the others times a second."""
+    """Add integers to the lanes of `total`, those of the first half times one scale, the second half times another."""
     both = ir.Constant(TWO_FLOATS, ir.Undefined)
     for side, scale in enumerate(scales):
         both = builder.insert_element(both, scale, ir.Constant(INT32, side))

@@ -135,9 +135,9 @@ def test_a_family_that_the_format_has_not_is_one_line_and_nothing_is_written(fam
     build(family).save_pretrained(tmp_path / "original")
     fields = json.loads((tmp_path / "original" / "config.json").read_text())
     quantized = quantize(load(tmp_path / "original"), Recipe(INT4_GROUPS))
-    with pytest.raises(InputError, match=words) as told:
+    with pytest.raises(InputError, match=words) as raised:
         save_quantized(quantized, tmp_path / "new", fields=fields)
-    assert "\n" not in str(told.value) and not (tmp_path / "new").exists()
+    assert "\n" not in str(raised.value) and not (tmp_path / "new").exists()
 
 
 @torch.no_grad()
@@ -194,9 +194,9 @@ def test_half_of_a_stack_is_one_line(tmp_path):
 def test_tensors_that_do_not_fit_are_one_line(model, change, words, tmp_path):
     save_quantized(quantize(model, Recipe(INT4_GROUPS)), tmp_path)
     rewrite(tmp_path, change)
-    with pytest.raises(InputError, match=words) as told:
+    with pytest.raises(InputError, match=words) as raised:
         load_checkpoint(tmp_path)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_groups_that_do_not_divide_are_one_line(model, tmp_path):

@@ -84,9 +84,9 @@ def test_a_configuration_is_read_as_it_was_written_by_us_and_by_the_library(stor
     ],
 )
 def test_a_scheme_that_the_format_has_not_is_one_line(scheme, activations, words):
-    with pytest.raises(InputError, match=words) as told:
+    with pytest.raises(InputError, match=words) as raised:
         Stored(scheme, activations)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
 
 
 def changed(**fields):
@@ -132,6 +132,6 @@ def changed(**fields):
     ],
 )
 def test_a_checkpoint_that_is_not_supported_is_one_line(config, words):
-    with pytest.raises(InputError, match=words) as told:
+    with pytest.raises(InputError, match=words) as raised:
         read_stored(config, "folder")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)

@@ -45,6 +45,6 @@ def test_other_methods_and_adapters_are_one_line(folder: Path, tmp_path: Path) -
     for method in ("gptq", "awq", "bitsandbytes", "fp8"):
         configure(other, quantization_config={"quant_method": method})
         for args in (EngineArgs(16, 4, model=str(other)), EngineArgs(16, 4, draft=str(other))):
-            with pytest.raises(InputError, match=f"got {method}, expected compressed-tensors with integers") as told:
+            with pytest.raises(InputError, match=f"got {method}, expected compressed-tensors with integers") as raised:
                 load_models(args)
-            assert "\n" not in str(told.value)
+            assert "\n" not in str(raised.value)
