@@ -29,7 +29,7 @@ def test_a_long_text_has_the_entropy_s_surprise(seed):
     grammar = Grammar.random(seed)
     tokens = grammar.sample(100_000, seed=seed)
     assert grammar.loss(tokens) == pytest.approx(grammar.entropy, rel=0.02)
-    assert tokens.min() >= 0 and tokens.max() < grammar.vocab_size == 64
+    assert tokens.min() >= 0 and tokens.max() < grammar.vocab_size <= 64
 
 
 def test_a_text_is_determined_by_its_seed_and_any_length_is_a_beginning():
