@@ -1,26 +1,29 @@
 """Capstone: one model, trained and served on the stack of layers that the learner built in the labs.
 
 layers       LAYERS: what the stack asks of each lab's artifact, and where the package has the same
-stack        load_stack(workspace, swaps) -> Stack: ten layers; Stack.report() says whose each is, and of what version
-model        GPT(engine, config, weights): a LLaMA-like decoder on the learner's `Tensor`
-operations   what lab 01's engine does not have: softmax, RMS norm, SiLU, rotary embedding, made of what it has
+stack        load_stack(workspace, swaps) -> Stack: its layers; Stack.report() says whose each is, and of what version
+job          what lab 16's functions are given: TrainJob, Serving, Calibration
+weights      which configurations and weights are the capstone's
 logits       logit_errors(stack, folder, tokens): one safetensors file, three ways to the same logits
-training     train(stack, config, weights, ids, train_config, world_size) -> TrainResult: ranks on labs 01, 07 and 08
+training     train(stack, config, weights, ids, train_config, world_size) -> TrainResult: ranks on labs 01, 07, 08 and 16
 checkpoints  save, load_states: the weights as a checkpoint of `parallel.train`, for `mlsys-lab export`, and the states
 calibration  calibrate(stack, config, train_config, world_size) -> Calibration: this machine's rates, as plain numbers
-sheet        predict(stack, config, ..., calibration, serving=) -> Sheet: costs, by the functions of labs 05, 07 and 10
+sheet        predict(stack, config, ..., calibration, serving=) -> Sheet: costs, by lab 16 from labs 05, 07 and 10
 measurement  measure(stack, ...), compare(sheet, measured): counts, which must be equal, and the clock next to a sheet
 counting     count_rank, CountingTransformer: what `measure` counts in a training step and in decode steps
-functions    Functions(stack): calls that name the layer's function where it fails
-report       render(stack.report(), rows, calibration): one HTML page with waterfalls from the bound to the measurement
+functions    call(stack, field, name, ...): calls that name the layer's function where it fails
+report       render(stack, rows, calibration): one HTML page with waterfalls from the bound to the measurement
 serving      build_engine(stack, model): the engine on the scheduler, blocks, attention and masks of labs 10 and 11
 milestones   MILESTONES, reproduce(milestone, stack) -> Result: eight published numbers, with the stack's own code
+
+What connects the layers is the learner's too: lab 16's decoder, training loop, sheet and cache are the layer
+`capstone`. This package runs it, counts what it does, and keeps its results.
 
 Data flow. Weights have the names and shapes of `models.Transformer` everywhere, so no step renames anything:
 
     models.new_model ─ weights ─▶ training.train ─ shards ─▶ checkpoints.save ─▶ `mlsys-lab export` ─▶ model.safetensors
                                                                                                             │
-    GPT (learner's engine)  ◀── weights ── models.load ◀────────────────────────────────────────────────────┤
+    GPT (on lab 01)         ◀── weights ── models.load ◀────────────────────────────────────────────────────┤
     cache.extend (learner's) ◀── Transformer ── models.load ◀───────────────────────────────────────────────┘
 
 The model is LLaMA-like (rotary positions, RMS norm, SwiGLU, no biases) because this is what the labs' own functions

@@ -5,69 +5,24 @@ Dimension letters: B sequences of a rank, L layers, N query heads; (m, k, n) an 
 
 from __future__ import annotations
 
-import json
-import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
 from mlsys_lab.benchmark import compare
-from mlsys_lab.capstone.functions import Functions
+from mlsys_lab.capstone.functions import call
+from mlsys_lab.capstone.job import Calibration, Rates, Shape
 from mlsys_lab.capstone.stack import Stack
 from mlsys_lab.comm import Rank, run
-from mlsys_lab.configs import TransformerConfig
-from mlsys_lab.errors import InputError
+from mlsys_lab.configs import TrainConfig, TransformerConfig
 from mlsys_lab.hardware.cpu import measure_cpu
 from mlsys_lab.models.training import one_thread
-from mlsys_lab.parallel.train.trainer import TrainConfig
-from mlsys_lab.validation import require_non_negative, require_positive
 
-Shape = tuple[int, int, int]
 SAMPLES, ROUND_TRIPS = 7, 20
 MESSAGE_ELEMENTS = 2**20
 """Elements of the long message that measures a link's bandwidth: 4 MiB, as much as the capstone's gradients."""
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """What the labs' functions of seconds take: of lab 05, lab 07 and lab 10, in this order.
-
-    `rates` are the FLOP/s of products by shape, and `unit_s` the seconds of lab 05's unit of elementwise work;
-    `latency_s` and `bytes_per_s` belong to a message between two ranks; `peak_flops_per_s` and `memory_bytes_per_s`
-    bound a decode step. Raises InputError for a number that is not finite and positive; a latency may be 0.
-    """
-
-    rates: Mapping[Shape, float]
-    unit_s: float
-    latency_s: float
-    bytes_per_s: float
-    peak_flops_per_s: float
-    memory_bytes_per_s: float
-
-    def __post_init__(self) -> None:
-        numbers = {name: value for name, value in vars(self).items() if name != "rates"}
-        require_non_negative(latency_s=numbers.pop("latency_s"))
-        require_positive(**numbers, **{f"the rate of {shape}": rate for shape, rate in self.rates.items()})
-        if not all(map(math.isfinite, [self.latency_s, *numbers.values(), *self.rates.values()])):
-            raise InputError("a calibration must be finite", got=self)
-
-    def to_json(self) -> str:
-        """All numbers as JSON; a rate is [m, k, n, FLOP/s]."""
-        return json.dumps(vars(self) | {"rates": [[*shape, rate] for shape, rate in self.rates.items()]}, indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> Calibration:
-        """Read what `to_json` wrote; InputError for anything else."""
-        try:
-            numbers = json.loads(text)
-            rates = {(int(m), int(k), int(n)): float(rate) for m, k, n, rate in numbers.pop("rates")}
-            return cls(rates, **numbers)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InputError("not a calibration", got=" ".join(str(error).split())) from None
 
 
 def split_batch(batch_size: int, world_size: int) -> list[int]:
@@ -95,7 +50,7 @@ def calibrate(stack: Stack, config: TransformerConfig, train_config: TrainConfig
         latency_s, bytes_per_s = measure_link()
         cpu = measure_cpu()
     peak = max(cpu.peak("fp32"), *rates.values())  # a busy machine interrupts a large product more than a small one
-    return Calibration(rates, unit_s, latency_s, bytes_per_s, peak, cpu.memory_bandwidth_bytes_per_s)
+    return Calibration(Rates(rates), unit_s, latency_s, bytes_per_s, peak, cpu.memory_bandwidth_bytes_per_s)
 
 
 def measure_rates(stack: Stack, config: TransformerConfig, tokens: int, batch: int) -> dict[Shape, float]:
@@ -106,7 +61,7 @@ def measure_rates(stack: Stack, config: TransformerConfig, tokens: int, batch: i
     heads = batch * config.n_heads
     calls: dict[str, Any] = {}
     flops: dict[str, tuple[Shape, int]] = {}
-    for _, times, m, k, n in Functions(stack).call("arithmetic", "step_products", config, tokens, batch):
+    for _, times, m, k, n in call(stack, "arithmetic", "step_products", config, tokens, batch):
         at_once = heads if times >= config.n_layers * heads else 1
         name = f"{m} {k} {n}"
         flops[name] = (m, k, n), 2 * at_once * m * k * n

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from mlsys_lab.capstone.model import check_weights
+from mlsys_lab.capstone.weights import check_weights
 from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.train.checkpoint import ASSETS, MANIFEST, CheckpointShard, file_name

@@ -16,9 +16,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from mlsys_lab.capstone.job import TrainJob
 from mlsys_lab.capstone.sheet import GRADIENTS, LOSS, SCALARS, WEIGHTS
 from mlsys_lab.capstone.stack import Stack
-from mlsys_lab.capstone.training import RankInput, train_rank
 from mlsys_lab.comm import Rank
 from mlsys_lab.comm.instrumentation import Phase, SentArray, record_phases
 from mlsys_lab.models import Transformer
@@ -66,7 +66,7 @@ class RankCounts:
     kept: dict[str, int] = field(default_factory=dict)
 
 
-def count_rank(rank: Rank, given: RankInput) -> RankCounts:
+def count_rank(rank: Rank, given: TrainJob) -> RankCounts:
     """Train one step as one rank, and count."""
     counts, phase = RankCounts(), Phase("setup")
     rank, counts.sent = record_phases(rank, phase)
@@ -79,8 +79,8 @@ def count_rank(rank: Rank, given: RankInput) -> RankCounts:
             phase.name = SCALARS
 
         def reduce_gradients(self) -> None:
-            counts.kept["weights"] = sum(one.nbytes for one in self.counted)
-            counts.kept["gradients"] = sum(one.grad.nbytes for one in self.counted if one.grad is not None)
+            counts.kept["weight_bytes"] = sum(one.nbytes for one in self.counted)
+            counts.kept["gradient_bytes"] = sum(one.grad.nbytes for one in self.counted if one.grad is not None)
             phase.name = GRADIENTS
             super().reduce_gradients()
             phase.name = SCALARS
@@ -91,11 +91,13 @@ def count_rank(rank: Rank, given: RankInput) -> RankCounts:
             phase.name = LOSS
             shards = [shard for group in self.optimizer.param_groups for shard in group["params"]]
             states = [one for state in self.optimizer.state.values() for one in state.values()]
-            counts.kept["optimizer's copy of its shard"] = sum(shard.nbytes for shard in shards)
-            counts.kept["optimizer states"] = sum(one.nbytes for one in states if one.ndim)
+            counts.kept["master_bytes"] = sum(shard.nbytes for shard in shards)
+            counts.kept["optimizer_bytes"] = sum(one.nbytes for one in states if one.ndim)
 
     with count_products() as products:
-        train_rank(rank, replace(given, stack=replace_names(given.stack, ShardedOptimizer=CountingOptimizer)))
+        given.stack.capstone.train_rank(
+            rank, replace(given, stack=replace_names(given.stack, ShardedOptimizer=CountingOptimizer))
+        )
     counts.flops, counts.products_s = products.flops, products.time_s
     return counts
 

@@ -56,5 +56,20 @@ LAYERS = (
     ),
     LayerSpec("scaling", "scaling-laws", ("fit_parametric", "compute_optimal")),
     LayerSpec("diffusion", "diffusion", ("Preconditioned", "ClassifierFreeGuidance", "edm_grid", "serve")),
+    LayerSpec(
+        "capstone",
+        "capstone",
+        (
+            "GPT",
+            "train_rank",
+            "predict_training",
+            "predict_messages",
+            "predict_serving",
+            "predict_seconds",
+            "predict_swap",
+            "BlockCache",
+            "waterfall",
+        ),
+    ),
 )
 """Layers in an order in which each comes after those that it loads."""

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import torch
 
-from mlsys_lab.capstone.model import GPT
 from mlsys_lab.capstone.stack import Stack
+from mlsys_lab.capstone.weights import check_config
 from mlsys_lab.models import Transformer, load
 
 
@@ -29,12 +29,13 @@ def logit_errors(stack: Stack, folder: Path, tokens: Sequence[int], dtype: torch
     Raises InputError for a folder that `models.load` refuses, and for weights of another model than the capstone's.
     """
     model = load(folder, dtype=dtype).eval()
+    check_config(model.config)
     ids = torch.tensor([list(tokens)])
     with torch.no_grad():
         expected = model(ids)[0]
-    gpt = GPT(stack.engine, model.config, dict(model.named_parameters()))
+    gpt = stack.capstone.GPT(stack.engine, model.config, dict(model.named_parameters()))
     with stack.engine.no_grad():
-        by_engine = gpt(ids).data[0]
+        by_engine = gpt(ids).data
     by_cache = decode_logits(stack, model, tokens)
     return LogitErrors(*((got - expected).abs().max().item() for got in (by_engine, by_cache)))
 

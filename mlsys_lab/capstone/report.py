@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from mlsys_lab.capstone.calibration import Calibration
+from mlsys_lab.capstone.functions import call
+from mlsys_lab.capstone.job import Calibration
 from mlsys_lab.capstone.measurement import Comparison
+from mlsys_lab.capstone.stack import Stack
 
 WIDTH, LABEL_WIDTH, BAR_HEIGHT = 760, 250, 22
 STYLE = """\
@@ -30,48 +32,41 @@ class Bar(NamedTuple):
     kind: str
 
 
-def waterfalls(rows: Sequence[Comparison], calibration: Calibration) -> dict[str, list[Bar]]:
-    """Bars from the bound to the measurement, of a training step and of the decode steps.
+def waterfalls(stack: Stack, rows: Sequence[Comparison], calibration: Calibration) -> dict[str, list[Bar]]:
+    """Bars from the bound to the measurement: of a training step by the stack's `waterfall`, and of the decode steps.
 
-    The bound of a training step is that of its FLOPs at the machine's peak. What the sheet did not predict is Python
-    between the operations, arrays that a cache does not hold, and interruptions; it is negative where the sheet
-    predicted too much.
+    What the sheet did not predict is Python between the operations, arrays that a cache does not hold, and
+    interruptions; it is negative where the sheet predicted too much.
     """
-    by_name = {row.name: row for row in rows}
-    step, decode = by_name["training step"], by_name["decode steps, at least"]
-    products_s = by_name["products of a training step"].predicted
-    computed_s = step.predicted - by_name["communication of a training step"].predicted
-    bound_s = by_name["FLOPs of a training step"].predicted / calibration.peak_flops_per_s
-    ends = {
-        "products at peak": (bound_s, "bound"),
-        "products at the rates of their shapes": (products_s, "predicted"),
-        "elementwise work": (computed_s, "predicted"),
-        "communication": (step.predicted, "predicted"),
-        "not predicted": (step.measured, "unpredicted"),
-    }
-    starts = [0.0, *(end_s for end_s, _ in ends.values())]
-    bars = [Bar(name, start_s, *end) for start_s, (name, end) in zip(starts, ends.items(), strict=False)]
+    predicted = {row.key: row.predicted for row in rows}
+    measured = {row.key: row.measured for row in rows}
+    bars = call(stack, "capstone", "waterfall", predicted, measured, calibration.peak_flops_per_s)
+    kinds = ["bound", *["predicted"] * (len(bars) - 2), "unpredicted"]
+    bound_s, decode_s = predicted["decode_s"], measured["decode_s"]
     return {
-        "A training step": [*bars, Bar("measured", 0.0, step.measured, "measured")],
+        "A training step": [
+            *(Bar(name, start_s, end_s, kind) for (name, start_s, end_s), kind in zip(bars, kinds, strict=True)),
+            Bar("measured", 0.0, measured["training_step_s"], "measured"),
+        ],
         "The decode steps": [
-            Bar("bound", 0.0, decode.predicted, "bound"),
-            Bar("not predicted", decode.predicted, decode.measured, "unpredicted"),
-            Bar("measured", 0.0, decode.measured, "measured"),
+            Bar("bound", 0.0, bound_s, "bound"),
+            Bar("not predicted", bound_s, decode_s, "unpredicted"),
+            Bar("measured", 0.0, decode_s, "measured"),
         ],
     }
 
 
-def render(layers: str, rows: Sequence[Comparison], calibration: Calibration, *, title: str = "Your own stack") -> str:
-    """The page as HTML, which needs no other file; `layers` is `Stack.report()`."""
+def render(stack: Stack, rows: Sequence[Comparison], calibration: Calibration) -> str:
+    """The page as HTML, which needs no other file."""
     counts = [row for row in rows if row.is_equal is not None]
     equal = sum(row.is_equal is True for row in counts)
     drawn = "\n".join(
-        f"<h2>{escape(name)}</h2>\n{draw(name, bars)}" for name, bars in waterfalls(rows, calibration).items()
+        f"<h2>{escape(name)}</h2>\n{draw(name, bars)}" for name, bars in waterfalls(stack, rows, calibration).items()
     )
     return f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style></head><body>
-<h1>{escape(title)}</h1>
-<pre>{escape(layers)}</pre>
+<html lang="en"><head><meta charset="utf-8"><title>Your own stack</title><style>{STYLE}</style></head><body>
+<h1>Your own stack</h1>
+<pre>{escape(stack.report())}</pre>
 <h2>Predicted and measured</h2>
 <p>{equal} of {len(counts)} counts are equal. Estimates and seconds stand next to what was measured.</p>
 <table><thead><tr><th>cost</th><th>predicted</th><th>measured</th><th>unit</th><th>by</th><th></th></tr></thead><tbody>
@@ -98,7 +93,7 @@ def draw(name: str, bars: Sequence[Bar]) -> str:
 
 
 def _table_row(row: Comparison) -> str:
-    verdict = {True: "equal", False: "differs", None: row.kind}[row.is_equal]
-    digits = ",.4g" if row.kind == "seconds" else ",.0f"
-    cells = (row.name, f"{row.predicted:{digits}}", f"{row.measured:{digits}}", row.unit, row.source, verdict)
+    cost, digits = row.cost, ",.4g" if row.cost.kind == "seconds" else ",.0f"
+    verdict = {True: "equal", False: "differs", None: cost.kind}[row.is_equal]
+    cells = (cost.name, f"{row.predicted:{digits}}", f"{row.measured:{digits}}", cost.unit, cost.source, verdict)
     return f'<tr class="{verdict}">{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>\n'

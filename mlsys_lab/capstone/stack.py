@@ -49,6 +49,7 @@ class Stack:
     arithmetic: Layer
     scaling: Layer
     diffusion: Layer
+    capstone: Layer
     sources: Mapping[str, Source]
 
     def report(self) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mlsys_lab.capstone.calibration import Calibration
-from mlsys_lab.configs import TransformerConfig
-from mlsys_lab.parallel.train.trainer import TrainConfig
+from mlsys_lab.capstone.job import Calibration, Rates
+from mlsys_lab.configs import TrainConfig, TransformerConfig
 
 RATE, UNIT_S, LATENCY_S, BANDWIDTH, PEAK, MEMORY = 1e9, 2e-9, 1e-4, 1e8, 1e10, 5e9
 
@@ -27,14 +26,14 @@ def plain_calibration(config: TransformerConfig, train_config: TrainConfig, worl
         ):
             shapes |= {(size * T, width, out), (size * T, out, width), (width, size * T, out)}
     rates = dict.fromkeys([*shapes, *(shape[::-1] for shape in shapes)], RATE)
-    return Calibration(rates, UNIT_S, LATENCY_S, BANDWIDTH, PEAK, MEMORY)
+    return Calibration(Rates(rates), UNIT_S, LATENCY_S, BANDWIDTH, PEAK, MEMORY)
 
 
 def slower(calibration: Calibration, factor: float) -> Calibration:
     """The calibration of a machine on which everything takes `factor` times as long."""
     return replace(
         calibration,
-        rates={shape: rate / factor for shape, rate in calibration.rates.items()},
+        rates=Rates({shape: rate / factor for shape, rate in calibration.rates.items()}),
         unit_s=calibration.unit_s * factor,
         latency_s=calibration.latency_s * factor,
         bytes_per_s=calibration.bytes_per_s / factor,

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from mlsys_lab.capstone import LAYERS, LayerSpec, Stack, load_stack
+from mlsys_lab.capstone.job import Serving
 from mlsys_lab.capstone.logits import logit_errors
 from mlsys_lab.capstone.measurement import compare, measure
 from mlsys_lab.capstone.serving import build_engine, generate_greedy
-from mlsys_lab.capstone.sheet import Serving, predict
+from mlsys_lab.capstone.sheet import predict
 from mlsys_lab.capstone.training import train
-from mlsys_lab.configs import TransformerConfig
+from mlsys_lab.configs import TrainConfig, TransformerConfig
 from mlsys_lab.inference.engine import SchedulerConfig
 from mlsys_lab.models import Transformer
-from mlsys_lab.parallel.train.trainer import TrainConfig
 from mlsys_lab.stack.artifact import Artifact
 from mlsys_lab.stack.workspace import Workspace
 from tests.capstone.calibrations import plain_calibration

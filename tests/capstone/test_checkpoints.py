@@ -10,10 +10,9 @@ import torch
 
 from mlsys_lab.capstone import Stack, checkpoints
 from mlsys_lab.capstone.training import train
-from mlsys_lab.configs import TransformerConfig
+from mlsys_lab.configs import TrainConfig, TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.parallel.train.checkpoint import load_model, newest
-from mlsys_lab.parallel.train.trainer import TrainConfig
 
 Weights = dict[str, torch.Tensor]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -11,47 +10,49 @@ import torch
 from torch.nn import functional as F
 
 from mlsys_lab.capstone import Stack
-from mlsys_lab.capstone import operations as ours
 from mlsys_lab.models.positions import rotary_angles, rotate
 
 ANGLES = rotary_angles(torch.arange(5), 6, 100.0, torch.zeros(1, dtype=torch.float64))
 
 
-@pytest.mark.parametrize(
-    ("operation", "oracle"),
-    [
-        (lambda engine, x: ours.softmax(x), partial(F.softmax, dim=-1)),
-        (lambda engine, x: ours.silu(x), F.silu),
-        (
-            lambda engine, x: ours.rms_norm(x, engine.Tensor(torch.ones(6).double()), 1e-5),
-            lambda x: F.rms_norm(x, (6,), eps=1e-5),
-        ),
-        (lambda engine, x: ours.rotary(engine, x, ANGLES), lambda x: rotate(x, ANGLES)),
-    ],
-    ids=["softmax", "silu", "rms_norm", "rotary"],
-)
+def masked_softmax(x: torch.Tensor) -> torch.Tensor:
+    """Softmax of half of each score, over itself and the past."""
+    return F.softmax((x / 2).masked_fill(torch.ones(6, 6, dtype=torch.bool).triu(1), -torch.inf), -1)
+
+
+CALLS: dict[str, tuple[Callable[..., Any], Callable[..., torch.Tensor], tuple[tuple[int, ...], ...]]] = {
+    "softmax": (lambda ours, engine, x: ours.causal_softmax(engine, x, 0.5), masked_softmax, ((2, 6, 6),)),
+    "silu_mul": (lambda ours, *args: ours.silu_mul(*args), lambda gate, up: F.silu(gate) * up, ((5, 6), (5, 6))),
+    "rms_norm": (
+        lambda ours, *args: ours.rms_norm(*args, 1e-5),
+        lambda x, weight: F.rms_norm(x, (6,), weight, eps=1e-5),
+        ((5, 6), (6,)),
+    ),
+    "rotary": (
+        lambda ours, *args: ours.rotary(*args, ANGLES),
+        lambda x: rotate(x, ANGLES),
+        ((3, 5, 6),),
+    ),
+}
+
+
+@pytest.mark.parametrize(("operation", "oracle", "shapes"), CALLS.values(), ids=CALLS)
 @pytest.mark.parametrize("scale", [0.0, 1.0, 900.0])
-def test_value_and_gradient_are_torchs(
+def test_values_and_gradients_are_torchs(
     stack: Stack,
-    operation: Callable[[Any, Any], Any],
-    oracle: Callable[[torch.Tensor], torch.Tensor],
+    operation: Callable[..., Any],
+    oracle: Callable[..., torch.Tensor],
+    shapes: tuple[tuple[int, ...], ...],
     scale: float,
 ) -> None:
     generator = torch.Generator().manual_seed(2)
-    data = scale * torch.randn(3, 5, 6, dtype=torch.float64, generator=generator)
-    upstream = torch.randn(3, 5, 6, dtype=torch.float64, generator=generator)
-    x = stack.engine.Tensor(data, requires_grad=True)
-    theirs = data.clone().requires_grad_()
-    result, expected = operation(stack.engine, x), oracle(theirs)
+    data = [scale * torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes]
+    ours = [stack.engine.Tensor(one, requires_grad=True) for one in data]
+    theirs = [one.clone().requires_grad_() for one in data]
+    result, expected = operation(stack.capstone, stack.engine, *ours), oracle(*theirs)
     torch.testing.assert_close(result.data, expected.detach(), rtol=1e-12, atol=1e-12)
+    upstream = torch.randn(expected.shape, dtype=torch.float64, generator=generator)
     result.backward(upstream)
     expected.backward(upstream)
-    torch.testing.assert_close(x.grad, theirs.grad, rtol=1e-9, atol=1e-11)
-
-
-def test_a_masked_score_has_no_weight_and_no_gradient(stack: Stack) -> None:
-    scores = stack.engine.Tensor(torch.zeros(2, 2, dtype=torch.float64), requires_grad=True)
-    weights = ours.softmax(scores + torch.tensor([[0.0, -torch.inf], [0.0, 0.0]]))
-    assert weights.data.tolist() == [[1, 0], [0.5, 0.5]]
-    weights.backward(torch.tensor([[1.0, 7.0], [1.0, 3.0]], dtype=torch.float64))
-    torch.testing.assert_close(scores.grad, torch.tensor([[0.0, 0.0], [-0.5, 0.5]], dtype=torch.float64))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-9, atol=1e-9)

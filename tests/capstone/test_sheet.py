@@ -14,16 +14,15 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from mlsys_lab.capstone import Stack, load_stack
-from mlsys_lab.capstone.calibration import Calibration, calibrate
+from mlsys_lab.capstone.calibration import calibrate
 from mlsys_lab.capstone.counting import count_products
+from mlsys_lab.capstone.job import Calibration, Serving
 from mlsys_lab.capstone.measurement import Comparison, compare, measure
-from mlsys_lab.capstone.model import GPT
-from mlsys_lab.capstone.sheet import Serving, Sheet, predict
-from mlsys_lab.configs import TransformerConfig
+from mlsys_lab.capstone.sheet import COSTS, Sheet, predict
+from mlsys_lab.configs import TrainConfig, TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.hardware import cpu
 from mlsys_lab.models import training
-from mlsys_lab.parallel.train.trainer import TrainConfig
 from mlsys_lab.stack import Layer
 from mlsys_lab.stack.workspace import Workspace
 from tests.capstone.calibrations import BANDWIDTH, LATENCY_S, MEMORY, PEAK, RATE, plain_calibration, slower
@@ -47,8 +46,8 @@ def run(stack: Stack, config: TransformerConfig, world_size: int) -> dict[str, f
 
 
 def differing(rows: list[Comparison]) -> list[str]:
-    """Names of the counts that are not equal."""
-    return [row.name for row in rows if row.is_equal is False]
+    """Keys of the counts that are not equal."""
+    return [row.key for row in rows if row.is_equal is False]
 
 
 def with_names(stack: Stack, field: str, **names: Any) -> Stack:
@@ -67,14 +66,14 @@ def test_every_count_equals_the_run_on_one_two_and_four_ranks(
     for world_size in (1, 2, 4):
         rows = compare(fill_in(stack, chosen, world_size), run(stack, chosen, world_size))
         assert differing(rows) == []
-        assert sum(row.kind == "count" for row in rows) == 18
+        assert sum(row.cost.kind == "count" for row in rows) == 18
         assert all(row.predicted > 0 or world_size == 1 for row in rows)
-        assert all(row.measured > 0 for row in rows if row.kind == "seconds")
+        assert all(row.measured > 0 for row in rows if row.cost.kind == "seconds")
 
 
 def test_products_are_counted_as_torchs_own_counter_counts_them(stack: Stack, config: TransformerConfig) -> None:
     weights = dict(training.new_model(config, 0).named_parameters())
-    loss = GPT(stack.engine, config, weights).loss
+    loss = stack.capstone.GPT(stack.engine, config, weights).loss
     x, y, windows = torch.ones(3, 4, 5), torch.ones(3, 5, 2), torch.zeros(3, 12, dtype=torch.int64)
     for call in (lambda: loss(windows).backward(), lambda: torch.einsum("bij,bjk->ik", x, y), lambda: x @ y):
         for context in (torch.no_grad, torch.inference_mode):
@@ -88,18 +87,18 @@ def test_products_are_counted_as_torchs_own_counter_counts_them(stack: Stack, co
 def test_seconds_are_those_of_plain_numbers_and_double_with_them(stack: Stack, config: TransformerConfig) -> None:
     plain = plain_calibration(config, TRAIN, 4)
     sheet, doubled = (fill_in(stack, config, 4, calibration=one) for one in (plain, slower(plain, 2)))
-    for row, other in zip(sheet.rows, doubled.rows, strict=True):
-        factor = 2 if row.kind == "seconds" else 1
-        assert (other.name, other.predicted) == (row.name, pytest.approx(factor * row.predicted, rel=1e-12))
-    products_s = sheet["FLOPs of a training step"].predicted / RATE
-    assert sheet["products of a training step"].predicted == pytest.approx(products_s, rel=1e-12)
+    for key, cost in COSTS.items():
+        factor = 2 if cost.kind == "seconds" else 1
+        assert doubled[key] == pytest.approx(factor * sheet[key], rel=1e-12)
+    products_s = sheet["training_flops"] / RATE
+    assert sheet["products_s"] == pytest.approx(products_s, rel=1e-12)
     # Four ranks in turn: an all-reduce of all weights and three of a number, each 6 steps of a quarter of the array.
-    sent = 6 / 4 * (4 * sheet["parameters"].predicted + 3 * 4)
+    sent = 6 / 4 * (4 * sheet["parameters"] + 3 * 4)
     communication_s = 4 * (4 * 6 * LATENCY_S + sent / BANDWIDTH)
-    assert sheet["communication of a training step"].predicted == pytest.approx(communication_s, rel=1e-12)
-    moved = sum(row.predicted for row in sheet.rows if row.unit == "bytes" and "decode steps" in row.name)
-    decode_s = max(sheet["FLOPs of the decode steps"].predicted / PEAK, moved / MEMORY)
-    assert sheet["decode steps, at least"].predicted == pytest.approx(decode_s, rel=1e-12)
+    assert sheet["communication_s"] == pytest.approx(communication_s, rel=1e-12)
+    moved = sum(sheet[key] for key, cost in COSTS.items() if cost.unit == "bytes" and key.startswith("decode"))
+    decode_s = max(sheet["decode_flops"] / PEAK, moved / MEMORY)
+    assert sheet["decode_s"] == pytest.approx(decode_s, rel=1e-12)
 
 
 def test_a_calibration_of_this_machine_fills_in_a_sheet_and_survives_json(
@@ -110,7 +109,7 @@ def test_a_calibration_of_this_machine_fills_in_a_sheet_and_survives_json(
     measured = calibrate(stack, config, TRAIN, 4)
     assert measured.rates.keys() == plain_calibration(config, TRAIN, 4).rates.keys()
     assert Calibration.from_json(measured.to_json()) == measured
-    assert all(row.predicted > 0 for row in fill_in(stack, config, 4, calibration=measured).rows)
+    assert all(number > 0 for number in fill_in(stack, config, 4, calibration=measured).numbers.values())
 
 
 WRONG: dict[str, tuple[str, str, Callable[[Any], Any], list[str]]] = {
@@ -118,30 +117,30 @@ WRONG: dict[str, tuple[str, str, Callable[[Any], Any], list[str]]] = {
         "arithmetic",
         "step_products",
         lambda right: lambda *args: [one for one in right(*args) if not one[0].startswith("gate")],
-        ["FLOPs of a training step"],
+        ["training_flops"],
     ),
     "whole states": (
         "arithmetic",
         "states",
         lambda right: lambda n, **plan: right(n, **plan | {"data": 1}),
-        ["optimizer's copy of its shard, rank 0", "optimizer states, rank 0"],
+        ["master_bytes", "optimizer_bytes"],
     ),
     "no cache": (
         "cache",
         "step_cost",
         lambda right: lambda c, parts, **options: right(c, [(1, 0) for _ in parts], **options),
-        ["FLOPs of the decode steps", "KV cache read by the decode steps"],
+        ["decode_flops", "decode_cache_read_bytes"],
     ),
     "one pass": (
         "collectives",
         "ring_elements",
         lambda right: lambda n, p: [sent // 2 for sent in right(n, p)],
         [
-            "reduce-scatter of gradients: elements sent",
-            "reduce-scatter of gradients: bytes sent",
-            "all-gather of weights: elements sent",
-            "all-gather of weights: bytes sent",
-            "all-reduce of the loss: elements sent",
+            "gradient_elements_sent",
+            "gradient_bytes_sent",
+            "weight_elements_sent",
+            "weight_bytes_sent",
+            "loss_elements_sent",
         ],
     ),
 }
@@ -160,16 +159,16 @@ def raise_error(*args: Any, **options: Any) -> Any:
 
 
 BAD = {
-    "raises": (
+    "raises": ("arithmetic", {"flops_of": raise_error}, "predict_training failed: got NotImplementedError: Task 3"),
+    "text of a number": (
         "arithmetic",
-        {"flops_of": raise_error},
-        "arithmetic layer's flops_of failed: got NotImplementedError: T",
+        {"count_parameters": lambda config: "7"},
+        "predict_training failed: got TypeError",
     ),
-    "none": ("arithmetic", {"flops_of": lambda products: None}, "flops_of returned no number: got None"),
-    "nan": ("arithmetic", {"activation_bytes": lambda *args: math.nan}, "activation_bytes returned no number: got nan"),
-    "no field": ("cache", {"step_cost": lambda *args, **options: 7}, "step_cost returned no number: got flops=None"),
-    "no list": ("collectives", {"ring_elements": lambda n, p: n}, "ring_elements returned no number: got None"),
-    "text": ("collectives", {"ring_elements": lambda n, p: ["1"]}, "ring_elements returned no number: got '1'"),
+    "nan": ("arithmetic", {"flops_of": lambda products: math.nan}, "the sheet's training_flops is no number: got nan"),
+    "no field": ("cache", {"step_cost": lambda *args, **options: 7}, "predict_serving failed: got AttributeError"),
+    "no list": ("collectives", {"ring_elements": lambda n, p: n}, "predict_messages failed: got TypeError"),
+    "text": ("collectives", {"ring_elements": lambda n, p: ["1"]}, "predict_messages failed: got TypeError"),
 }
 
 
@@ -185,22 +184,19 @@ def test_a_function_that_gives_no_number_is_named(
 
 def test_bad_input_is_refused_in_one_line(stack: Stack, config: TransformerConfig, tmp_path: Path) -> None:
     sheet = fill_in(stack, config, 1)
-    measured = {row.name: row.predicted for row in sheet.rows}
+    numbers = dict(sheet.numbers)
     plain = plain_calibration(config, TRAIN, 1)
     swapped = load_stack(Workspace.create(tmp_path), {"collectives": "reference"})
     weights = {name: one.double() for name, one in training.new_model(config, 0).named_parameters()}
     refused: dict[str, Callable[[], object]] = {
-        "an incomplete sheet: got no row 'parameters'": lambda: compare(
-            Sheet(tuple(row for row in sheet.rows if row.name != "parameters")), measured
-        ),
-        "an incomplete sheet: got no row 'params'": lambda: sheet["params"],
-        "a row that was not measured: got 'training step'": lambda: compare(
-            sheet, {name: one for name, one in measured.items() if name != "training step"}
-        ),
+        "an incomplete sheet: got no 'training_flops'": lambda: Sheet({}),
+        "a sheet with an unknown number: got 'params'": lambda: Sheet(numbers | {"params": 1}),
+        "parameters is no number: got '7'": lambda: Sheet(numbers | {"parameters": "7"}),  # type: ignore[dict-item]
+        "not a prediction sheet: got Expecting value": lambda: Sheet.from_json("rows"),
         r"of another shape: got no rate of a \(66, 20\) by a \(20, 24\) matrix": lambda: fill_in(
             stack, config, 1, calibration=plain_calibration(TIED, TRAIN, 1)
         ),
-        "collectives layer has no ring_elements: got the reference package's": lambda: fill_in(swapped, config, 1),
+        "the collectives layer has no 'ring_elements'": lambda: fill_in(swapped, config, 1),
         "without sequences: got 6 for 7 ranks": lambda: fill_in(stack, config, 7, calibration=plain),
         "exceed the context: got 65, expected up to 64": lambda: fill_in(stack, config, 1, serving=Serving(60, 5)),
         "LLaMA-like: got activation=gelu": lambda: fill_in(stack, replace(config, activation="gelu"), 1),

@@ -11,13 +11,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from mlsys_lab.capstone import Stack, load_stack
-from mlsys_lab.capstone.model import GPT
 from mlsys_lab.capstone.training import train
 from mlsys_lab.comm import RankError
-from mlsys_lab.configs import TransformerConfig
+from mlsys_lab.configs import TrainConfig, TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.models import training
-from mlsys_lab.parallel.train.trainer import TrainConfig
 from mlsys_lab.stack.workspace import Workspace
 
 IDS = np.random.default_rng(0).integers(0, 53, 1500)
@@ -98,7 +96,7 @@ def test_the_products_of_a_step_are_those_that_lab_05_counts(stack: Stack, confi
     """Counted by torch, which sees every product that the learner's engine computes."""
     _, weights = initial(config)
     with FlopCounterMode(display=False) as counter:
-        GPT(stack.engine, config, weights).loss(torch.zeros(3, 12, dtype=torch.int64)).backward()
+        stack.capstone.GPT(stack.engine, config, weights).loss(torch.zeros(3, 12, dtype=torch.int64)).backward()
     products = stack.arithmetic.step_products(config, 11, 3)
     assert counter.get_total_flops() == stack.arithmetic.flops_of(products)
     assert sum(weight.numel() for weight in weights.values()) == stack.arithmetic.count_parameters(config)

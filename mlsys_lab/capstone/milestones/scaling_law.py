@@ -11,13 +11,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from mlsys_lab.capstone.milestones.milestone import Figure, Milestone
-from mlsys_lab.capstone.model import GPT
 from mlsys_lab.capstone.stack import Stack
 from mlsys_lab.capstone.training import train
-from mlsys_lab.configs import TransformerConfig
+from mlsys_lab.configs import TrainConfig, TransformerConfig
 from mlsys_lab.efficiency.grammar import Grammar
 from mlsys_lab.models.training import new_model, windows
-from mlsys_lab.parallel.train.trainer import TrainConfig
 from mlsys_lab.scaling.laws import GOPHER_FLOPS, HOFFMANN_2022
 from mlsys_lab.scaling.published import CEREBRAS_COMPUTE, CEREBRAS_FLOOR, CEREBRAS_GPT, HOFFMANN_TABLES
 
@@ -46,7 +44,7 @@ def final_loss(stack: Stack, grammar: Grammar, width: int, steps: int) -> tuple[
     unseen = grammar.sample(TEST_TOKENS, seed=2)
     starts = np.arange(0, TEST_TOKENS - SEQ_LEN, SEQ_LEN + 1)
     with stack.engine.no_grad():
-        loss = GPT(stack.engine, config, trained).loss(windows(unseen, starts, SEQ_LEN)).item()
+        loss = stack.capstone.GPT(stack.engine, config, trained).loss(windows(unseen, starts, SEQ_LEN)).item()
     num_params = sum(weight.numel() for weight in weights.values())
     return 6 * num_params * SEQUENCES * SEQ_LEN * steps, loss
 

@@ -1,5 +1,5 @@
 """Training of a transformer in any layout, from the command line too: `python -m mlsys_lab.parallel.train --help`."""
 
-from mlsys_lab.parallel.train.trainer import TrainConfig, Trainer
+from mlsys_lab.parallel.train.trainer import Trainer
 
 __all__ = ["TrainConfig", "Trainer"]

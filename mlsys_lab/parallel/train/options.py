@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from mlsys_lab.configs import TrainConfig
 from mlsys_lab.configs.huggingface import read_config
 from mlsys_lab.configs.transformer import Experts, TransformerConfig
 from mlsys_lab.errors import InputError, did_you_mean
 from mlsys_lab.flops.layout import Layout
-from mlsys_lab.parallel.train.trainer import TrainConfig
 
 LAYOUT_FIELDS = {
     "data": "data",

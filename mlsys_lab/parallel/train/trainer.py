@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -16,6 +15,7 @@ from torch import nn
 
 from mlsys_lab.comm import Rank
 from mlsys_lab.comm.collectives.all_reduce import all_reduce
+from mlsys_lab.configs import TrainConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.models import training
@@ -34,21 +34,6 @@ from mlsys_lab.parallel.train.strategies import DataParallelChunk, DataParallelS
 from mlsys_lab.parallel.zero import clip_grad_norm
 
 EMBEDDING = "embedding.weight"
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """Hyperparameters of a run, as in `mlsys_lab.models.training.train`.
-
-    `batch_size` sequences of `seq_len` tokens per step, `steps` steps, peak learning rate `lr`, `seed` of the data
-    order.
-    """
-
-    batch_size: int
-    seq_len: int
-    steps: int
-    lr: float
-    seed: int = 0
 
 
 class Trainer:

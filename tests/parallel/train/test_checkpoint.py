@@ -19,7 +19,7 @@ from mlsys_lab.configs import TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.models import training
-from mlsys_lab.parallel.train import TrainConfig, Trainer, checkpoint
+from mlsys_lab.parallel.train import Trainer, checkpoint
 from mlsys_lab.parallel.train.checkpoint import Checkpoint, list_checkpoints, restore, save
 from tests.parallel.train.test_trainer import CONFIG as SMALL
 from tests.parallel.train.test_trainer import IDS, MIXTURE, make_model

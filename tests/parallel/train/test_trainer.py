@@ -18,7 +18,7 @@ from mlsys_lab.flops.layout import Layout
 from mlsys_lab.models import training
 from mlsys_lab.models.transformer import Transformer
 from mlsys_lab.parallel.tags import Tag
-from mlsys_lab.parallel.train import TrainConfig, Trainer
+from mlsys_lab.parallel.train import Trainer
 from mlsys_lab.parallel.train.checkpoint import load_model, newest, save
 from mlsys_lab.parallel.train.traffic import predict_bytes
 from tests.sampling import keep
