@@ -57,14 +57,19 @@ class Stack:
         return "\n".join(f"{spec.field:<14}  {spec.topic:<22}  {self.sources[spec.field]}" for spec in LAYERS)
 
 
-def load_stack(workspace: Workspace | None = None, swaps: Mapping[str, str] | None = None) -> Stack:
+def load_stack(
+    workspace: Workspace | None = None,
+    swaps: Mapping[str, str] | None = None,
+    *,
+    notebook: Mapping[str, Any] | None = None,
+) -> Stack:
     """Load every layer: the learner's accepted artifact, else the solved lab; `swaps` chooses "solved" or "reference".
 
     A layer is the learner's as a whole, or not at all: its functions call one another. Where an artifact no longer
     defines a name that the stack asks for, the solved lab takes its place, and the report says why. `workspace` is the
-    nearest around the current folder if None. Raises InputError for an unknown layer or swap, a layer for which there
-    is nothing to load, one without a name that it must have, and an artifact that was accepted for another version of
-    its lab.
+    nearest around the current folder if None. `notebook`, the globals of lab 16's notebook, is the layer `capstone` if
+    given, and changes as cells run. Raises InputError for an unknown layer or swap, a layer for which there is nothing
+    to load, one without a name that it must have, and an artifact that was accepted for another version of its lab.
     """
     swaps = _check_swaps(swaps or {})
     workspace = workspace or Workspace.find()
@@ -73,6 +78,10 @@ def load_stack(workspace: Workspace | None = None, swaps: Mapping[str, str] | No
     given: dict[str, Layer] = {}
     sources: dict[str, Source] = {}
     for spec in LAYERS:
+        if spec.field == "capstone" and notebook is not None:
+            given[spec.topic] = Layer(spec.topic, notebook, {})
+            sources[spec.field] = Source("yours", "", "this notebook")
+            continue
         accepted = progress.get(spec.topic, {}).get("accepted", {})
         artifact = workspace.artifact(spec.topic) if workspace and spec.field not in swaps else None
         with using(given):

@@ -25,7 +25,7 @@ class Layer:
 
     def __init__(self, topic: str, names: Mapping[str, Any], sources: Mapping[str, str]) -> None:
         self.topic, self.sources = topic, dict(sources)
-        self._names = dict(names)
+        self._names = names
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name not in self._names:
