@@ -99,9 +99,9 @@ Tensor = Any  # a Tensor of the stack's engine
 #
 # *About 30 minutes.*
 #
-# **Goal.** Composed of elementary operations, SwiGLU leaves an array for each of them until the backward pass.
-# Write it, the causal softmax and SwiGLU's product as *one* recorded operation each: the derivative is then yours, and
-# the graph keeps what this derivative needs and nothing else.
+# **Goal.** If your engine composes RMS norm of elementary operations, each of them leaves an array that stays until the
+# backward pass. Write RMS norm, the causal softmax and SwiGLU's product as *one* recorded operation each: you supply
+# the derivative, and the graph keeps what it needs and nothing else.
 #
 # `engine.record(data, (operand, vjp), ...)` makes the result of an operation, with an edge to each operand. The rotary
 # position embedding is written out below. It rotates pairs of numbers; the VJP of a rotation by an angle is the
@@ -122,7 +122,7 @@ def rotary(engine: Any, x: Tensor, angles: torch.Tensor) -> Tensor:
 #
 # | | data of the result | edges to |
 # |---|---|---|
-# | `causal_softmax(engine, scores, scale)` | (…, T, T): weights of each query over the past | `scores` |
+# | `causal_softmax(engine, scores, scale)` | (…, T, T): each query's weights over keys up to itself | `scores` |
 # | `rms_norm(engine, x, weight, eps)` | (R, D): $w \, x / \sqrt{\overline{x^2} + \varepsilon}$ | `x`, `weight` (D,) |
 # | `silu_mul(engine, gate, up)` | $\text{gate} \cdot \sigma(\text{gate}) \cdot \text{up}$, elementwise | `gate`, `up` |
 #
@@ -229,9 +229,9 @@ def silu_mul(engine: Any, gate: Tensor, up: Tensor) -> Tensor:
 check("operations")
 
 # %% [markdown]
-# **Predict, then measure.** SwiGLU's product can be composed of elementary operations of lab 01, as in
-# `composed["silu_mul"]` below: `gate * ((gate * -1.0).exp() + 1.0) ** -1.0 * up`. Both versions are given the same
-# operands. How many times the bytes of yours does the graph of the composed version keep?
+# **Predict, then measure.** The next cell composes the same three operations of elementary ones of lab 01. SwiGLU's
+# product is `gate * ((gate * -1.0).exp() + 1.0) ** -1.0 * up` there, on the same operands. How many times the bytes of
+# yours does the graph of the composed version keep?
 
 # %%
 guess = None  # times as many bytes
@@ -346,7 +346,7 @@ for name, one in Transformer(CONFIG).named_parameters():
 # **Grouped heads.** Query head i uses KV head i // G. So the N·H outputs of the query projection are (K, G, H) in this
 # order, those of keys and values (K, 1, H), and the axis of size 1 broadcasts: one product serves all heads.
 #
-# **Example** (all weights are 0.1)
+# **Example** (all weights are 0.1 but those of the embedding and the head)
 #
 # ```python
 # from mlsys_lab import autograd as engine
@@ -388,7 +388,7 @@ for name, one in Transformer(CONFIG).named_parameters():
 # %% nbgrader={"solution": true, "grade_id": "task-2-decoder"}
 #| export
 class GPT:
-    """Decoder on an engine; `parameters` are its leaves, by the names of the weights."""
+    """Decoder on an engine; `parameters` are its leaves, by the weights' names."""
 
     def __init__(
         self,
@@ -649,18 +649,14 @@ check("train_steps")
 check("resume")
 
 # %% [markdown]
-# The last check of this task trains your model for a fixed number of FLOPs on text that it has not seen, on four ranks
-# whose messages the judge routes and counts. It evaluates your weights itself.
+# The last check of this task trains your own decoder on four ranks, on text that the judge generates. The judge routes
+# and counts the messages, and it evaluates the weights that rank 0 returns with its own forward pass.
 
 # %% nbgrader={"grade": true, "grade_id": "train_budget"}
 check("train_budget")
 
 # %% [markdown]
-# **Predict, then measure.** The model above has n parameters in float32. It trains on 4 ranks. How many bytes does a
-# rank send in a step, **per parameter**? (Lab 08: a reduce-scatter of the gradients and an all-gather of the weights.)
-
-# %%
-guess = None  # bytes sent by a rank in a step, per parameter
+# Now the model of Task 2 and the book's own text, byte by byte. (`trained` is what Task 5 will serve.)
 
 # %%
 import numpy as np
@@ -670,15 +666,27 @@ from mlsys_lab.models.training import new_model
 from mlsys_lab.scaling.text import course_text
 
 TEXT = np.frombuffer(course_text().encode(), dtype=np.uint8).astype(np.int64)
-TRAIN = TrainConfig(batch_size=8, seq_len=128, steps=30, lr=3e-3)
-STOP = 15
+TRAIN = TrainConfig(batch_size=8, seq_len=128, steps=24, lr=3e-3)
 START = {name: one.detach() for name, one in new_model(CONFIG, 0).named_parameters()}
-num_parameters = sum(one.numel() for one in START.values())
+trained, num_parameters = START, sum(one.numel() for one in START.values())
+print(f"{len(TEXT):,} bytes of text, {num_parameters:,} parameters")
 
+# %% [markdown]
+# **Predict, then measure.** The model has n parameters in float32. It trains on 4 ranks. How many bytes does a
+# rank send in a step, **per parameter**? (Lab 08: a reduce-scatter of the gradients and an all-gather of the weights.)
+
+# %%
+guess = None  # bytes sent by a rank in a step, per parameter
+
+# %%
+STOP = 12
 one_rank = train(stack, CONFIG, START, TEXT, TRAIN, 1)
+print(f"{TRAIN.steps} steps on 1 rank")
 four_ranks = train(stack, CONFIG, START, TEXT, TRAIN, 4)
+print(f"{TRAIN.steps} steps on 4 ranks")
 stopped = train(stack, CONFIG, START, TEXT, TRAIN, 4, until=STOP)
 resumed = train(stack, CONFIG, START, TEXT, TRAIN, 2, states=stopped.states)
+trained = four_ranks.weights
 
 figure, steps = go.Figure(), list(range(1, TRAIN.steps + 1))
 for name, x, losses, dash in (
@@ -694,14 +702,12 @@ figure.update_layout(
     xaxis_title="step", yaxis_title="bits per byte", margin_t=30, height=340
 )
 show(figure, alt="Bits per byte by step: 1 rank, 4 ranks and the resumed run coincide")
-pairs = zip(one_rank.losses, four_ranks.losses, strict=True)
-print(
-    f"1 and 4 ranks: losses differ by {max(abs(one - four) for one, four in pairs):.0e}"
-)
-pairs = zip(resumed.losses, four_ranks.losses[STOP:], strict=True)
-print(
-    f"after the stop: losses differ by {max(abs(one - four) for one, four in pairs):.0e}"
-)
+for what, one, other in (
+    ("1 and 4 ranks", one_rank.losses, four_ranks.losses),
+    ("after the stop", resumed.losses, four_ranks.losses[STOP:]),
+):
+    difference = max(abs(a - b) for a, b in zip(one, other, strict=True))
+    print(f"{what}: losses differ by {difference:.0e}")
 for rank, sent in enumerate(four_ranks.ledger.sent_bytes()):
     print(f"rank {rank} sent {sent / TRAIN.steps:11,.0f} bytes per step")
 last = four_ranks.ledger.sent_bytes()[-1] / TRAIN.steps
@@ -720,7 +726,7 @@ check.predict(guess, last / num_parameters, "bytes per parameter", within=0.02)
 # 05, 07 and 10. A sheet is a function of the configuration and of three calibrations of a machine, so it can be
 # evaluated for machines that you do not have. It never measures.
 #
-# **Interface.** Four functions return dictionaries of numbers, by these keys:
+# **Interface.** Four functions return dictionaries of numbers, with these keys and no others.
 #
 # `predict_training(stack, config, train, world_size)`: a step of all ranks, and the bytes that rank 0 holds.
 #
@@ -956,6 +962,20 @@ check("predict_serving")
 check("predict_seconds")
 
 # %% [markdown]
+# The next cell calibrates this machine in a few seconds: it times products of the shapes that lab 05 lists, elementwise
+# work of your engine, messages between two ranks, and copies of memory. It runs no training step.
+
+# %%
+from mlsys_lab.capstone.calibration import calibrate
+
+calibration = calibrate(stack, CONFIG, TRAIN, 4)
+SERVING = Serving(prompt_tokens=48, new_tokens=16)
+print(f"products at up to {calibration.peak_flops_per_s / 1e9:.0f} GFLOP/s")
+print(f"memory at {calibration.memory_bytes_per_s / 1e9:.1f} GB/s")
+print(f"a message: {1e6 * calibration.latency_s:.0f} µs, then", end=" ")
+print(f"{calibration.bytes_per_s / 1e9:.1f} GB/s")
+
+# %% [markdown]
 # **Predict, then measure.** A rule of thumb says that training takes 6 FLOPs per parameter and token. The rule leaves
 # out attention, and it counts the embedding, whose rows are only looked up. What fraction of the rule's FLOPs does the
 # step of Task 3 take? Estimate it from the shapes printed in Task 2.
@@ -964,20 +984,16 @@ check("predict_seconds")
 guess = None  # FLOPs of a step / (6 · parameters · tokens)
 
 # %%
-from mlsys_lab.capstone.calibration import calibrate
 from mlsys_lab.capstone.sheet import Sheet
 
-SERVING = Serving(prompt_tokens=48, new_tokens=16)
 numbers = predict_training(stack, CONFIG, TRAIN, 4)
 numbers |= predict_messages(stack, numbers["parameters"], 4)
 numbers |= predict_serving(stack, CONFIG, SERVING)
-calibration = calibrate(stack, CONFIG, TRAIN, 4)  # a few seconds, and no training step
 numbers |= predict_seconds(stack, CONFIG, TRAIN, 4, calibration, SERVING)
 sheet = Sheet(numbers)
 rule = 6 * numbers["parameters"] * TRAIN.batch_size * TRAIN.seq_len
-print(
-    f"a step: {1e3 * sheet['training_step_s']:.0f} ms, {sheet['training_flops']:,} FLOPs"
-)
+step_ms = 1e3 * sheet["training_step_s"]
+print(f"a step: {step_ms:.0f} ms, {sheet['training_flops']:,} FLOPs")
 
 # %% [markdown]
 # The sheet is filled in. Now the run: a few steps on four ranks and one generated sequence, with the products, arrays
@@ -1047,6 +1063,8 @@ check.predict(guess, measured["training_flops"] / rule, "of the rule", within=0.
 #
 # - New tokens go after the computed ones, in the slots of the sequence's own blocks. No other slot changes.
 # - `update` is called for every layer before the scheduler counts the tokens: it does not change the length.
+# - Remember nothing of a sequence between steps: its number changes, and a preempted one starts again with no computed
+#   tokens and other blocks.
 # - A block table may be longer than the sequence needs, in any order, and share blocks with other sequences' tables (a
 #   common prefix).
 #
@@ -1118,8 +1136,8 @@ from mlsys_lab.inference.engine import Request, SamplingParams, SchedulerConfig
 
 model = Transformer(CONFIG).double().eval()
 for name, one in model.named_parameters():
-    one.data = four_ranks.weights[name].double()
-prompts = [TEXT[at : at + 8 + at % 7].tolist() for at in range(1000, 13000, 1000)]
+    one.data = trained[name].double()
+prompts = [TEXT[999 * i : 999 * i + 8 + i % 7].tolist() for i in range(12)]
 NUM_BLOCKS, NEW_TOKENS, LIMITS = 32, 16, SchedulerConfig(4, 64)
 
 
@@ -1341,6 +1359,7 @@ def time_all_reduce(rank, all_reduce):
     return min(seconds)
 
 
+zero = train(stack, CONFIG, START, TEXT, TRAIN, 4, until=3)
 step = TrainJob(stack, CONFIG, START, TEXT, TRAIN, None, until=1)
 for algorithm, name in (
     ("ring", "all_reduce"),
@@ -1355,7 +1374,7 @@ for algorithm, name in (
     )
     result = train(replaced, CONFIG, START, TEXT, TRAIN, 4, until=3)
     difference = max(
-        abs(a - b) for a, b in zip(result.losses, four_ranks.losses, strict=False)
+        abs(a - b) for a, b in zip(result.losses, zero.losses, strict=True)
     )
     counts, _ = run(count_rank, [replace(step, stack=replaced)] * 4)
     sent = [one for rank in counts for one in rank.sent if one.phase == "gradient"]
@@ -1373,8 +1392,9 @@ for algorithm, name in (
         f"{1e3 * PLANS[algorithm]['communication_s']:.1f} ms predicted"
     )
 held = counted["master_bytes"] + counted["optimizer_bytes"]
-sharded = sheet["master_bytes"] + sheet["optimizer_bytes"]
-check.predict(guess, held / sharded, "times the bytes of ZeRO-1", within=0.02)
+sharded = predict_training(stack, CONFIG, TRAIN, 4)
+held /= sharded["master_bytes"] + sharded["optimizer_bytes"]
+check.predict(guess, held, "times the bytes of ZeRO-1", within=0.02)
 
 # %% [markdown]
 # The replicated optimizer sends as much as ZeRO-1, whose reduce-scatter and all-gather are the halves of an all-reduce,
@@ -1386,7 +1406,9 @@ check.predict(guess, held / sharded, "times the bytes of ZeRO-1", within=0.02)
 # **See it.** The waterfall of your training step, from the bound to the clock.
 
 # %%
-bars = waterfall(sheet.numbers, measured, calibration.peak_flops_per_s)
+predicted = predict_training(stack, CONFIG, TRAIN, 4)
+predicted |= predict_seconds(stack, CONFIG, TRAIN, 4, calibration, SERVING)
+bars = waterfall(predicted, measured, calibration.peak_flops_per_s)
 figure = go.Figure(
     go.Waterfall(
         x=[bar.name for bar in bars] + ["measured"],
