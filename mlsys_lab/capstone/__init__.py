@@ -3,9 +3,11 @@
 layers       LAYERS: what the stack asks of each lab's artifact, and where the package has the same
 stack        load_stack(workspace, swaps) -> Stack: its layers; Stack.report() says whose each is, and of what version
 job          what lab 16's functions are given: TrainJob, Serving, Calibration
+settings     Settings: the model, its training on the book's text, and the sequence that is served, as `plan` fixes them
+bundle       Bundle: artifacts, settings, calibration and sheet, from which a run can be repeated
 weights      which configurations and weights are the capstone's
 logits       logit_errors(stack, folder, tokens): one safetensors file, three ways to the same logits
-training     train(stack, config, weights, ids, train_config, world_size) -> TrainResult: ranks on labs 01, 07, 08 and 16
+training     train(stack, config, weights, ids, train_config, world_size) -> TrainResult: ranks on the stack's layers
 checkpoints  save, load_states: the weights as a checkpoint of `parallel.train`, for `mlsys-lab export`, and the states
 calibration  calibrate(stack, config, train_config, world_size) -> Calibration: this machine's rates, as plain numbers
 sheet        predict(stack, config, ..., calibration, serving=) -> Sheet: costs, by lab 16 from labs 05, 07 and 10
