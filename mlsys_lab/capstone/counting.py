@@ -18,11 +18,10 @@ from torch.utils.flop_counter import flop_registry
 
 from mlsys_lab.capstone.job import TrainJob
 from mlsys_lab.capstone.sheet import GRADIENTS, LOSS, SCALARS, WEIGHTS
-from mlsys_lab.capstone.stack import Stack
+from mlsys_lab.capstone.swaps import replace_names
 from mlsys_lab.comm import Rank
 from mlsys_lab.comm.instrumentation import Phase, SentArray, record_phases
 from mlsys_lab.models import Transformer
-from mlsys_lab.stack import Layer
 
 
 class count_products(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -100,13 +99,6 @@ def count_rank(rank: Rank, given: TrainJob) -> RankCounts:
         )
     counts.flops, counts.products_s = products.flops, products.time_s
     return counts
-
-
-def replace_names(stack: Stack, **names: Any) -> Stack:
-    """Copy of a stack whose data-parallel layer has these in place of its own names."""
-    layer = stack.data_parallel
-    own = {name: getattr(layer, name) for name in layer.sources}
-    return replace(stack, data_parallel=Layer(layer.topic, own | names, layer.sources))
 
 
 class CountingTransformer(Transformer):

@@ -18,7 +18,7 @@ import torch
 
 from mlsys_lab.benchmark.memory import track_memory
 from mlsys_lab.capstone.calibration import split_batch
-from mlsys_lab.capstone.counting import CountingTransformer, RankCounts, count_rank, replace_names
+from mlsys_lab.capstone.counting import CountingTransformer, RankCounts, count_rank
 from mlsys_lab.capstone.job import Serving, TrainJob
 from mlsys_lab.capstone.sheet import (
     COSTS,
@@ -32,6 +32,7 @@ from mlsys_lab.capstone.sheet import (
     check_training,
 )
 from mlsys_lab.capstone.stack import Stack
+from mlsys_lab.capstone.swaps import replace_names
 from mlsys_lab.capstone.weights import check_weights
 from mlsys_lab.comm import Rank, run
 from mlsys_lab.configs import TrainConfig, TransformerConfig
