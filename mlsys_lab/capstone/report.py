@@ -1,25 +1,51 @@
-"""The report of a run as one HTML page: the stack, prediction next to count and clock, and waterfalls of seconds."""
+"""The report of a run as one HTML page: the stack, its losses, prediction next to count and clock, and waterfalls."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
 from mlsys_lab.capstone.functions import call
+from mlsys_lab.capstone.gains import Gain
 from mlsys_lab.capstone.job import Calibration
+from mlsys_lab.capstone.layers import LAYERS
 from mlsys_lab.capstone.measurement import Comparison
 from mlsys_lab.capstone.stack import Stack
 
-WIDTH, LABEL_WIDTH, BAR_HEIGHT = 760, 250, 22
+CURVE_WIDTH, CURVE_HEIGHT, SMOOTHED = 1000, 260, 0.05
 STYLE = """\
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
-:root { color-scheme: light dark }
-table { border-collapse: collapse } th, td { padding: .2rem .7rem; text-align: right }
-th:first-child, td:first-child, td:last-child { text-align: left; white-space: nowrap }
-tr.differs { font-weight: bold; color: #c0392b }
-svg { width: 100%; height: auto } svg text { font-size: 13px; fill: currentColor } pre { overflow-x: auto }
-.bound { fill: #2a9d8f } .predicted { fill: #457b9d } .unpredicted { fill: #e76f51 } .measured { fill: #6c757d }
+:root { color-scheme: light dark; --ink: #1d2433; --soft: #5b6475; --line: #dde2ea; --page: #fff; --card: #f5f7fa;
+  --bound: #1b8a7a; --predicted: #3b76b8; --unpredicted: #d9642c; --measured: #7b8494; --bad: #b3261e }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ef; --soft: #a0a9b8; --line: #343b48; --page: #14171d;
+  --card: #1e232c; --bound: #3fbfab; --predicted: #6aa5e3; --unpredicted: #f08a56; --measured: #8b95a6;
+  --bad: #ff8a80 } }
+* { box-sizing: border-box }
+body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var(--page); margin: 0 }
+main { max-width: 66rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem }
+h1 { font-size: 2rem; line-height: 1.2; margin: 0 } h2 { font-size: 1.25rem; margin: 2.75rem 0 .75rem }
+p { margin: .4rem 0 }
+.soft, figcaption, th, dt { color: var(--soft) } figure { margin: 0 }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(10.5rem, 1fr)); gap: .75rem; margin: 1.5rem 0 0 }
+.cards div { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; padding: .8rem 1rem }
+dt { font-size: .82rem } dd { margin: 0; font-size: 1.5rem; font-weight: 600; font-variant-numeric: tabular-nums }
+.scroll { overflow-x: auto } table { border-collapse: collapse; width: 100%; font-size: .88rem }
+th, td { padding: .35rem .9rem .35rem 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top }
+th { font-weight: 500 } td.number, th.number { text-align: right; white-space: nowrap;
+  font-variant-numeric: tabular-nums }
+td.code { font-family: ui-monospace, monospace; font-size: .8rem } tr.equal td:last-child { color: var(--bound) }
+tr.differs { color: var(--bad); font-weight: 600 } tr.yours td:last-child { color: var(--bound) }
+.bars { display: grid; grid-template-columns: max-content 1fr max-content; gap: .35rem .9rem; align-items: center;
+  font-size: .88rem } .bars i { display: block; height: 1.35rem; border-radius: .2rem; min-width: 2px }
+.bars b { font-weight: 400; text-align: right; font-variant-numeric: tabular-nums }
+.bound { background: var(--bound) } .predicted { background: var(--predicted) }
+.unpredicted { background: var(--unpredicted) } .measured { background: var(--measured) }
+svg { display: block; width: 100%; height: 15rem; border-left: 1px solid var(--line);
+  border-bottom: 1px solid var(--line) }
+polyline { fill: none; stroke: var(--measured); stroke-width: 1; opacity: .55; vector-effect: non-scaling-stroke }
+polyline.smooth { stroke: var(--predicted); stroke-width: 2.5; opacity: 1 }
+@media (max-width: 40rem) { main { padding-top: 1.5rem } h1 { font-size: 1.6rem } .wide { display: none }
+  .bars { grid-template-columns: 1fr max-content } .bars div { grid-column: 1 / 3; grid-row: auto } }
 """
 
 
@@ -30,6 +56,13 @@ class Bar(NamedTuple):
     start_s: float
     end_s: float
     kind: str
+
+
+class Trained(NamedTuple):
+    """What a run's training left: losses of the steps in nats per token, and bits per byte, None before its end."""
+
+    losses: Sequence[float]
+    bits_per_byte: float | None
 
 
 def waterfalls(stack: Stack, rows: Sequence[Comparison], calibration: Calibration) -> dict[str, list[Bar]]:
@@ -56,44 +89,123 @@ def waterfalls(stack: Stack, rows: Sequence[Comparison], calibration: Calibratio
     }
 
 
-def render(stack: Stack, rows: Sequence[Comparison], calibration: Calibration) -> str:
-    """The page as HTML, which needs no other file."""
-    counts = [row for row in rows if row.is_equal is not None]
-    equal = sum(row.is_equal is True for row in counts)
+def render(
+    stack: Stack,
+    rows: Sequence[Comparison],
+    calibration: Calibration,
+    trained: Trained,
+    gains: Sequence[Gain] = (),
+) -> str:
+    """The page as HTML, which needs no other file; `gains` are those of a swapped layer."""
     drawn = "\n".join(
-        f"<h2>{escape(name)}</h2>\n{draw(name, bars)}" for name, bars in waterfalls(stack, rows, calibration).items()
+        f"<h2>{escape(name)}</h2>\n{draw(bars)}" for name, bars in waterfalls(stack, rows, calibration).items()
     )
     return f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>Your own stack</title><style>{STYLE}</style></head><body>
+<html lang="en"><head><meta charset="utf-8"/><meta name="viewport" content="width=device-width"/>
+<title>Your own stack</title><style>{STYLE}</style></head><body><main>
 <h1>Your own stack</h1>
-<pre>{escape(stack.report())}</pre>
+<p class="soft">One model, trained and served on the layers below; every cost was predicted first.</p>
+{_cards(rows, trained)}
+<h2>Layers</h2>
+{_stack_table(stack)}
+{_draw_losses(trained.losses)}
 <h2>Predicted and measured</h2>
-<p>{equal} of {len(counts)} counts are equal. Estimates and seconds stand next to what was measured.</p>
-<table><thead><tr><th>cost</th><th>predicted</th><th>measured</th><th>unit</th><th>by</th><th></th></tr></thead><tbody>
-{"".join(map(_table_row, rows))}</tbody></table>
+<p class="soft">Counts must be equal. Estimates and seconds stand next to what was measured.</p>
+{_table(("cost", "predicted", "measured", "unit", "by", ""), map(_comparison, rows))}
 {drawn}
-</body></html>
+{_gains_table(gains)}
+</main></body></html>
 """
 
 
-def draw(name: str, bars: Sequence[Bar]) -> str:
-    """A waterfall as SVG."""
+def draw(bars: Sequence[Bar]) -> str:
+    """A waterfall: a line for each bar, with its seconds."""
     longest_s = max(max(bar.start_s, bar.end_s) for bar in bars) or 1.0
-    scale = (WIDTH - LABEL_WIDTH - 90) / longest_s
     lines = []
-    for number, (label, start_s, end_s, kind) in enumerate(bars):
-        y, x = number * (BAR_HEIGHT + 6), LABEL_WIDTH + scale * min(start_s, end_s)
-        width, middle = max(1.0, scale * abs(end_s - start_s)), y + BAR_HEIGHT - 6
-        lines.append(f'<text x="0" y="{middle}">{escape(label)}</text>')
-        lines.append(f'<rect class="{kind}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR_HEIGHT}"/>')
+    for name, start_s, end_s, kind in bars:
+        left, width = (100 * one / longest_s for one in (min(start_s, end_s), abs(end_s - start_s)))
+        style = f"margin-left:{left:.2f}%;width:{width:.2f}%"
         seconds = f"{1e3 * (end_s - start_s):,.3g} ms"
-        lines.append(f'<text x="{x + width + 6:.1f}" y="{middle}">{seconds}</text>')
-    height, alt = len(bars) * (BAR_HEIGHT + 6), f"{name}: seconds from the bound to the measurement"
-    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(alt)}">{"".join(lines)}</svg>'
+        lines.append(f'<span>{escape(name)}</span><div><i class="{kind}" style="{style}"></i></div><b>{seconds}</b>')
+    return f'<div class="bars">{"".join(lines)}</div>'
 
 
-def _table_row(row: Comparison) -> str:
+def _cards(rows: Sequence[Comparison], trained: Trained) -> str:
+    by_key = {row.key: row for row in rows}
+    counts = [row for row in rows if row.is_equal is not None]
+    equal = sum(row.is_equal is True for row in counts)
+    step = by_key["training_step_s"]
+    figures = {
+        "counts equal": f"{equal} of {len(counts)}",
+        "parameters": f"{by_key['parameters'].measured:,.0f}",
+        "a training step, predicted": f"{1e3 * step.predicted:,.3g} ms",
+        "a training step, measured": f"{1e3 * step.measured:,.3g} ms",
+    }
+    if trained.bits_per_byte is not None:
+        figures = {"bits per byte, held-out text": f"{trained.bits_per_byte:.3f}"} | figures
+    cards = "".join(f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in figures.items())
+    return f'<dl class="cards">{cards}</dl>'
+
+
+def _stack_table(stack: Stack) -> str:
+    rows = (
+        (stack.sources[spec.field].kind, (spec.field, spec.topic, str(stack.sources[spec.field]))) for spec in LAYERS
+    )
+    return _table(("layer", "lab", "whose code ran"), rows)
+
+
+def _draw_losses(losses: Sequence[float]) -> str:
+    """The curve of the losses, smoothed too; nothing for fewer than two."""
+    if len(losses) < 2:
+        return ""
+    low, high = min(losses), max(losses)
+    smooth, means = losses[0], []
+    for loss in losses:
+        smooth += SMOOTHED * (loss - smooth)
+        means.append(smooth)
+
+    def line(values: Sequence[float], kind: str) -> str:
+        width, height = CURVE_WIDTH / (len(values) - 1), CURVE_HEIGHT / ((high - low) or 1.0)
+        points = " ".join(f"{width * step:.1f},{height * (high - value):.1f}" for step, value in enumerate(values))
+        return f'<polyline class="{kind}" points="{points}"/>'
+
+    return f"""<h2>Loss</h2>
+<figure><svg viewBox="0 0 {CURVE_WIDTH} {CURVE_HEIGHT}" preserveAspectRatio="none" role="img"
+ aria-label="Training loss by step">{line(losses, "steps")}{line(means, "smooth")}</svg>
+<figcaption>{len(losses)} steps: {high:.2f} to {low:.2f} nats per token; the bold line is smoothed.</figcaption>
+</figure>"""
+
+
+def _gains_table(gains: Sequence[Gain]) -> str:
+    if not gains:
+        return ""
+    headings = ("cost", "predicted", "predicted, swapped", "measured", "measured, swapped", "unit")
+    rows = (("", (one.cost.name, *map(one.format, one[1:]), one.cost.unit)) for one in gains)
+    return f"<h2>Swapped</h2>\n{_table(headings, rows)}"
+
+
+def _comparison(row: Comparison) -> tuple[str, tuple[str, ...]]:
     cost, digits = row.cost, ",.4g" if row.cost.kind == "seconds" else ",.0f"
     verdict = {True: "equal", False: "differs", None: cost.kind}[row.is_equal]
-    cells = (cost.name, f"{row.predicted:{digits}}", f"{row.measured:{digits}}", cost.unit, cost.source, verdict)
-    return f'<tr class="{verdict}">{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>\n'
+    numbers = (f"{row.predicted:{digits}}", f"{row.measured:{digits}}")
+    return verdict, (cost.name, *numbers, cost.unit, cost.source, verdict)
+
+
+def _table(headings: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
+    """A table that scrolls on narrow screens; each row with its class."""
+    classes = [_column_class(heading) for heading in headings]
+
+    def cells(tag: str, texts: Sequence[str]) -> str:
+        pairs = zip(classes, texts, strict=True)
+        return "".join(f'<{tag} class="{kind}">{escape(text)}</{tag}>' for kind, text in pairs)
+
+    body = "\n".join(f'<tr class="{kind}">{cells("td", texts)}</tr>' for kind, texts in rows)
+    return (
+        f'<div class="scroll"><table><thead><tr>{cells("th", headings)}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+
+
+def _column_class(heading: str) -> str:
+    if heading.startswith(("predicted", "measured")):
+        return "number"
+    return {"by": "code wide", "lab": "wide"}.get(heading, "text")

@@ -8,9 +8,10 @@ from xml.etree import ElementTree
 import pytest
 
 from mlsys_lab.capstone import Stack
+from mlsys_lab.capstone.gains import Gain
 from mlsys_lab.capstone.job import Serving
 from mlsys_lab.capstone.measurement import Comparison, compare
-from mlsys_lab.capstone.report import render, waterfalls
+from mlsys_lab.capstone.report import Trained, render, waterfalls
 from mlsys_lab.capstone.sheet import COSTS, predict
 from mlsys_lab.configs import TrainConfig, TransformerConfig
 from tests.capstone.calibrations import PEAK, plain_calibration
@@ -43,11 +44,26 @@ def test_bars_lead_from_the_bound_to_the_measurement(
 def test_the_page_has_every_row_and_needs_no_other_file(
     rows: list[Comparison], stack: Stack, config: TransformerConfig
 ) -> None:
-    page = render(stack, rows, plain_calibration(config, TRAIN, 4))
-    tree = ElementTree.fromstring(page.replace("<!DOCTYPE html>", "").replace('<meta charset="utf-8">', ""))
-    cells = [[cell.text or "" for cell in row] for row in tree.iter("tr")][1:]
-    assert [row[0] for row in cells] == [row.cost.name for row in rows]
-    assert [row[0] for row in cells if row[-1] == "differs"] == ["parameters"]
-    assert "17 of 18 counts are equal" in page
-    assert len(list(tree.iter("rect"))) == 9
+    gains = [Gain("communication_s", 2.0, 1.0, 2.5, 1.5)]
+    page = render(stack, rows, plain_calibration(config, TRAIN, 4), Trained([3.0, 2.0, 1.0], 2.25), gains)
+    tree = ElementTree.fromstring(page.replace("<!DOCTYPE html>", ""))
+    layers, costs, swapped = (
+        [[cell.text or "" for cell in row] for row in one.iter("tr")][1:] for one in tree.iter("table")
+    )
+    assert [row[0] for row in layers] == list(stack.sources)
+    assert [row[0] for row in costs] == [row.cost.name for row in rows]
+    assert [row[0] for row in costs if row[-1] == "differs"] == ["parameters"]
+    assert swapped == [["communication of a training step", "2", "1", "2.5", "1.5", "s"]]
+    figures = [one.text for one in tree.iter("dd")]
+    assert figures[:2] == ["2.250", "17 of 18"]
+    assert len(list(tree.iter("i"))) == 9
+    points = [one.attrib["points"].split() for one in tree.iter("polyline")]
+    assert [len(one) for one in points] == [3, 3] and points[0][0].endswith(",0.0")
     assert not re.search(r"https?:|src=", page)
+
+
+def test_a_page_of_a_run_that_has_not_been_trained(
+    rows: list[Comparison], stack: Stack, config: TransformerConfig
+) -> None:
+    page = render(stack, rows, plain_calibration(config, TRAIN, 4), Trained([], None))
+    assert "<polyline" not in page and "bits per byte" not in page
