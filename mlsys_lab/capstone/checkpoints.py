@@ -37,7 +37,7 @@ def save(
     Raises InputError for weights that are not the configuration's, and for a step that the folder has already.
     """
     check_weights(config, weights)
-    path = folder / f"step-{step:08d}"
+    path = folder / checkpoint_name(step)
     if path.exists():
         raise InputError("the folder has a checkpoint of this step", got=path, help="name another folder")
     temporary = folder / f"{path.name}.part"
@@ -77,3 +77,8 @@ def load_states(path: Path) -> list[dict[str, torch.Tensor]]:
 def state_name(rank: int) -> str:
     """Name of the file with a rank's state."""
     return f"state-{rank}.safetensors"
+
+
+def checkpoint_name(step: int) -> str:
+    """Name of the folder of a step's checkpoint."""
+    return f"step-{step:08d}"

@@ -15,6 +15,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.inference.pretrained import FOLDER, TOKENIZER
 from mlsys_lab.inference.text import BookTokenizer, Tokenizer
 from mlsys_lab.models import Transformer, training
+from mlsys_lab.models.training import Tokens
 from mlsys_lab.parallel.train.data import Dataset, text_dataset
 from mlsys_lab.parallel.train.sequences import digest
 from mlsys_lab.scaling.text import course_text
@@ -30,6 +31,13 @@ MODELS = {
     ),
 }
 """Presets of the model: the capstone's, and one that tries out every command in seconds."""
+
+
+@dataclass(frozen=True)
+class BookData(Dataset):
+    """The book's text as token ids (D,), and sequences held out."""
+
+    train: Tokens
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,7 @@ class Settings:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError("not settings of a run", got=" ".join(str(error).split())) from None
 
-    def read_data(self) -> Dataset:
+    def read_data(self) -> BookData:
         """The book's text as tokens, some held out. InputError if it is not the text that the run was planned on."""
         data = book_data(self.train.seq_len)
         if (found := digest(data.train)) != self.data:
@@ -78,9 +86,10 @@ class Settings:
         return {name: one.detach() for name, one in training.new_model(self.model, self.train.seed).named_parameters()}
 
 
-def book_data(seq_len: int) -> Dataset:
+def book_data(seq_len: int) -> BookData:
     """The book's text in sequences of `seq_len` tokens, a tenth of it held out."""
-    return text_dataset(BookTokenizer(Tokenizer.load(TOKENIZER_FILE)), [course_text()], seq_len)
+    data = text_dataset(BookTokenizer(Tokenizer.load(TOKENIZER_FILE)), [course_text()], seq_len)
+    return BookData(**vars(data))
 
 
 @torch.no_grad()

@@ -32,6 +32,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "compress": "mlsys_lab.cli.compress",
     },
     "Your own stack": {
+        "capstone": "mlsys_lab.cli.capstone",
         "milestones": "mlsys_lab.cli.milestones",
     },
 }
@@ -85,6 +86,9 @@ what the same model loses and saves in 4 bits:
 
 what a small diffusion model draws, and what that costs:
   mlsys-lab sample-digits 7 --steps 20 --guidance 2
+
+one model on the code of your labs, with every cost predicted first:
+  mlsys-lab capstone plan && mlsys-lab capstone train && mlsys-lab capstone report
 
 what papers from 1986 to 2023 printed, reproduced with the code of your labs:
   mlsys-lab milestones

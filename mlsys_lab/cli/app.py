@@ -2,7 +2,8 @@
 
 A command's module has its help as docstring, its arguments and options as the fields of a dataclass `Arguments`, which
 are annotated for Typer, and its work as `run(arguments)`, which returns an exit code. Indented paragraphs of the
-docstring are examples: the help prints them below the options.
+docstring are examples: the help prints them below the options. A module that has `COMMANDS` in place of `Arguments`, as
+those of `App`, is a command with commands of its own.
 """
 
 from __future__ import annotations
@@ -81,21 +82,27 @@ class App:
         except typer.Exit as end:  # after --help and --version
             return end.exit_code
 
-    def _group(self) -> TyperGroup:
+    def _group(self, *, is_nested: bool = False) -> TyperGroup:
         app = typer.Typer(
-            cls=_Commands, invoke_without_command=True, help=_unwrap(self.help), epilog=escape(self.examples)
+            cls=_Commands,
+            invoke_without_command=True,
+            help=_unwrap(self.help),
+            epilog=escape(self.examples),
+            add_completion=not is_nested,
         )
         names = [name for modules in self.commands.values() for name in modules]
 
         def start(context: typer.Context, **values: Any) -> None:
-            if values.pop("version"):
+            if values.pop("version", False):
                 print(self.name, version("mlsys-lab"), file=sys.stdout or sys.stderr)
                 raise typer.Exit
             if context.invoked_subcommand is None:
                 raise UsageError("no command given", expected=f"one of {', '.join(names)}")
             context.default_map = dict.fromkeys(names, values)
 
-        app.callback()(_with_parameters(start, _Version, *([self.options] if self.options else [])))
+        app.callback()(
+            _with_parameters(start, *([] if is_nested else [_Version]), *([self.options] if self.options else []))
+        )
         group = typer.main.get_command(app)
         assert isinstance(group, _Commands)
         group.modules = {name: module for modules in self.commands.values() for name, module in modules.items()}
@@ -135,7 +142,11 @@ class _Commands(TyperGroup):
                 return None, None, args[1:]
             near = did_you_mean(name, self.modules)
             raise UsageError("unknown command", got=name, expected=f"one of {', '.join(self.modules)}", help=near)
-        return name, _make_command(name, import_module(self.modules[name])), args[1:]
+        module = import_module(self.modules[name])
+        if hasattr(module, "COMMANDS"):
+            nested = App(name, *_split_docstring(module), module.COMMANDS)
+            return name, nested._group(is_nested=True), args[1:] or ["--help"]
+        return name, _make_command(name, module), args[1:]
 
 
 class _Command(TyperCommand):
@@ -177,14 +188,20 @@ def _make_command(name: str, module: Any) -> Any:
         code: int = module.run(module.Arguments(**values))
         return code
 
-    paragraphs = inspect.cleandoc(module.__doc__).split("\n\n")
-    examples = [paragraph for paragraph in paragraphs if "\n  " in paragraph]
-    prose = "\n\n".join(paragraph for paragraph in paragraphs if paragraph not in examples)
+    prose, examples = _split_docstring(module)
     app = typer.Typer(add_completion=False)
-    app.command(name, cls=_Command, help=_unwrap(prose), epilog=escape("\n\n".join(examples)))(
+    app.command(name, cls=_Command, help=_unwrap(prose), epilog=escape(examples))(
         _with_parameters(run, module.Arguments)
     )
     return typer.main.get_command(app)
+
+
+def _split_docstring(module: Any) -> tuple[str, str]:
+    """Prose and examples of a module's docstring."""
+    paragraphs = inspect.cleandoc(module.__doc__).split("\n\n")
+    examples = [paragraph for paragraph in paragraphs if "\n  " in paragraph]
+    prose = [paragraph for paragraph in paragraphs if paragraph not in examples]
+    return "\n\n".join(prose), "\n\n".join(examples)
 
 
 def _unwrap(text: str) -> str:

@@ -34,8 +34,15 @@ class Arguments:
 
 def run(args: Arguments) -> int:
     """Write the folder; returns exit code 0."""
-    if args.folder.exists() and (not args.folder.is_dir() or any(args.folder.iterdir())):
-        raise InputError("the folder is not empty", got=args.folder, help="name one that does not exist")
+    path, parameters = export(args.checkpoint, args.folder, args.dtype)
+    print(f"{path} is now in {args.folder}: {parameters:,} parameters")
+    return 0
+
+
+def export(checkpoint: Path, folder: Path, dtype: str = "float32") -> tuple[Path, int]:
+    """Write the model of a checkpoint into a new folder; return the checkpoint taken, and its number of parameters."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError("the folder is not empty", got=folder, help="name one that does not exist")
     import torch
 
     from mlsys_lab.inference.text import BookTokenizer, load_tokenizer
@@ -44,16 +51,15 @@ def run(args: Arguments) -> int:
     from mlsys_lab.models.saving import CONFIG, save
     from mlsys_lab.parallel.train.checkpoint import ASSETS, load_model, newest
 
-    path = newest(args.checkpoint, lambda line: print(line, file=sys.stderr))
+    path = newest(checkpoint, lambda line: print(line, file=sys.stderr))
     model, assets, tokenizer = load_model(path), path / ASSETS, load_tokenizer(path / ASSETS)
     config = assets / CONFIG
     fields = json.loads(config.read_text(encoding="utf-8")) if config.exists() else None
-    save(model, args.folder, dtype=getattr(torch, args.dtype), fields=fields)
+    save(model, folder, dtype=getattr(torch, dtype), fields=fields)
     if isinstance(tokenizer, BookTokenizer):
-        save_huggingface(tokenizer.tokenizer, args.folder)
+        save_huggingface(tokenizer.tokenizer, folder)
     else:
         for asset in asset_files(assets):
             if asset.name != CONFIG:
-                shutil.copy(asset, args.folder)
-    print(f"{path} is now in {args.folder}: {sum(one.numel() for one in model.parameters()):,} parameters")
-    return 0
+                shutil.copy(asset, folder)
+    return path, sum(one.numel() for one in model.parameters())

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from mlsys_lab.cli.app import argument, option
 from mlsys_lab.cli.spinner import spinner
-from mlsys_lab.errors import InputError
+from mlsys_lab.cli.swaps import read_swaps
 
 if TYPE_CHECKING:
     from mlsys_lab.capstone.milestones import Result
@@ -41,7 +41,7 @@ def run(args: Arguments) -> int:
     from mlsys_lab.capstone.stack import load_stack
 
     chosen = [find_milestone(args.name)] if args.name else MILESTONES
-    swaps = _read_swaps(args.swap or [])
+    swaps = read_swaps(args.swap)
     reproduced = 0
     with spinner("loading your stack") as say:
         stack = load_stack(swaps=swaps)
@@ -53,16 +53,6 @@ def run(args: Arguments) -> int:
     if len(chosen) > 1:
         print(f"{reproduced} of {len(chosen)} milestones reproduced")
     return 0 if reproduced == len(chosen) else 1
-
-
-def _read_swaps(given: list[str]) -> dict[str, str]:
-    swaps = {}
-    for text in given:
-        layer, equals, kind = text.partition("=")
-        if not equals:
-            raise InputError("--swap takes a layer and a kind", got=repr(text), expected="such as collectives=solved")
-        swaps[layer] = kind
-    return swaps
 
 
 def _print(result: Result) -> None:
