@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
@@ -13,7 +15,8 @@ from mlsys_lab.capstone.layers import LAYERS
 from mlsys_lab.capstone.measurement import Comparison
 from mlsys_lab.capstone.stack import Stack
 
-CURVE_WIDTH, CURVE_HEIGHT, SMOOTHED = 1000, 260, 0.05
+SMOOTHED = 25
+"""Fraction of a run, as its inverse, over which the losses are averaged."""
 STYLE = """\
 :root { color-scheme: light dark; --ink: #1d2433; --soft: #5b6475; --line: #dde2ea; --page: #fff; --card: #f5f7fa;
   --bound: #1b8a7a; --predicted: #3b76b8; --unpredicted: #d9642c; --measured: #7b8494; --bad: #b3261e }
@@ -35,17 +38,21 @@ th { font-weight: 500 } td.number, th.number { text-align: right; white-space: n
   font-variant-numeric: tabular-nums }
 td.code { font-family: ui-monospace, monospace; font-size: .8rem } tr.equal td:last-child { color: var(--bound) }
 tr.differs { color: var(--bad); font-weight: 600 } tr.yours td:last-child { color: var(--bound) }
-.bars { display: grid; grid-template-columns: max-content 1fr max-content; gap: .35rem .9rem; align-items: center;
-  font-size: .88rem } .bars i { display: block; height: 1.35rem; border-radius: .2rem; min-width: 2px }
-.bars b { font-weight: 400; text-align: right; font-variant-numeric: tabular-nums }
+.line { display: grid; grid-template: "name bar seconds" / 11rem 1fr 5rem; gap: 0 .9rem; align-items: center;
+  font-size: .88rem; margin: .35rem 0 } .line > div { grid-area: bar } .line b { grid-area: seconds }
+.line i { display: block; height: 1.35rem; border-radius: .2rem; min-width: 2px }
+.line b { font-weight: 400; text-align: right; font-variant-numeric: tabular-nums }
 .bound { background: var(--bound) } .predicted { background: var(--predicted) }
 .unpredicted { background: var(--unpredicted) } .measured { background: var(--measured) }
-svg { display: block; width: 100%; height: 15rem; border-left: 1px solid var(--line);
-  border-bottom: 1px solid var(--line) }
+.curve { position: relative; margin: .5rem 0 .5rem 1.5rem }
+.curve span { position: absolute; width: 100%; border-top: 1px solid var(--line); height: 0 }
+.curve em { position: absolute; left: -1.5rem; top: -.75rem; font: .82rem/1.5rem system-ui, sans-serif;
+  color: var(--soft) }
+svg { display: block; position: relative; width: 100%; height: 15rem }
 polyline { fill: none; stroke: var(--measured); stroke-width: 1; opacity: .55; vector-effect: non-scaling-stroke }
 polyline.smooth { stroke: var(--predicted); stroke-width: 2.5; opacity: 1 }
 @media (max-width: 40rem) { main { padding-top: 1.5rem } h1 { font-size: 1.6rem } .wide { display: none }
-  .bars { grid-template-columns: 1fr max-content } .bars div { grid-column: 1 / 3; grid-row: auto } }
+  .line { grid-template: "name seconds" "bar bar" / 1fr 5rem; margin: .6rem 0 } }
 """
 
 
@@ -126,8 +133,9 @@ def draw(bars: Sequence[Bar]) -> str:
         left, width = (100 * one / longest_s for one in (min(start_s, end_s), abs(end_s - start_s)))
         style = f"margin-left:{left:.2f}%;width:{width:.2f}%"
         seconds = f"{1e3 * (end_s - start_s):,.3g} ms"
-        lines.append(f'<span>{escape(name)}</span><div><i class="{kind}" style="{style}"></i></div><b>{seconds}</b>')
-    return f'<div class="bars">{"".join(lines)}</div>'
+        bar = f'<div><i class="{kind}" style="{style}"></i></div>'
+        lines.append(f'<div class="line"><span>{escape(name)}</span>{bar}<b>{seconds}</b></div>')
+    return "\n".join(lines)
 
 
 def _cards(rows: Sequence[Comparison], trained: Trained) -> str:
@@ -155,25 +163,29 @@ def _stack_table(stack: Stack) -> str:
 
 
 def _draw_losses(losses: Sequence[float]) -> str:
-    """The curve of the losses, smoothed too; nothing for fewer than two."""
+    """The curve of the losses, and their running mean; nothing for fewer than two."""
     if len(losses) < 2:
         return ""
     low, high = min(losses), max(losses)
-    smooth, means = losses[0], []
-    for loss in losses:
-        smooth += SMOOTHED * (loss - smooth)
-        means.append(smooth)
+    window = max(1, len(losses) // SMOOTHED)
+    means = [statistics.mean(losses[max(0, step - window) : step]) for step in range(1, len(losses) + 1)]
+    height = 100 / ((high - low) or 1.0)
 
     def line(values: Sequence[float], kind: str) -> str:
-        width, height = CURVE_WIDTH / (len(values) - 1), CURVE_HEIGHT / ((high - low) or 1.0)
-        points = " ".join(f"{width * step:.1f},{height * (high - value):.1f}" for step, value in enumerate(values))
+        width = 100 / (len(values) - 1)
+        points = " ".join(f"{width * step:.2f},{height * (high - value):.2f}" for step, value in enumerate(values))
         return f'<polyline class="{kind}" points="{points}"/>'
 
+    levels = "".join(
+        f'<span style="top:{height * (high - nats):.2f}%"><em>{nats}</em></span>'
+        for nats in range(math.ceil(low), math.floor(high) + 1)
+    )
+    curves = line(losses, "steps") + line(means, "smooth")
     return f"""<h2>Loss</h2>
-<figure><svg viewBox="0 0 {CURVE_WIDTH} {CURVE_HEIGHT}" preserveAspectRatio="none" role="img"
- aria-label="Training loss by step">{line(losses, "steps")}{line(means, "smooth")}</svg>
-<figcaption>{len(losses)} steps: {high:.2f} to {low:.2f} nats per token; the bold line is smoothed.</figcaption>
-</figure>"""
+<figure><div class="curve">{levels}<svg viewBox="0 0 100 100" preserveAspectRatio="none" role="img"
+ aria-label="Training loss by step">{curves}</svg></div>
+<figcaption>Nats per token over {len(losses)} steps, from {losses[0]:.2f} to {means[-1]:.2f}; the bold line is the
+mean of {window} steps.</figcaption></figure>"""
 
 
 def _gains_table(gains: Sequence[Gain]) -> str:

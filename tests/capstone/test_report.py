@@ -58,7 +58,7 @@ def test_the_page_has_every_row_and_needs_no_other_file(
     assert figures[:2] == ["2.250", "17 of 18"]
     assert len(list(tree.iter("i"))) == 9
     points = [one.attrib["points"].split() for one in tree.iter("polyline")]
-    assert [len(one) for one in points] == [3, 3] and points[0][0].endswith(",0.0")
+    assert [len(one) for one in points] == [3, 3] and points[0][0].endswith(",0.00")
     assert not re.search(r"https?:|src=", page)
 
 
