@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mlsys_lab.capstone import checkpoints
+from mlsys_lab.capstone.bundle import Bundle
 from mlsys_lab.capstone.calibration import calibrate
 from mlsys_lab.capstone.job import Calibration
 from mlsys_lab.capstone.layers import LAYERS
@@ -177,7 +178,7 @@ def train_run(
     for a checkpoint of another run; RankError, which names the last checkpoint, for a rank that fails.
     """
     settings, steps = run.settings, run.settings.train.steps
-    _check_layers(run, stack, workspace, swaps)
+    check_layers(run, stack, workspace, swaps)
     done, losses, cpu_s = run.progress
     states = checkpoints.load_states(run._checkpoint[0]) if run._checkpoint else []
     segment = SEGMENT if hasattr(stack.data_parallel, "save_state") else steps
@@ -210,6 +211,21 @@ def train_run(
         yield Progress(done, losses, cpu_s)
 
 
+def make_bundle(run: Run, stack: Stack, workspace: Workspace | None) -> Bundle:
+    """Bundle a trained run with the artifacts that it ran on.
+
+    Raises InputError for a run that was not trained to its end, for one of another stack, and for an old sheet.
+    """
+    result = run.read_record("result.json")
+    if result is None:
+        raise InputError("the run is not trained to its last step", got=run.path, help="run `mlsys-lab capstone train`")
+    check_layers(run, stack, workspace, {})
+    check_sheet(run, stack)
+    texts = artifacts(workspace, stack)
+    versions = {spec.topic: stack.sources[spec.field].version for spec in LAYERS if spec.topic in texts}
+    return Bundle(texts, versions, run.settings, run.calibration, run.sheet, result["bits_per_byte"])
+
+
 def artifacts(workspace: Workspace | None, stack: Stack) -> dict[str, str]:
     """Text of the learner's accepted artifacts that a stack runs on, by topic."""
     found = {}
@@ -220,7 +236,7 @@ def artifacts(workspace: Workspace | None, stack: Stack) -> dict[str, str]:
     return found
 
 
-def _check_layers(run: Run, stack: Stack, workspace: Workspace | None, swaps: Mapping[str, str]) -> None:
+def check_layers(run: Run, stack: Stack, workspace: Workspace | None, swaps: Mapping[str, str]) -> None:
     """Record which stack a new run trains on; of a run that has been started, raise InputError for another stack."""
     own = {topic: hashlib.sha256(text.encode()).hexdigest()[:12] for topic, text in artifacts(workspace, stack).items()}
     layers = {"swaps": dict(swaps), "artifacts": own}
