@@ -31,6 +31,7 @@ _DEPENDENCIES = {
         *("memory", "traffic", "layout", "bounds", "estimate", "plan"),
         *("sizes", "devices"),
     ),
+    "prediction_sheet": ("common", "axes", "config", "counts", "memory"),
     "ring": ("common", "stepper"),
     "scheduler": ("common", "axes", "stepper"),
     "sparsity": ("common", "axes"),
