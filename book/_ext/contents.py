@@ -14,7 +14,7 @@ from sphinx.config import Config
 from book.files import write_if_changed
 from book.project import BOOK, BUILD
 
-FIRST = ("syllabus", "readings", "instructors", "lectures")
+FIRST = ("syllabus", "milestones", "readings", "instructors", "lectures")
 LAST = ("cheat-sheet", "estimator", "planner", "references", "glossary", "changelog")
 """Pages that stand before all parts of the syllabus, and behind them."""
 

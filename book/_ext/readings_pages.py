@@ -3,6 +3,7 @@
     {readings-table}      the whole list, one table that readings.js makes searchable
     {readings} 02         a chapter's "Read next"; takes a number or a topic
     {syllabus-map}        parts, chapters, labs and readings as a map
+    {milestone-path}      the capstone's milestones by year
 
 A page that uses one is rebuilt when the data or this code changes, one with a map also when a chapter or lab page comes
 or goes.
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import course_yaml
+import milestone_path
 import readings
 import readings_html
 import readings_map
@@ -26,10 +28,11 @@ from sphinx.util.docutils import SphinxDirective
 from book.project import LABS
 from mlsys_lab.errors import InputError
 
-_CODE = (__file__, course_yaml.__file__, readings.__file__, readings_html.__file__, readings_map.__file__)
+_MODULES = (course_yaml, milestone_path, readings, readings_html, readings_map)
+_CODE = (__file__, *(module.__file__ for module in _MODULES))
 # The pages' own assets; a builder that already adds everything in _static lists the same files once.
 _MAP = "syllabus_map"  # marks a page with a map in the environment's metadata
-_ASSETS = {"css": ("readings.css", "syllabus.css"), "js": ("readings.js",)}
+_ASSETS = {"css": ("readings.css", "syllabus.css", "milestones.css"), "js": ("readings.js",)}
 
 
 class _CourseDirective(SphinxDirective):
@@ -88,6 +91,15 @@ class SyllabusMap(_CourseDirective):
         return readings_map.syllabus_map(listed, syllabus, self.uri)
 
 
+class MilestonePath(_CourseDirective):
+    """Directive {milestone-path}: the capstone's milestones by year."""
+
+    def html(self, listed: tuple[readings.Reading, ...], syllabus: readings.Syllabus) -> str:
+        """HTML of the path, with links to the pages that the book has so far."""
+        self.env.metadata[self.env.docname][_MAP] = True
+        return milestone_path.milestone_path(syllabus, self.uri)
+
+
 def _descriptions() -> list[Path]:
     """The lab.toml of every released lab."""
     return sorted(LABS.glob("*/lab.toml"))
@@ -120,10 +132,11 @@ def _outdated_maps(
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the three directives and their assets with Sphinx."""
+    """Register the directives and their assets with Sphinx."""
     app.add_directive("readings-table", ReadingsTable)
     app.add_directive("readings", ReadNext)
     app.add_directive("syllabus-map", SyllabusMap)
+    app.add_directive("milestone-path", MilestonePath)
     app.connect("env-get-outdated", _outdated_maps)
     for name in _ASSETS["css"]:
         app.add_css_file(name, priority=800)

@@ -8,6 +8,7 @@ import "./sections.js";
 import { jupyterlab } from "./local.js";
 
 if (document.querySelector(".cell.live")) import("./live.js");
+if (document.querySelector(".milestones")) import("./milestones.js");
 if (matchMedia("(min-width: 1200px)").matches) import("./margin.js").then(({ start }) => start());
 
 const searchPage = document.querySelector(".bd-search-container");

@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
+from html import unescape
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
@@ -17,9 +18,12 @@ from sphinx.util.docutils import docutils_namespace, patch_docutils
 BOOK = Path(__file__).parents[2] / "book"
 sys.path.insert(0, str(BOOK / "_ext"))
 
-import readings  # noqa: E402  # modules of the book's extension folder
+import milestone_path  # noqa: E402  # modules of the book's extension folder
+import readings  # noqa: E402
 import readings_html  # noqa: E402
 import readings_map  # noqa: E402
+
+from mlsys_lab.capstone.milestones import MILESTONES  # noqa: E402
 
 LIST = readings.load()
 SYLLABUS = readings.load_syllabus()
@@ -46,6 +50,21 @@ class Tree(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
+
+
+def test_the_path_holds_every_milestone_without_a_script_and_links_its_lab_and_chapter() -> None:
+    html = milestone_path.milestone_path(SYLLABUS, lambda page: f"{page}.html")
+    tree = Tree(html)
+    assert tree.ids == [one.name for one in MILESTONES]
+    topics = [link.split("-", 1)[1].removesuffix(".html") for link in tree.links if link.startswith("labs/")]
+    assert topics == [
+        "autograd", "collectives", "autograd", "data-parallel", "scaling-laws", "triton", "serving", "kv-cache",
+    ]  # fmt: skip
+    assert sum(link.startswith("chapters/") for link in tree.links) == len(MILESTONES)
+    shown = unescape(html)
+    for one in MILESTONES:
+        for said in (f"{one.year}</p>", one.title, one.source, one.scope, f"mlsys-lab milestones {one.name}<"):
+            assert said in shown
 
 
 def test_the_table_holds_everything_without_a_script() -> None:

@@ -13,7 +13,7 @@ from tests.sampling import sample
 pytestmark = pytest.mark.timeout(1800)  # the first test may build the site
 
 PAGES = (
-    "index", "syllabus", "readings", "references", "glossary", "estimator", "planner", "search",
+    "index", "syllabus", "milestones", "readings", "references", "glossary", "estimator", "planner", "search",
     "chapters/05-cuda", "chapters/08-scaling-laws", "labs/01-autograd",
 )  # fmt: skip
 # Contrast is test_site.py's, which looks at every page in every state; axe knows nothing of text within figures.

@@ -48,3 +48,17 @@ def test_the_front_page_leads_back_to_the_section_that_was_read(page: Page, site
     expect(link).to_have_text("Continue: Collectives · Ring all-reduce")
     link.click()
     expect(page).to_have_url(re.compile(r"chapters/09-collectives\.html#ring-all-reduce$"))
+
+
+def test_a_milestone_is_ticked_from_the_keyboard_and_stays_ticked(page: Page, site_url: str) -> None:
+    page.goto(f"{site_url}milestones.html")
+    box = page.get_by_role("checkbox").nth(3)
+    expect(page.get_by_role("checkbox")).to_have_count(8)
+    box.focus()
+    page.keyboard.press("Space")
+    expect(page.locator(".milestones-progress")).to_have_text("1 of 8 reproduced")
+    page.reload()
+    expect(box).to_be_checked()
+    expect(page.locator(".milestone-done")).to_have_id("zero")
+    box.uncheck()
+    expect(page.locator(".milestones-progress")).to_have_text("0 of 8 reproduced")

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(1800)  # the first test may build the site
 PROBE = Path(__file__).with_name("probe.js").read_text(encoding="utf-8")
 WIDTHS, THEMES = (390, 1280), ("light", "dark")
 SOME = {
-    "index", "syllabus", "readings", "glossary", "search", "cheat-sheet", "planner", "estimator",
+    "index", "syllabus", "milestones", "readings", "glossary", "search", "cheat-sheet", "planner", "estimator",
     "chapters/01-introduction", "chapters/02-automatic-differentiation", "chapters/04-gpu-model",
     "chapters/11-model-parallel", "labs/01-autograd",
 }  # fmt: skip
