@@ -27,11 +27,12 @@ COMPARABLE = (TensorBase, torch.Tensor, np.ndarray, np.generic, int, float, comp
 Method = Callable[..., "Tensor"]
 
 
-def record(data: torch.Tensor, *edges: tuple[Any, Vjp]) -> Tensor:
+def record(data: torch.Tensor, *edges: tuple[Any, Vjp], op: str = "") -> Tensor:
     """Return a Tensor of `data`, the result of an operation, and put the operation on the tape.
 
     edges: one pair (operand, vjp) per operand. Operands that need no gradient (constants among them) get no edge;
     without edges, or within `no_grad`, nothing is recorded. The arrays that a vjp captures are the saved tensors.
+    `op` names the operation, as in lab 01; the tape does not keep it.
     """
     out: Tensor = Tensor.__new__(Tensor)
     out.data = data
