@@ -27,7 +27,8 @@ from mlsys_lab.models import Transformer
 class count_products(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Count `flops` of the products that torch computes in the `with` block, and the seconds that they take.
 
-    FLOPs are those of torch's own formulas (`torch.utils.flop_counter`). While `is_paused`, nothing is counted.
+    FLOPs are those of torch's own formulas (`torch.utils.flop_counter`). A product of two vectors, or a batch of them,
+    is elementwise work, however it is written. While `is_paused`, nothing is counted.
     """
 
     def __init__(self) -> None:
@@ -49,7 +50,7 @@ class count_products(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs) if parts is NotImplemented else parts
         start = time.perf_counter()
         out = func(*args, **kwargs)
-        if not self.is_paused:
+        if not self.is_paused and out.shape[-2:] != (1, 1):
             self.time_s += time.perf_counter() - start
             self.flops += formula(*args, **kwargs, out_val=out)
         return out
@@ -87,16 +88,22 @@ def count_rank(rank: Rank, given: TrainJob) -> RankCounts:
         def step(self, *args: Any) -> None:
             phase.name = WEIGHTS
             super().step(*args)
-            phase.name = LOSS
+            phase.name = SCALARS
             shards = [shard for group in self.optimizer.param_groups for shard in group["params"]]
             states = [one for state in self.optimizer.state.values() for one in state.values()]
             counts.kept["master_bytes"] = sum(shard.nbytes for shard in shards)
             counts.kept["optimizer_bytes"] = sum(one.nbytes for one in states if one.ndim)
 
+    def all_reduce(*args: Any) -> Any:
+        before, phase.name = phase.name, LOSS
+        total = given.stack.collectives.all_reduce(*args)
+        phase.name = before
+        return total
+
+    stack = replace_names(given.stack, "data_parallel", ShardedOptimizer=CountingOptimizer)
+    stack = replace_names(stack, "collectives", all_reduce=all_reduce)
     with count_products() as products:
-        given.stack.capstone.train_rank(
-            rank, replace(given, stack=replace_names(given.stack, ShardedOptimizer=CountingOptimizer))
-        )
+        given.stack.capstone.train_rank(rank, replace(given, stack=stack))
     counts.flops, counts.products_s = products.flops, products.time_s
     return counts
 

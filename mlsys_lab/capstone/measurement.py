@@ -146,7 +146,8 @@ def time_steps(rank: Rank, given: TrainJob) -> float:
         starts.append(time.perf_counter())
         return layer.loss_weights(*args)
 
-    given.stack.capstone.train_rank(rank, replace(given, stack=replace_names(given.stack, loss_weights=loss_weights)))
+    stack = replace_names(given.stack, "data_parallel", loss_weights=loss_weights)
+    given.stack.capstone.train_rank(rank, replace(given, stack=stack))
     return statistics.median(end - start for start, end in pairwise(starts))
 
 

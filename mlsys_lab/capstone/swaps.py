@@ -108,11 +108,11 @@ def load_swapped(workspace: Workspace | None, swaps: Mapping[str, str]) -> Stack
         "reshard": reshard,
     }
     source = Source("reference", "", f"swapped for {kind}")
-    return replace(replace_names(stack, **names), sources={**stack.sources, DATA_PARALLEL: source})
+    return replace(replace_names(stack, DATA_PARALLEL, **names), sources={**stack.sources, DATA_PARALLEL: source})
 
 
-def replace_names(stack: Stack, **names: Any) -> Stack:
-    """Copy of a stack whose data-parallel layer has these in place of its own names."""
-    layer = stack.data_parallel
+def replace_names(stack: Stack, field: str, **names: Any) -> Stack:
+    """Copy of a stack in which a layer has these in place of its own names."""
+    layer = getattr(stack, field)
     own = {name: getattr(layer, name) for name in layer.sources}
-    return replace(stack, data_parallel=Layer(layer.topic, own | names, layer.sources))
+    return replace(stack, **{field: Layer(layer.topic, own | names, layer.sources)})

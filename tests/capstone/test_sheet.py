@@ -13,17 +13,19 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from mlsys_lab import comm
 from mlsys_lab.capstone import Stack, load_stack
 from mlsys_lab.capstone.calibration import calibrate
-from mlsys_lab.capstone.counting import count_products
-from mlsys_lab.capstone.job import Calibration, Serving
+from mlsys_lab.capstone.counting import count_products, count_rank
+from mlsys_lab.capstone.job import Calibration, Serving, TrainJob
 from mlsys_lab.capstone.measurement import Comparison, compare, measure
-from mlsys_lab.capstone.sheet import COSTS, Sheet, predict
+from mlsys_lab.capstone.sheet import COSTS, LOSS, Sheet, predict
+from mlsys_lab.capstone.swaps import replace_names
+from mlsys_lab.comm import Rank
 from mlsys_lab.configs import TrainConfig, TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.hardware import cpu
 from mlsys_lab.models import training
-from mlsys_lab.stack import Layer
 from mlsys_lab.stack.workspace import Workspace
 from tests.capstone.calibrations import BANDWIDTH, LATENCY_S, MEMORY, PEAK, RATE, plain_calibration, slower
 
@@ -50,13 +52,6 @@ def differing(rows: list[Comparison]) -> list[str]:
     return [row.key for row in rows if row.is_equal is False]
 
 
-def with_names(stack: Stack, field: str, **names: Any) -> Stack:
-    """A stack in which a layer has these in place of its own."""
-    layer = getattr(stack, field)
-    own = {name: getattr(layer, name) for name in layer.sources}
-    return replace(stack, **{field: Layer(layer.topic, own | names, layer.sources)})
-
-
 @pytest.mark.parametrize("is_tied", [False, True])
 def test_every_count_equals_the_run_on_one_two_and_four_ranks(
     stack: Stack, config: TransformerConfig, is_tied: bool
@@ -69,6 +64,18 @@ def test_every_count_equals_the_run_on_one_two_and_four_ranks(
         assert sum(row.cost.kind == "count" for row in rows) == 18
         assert all(row.predicted > 0 or world_size == 1 for row in rows)
         assert all(row.measured > 0 for row in rows if row.cost.kind == "seconds")
+
+
+def test_the_loss_is_counted_wherever_a_step_sums_it(stack: Stack, config: TransformerConfig) -> None:
+    """Here before everything else, and by itself."""
+
+    def sum_loss(rank: Rank, job: TrainJob) -> None:
+        job.stack.collectives.all_reduce(rank, torch.ones(1))
+
+    weights = dict(training.new_model(config, 0).named_parameters())
+    job = TrainJob(replace_names(stack, "capstone", train_rank=sum_loss), config, weights, IDS, TRAIN, None, 1)
+    counts, _ = comm.run(count_rank, [job] * 4)
+    assert sum(array.elements for one in counts for array in one.sent if array.phase == LOSS) == 6
 
 
 def test_products_are_counted_as_torchs_own_counter_counts_them(stack: Stack, config: TransformerConfig) -> None:
@@ -149,7 +156,7 @@ WRONG: dict[str, tuple[str, str, Callable[[Any], Any], list[str]]] = {
 def test_a_wrong_function_makes_its_rows_differ_and_no_other(stack: Stack, config: TransformerConfig) -> None:
     measured = run(stack, config, 4)
     for field, name, make, expected in WRONG.values():
-        wrong = with_names(stack, field, **{name: make(getattr(getattr(stack, field), name))})
+        wrong = replace_names(stack, field, **{name: make(getattr(getattr(stack, field), name))})
         assert differing(compare(fill_in(wrong, config, 4), measured)) == expected
 
 
@@ -178,7 +185,7 @@ def test_a_function_that_gives_no_number_is_named(
     stack: Stack, config: TransformerConfig, field: str, names: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message) as error:
-        fill_in(with_names(stack, field, **names), config, 2)
+        fill_in(replace_names(stack, field, **names), config, 2)
     assert "\n" not in str(error.value)
 
 
