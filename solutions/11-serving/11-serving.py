@@ -1015,7 +1015,8 @@ show(figure, alt="Blocks in use step by step: far fewer with the prefix cache")
 #
 # - The order of `output.preempted` is up to you. `preempt` adds 1 to `seq.num_preemptions`, which the server displays.
 # - `num_prompt_tokens` stays as it is, although the output so far is recomputed like a prompt.
-# - A sequence that was preempted in this step must not be scheduled in it.
+# - The loop over decoding sequences must skip one that this step has preempted, which a list made before the loop
+#   still holds. It waits first in line, and the same step may admit it again if its blocks fit.
 #
 # </details>
 
