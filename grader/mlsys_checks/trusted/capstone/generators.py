@@ -105,7 +105,7 @@ def draw_decoder(rng: Rng, case: Case) -> Arrays:
 
 def draw_weights(rng: Rng, config: Mapping[str, Any], size: float = 1.5) -> Arrays:
     """Draw weights of a model, far from their initial values."""
-    with torch.device("meta"):
+    with torch.random.fork_rng(devices=[]):
         shapes = {name: tuple(one.shape) for name, one in Transformer(_config(config)).named_parameters()}
     return {
         WEIGHT + name: rng.normal(0, size * shape[-1] ** -0.5, shape) if len(shape) > 1 else rng.normal(1, 0.3, shape)
