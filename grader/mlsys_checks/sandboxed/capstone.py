@@ -25,6 +25,7 @@ from mlsys_checks.sandboxed.spec import Arrays
 from mlsys_checks.sandboxed.storage import storage_only
 from mlsys_checks.sandboxed.values import array, column, count, decode_value, describe_value, encode_text, number, parts
 from mlsys_lab import stack as layers
+from mlsys_lab.benchmark.memory import track_memory
 from mlsys_lab.capstone.job import Calibration, Rates, Serving, TrainJob
 from mlsys_lab.configs import TrainConfig, TransformerConfig
 from mlsys_lab.errors import InputError
@@ -47,13 +48,19 @@ WEIGHT = "weight "
 """Prefix of a model's weights among the arrays."""
 STATE_FACTOR = 2.0
 """Factor by which `resume` multiplies the saved weights, so that only a run from the state gives the right answer."""
-TRAINING = ("training_flops", "parameters", "weight_bytes", "gradient_bytes", "master_bytes", "optimizer_bytes")
-TRAINING = (*TRAINING, "activation_bytes", "peak_bytes")
+TRAINING = (
+    *("training_flops", "parameters", "weight_bytes", "gradient_bytes", "master_bytes", "optimizer_bytes"),
+    *("activation_bytes", "peak_bytes"),
+)
 SENT = ("elements_sent", "bytes_sent", "messages")
-MESSAGES = (*(f"{phase}_{what}" for phase in ("gradient", "weight") for what in SENT),)
-MESSAGES = (*MESSAGES, "loss_elements_sent", "scalar_elements_sent")
-SERVING = ("prefill_flops", "decode_flops", "decode_weight_bytes", "decode_cache_read_bytes")
-SERVING = (*SERVING, "decode_cache_written_bytes")
+MESSAGES = (
+    *(f"{array}_{what}" for array in ("gradient", "weight") for what in SENT),
+    *("loss_elements_sent", "scalar_elements_sent"),
+)
+SERVING = (
+    *("prefill_flops", "decode_flops", "decode_weight_bytes"),
+    *("decode_cache_read_bytes", "decode_cache_written_bytes"),
+)
 SECONDS = ("products_s", "communication_s", "training_step_s", "decode_s")
 SWAP = ("gradient_elements_sent", "gradient_messages", "master_bytes", "optimizer_bytes", "communication_s")
 """Keys of the numbers that each function predicts. Those that end in `_s` are seconds, all others are counts."""
@@ -134,15 +141,28 @@ def operations(artifact: Any, arrays: Arrays) -> Arrays:
     given = [torch.from_numpy(arrays[name].copy()) for name in ("x", "y") if name in arrays]
     operands = [engine.Tensor(one, requires_grad=True) for one in given]
     with unchanged(**dict(zip("xy", given, strict=False))):
-        result = getattr(artifact, case["name"])(engine, *operands, *case["numbers"])
-        if not isinstance(result, engine.Tensor):
-            got, expected = describe_value(result), "a Tensor of the engine: engine.record(data, …)"
-            raise InputError(f"{case['name']} returned something else", got=got, expected=expected)
+        with track_memory() as memory:
+            result = getattr(artifact, case["name"])(engine, *operands, *case["numbers"])
+            kept_bytes = memory.current_bytes
+        _require_one_operation(case["name"], engine, result, operands)
+        if case["is_large"] and kept_bytes - result.data.nbytes >= given[0].nbytes:
+            what = f"the graph of {case['name']} keeps an array as large as an operand, besides its result"
+            raise InputError(what, got=f"{kept_bytes:,} bytes", expected=f"{result.data.nbytes:,} bytes of the result")
         answers = {"value": array("the value", result.data)}
         upstream = torch.from_numpy(arrays["g"].copy())
         with unchanged(upstream=upstream):
             result.backward(upstream.expand(result.data.shape))
     return answers | {f"gradient of operand {i}": array("a gradient", one.grad) for i, one in enumerate(operands)}
+
+
+def _require_one_operation(name: str, engine: Any, result: Any, operands: Sequence[Any]) -> None:
+    """Raise InputError unless a result's edges lead to the operands themselves."""
+    if not isinstance(result, engine.Tensor):
+        expected = "a Tensor of the engine: engine.record(data, (operand, vjp), …)"
+        raise InputError(f"{name} returned something else", got=describe_value(result), expected=expected)
+    if {id(operand) for operand, _ in result.edges} - {id(one) for one in operands}:
+        got = f"a result of other operations than `record`, the last one {result.op or 'without a name'!r}"
+        raise InputError(f"{name} is not one operation", got=got, expected="one call of engine.record on the operands")
 
 
 @contextmanager
@@ -191,8 +211,8 @@ def _make_job(arrays: Arrays, state: Any, until: int) -> TrainJob:
     return TrainJob(load_stack(), config, make_weights(arrays), arrays["ids"].copy(), train, state, until)
 
 
-def _train(artifact: Any, rank: Rank, job: TrainJob) -> tuple[Arrays, Any]:
-    """Call `train_rank`: losses and weights as arrays, and the state."""
+def _train(artifact: Any, rank: Rank, job: TrainJob) -> tuple[Arrays, dict[str, torch.Tensor]]:
+    """Call `train_rank`: losses, weights, and the shard and position in the state; and the state."""
     before = {name: one.clone() for name, one in job.weights.items()}
     got = artifact.train_rank(rank, job)
     losses, weights, state = parts("train_rank", got, "losses", "weights", "state")
@@ -201,55 +221,47 @@ def _train(artifact: Any, rank: Rank, job: TrainJob) -> tuple[Arrays, Any]:
         raise InputError("train_rank returned other weights", got=found, expected=", ".join(before))
     if changed := [name for name, one in before.items() if not torch.equal(job.weights[name], one)]:
         raise InputError(f"train_rank changes job.weights[{changed[0]!r}]", expected="a copy that the rank trains")
-    answers = {"losses": column("losses", losses)}
-    return answers | {name: array(name, weights[name]) for name in before}, state
-
-
-def _require_state(state: Any) -> dict[str, torch.Tensor]:
-    if not isinstance(state, dict) or not all(isinstance(one, torch.Tensor) for one in state.values()):
-        expected = "what the data_parallel layer's save_state(optimizer, step) returns"
+    if not isinstance(state, dict) or not {"weights", "position"} <= state.keys():
+        expected = "what the data_parallel layer's save_state(optimizer, position) returns"
         raise InputError("train_rank returned no state", got=describe_value(state), expected=expected)
-    return state
+    answers = {"losses": column("losses", losses)} | {name: array(name, weights[name]) for name in before}
+    return answers | {f"state: {name}": array(name, state[name]) for name in ("weights", "position")}, state
 
 
 def train_steps(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
-    """Train a lent model on all ranks: losses, weights, and the shard of the weights in this rank's state."""
+    """Train a lent model on all ranks, from the first step to the last."""
     steps = decode_value(arrays["case"])["train"]["steps"]
     with lend(artifact, GPT=_Bigram):
-        answers, state = _train(artifact, rank, _make_job(arrays, None, steps))
-    state = _require_state(state)
-    return answers | {f"state: {name}": array(name, state.get(name)) for name in ("weights", "position")}
+        return _train(artifact, rank, _make_job(arrays, None, steps))[0]
 
 
 def resume(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
     """Train on some ranks, stop, double the saved weights, and continue on some ranks, perhaps a different number."""
     case, layer = decode_value(arrays["case"]), load_stack().data_parallel
-    answers, states = Arrays(idle=np.array(True)), []
+    answers, state = Arrays(idle=np.array(True)), dict[str, torch.Tensor]()
     with lend(artifact, GPT=_Bigram):
         if rank.rank < case["first"]:
             group = rank.group(range(case["first"]))
             found, state = _train(artifact, group, _make_job(arrays, None, case["stop"]))
             answers |= {f"to the stop: {name}": one for name, one in found.items()}
-            state = dict(_require_state(state))
-            state["weights"] = STATE_FACTOR * state["weights"]
+            state = state | {"weights": STATE_FACTOR * state["weights"]}
         states = [_share(rank, state if rank.rank == source else None, source) for source in range(case["first"])]
         if rank.rank < case["then"]:
             group = rank.group(range(case["then"]))
-            state = layer.reshard(states, case["then"])[rank.rank]
-            found, _ = _train(artifact, group, _make_job(arrays, state, case["train"]["steps"]))
+            own = layer.reshard(states, case["then"])[rank.rank]
+            found, _ = _train(artifact, group, _make_job(arrays, own, case["train"]["steps"]))
             answers |= {f"after the stop: {name}": one for name, one in found.items()}
     return answers
 
 
-def _share(rank: Rank, state: dict[str, torch.Tensor] | None, source: int) -> dict[str, torch.Tensor]:
+def _share(rank: Rank, state: dict[str, torch.Tensor], source: int) -> dict[str, torch.Tensor]:
     """The state of rank `source`, on all ranks."""
-    if state is None:
-        names = bytes(rank.recv(source).tolist()).decode().split()
+    if rank.rank != source:
+        names = bytes(rank.recv(source).tolist()).decode().split("\n")
         return {name: rank.recv(source) for name in names}
     for other in range(rank.size):
         if other != source:
-            rank.send(torch.from_numpy(encode_text(" ".join(state))), other)
-            for one in state.values():
+            for one in (torch.from_numpy(encode_text("\n".join(state))), *state.values()):
                 rank.send(one, other)
     return state
 
@@ -339,8 +351,8 @@ def waterfall(artifact: Any, arrays: Arrays) -> Arrays:
 class StubStore:
     """Keys and values of tokens by slot, NaN where nothing was stored: (2, L, slots, K, H)."""
 
-    def __init__(self, n_layers: int, num_slots: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> None:
-        self.kv = torch.full((2, n_layers, num_slots, kv_heads, head_dim), float("nan"), dtype=dtype)
+    def __init__(self, shape: Sequence[int], dtype: torch.dtype) -> None:
+        self.kv = torch.full((2, *shape), float("nan"), dtype=dtype)
 
     def store(self, layer: int, slots: Any, k: torch.Tensor, v: torch.Tensor) -> None:
         """Store keys and values (..., K, H) in slots (...)."""
@@ -366,7 +378,7 @@ def block_cache(artifact: Any, arrays: Arrays) -> Arrays:
     case = decode_value(arrays["case"])
     k, v = (torch.from_numpy(arrays[name].copy()) for name in "kv")  # (L, tokens, K, H)
     size = case["block_size"]
-    store = StubStore(len(k), case["num_blocks"] * size, *k.shape[2:], k.dtype)
+    store = StubStore((len(k), case["num_blocks"] * size, *k.shape[2:]), k.dtype)
     cache = artifact.BlockCache(store, size)
     answers: Arrays = {}
     for i, step in enumerate(case["steps"]):
@@ -406,7 +418,8 @@ def serve(artifact: Any, arrays: Arrays) -> Arrays:
     size, config = case["block_size"], model.config
     limits = stack.scheduler.SchedulerConfig(case["max_num_seqs"], case["max_num_batched_tokens"])
     scheduler = stack.scheduler.build(case["num_blocks"], size, limits)
-    store = StubStore(config.n_layers, case["num_blocks"] * size, config.n_kv_heads, config.head_dim, torch.float64)
+    shape = (config.n_layers, case["num_blocks"] * size, config.n_kv_heads, config.head_dim)
+    store = StubStore(shape, torch.float64)
     cache = artifact.BlockCache(store, size)
     waiting, sequences = list(case["requests"]), []
     step = 0

@@ -68,6 +68,7 @@ CHECKS = (
             Case("a row of zeros", {"name": "rms_norm", "size": 5, "first": 0.0}),
             Case("large gates", {"name": "silu_mul", "size": 5, "spread": 25.0}),
             *(Case(f"{name} in single precision", {"name": name, "size": 6, "single": 1}) for name in draw.OPERATIONS),
+            *(Case(f"what {name} keeps", {"name": name, "size": 64}) for name in draw.OPERATIONS),
             *draw_cases({"size": Range(1, 7)}, public=3, hidden=3, size=Range(8, 20)),
         ),
         inputs=draw.draw_operation,

@@ -29,6 +29,8 @@ SCALAR_BYTES = 100
 LOSS = 0.02
 """How much higher, as a fraction, a loss may be than that of the judge's own run."""
 HIDDEN_TOKENS = 6000
+LARGE = 32
+"""Axes from which on it counts what an operation's graph keeps: a number for each row is little then."""
 OPERATIONS = ("causal_softmax", "rms_norm", "silu_mul")
 
 
@@ -58,7 +60,11 @@ def draw_operation(rng: Rng, case: Case) -> Arrays:
         shape = (rows, width)
     g = rng.normal(0, 1, [int(rng.choice([1, axis])) for axis in shape] if p.get("expanded", 1) else shape)
     arrays = {letter: one.astype(dtype) for letter, one in zip("xy", operands, strict=False)}
-    return {"case": encode_value({"name": name, "numbers": numbers}), "g": g.astype(dtype), **arrays}
+    return {
+        "case": encode_value({"name": name, "numbers": numbers, "is_large": size >= LARGE}),
+        "g": g.astype(dtype),
+        **arrays,
+    }
 
 
 def compare_gradients(got: Arrays, expected: Arrays) -> Mismatch | None:
@@ -94,7 +100,11 @@ def draw_decoder(rng: Rng, case: Case) -> Arrays:
     params: `layers`, `kv_heads`, `group` of query heads, `batch`, `tokens`; `tied`, drawn if missing.
     """
     p = case.params
-    config = {"n_layers": p["layers"], "d_model": rng.integers(2, 14), "head_dim": 2 * rng.integers(1, 5)}
+    config: dict[str, Any] = {
+        "n_layers": p["layers"],
+        "d_model": rng.integers(2, 14),
+        "head_dim": 2 * rng.integers(1, 5),
+    }
     config |= {"n_kv_heads": p["kv_heads"], "n_heads": p["kv_heads"] * p["group"], "d_ff": rng.integers(2, 20)}
     config |= {"vocab_size": rng.integers(2, 30), "context": p["tokens"] + 1}
     drawn = {name: int(size) for name, size in config.items()} | {"tied": bool(p.get("tied", rng.integers(2)))}
@@ -186,9 +196,8 @@ def draw_run(rng: Rng, case: Case) -> Arrays:
     shapes = {"embedding.weight": (V, D), "norm.weight": (D,), "head.weight": (V, D)}
     weights = {WEIGHT + name: rng.normal(0, 1, shape) for name, shape in shapes.items()}
     ids = draw_ids(rng, V, train)
-    parts = hide(rng, ids, V, train, ranks, sizes)
-    parts = [{"case": encode_value(given), "ids": own, **weights} for own in parts]
-    return join_ranks(parts) | {"_ids": ids}
+    texts = hide(rng, ids, V, train, ranks, sizes)
+    return join_ranks([{"case": encode_value(given), "ids": own, **weights} for own in texts]) | {"_ids": ids}
 
 
 class Bigram:
@@ -224,20 +233,23 @@ class Bigram:
             losses.append(loss.item())
         return {"losses": np.array(losses)} | {name: one.detach().numpy().copy() for name, one in self.weights.items()}
 
+    def expect(self, until: int, ranks: int) -> list[Arrays]:
+        """Train up to a step: what each rank returns."""
+        answers = self.run(until)
+        flat = np.concatenate([weight.detach().numpy().ravel() for weight in self.weights.values()])
+        shards = np.array_split(flat, ranks)
+        return [answers | {"state: weights": shard, "state: position": np.array(until)} for shard in shards]
+
     @property
-    def flat(self) -> np.ndarray:
-        """All weights, one after the other."""
-        return np.concatenate([weight.detach().numpy().ravel() for weight in self.weights.values()])
+    def weights_bytes(self) -> int:
+        """Bytes of all weights."""
+        return sum(weight.nbytes for weight in self.weights.values())
 
 
 def expect_run(arrays: Arrays) -> Arrays:
-    """Losses and weights of one process; its weights in shards; limits on what ranks send."""
+    """Losses, weights and shards of one process; limits on what ranks send."""
     run, p = Bigram(arrays), len(split_ranks(arrays))
-    steps = run.train.steps
-    answers = run.run(steps)
-    shards = np.array_split(run.flat, p)
-    parts = [answers | {"state: weights": shard, "state: position": np.array(steps)} for shard in shards]
-    return expect_ranks(parts, **sharing(8 * len(run.flat), p, steps))
+    return expect_ranks(run.expect(run.train.steps, p), **sharing(run.weights_bytes, p, run.train.steps))
 
 
 def sharing(weights_bytes: int, p: int, steps: int) -> dict[str, int]:
@@ -251,19 +263,18 @@ def sharing(weights_bytes: int, p: int, steps: int) -> dict[str, int]:
 
 
 def expect_resumed(arrays: Arrays) -> Arrays:
-    """Losses and weights of one process that doubles its weights at the stop."""
-    run, parts = Bigram(arrays), split_ranks(arrays)
-    case = run.case
-    first = {f"to the stop: {name}": one for name, one in run.run(case["stop"]).items()}
-    for weight in run.weights.values():
-        weight.data *= STATE_FACTOR
-    rest = {f"after the stop: {name}": one for name, one in run.run(run.train.steps).items()}
-    answers = [{"idle": np.array(True)} for _ in parts]
-    for rank, answer in enumerate(answers):
-        answer |= first if rank < case["first"] else {}
-        answer |= rest if rank < case["then"] else {}
-    steps = {"first": case["stop"], "then": run.train.steps - case["stop"]}
-    least = sum(sharing(8 * len(run.flat), case[name], steps[name])["least_bytes"] for name in steps)
+    """Losses, weights and shards of one process that doubles its weights at the stop."""
+    run, answers = Bigram(arrays), [{"idle": np.array(True)} for _ in split_ranks(arrays)]
+    least = 0
+    for when, ranks, until in (
+        ("to the stop", run.case["first"], run.case["stop"]),
+        ("after the stop", run.case["then"], run.train.steps),
+    ):
+        least += sharing(run.weights_bytes, ranks, until - run.steps)["least_bytes"]
+        for answer, found in zip(answers, run.expect(until, ranks), strict=False):
+            answer |= {f"{when}: {name}": one for name, one in found.items()}
+        for weight in run.weights.values():
+            weight.data *= STATE_FACTOR
     return expect_ranks(answers, least_bytes=least)
 
 
@@ -428,12 +439,13 @@ def draw_requests(rng: Rng, case: Case) -> Arrays:
     config = {"n_layers": 2, "d_model": 10, "n_heads": kv_heads * group, "n_kv_heads": kv_heads, "head_dim": 4}
     config |= {"d_ff": 14, "vocab_size": 40, "context": 128}
     prefix = rng.integers(0, 40, p["tokens"]).tolist()
-    requests, arrival = [], 0
+    requests: list[tuple[int, list[int], int]] = []
+    arrival = 0
     for _ in range(p["requests"]):
         length = int(rng.integers(1, p["tokens"] + 1))
         start = prefix[: int(rng.integers(0, length))] if rng.random() < 0.5 else []
         prompt = [*start, *rng.integers(0, 40, length - len(start)).tolist()]
-        requests.append([arrival, prompt, int(rng.integers(1, p["new"] + 1))])
+        requests.append((arrival, prompt, int(rng.integers(1, p["new"] + 1))))
         arrival += int(rng.integers(0, 3))
     longest = max(-(-(len(prompt) + new) // size) for _, prompt, new in requests)
     given = {

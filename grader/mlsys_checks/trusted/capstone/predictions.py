@@ -24,8 +24,8 @@ class Model:
     """Counts of a model of given sizes."""
 
     def __init__(self, sizes: Mapping[str, Any]) -> None:
-        self.L, self.D, self.F, self.V = (sizes[name] for name in ("n_layers", "d_model", "d_ff", "vocab_size"))
-        self.N, self.K, self.H = (sizes[name] for name in ("n_heads", "n_kv_heads", "head_dim"))
+        names = ("n_layers", "d_model", "d_ff", "vocab_size", "n_heads", "n_kv_heads", "head_dim")
+        self.L, self.D, self.F, self.V, self.N, self.K, self.H = (int(sizes[name]) for name in names)
         attention = 2 * self.D * self.H * (self.N + self.K)
         self.matrices = self.L * (attention + 3 * self.D * self.F)
         norms = (2 * self.L + 1) * self.D
@@ -85,7 +85,11 @@ def draw_sizes(rng: Rng, case: Case) -> dict[str, Any]:
     """Draw the sizes of a model; with `large`, one of 20 to 150 billion parameters."""
     if case.params.get("large"):
         kv_heads, group = int(rng.choice([4, 8])), int(rng.choice([4, 8, 16]))
-        sizes = {"n_layers": rng.integers(60, 100), "d_model": 512 * rng.integers(12, 24), "head_dim": 128}
+        sizes: dict[str, Any] = {
+            "n_layers": rng.integers(60, 100),
+            "d_model": 512 * rng.integers(12, 24),
+            "head_dim": 128,
+        }
         sizes |= {"d_ff": 1024 * rng.integers(20, 40), "vocab_size": rng.integers(32_000, 256_000), "context": 16_384}
     else:
         kv_heads, group = (int(rng.integers(1, 4)) for _ in range(2))
