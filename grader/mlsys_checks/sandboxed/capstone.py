@@ -221,7 +221,7 @@ def _train(artifact: Any, rank: Rank, job: TrainJob) -> tuple[Arrays, dict[str, 
         raise InputError("train_rank returned other weights", got=found, expected=", ".join(before))
     if changed := [name for name, one in before.items() if not torch.equal(job.weights[name], one)]:
         raise InputError(f"train_rank changes job.weights[{changed[0]!r}]", expected="a copy that the rank trains")
-    if not isinstance(state, dict) or not {"weights", "position"} <= state.keys():
+    if not isinstance(state, dict) or not state.keys() >= {"weights", "position"}:
         expected = "what the data_parallel layer's save_state(optimizer, position) returns"
         raise InputError("train_rank returned no state", got=describe_value(state), expected=expected)
     answers = {"losses": column("losses", losses)} | {name: array(name, weights[name]) for name in before}
@@ -244,7 +244,7 @@ def resume(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
             group = rank.group(range(case["first"]))
             found, state = _train(artifact, group, _make_job(arrays, None, case["stop"]))
             answers |= {f"to the stop: {name}": one for name, one in found.items()}
-            state = state | {"weights": STATE_FACTOR * state["weights"]}
+            state["weights"] = STATE_FACTOR * state["weights"]
         states = [_share(rank, state if rank.rank == source else None, source) for source in range(case["first"])]
         if rank.rank < case["then"]:
             group = rank.group(range(case["then"]))

@@ -259,7 +259,12 @@ def expect_serving(arrays: Arrays) -> Arrays:
         one_more = _decode(case | {"serving": case["serving"] | {"new_tokens": len(steps) + 2}})
         for name in names:
             more = sum(step[name] for step in one_more)
-            answers |= likely(f"decode_{name}", {"the prefill gives the first new token": more})
+            mistakes = {"the prefill gives the first new token": more}
+            if name != "flops":
+                mistakes["fp32 has 4 bytes, and `step_cost` takes 2 by default"] = (
+                    sum(step[name] for step in steps) // 2
+                )
+            answers |= likely(f"decode_{name}", mistakes)
     return answers
 
 
