@@ -555,14 +555,14 @@ print(f"  {errors.engine:.0e} on the engine, {errors.cache:.0e} through the KV c
 # sizes = {"d_model": 8, "n_heads": 2, "d_ff": 16, "vocab_size": 10, "context": 8}
 # tiny = TransformerConfig("tiny", n_layers=1, **sizes)
 # weights = {name: one.detach() for name, one in new_model(tiny, seed=0).named_parameters()}
-# train = TrainConfig(batch_size=3, seq_len=8, steps=30, lr=0.1)
-# job = TrainJob(stack, tiny, weights, np.arange(100) % 10, train, None, until=30)
+# plan = TrainConfig(batch_size=3, seq_len=8, steps=30, lr=0.1)
+# job = TrainJob(stack, tiny, weights, np.arange(100) % 10, plan, None, until=30)
 # alone = run(train_rank, [job]).results[0][0]
 # two_ranks = run(train_rank, [job, job]).results
-# losses, trained, state = two_ranks[1]
+# losses, new_weights, state = two_ranks[1]
 # len(losses), losses == two_ranks[0][0], losses[-1] < 0.1 * losses[0]  # → (30, True, True)
 # max(abs(one - two) for one, two in zip(alone, losses)) < 1e-3  # → True
-# int(state["position"]), sorted(trained) == sorted(weights)  # → (30, True)
+# int(state["position"]), sorted(new_weights) == sorted(weights)  # → (30, True)
 # ```
 #
 # **Requirements**
@@ -739,14 +739,15 @@ check.predict(guess, last / num_parameters, "bytes per parameter", within=0.02)
 # | `activation_bytes` | bytes that the backward pass keeps | `activation_bytes` |
 # | `peak_bytes` | the sum of these five | |
 #
-# `predict_messages(stack, parameters, world_size)`: what all ranks together send in a step.
+# `predict_messages(stack, parameters, world_size)`: what all ranks together send in a step, with
+# `stack.collectives.ring_elements`.
 #
-# | key | | with |
-# |---|---|---|
-# | `gradient_elements_sent`, `…_bytes_sent`, `gradient_messages` | the reduce-scatter of gradients | `ring_elements` |
-# | `weight_elements_sent`, `…_bytes_sent`, `weight_messages` | the all-gather of weights | (`stack.collectives`) |
-# | `loss_elements_sent` | the all-reduce of the loss | |
-# | `scalar_elements_sent` | all-reduces of the tokens and of the squared norm | |
+# | key | |
+# |---|---|
+# | `gradient_elements_sent`, `gradient_bytes_sent`, `gradient_messages` | the reduce-scatter of the gradients |
+# | `weight_elements_sent`, `weight_bytes_sent`, `weight_messages` | the all-gather of the weights |
+# | `loss_elements_sent` | the all-reduce of the loss |
+# | `scalar_elements_sent` | the all-reduces of the number of tokens and of the squared norm |
 #
 # `predict_serving(stack, config, serving)`: one sequence of `serving.prompt_tokens`, of which `serving.decode_steps()`
 # lists the (new, cached) tokens of each step after the prefill.
@@ -788,8 +789,8 @@ check.predict(guess, last / num_parameters, "bytes per parameter", within=0.02)
 # stack = load_stack(notebook=globals())
 # sizes = {"d_model": 4, "n_heads": 2, "n_kv_heads": 1, "d_ff": 6, "vocab_size": 10, "context": 16}
 # tiny = TransformerConfig("tiny", n_layers=1, **sizes)
-# train, serving = TrainConfig(batch_size=3, seq_len=5, steps=1, lr=0.1), Serving(prompt_tokens=4, new_tokens=3)
-# numbers = predict_training(stack, tiny, train, world_size=2)
+# plan, serving = TrainConfig(batch_size=3, seq_len=5, steps=1, lr=0.1), Serving(prompt_tokens=4, new_tokens=3)
+# numbers = predict_training(stack, tiny, plan, world_size=2)
 # numbers["training_flops"], numbers["parameters"]  # → (18000, 212)
 # numbers["weight_bytes"], numbers["optimizer_bytes"], numbers["activation_bytes"]  # → (848, 848, 3200)
 # sent = predict_messages(stack, parameters=10, world_size=4)
@@ -799,7 +800,7 @@ check.predict(guess, last / num_parameters, "bytes per parameter", within=0.02)
 # shapes = {(m, k, n) for B in (1, 2) for _, _, m, k, n in stack.arithmetic.step_products(tiny, 5, B)}
 # rates = dict.fromkeys(shapes, 1e6)
 # machine = Calibration(rates, 1e-6, latency_s=1e-3, bytes_per_s=1e6, peak_flops_per_s=1e9, memory_bytes_per_s=1e9)
-# seconds = predict_seconds(stack, tiny, train, 2, machine, serving)
+# seconds = predict_seconds(stack, tiny, plan, 2, machine, serving)
 # round(seconds["products_s"], 6), round(seconds["communication_s"], 6)  # → (0.018, 0.01772)
 # round(seconds["training_step_s"], 6)  # → 0.038664
 # ```
@@ -1220,8 +1221,8 @@ check.predict(guess, len(owners), "forward passes", within=0)
 # stack = load_stack(notebook=globals())
 # sizes = {"d_model": 4, "n_heads": 2, "n_kv_heads": 1, "d_ff": 6, "vocab_size": 10, "context": 16}
 # tiny = TransformerConfig("tiny", n_layers=1, **sizes)  # 212 parameters
-# calibration = Calibration({}, 1e-9, latency_s=0.001, bytes_per_s=1e6, peak_flops_per_s=1e9, memory_bytes_per_s=1e9)
-# ring = predict_swap(stack, tiny, 4, "ring", calibration)
+# machine = Calibration({}, 1e-9, latency_s=0.001, bytes_per_s=1e6, peak_flops_per_s=1e9, memory_bytes_per_s=1e9)
+# ring = predict_swap(stack, tiny, 4, "ring", machine)
 # ring["gradient_elements_sent"], ring["gradient_messages"], ring["optimizer_bytes"]  # → (1272, 24, 1696)
 # round(ring["communication_s"], 6)  # → 0.029088
 # predicted = {"training_flops": 1e9, "products_s": 3.0, "communication_s": 1.0, "training_step_s": 5.0}
