@@ -52,6 +52,14 @@ def test_all_labs_of_the_learner_make_a_stack(tmp_path: Path) -> None:
     assert all(hasattr(getattr(stack, spec.field), name) for spec in LAYERS for name in spec.required)
 
 
+def test_a_notebook_is_the_capstone_layer_as_it_is_at_that_moment(tmp_path: Path) -> None:
+    notebook = {"GPT": int}
+    stack = load_stack(Workspace.create(tmp_path), notebook=notebook)
+    assert stack.capstone.GPT is int and str(stack.sources["capstone"]) == "yours (this notebook)"
+    notebook["GPT"] = str
+    assert stack.capstone.GPT is str
+
+
 @pytest.mark.parametrize("whose", ["yours", "solved", "reference"])
 def test_the_sharded_optimizer_runs_on_the_stacks_own_collectives(whose: str, tmp_path: Path) -> None:
     """Of the learner's and the solved lab's optimizer: both load the collectives that the stack has."""
