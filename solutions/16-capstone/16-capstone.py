@@ -42,8 +42,8 @@
 #
 # **How it works.** Replace each line that raises `NotImplementedError`, run the cell, paste the example into a new cell
 # to see whether it does what the text says, then run the `check` below. Cells that start with `#| export` are what is
-# graded. Each check supplies right versions of what earlier tasks build and of the other labs, so a mistake costs
-# points once. Names are those of the course's package, `mlsys_lab.capstone`.
+# graded. All checks but `train_budget` supply correct versions of what earlier tasks build and of the other labs, so a
+# mistake costs points once. Names are those of the course's package, `mlsys_lab.capstone`.
 #
 # **Letters:** B sequences of a batch, T tokens of a sequence, R = B·T rows, D hidden size, N query heads, K KV heads, G
 # = N/K, H head dimension, V vocabulary, S tokens of a sequence with the cached ones, p ranks.
@@ -54,9 +54,7 @@ import torch
 from mlsys_lab.capstone import load_stack
 from mlsys_lab.checks import lab
 
-torch.set_num_threads(
-    1
-)  # the ranks take turns, and matrices this small need one thread
+torch.set_num_threads(1)  # the ranks take turns, and the matrices are small
 check = lab("capstone")
 stack = load_stack(notebook=globals())
 print(stack.report())
@@ -504,8 +502,8 @@ print(f"{', '.join(files)}: the logits differ by")
 print(f"  {errors.engine:.0e} on the engine, {errors.cache:.0e} through the KV cache")
 
 # %% [markdown]
-# Differences of about 10⁻¹⁴ are rounding. This is the test that every port of a model to another framework has to pass
-# before anything else is believed, layer by layer where it fails.
+# Differences of about 10⁻¹⁴ are rounding. Every port of a model to another framework has to pass this test first; where
+# it fails, compare the results layer by layer.
 #
 # ## Task 3 · Train on four ranks
 #
@@ -1015,9 +1013,9 @@ check.predict(guess, measured["training_flops"] / rule, "of the rule", within=0.
 # 12·L·N·H·T per token, and at this size it adds more than the embedding takes away.
 #
 # The counts are exact because nothing about them depends on the machine. Activations are an estimate: lab 05 lists what
-# a backward pass needs, and your engine keeps some arrays more, such as copies that `reshape` makes of permuted heads.
-# Seconds have a bound for each operation that the sheet knows; what Python does between two operations it does not
-# know.
+# a backward pass needs, and your engine keeps a few more arrays, such as the copies that `reshape` makes of permuted
+# heads. The seconds come from a formula for each operation, and there is none for what Python does between two
+# operations.
 #
 # ## Task 5 · Serve it
 #
@@ -1174,7 +1172,13 @@ while not engine.is_idle:
         for block in seq.block_table:
             owner[block] = seq.seq_id
     owners.append(owner)
-figure = go.Figure(go.Heatmap(z=list(zip(*owners, strict=True)), colorscale="Turbo"))
+figure = go.Figure(
+    go.Heatmap(
+        z=list(zip(*owners, strict=True)),
+        colorscale="Turbo",
+        colorbar_title="request",
+    )
+)
 figure.update_layout(xaxis_title="step", yaxis_title="block", margin_t=30, height=340)
 show(figure, alt="Blocks by step, coloured by request: requests come and go in turns")
 check.predict(guess, len(owners), "forward passes", within=0)
@@ -1303,50 +1307,46 @@ check("predict_swap")
 check("waterfall")
 
 # %% [markdown]
-# **Predict, then measure.** `ReplicatedOptimizer` below has the interface of `ShardedOptimizer` and keeps everything on
-# every rank. On 4 ranks, how many times the bytes of ZeRO-1 does a rank then hold for the optimizer's copy of the
-# weights and its moments? And which algorithm is faster on this machine?
+# **Predict, then measure.** The `ReplicatedOptimizer` below has the interface of `ShardedOptimizer` and keeps
+# everything on every rank. On 4 ranks, how many times the bytes of ZeRO-1 does a rank then hold for the optimizer's
+# copy of the weights and its moments? And which algorithm is faster on this machine?
 
 # %%
 guess = None  # times the bytes of ZeRO-1
 
 # %%
 import time
-from dataclasses import replace
 
 from mlsys_lab.capstone.counting import count_rank, replace_names
 from mlsys_lab.comm import run
 
-PLANS = {}
-for algorithm in ("ring", "halving_doubling"):
-    PLANS[algorithm] = predict_swap(stack, CONFIG, 4, algorithm, calibration)
-    print(
-        f"{algorithm:17}", {key: f"{one:,.4g}" for key, one in PLANS[algorithm].items()}
-    )
+ALGORITHMS = {"ring": "all_reduce", "halving_doubling": "halving_doubling"}  # lab 07's
+plans = {one: predict_swap(stack, CONFIG, 4, one, calibration) for one in ALGORITHMS}
 
 
-class ReplicatedOptimizer:
-    """Plain data parallelism: every rank updates all weights."""
+def replicate(all_reduce):
+    """Class of an optimizer that keeps all states on every rank."""
 
-    all_reduce = None  # one of lab 07's
+    class ReplicatedOptimizer:
+        def __init__(self, params, optimizer_class, group, **options):
+            self.params, self.group = list(params), group
+            flat = torch.cat([one.detach().reshape(-1) for one in self.params])
+            self.shard = flat.requires_grad_()  # here the whole
+            self.optimizer = optimizer_class([self.shard], **options)
 
-    def __init__(self, params, optimizer_class, group, **options):
-        self.params, self.group = list(params), group
-        flat = torch.cat([one.detach().reshape(-1) for one in self.params])
-        self.shard = flat.requires_grad_()  # the whole
-        self.optimizer = optimizer_class([self.shard], **options)
+        def reduce_gradients(self):
+            flat = torch.cat([one.grad.reshape(-1) for one in self.params])
+            self.shard.grad = all_reduce(self.group, flat) / self.group.size
 
-    def reduce_gradients(self):
-        flat = torch.cat([one.grad.reshape(-1) for one in self.params])
-        self.shard.grad = type(self).all_reduce(self.group, flat) / self.group.size
+        def step(self):
+            self.optimizer.step()
+            torch.nn.utils.vector_to_parameters(self.shard.detach(), self.params)
 
-    def step(self):
-        self.optimizer.step()
-        torch.nn.utils.vector_to_parameters(self.shard.detach(), self.params)
+    return ReplicatedOptimizer
 
 
 def clip_own_norm(shards, max_norm, group):
-    """The norm of all gradients is on every rank already."""
+    """Every rank has all gradients, so their norm needs no message."""
     return torch.nn.utils.clip_grad_norm_(shards, max_norm).item()
 
 
@@ -1360,40 +1360,36 @@ def time_all_reduce(rank, all_reduce):
     return min(seconds)
 
 
-zero = train(stack, CONFIG, START, TEXT, TRAIN, 4, until=3)
-step = TrainJob(stack, CONFIG, START, TEXT, TRAIN, None, until=1)
-for algorithm, name in (
-    ("ring", "all_reduce"),
-    ("halving_doubling", "halving_doubling"),
-):
-    all_reduce = getattr(stack.collectives, name)
-    swapped = type(
-        "Swapped", (ReplicatedOptimizer,), {"all_reduce": staticmethod(all_reduce)}
-    )
-    replaced = replace_names(
-        stack, ShardedOptimizer=swapped, clip_grad_norm=clip_own_norm
-    )
-    result = train(replaced, CONFIG, START, TEXT, TRAIN, 4, until=3)
-    difference = max(
-        abs(a - b) for a, b in zip(result.losses, zero.losses, strict=True)
-    )
-    counts, _ = run(count_rank, [replace(step, stack=replaced)] * 4)
+def count_swap(swapped):
+    """Counts of a step on a swapped stack, with the names of `predict_swap`."""
+    job = TrainJob(swapped, CONFIG, START, TEXT, TRAIN, None, until=1)
+    counts = run(count_rank, [job] * 4).results
     sent = [one for rank in counts for one in rank.sent if one.phase == "gradient"]
-    counted = {
+    kept = ("master_bytes", "optimizer_bytes")
+    return {
         "gradient_elements_sent": sum(one.elements for one in sent),
         "gradient_messages": len(sent),
-        "master_bytes": counts[0].kept["master_bytes"],
-        "optimizer_bytes": counts[0].kept["optimizer_bytes"],
-    }
-    equal = all(PLANS[algorithm][key] == number for key, number in counted.items())
-    seconds = run(time_all_reduce, [all_reduce] * 4).results[0]
-    print(
-        f"{algorithm:17} counts {'equal' if equal else 'DIFFER'}, losses differ by "
-        f"{difference:.0e}, {1e3 * seconds:.1f} ms of "
-        f"{1e3 * PLANS[algorithm]['communication_s']:.1f} ms predicted"
+    } | {key: counts[0].kept[key] for key in kept}
+
+
+zero = train(stack, CONFIG, START, TEXT, TRAIN, 4, until=3)
+for algorithm, name in ALGORITHMS.items():
+    all_reduce = getattr(stack.collectives, name)
+    optimizer = replicate(all_reduce)
+    swapped = replace_names(
+        stack, ShardedOptimizer=optimizer, clip_grad_norm=clip_own_norm
     )
-held = counted["master_bytes"] + counted["optimizer_bytes"]
+    losses = train(swapped, CONFIG, START, TEXT, TRAIN, 4, until=3).losses
+    difference = max(abs(a - b) for a, b in zip(losses, zero.losses, strict=True))
+    print(f"{algorithm}: losses differ from those of ZeRO-1 by {difference:.0e}")
+    counted = count_swap(swapped)
+    counted["communication_s"] = run(time_all_reduce, [all_reduce] * 4).results[0]
+    for key, number in counted.items():
+        digits = ",.4f" if key.endswith("_s") else ",.0f"
+        print(f"  {key:24} predicted {plans[algorithm][key]:11{digits}}", end="")
+        print(f"   measured {number:11{digits}}")
 sharded = predict_training(stack, CONFIG, TRAIN, 4)
+held = counted["master_bytes"] + counted["optimizer_bytes"]
 held /= sharded["master_bytes"] + sharded["optimizer_bytes"]
 check.predict(guess, held, "times the bytes of ZeRO-1", within=0.02)
 
@@ -1426,22 +1422,23 @@ bound_s, step_s = bars[0].end_s, bars[-1].end_s
 print(f"the step takes {step_s / bound_s:.1f} times the bound of its FLOPs")
 
 # %% [markdown]
-# Read it from the left: each bar is time that one level of the stack adds. In the first the machine would multiply at
-# its peak; shapes, elementwise work and messages follow, all of them predicted. The last bar has no formula. It is
-# Python between the operations, allocation, and other programs on your machine: a small model on a CPU has much of it,
-# as a small batch on a GPU does. CUDA graphs, compilers and larger batches exist to shrink this bar.
+# Read it from the left: each bar is time that one level of the stack adds. The first is the bound, products at the peak
+# rate. Shapes that multiply more slowly, elementwise work and messages follow, all of them predicted. The last bar has
+# no formula: it is Python between the operations, allocation, and other programs on your machine. A small model on a
+# CPU has much of it, as a small batch on a GPU does. CUDA graphs, compilers and larger batches exist to shrink this
+# bar.
 #
 # ## The whole run
 #
-# The commands of the capstone do the same with a model of about a million parameters, on your accepted labs. Check this
-# lab first (`mlsys-lab check capstone`); then, in a terminal:
+# The commands of the capstone do the same with a model of about a million parameters, on your accepted labs; training
+# takes about ten minutes. Check this lab first (`mlsys-lab check capstone`); then, in a terminal:
 #
 # ```text
 # mlsys-lab capstone plan      fill in the sheet: three calibrations, then every cost, before anything runs
-# mlsys-lab capstone train     train on four ranks; resumes where it stopped
-# mlsys-lab capstone serve     serve the trained weights over HTTP, by your scheduler and your cache
-# mlsys-lab capstone report    one page: the sheet next to counts and clock, with the waterfall
-# mlsys-lab capstone check     is every layer of the stack in place, and does each count agree?
+# mlsys-lab capstone train     train on four ranks; stop it as you like, it continues from its last checkpoint
+# mlsys-lab capstone serve     the trained model over HTTP, by your scheduler and your cache
+# mlsys-lab capstone report    predictions next to counts and clock, as a table and as a page with the waterfall
+# mlsys-lab capstone check     the places where the layers meet, one line each
 # mlsys-lab milestones         eight published results, reproduced with your code
 # ```
 #

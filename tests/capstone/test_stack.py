@@ -53,11 +53,12 @@ def test_all_labs_of_the_learner_make_a_stack(tmp_path: Path) -> None:
 
 
 def test_a_notebook_is_the_capstone_layer_as_it_is_at_that_moment(tmp_path: Path) -> None:
-    notebook = {"GPT": int}
+    notebook = {"GPT": "a first version"}
     stack = load_stack(Workspace.create(tmp_path), notebook=notebook)
-    assert stack.capstone.GPT is int and str(stack.sources["capstone"]) == "yours (this notebook)"
-    notebook["GPT"] = str
-    assert stack.capstone.GPT is str
+    assert stack.capstone.GPT == "a first version"
+    assert str(stack.sources["capstone"]) == "yours (this notebook)"
+    notebook["GPT"] = "a second version"
+    assert stack.capstone.GPT == "a second version"
 
 
 @pytest.mark.parametrize("whose", ["yours", "solved", "reference"])
