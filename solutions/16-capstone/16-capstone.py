@@ -97,9 +97,9 @@ Tensor = Any  # a Tensor of the stack's engine
 #
 # *About 30 minutes.*
 #
-# **Goal.** If your engine composes RMS norm of elementary operations, each of them leaves an array that stays until the
-# backward pass. Write RMS norm, the causal softmax and SwiGLU's product as *one* recorded operation each: you supply
-# the derivative, and the graph keeps what it needs and nothing else.
+# **Goal.** If your engine composes RMS norm from elementary operations, each of them leaves an array that stays until
+# the backward pass. Write RMS norm, the causal softmax and SwiGLU's product as *one* recorded operation each: you
+# supply the derivative, and the graph keeps what it needs and nothing else.
 #
 # `engine.record(data, (operand, vjp), ...)` makes the result of an operation, with an edge to each operand. The rotary
 # position embedding is written out below. It rotates pairs of numbers; the VJP of a rotation by an angle is the
@@ -227,7 +227,7 @@ def silu_mul(engine: Any, gate: Tensor, up: Tensor) -> Tensor:
 check("operations")
 
 # %% [markdown]
-# **Predict, then measure.** The next cell composes the same three operations of elementary ones of lab 01. SwiGLU's
+# **Predict, then measure.** The next cell composes the same three operations from elementary ones of lab 01. SwiGLU's
 # product is `gate * ((gate * -1.0).exp() + 1.0) ** -1.0 * up` there, on the same operands. How many times the bytes of
 # yours does the graph of the composed version keep?
 
@@ -1017,7 +1017,7 @@ check.predict(guess, measured["training_flops"] / rule, "of the rule", within=0.
 # heads. The seconds come from a formula for each operation, and there is none for what Python does between two
 # operations.
 #
-# ## Task 5 · Serve it
+# ## Task 5 · Serve the trained model
 #
 # *About 30 minutes.*
 #
@@ -1038,8 +1038,8 @@ check.predict(guess, measured["training_flops"] / rule, "of the rule", within=0.
 # `store(layer, slots, k, v)` writes keys and values (T, K, H) of slots (T,), and `load(layer, slots)` returns both, (S,
 # K, H) each.
 #
-# **Why does `advance` do nothing?** Who counts the computed tokens of a sequence here, and what would happen if both
-# did?
+# **Why does `advance` do nothing?** Who counts the computed tokens of a sequence here, and what would happen if the
+# cache counted them as well?
 #
 # **Example** (a sequence in blocks 2 and 0, of 4 tokens each; 5 tokens are in the cache)
 #
@@ -1396,9 +1396,9 @@ check.predict(guess, held, "times the bytes of ZeRO-1", within=0.02)
 # %% [markdown]
 # The replicated optimizer sends as much as ZeRO-1, whose reduce-scatter and all-gather are the halves of an all-reduce,
 # and holds p times as many states. Halving and doubling sends the same elements in fewer messages: it pays where
-# latency counts, for short arrays or many ranks. The clock may rank them otherwise than the model, which knows messages
-# and bytes, and not the arrays that halving and doubling joins on its way back. Nothing but one layer changed, and the
-# losses are the same.
+# latency counts, for short arrays or many ranks. The clock may order the two differently: the model knows messages and
+# bytes, but not the arrays that halving and doubling concatenates on its way back. Nothing but one layer changed, and
+# the losses are the same.
 #
 # **See it.** The waterfall of your training step, from the bound to the clock.
 
@@ -1454,7 +1454,8 @@ print(f"the step takes {step_s / bound_s:.1f} times the bound of its FLOPs")
 # ## What you can read now
 #
 # - nanochat, `nanochat/gpt.py` (`GPT.forward`, `CausalSelfAttention`) and `scripts/base_train.py`: your Tasks 2 and 3
-#   with torch's autograd, in one file each; its `DistAdamW` shards optimizer states as lab 08 does.
+#   with torch's autograd, in one file each; `DistMuonAdamW` in `nanochat/optim.py` shards optimizer states as lab 08
+#   does.
 # - vLLM, `vllm/v1/worker/gpu_model_runner.py`: `GPUModelRunner.execute_model` prepares the scheduled tokens of each
 #   sequence and runs one forward pass; the slot mapping in `vllm/v1/worker/block_table.py` is your `slots`.
 # - Megatron-LM, `megatron/training/training.py`: `train_step`, and `num_floating_point_operations`, which is
@@ -1468,9 +1469,9 @@ print(f"the step takes {step_s / bound_s:.1f} times the bound of its FLOPs")
 # <details><summary>Your losses on 4 ranks agree with 1 rank for 20 steps, then drift apart by a few per cent. Is that a
 # bug?</summary>
 #
-# Rounding grows along a run, because each step amplifies the difference of the last one; but with these sizes it stays
-# far below a per cent for so few steps. Compare in float64: rounding shrinks by nine orders of magnitude, a wrong loss
-# weight or a missed clipping does not.
+# Not necessarily: each step amplifies the rounding of the steps before it, more so with a high learning rate (try
+# `lr=1e-2` in Task 3). Compare in float64. Rounding shrinks by almost nine orders of magnitude; the effect of a wrong
+# loss weight or of a missing clip does not.
 #
 # </details>
 #
