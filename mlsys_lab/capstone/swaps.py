@@ -95,7 +95,13 @@ def load_swapped(workspace: Workspace | None, swaps: Mapping[str, str]) -> Stack
             expected = f"one of {', '.join([*SWAPS, *REPLICATED])}"
             raise InputError(f"the {DATA_PARALLEL} layer cannot be swapped", got=repr(kind), expected=expected)
         return load_stack(workspace, swaps)
-    stack = load_stack(workspace, {field: one for field, one in swaps.items() if field != DATA_PARALLEL})
+    return replicate(
+        load_stack(workspace, {field: one for field, one in swaps.items() if field != DATA_PARALLEL}), kind
+    )
+
+
+def replicate(stack: Stack, kind: str) -> Stack:
+    """Copy of a stack whose data-parallel layer is a kind of `REPLICATED`."""
     _, collective = REPLICATED[kind]
     if not hasattr(stack.collectives, collective):
         raise InputError(f"the collectives layer has no {collective}", got=stack.sources["collectives"])

@@ -18,6 +18,8 @@ COMPUTED = (
 )
 IN_CODE = ("serves 12 requests of 16 output tokens each", "Each request takes 16 steps")
 GIVEN = (
+    "**Part 1, a model that trains** (about 145 minutes)",
+    "**Part 2, what it costs** (about 125 minutes)",
     "Llama 3 405B",
     "[lab 01](01-autograd.ipynb) (record, VJPs), [lab 05](05-transformer-arithmetic.ipynb) (FLOPs and bytes), "
     "[lab 07](07-collectives.ipynb) and [lab 08](08-data-parallel.ipynb)",
@@ -26,7 +28,7 @@ GIVEN = (
     "Differences of about 10⁻¹⁴ are rounding",
     "your functions of labs 05, 07 and 10",
     "of a link for lab 07",
-    "lab 05's step for one rank",
+    "Lab 05's step is that of one rank with all parameters",
     "The products take 18,000 FLOPs at 10⁶ FLOP/s",
     "attention adds 12·L·N·H·T per token",
     "agree with 1 rank for 20 steps",
