@@ -12,6 +12,7 @@ COMMANDS = {
     "Grade a class": ("collect", "grade", "status", "export", "feedback", "report", "regrade", "audit"),
     "Use several machines": ("capacity", "shard", "merge", "doctor"),
     "Author labs": ("new-lab", "release", "prove"),
+    "Rank the capstone": ("leaderboard",),
 }
 """The commands, by the headings of the help; each is a module of `mlsys_grader.commands`."""
 EXTRAS = {"nbgrader": "grader", "jupytext": "grader", "dulwich": "grader", "filelock": "grader"}

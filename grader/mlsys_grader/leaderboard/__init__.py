@@ -1,0 +1,1 @@
+"""The capstone's leaderboard: a bundle is run again in a sandbox, and ranked by what it reaches there."""
