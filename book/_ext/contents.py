@@ -15,7 +15,7 @@ from book.files import write_if_changed
 from book.project import BOOK, BUILD
 
 FIRST = ("syllabus", "milestones", "readings", "instructors", "lectures")
-LAST = ("cheat-sheet", "estimator", "planner", "references", "glossary", "changelog")
+LAST = ("cheat-sheet", "estimator", "planner", "leaderboard", "references", "glossary", "changelog")
 """Pages that stand before all parts of the syllabus, and behind them."""
 
 

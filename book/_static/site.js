@@ -9,6 +9,7 @@ import { jupyterlab } from "./local.js";
 
 if (document.querySelector(".cell.live")) import("./live.js");
 if (document.querySelector(".milestones")) import("./milestones.js");
+if (document.querySelector("table.leaderboard")) import("./leaderboard.js");
 if (matchMedia("(min-width: 1200px)").matches) import("./margin.js").then(({ start }) => start());
 
 const searchPage = document.querySelector(".bd-search-container");
