@@ -35,7 +35,7 @@ GPU_GRADER = $(if $(IMAGE),$(CONTAINER) mlsys-grader,$(BIN)/mlsys-grader)
 COMMIT = $(shell git rev-parse --short=12 HEAD)
 
 .DEFAULT_GOAL := help
-.PHONY: help start test tests weekly quick book pdf epub lighthouse linkcheck labs check-labs prove oracles lint javascript format constraints fuzz newest bench bench-gpu grade-shard grade-speed grade-merge gpu-doctor gpu-image wheel pretrain screenshots packages allow-sandbox clean distclean
+.PHONY: help start test tests weekly quick book pdf epub lighthouse linkcheck labs check-labs prove oracles lint javascript format constraints fuzz newest bench bench-gpu grade-shard grade-speed grade-merge leaderboard gpu-doctor gpu-image wheel pretrain screenshots packages allow-sandbox clean distclean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -145,6 +145,11 @@ grade-speed: $(if $(IMAGE),,$(READY)) ## Measure performance points: LAB= IN=cou
 
 grade-merge: $(READY) ## Enter shards into the gradebook: LAB= IN=course folder FROM='shares'
 	$(BIN)/mlsys-grader $(if $(LABS),--labs '$(LABS)') --course '$(IN)' merge '$(LAB)' $(FROM)
+
+leaderboard: $(READY) ## Run the capstone's bundles again that are not in book/data/bundles as they are in IN=
+	@set --; for bundle in '$(IN)'/*.json; do \
+		cmp --quiet "$$bundle" "book/data/bundles/$${bundle##*/}" || set -- "$$@" "$$bundle"; \
+	done; test $$# = 0 || $(BIN)/mlsys-grader leaderboard "$$@"
 
 gpu-doctor: $(if $(IMAGE),,$(READY)) ## What does this machine lack to measure performance points? (in a container: IMAGE=)
 	@$(if $(IMAGE),$(FIND_IMAGE))
