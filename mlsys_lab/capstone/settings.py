@@ -19,9 +19,12 @@ from mlsys_lab.models.training import Tokens
 from mlsys_lab.parallel.train.data import Dataset, text_dataset
 from mlsys_lab.parallel.train.sequences import digest
 from mlsys_lab.scaling.text import course_text
+from mlsys_lab.validation import require_integer
 
 TOKENIZER_FILE: Path = FOLDER / TOKENIZER
 VOCAB_SIZE, VALIDATION_BATCH = 1024, 32
+STEPS, RANKS, BATCH_SIZE, LR = 500, 4, 32, 4e-3
+"""Of a run, unless `plan` is given others: at most ten minutes of CPU time."""
 MODELS = {
     "standard": TransformerConfig(
         "capstone", n_layers=4, d_model=128, n_heads=4, d_ff=352, vocab_size=VOCAB_SIZE, context=256, tied=True
@@ -54,6 +57,8 @@ class Settings:
     data: str
 
     def __post_init__(self) -> None:
+        require_integer("steps", self.train.steps)
+        require_integer("seed", self.train.seed, at_least=0)
         check_training(self.model, self.train, self.ranks)
         self.serving.check(self.model)
 
@@ -84,6 +89,16 @@ class Settings:
     def new_weights(self) -> dict[str, torch.Tensor]:
         """Initial weights by name, from the seed."""
         return {name: one.detach() for name, one in training.new_model(self.model, self.train.seed).named_parameters()}
+
+
+def make_settings(preset: str = "standard", steps: int = STEPS, seed: int = 0, ranks: int = RANKS) -> Settings:
+    """Settings of a run of a preset of `MODELS` on sequences of half its context, on the book's text as it is here."""
+    model = MODELS[preset]
+    seq_len = model.context // 2
+    data = digest(book_data(seq_len).train)
+    return Settings(
+        model, TrainConfig(BATCH_SIZE, seq_len, steps, LR, seed), ranks, Serving(seq_len, seq_len // 2), data
+    )
 
 
 def book_data(seq_len: int) -> BookData:

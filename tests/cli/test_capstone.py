@@ -19,8 +19,10 @@ from safetensors.torch import load_file
 
 from mlsys_lab.capstone.bundle import Bundle
 from mlsys_lab.capstone.run import Run
+from mlsys_lab.capstone.settings import make_settings
 from mlsys_lab.cli import main
 from mlsys_lab.cli.capstone import COMMANDS
+from mlsys_lab.cli.capstone.plan import Arguments
 from mlsys_lab.scaling.text import course_text
 from mlsys_lab.stack.workspace import Workspace
 from tests.capstone.test_stack import accept
@@ -96,6 +98,28 @@ def test_the_sheet_says_what_each_cost_is_predicted_by(planned: Path, call: Call
     sheet, settings = Run(planned / "capstone-run").sheet, Run(planned / "capstone-run").settings
     assert sheet["parameters"] == 1024 * 16 + 4 * 16 * 16 + 3 * 16 * 32 + 3 * 16
     assert settings.train.steps == 13 and settings.ranks == 4
+
+
+def test_options_left_out_are_those_of_a_run_of_the_package() -> None:
+    options = Arguments()
+    assert (options.model, options.steps, options.seed, options.ranks) == make_settings.__defaults__
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--steps", "0", "steps out of range: got 0, expected a whole number, at least 1"),
+        ("--seed", "-1", "seed out of range: got -1"),
+        ("--ranks", "33", "a rank without sequences: got 32 for 33 ranks"),
+    ],
+)
+def test_a_plan_out_of_range_is_one_line(
+    option: str, value: str, said: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call("capstone", "plan", "--model", "tiny", option, value)
+    assert code == 1 and not out and said in err and err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.weekly)])

@@ -18,9 +18,6 @@ from mlsys_lab.cli.app import option
 from mlsys_lab.cli.capstone.options import RunOptions
 from mlsys_lab.cli.spinner import spinner
 
-BATCH_SIZE, SEQ_LEN, LR = 32, 128, 4e-3
-TINY_SEQ_LEN = 32
-
 
 @dataclass(kw_only=True)
 class Arguments(RunOptions):
@@ -35,22 +32,15 @@ class Arguments(RunOptions):
 def run(args: Arguments) -> int:
     """Print the stack and the sheet; returns exit code 0."""
     with spinner("loading your stack") as say:
-        from mlsys_lab.capstone.job import Serving
         from mlsys_lab.capstone.run import plan
-        from mlsys_lab.capstone.settings import MODELS, Settings, book_data
+        from mlsys_lab.capstone.settings import make_settings
         from mlsys_lab.capstone.sheet import COSTS
         from mlsys_lab.capstone.stack import load_stack
-        from mlsys_lab.configs import TrainConfig
-        from mlsys_lab.parallel.train.sequences import digest
 
-        stack, model = load_stack(), MODELS[args.model]
-        seq_len = SEQ_LEN if args.model == "standard" else TINY_SEQ_LEN
+        stack = load_stack()
         say("reading the book's text")
-        data = book_data(seq_len)
-        train = TrainConfig(BATCH_SIZE, seq_len, args.steps, LR, args.seed)
-        serving = Serving(prompt_tokens=seq_len, new_tokens=seq_len // 2)
+        settings = make_settings(args.model, args.steps, args.seed, args.ranks)
         say("calibrating this machine")
-        settings = Settings(model, train, args.ranks, serving, digest(data.train))
         made = plan(args.folder, stack, settings)
     print(stack.report(), end="\n\n")
     print(f"{'cost':44} {'predicted':>16} {'unit':8}  by")
