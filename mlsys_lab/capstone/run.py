@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -40,7 +40,6 @@ from mlsys_lab.stack.workspace import Workspace, write_atomic
 SEGMENT, KEPT = 10, 2
 """Steps between two checkpoints, and checkpoints that are kept."""
 PLAN = "`mlsys-lab capstone plan`"
-Log = Callable[[str], object]
 
 
 class Progress(NamedTuple):
@@ -91,11 +90,6 @@ class Run:
         if model != json.loads(json.dumps(asdict(self.settings.model))):
             raise InputError("a checkpoint of another run", got=path, help="remove it, or name the run's own folder")
         return path, manifest
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether all steps are taken."""
-        return self.progress.step == self.settings.train.steps
 
     @property
     def model(self) -> Path:
@@ -199,7 +193,7 @@ def train_run(
                     backend=backend,
                 )
         except RankError as error:
-            where = f"{folder / checkpoints.checkpoint_name(done)}" if done else "the initial weights"
+            where = folder / checkpoints.checkpoint_name(done) if done else "the initial weights"
             said = f"{error}; help: `mlsys-lab capstone train` continues from {where}"
             raise RankError(said, error.rank) from None
         losses, states, cpu_s = [*losses, *result.losses], result.states, cpu_s + _cpu_s() - start_s
