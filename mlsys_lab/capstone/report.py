@@ -167,8 +167,8 @@ def _draw_losses(losses: Sequence[float]) -> str:
     if len(losses) < 2:
         return ""
     low, high = min(losses), max(losses)
-    window = max(1, len(losses) // SMOOTHED)
-    means = [statistics.mean(losses[max(0, step - window) : step]) for step in range(1, len(losses) + 1)]
+    half = len(losses) // (2 * SMOOTHED)
+    means = [statistics.mean(losses[max(0, step - half) : step + half + 1]) for step in range(len(losses))]
     height = 100 / ((high - low) or 1.0)
 
     def line(values: Sequence[float], kind: str) -> str:
@@ -185,7 +185,7 @@ def _draw_losses(losses: Sequence[float]) -> str:
 <figure><div class="curve">{levels}<svg viewBox="0 0 100 100" preserveAspectRatio="none" role="img"
  aria-label="Training loss by step">{curves}</svg></div>
 <figcaption>Nats per token over {len(losses)} steps, from {losses[0]:.2f} to {means[-1]:.2f}; the bold line is the
-mean of {window} steps.</figcaption></figure>"""
+mean of {2 * half + 1} steps.</figcaption></figure>"""
 
 
 def _gains_table(gains: Sequence[Gain]) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from safetensors.torch import load_file
 from mlsys_lab.capstone.bundle import Bundle
 from mlsys_lab.capstone.run import Run
 from mlsys_lab.capstone.settings import make_settings
-from mlsys_lab.cli import main
+from mlsys_lab.cli import main, serve
 from mlsys_lab.cli.capstone import COMMANDS
 from mlsys_lab.cli.capstone.plan import Arguments
 from mlsys_lab.scaling.text import course_text
@@ -175,6 +176,25 @@ def test_report_and_check(trained: Path, call: Call, monkeypatch: pytest.MonkeyP
     ]
     bundle = Bundle.read(trained / "capstone-run" / "bundle.json")
     assert bundle.bits_per_byte == bits["bits_per_byte"] and bundle.settings == Run(trained / "capstone-run").settings
+
+
+def test_serve_serves_the_trained_model_on_the_stack(
+    trained: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[serve.Arguments] = []
+
+    def run(arguments: serve.Arguments) -> int:
+        served.append(arguments)
+        return 0
+
+    monkeypatch.setattr(serve, "run", run)
+    monkeypatch.chdir(trained)
+    assert call("capstone", "serve", "--port", "0", "--swap", "scheduler=reference")[0] == 0
+    (arguments,) = served
+    assert (arguments.model, arguments.port) == ("capstone-run/model", 0)
+    assert arguments.scheduler is not None
+    names = runpy.run_path(arguments.scheduler)
+    assert names["stack"].sources["scheduler"].kind == "reference" and callable(names["build"])
 
 
 def test_a_layer_that_fails_is_a_point_that_does_not_hold(here: Path, call: Call) -> None:
