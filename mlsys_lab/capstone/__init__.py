@@ -14,7 +14,11 @@ sheet        predict(stack, config, ..., calibration, serving=) -> Sheet: costs,
 measurement  measure(stack, ...), compare(sheet, measured): counts, which must be equal, and the clock next to a sheet
 counting     count_rank, CountingTransformer: what `measure` counts in a training step and in decode steps
 functions    call(stack, field, name, ...): calls that name the layer's function where it fails
-report       render(stack, rows, calibration): one HTML page with waterfalls from the bound to the measurement
+report       render(stack, rows, calibration, trained): one HTML page with losses, and waterfalls of seconds
+swaps        load_swapped(workspace, swaps) -> Stack: other layers in place of some, replicated optimizers among them
+gains        Gain: what a swap changes, as predicted and as measured
+integration  check_points(stack): where the layers meet, each held against an independent result
+run          Run(folder), plan, train_run, make_bundle: a run on disk, which continues where it was stopped
 serving      build_engine(stack, model): the engine on the scheduler, blocks, attention and masks of labs 10 and 11
 milestones   MILESTONES, reproduce(milestone, stack) -> Result: eight published numbers, with the stack's own code
 
