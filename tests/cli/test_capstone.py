@@ -87,6 +87,10 @@ def final_weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "capstone-run" / "model" / "model.safetensors")
 
 
+def change(path: Path, **fields: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
 @pytest.mark.parametrize("name", COMMANDS["Commands"])
 def test_every_command_has_one_line_of_help_and_an_example(name: str, call: Call) -> None:
     code, said, _ = call("capstone", "--help")
@@ -125,12 +129,15 @@ def test_a_plan_out_of_range_is_one_line(
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.weekly)])
 def test_a_killed_run_continues_exactly(signal_number: signal.Signals, here: Path, trained: Path, call: Call) -> None:
-    """Killed after the first of its two segments, while it trains the second or saves it."""
+    """Killed after the first of its two segments; next to its checkpoint lies what a second one had begun to write."""
     with subprocess.Popen([*COMMAND, "capstone", "train"], cwd=here, stdout=subprocess.PIPE, text=True) as process:
         stop_after_step_10(process)
         process.send_signal(signal_number)
         assert process.wait() in (-signal.SIGKILL, 130)
-    assert not (here / "capstone-run" / "model").exists()
+    run = here / "capstone-run"
+    assert not (run / "model").exists()
+    (run / "checkpoints" / "step-00000013.part").mkdir(exist_ok=True)
+    change(run / "losses.json", losses=[*json.loads((run / "losses.json").read_text())["losses"][:10], 0.5, 0.5, 0.5])
     code, out, _ = call("capstone", "train")
     assert code == 0 and "10 of 13 steps are taken: continuing from capstone-run/checkpoints" in out
     got, expected = final_weights(here), final_weights(trained)
@@ -219,10 +226,6 @@ def test_what_is_not_there_is_one_line(tmp_path: Path, call: Call, monkeypatch: 
     assert code == 1 and err.startswith("mlsys-lab: the folder is not a run's: got capstone-run; help: ")
     code, _, err = call("capstone", "tran")
     assert code == 2 and "unknown command: got tran, expected one of plan, train, serve, report, check" in err
-
-
-def change(path: Path, **fields: object) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
 def test_a_run_that_does_not_fit_is_one_line(

@@ -4,14 +4,15 @@ Each command runs on the layers of your stack: your accepted labs, or the solved
 they write is in one folder, `capstone-run` by default.
 
 a run of the standard model takes about ten minutes:
-  mlsys-lab capstone plan      fill in the prediction sheet; this fixes the run's settings
-  mlsys-lab capstone train     stop it as you like: it continues from its last checkpoint
+  mlsys-lab capstone plan      predict every cost, and fix the settings
+  mlsys-lab capstone train     continues where it was stopped
   mlsys-lab capstone serve     the trained model over HTTP
-  mlsys-lab capstone report    predictions next to counts and clock, as a table and as report.html
+  mlsys-lab capstone report    predicted, counted and timed
   mlsys-lab capstone check     where the layers meet, one line each
 
 the whole way in a minute, with a model that learns little:
-  mlsys-lab capstone plan --run try --model tiny --steps 20 && mlsys-lab capstone train --run try
+  mlsys-lab capstone plan --run try --model tiny --steps 20
+  mlsys-lab capstone train --run try
 """
 
 COMMANDS = {

@@ -1,9 +1,10 @@
-"""Check the integration points of your stack, one line each; when all hold, bundle the trained run.
+"""Check where your layers meet, and bundle the trained run.
 
-One file of weights gives the same logits on the engine, through the KV cache and in the reference model; four ranks
-train as one; a run resumes as if it had not stopped; 32 requests served together get the tokens of greedy decoding; the
-sheet's counts are those of the run. The bundle, bundle.json in the run's folder, has your accepted artifacts, the
-settings, the sheet and the bits per byte: all that is needed to repeat the run.
+Each integration point is a line with its figure. One file of weights gives the same logits on the engine, through the
+KV cache and in the reference model; four ranks train as one; a run resumes as if it had not stopped; 32 requests served
+together get the tokens of greedy decoding; the sheet's counts are those of the run. When all points hold, bundle.json
+in the run's folder has your accepted artifacts, the settings, the sheet and the bits per byte: all that is needed to
+repeat the run.
 
 example:
   mlsys-lab capstone check

@@ -1,4 +1,4 @@
-"""Measure a run, and show predictions next to counts and clock, as a table and as an HTML page.
+"""Show predictions next to counts and clock, with an HTML page.
 
 A few training steps run on the planned ranks, and one sequence is generated; the page, report.html in the run's folder,
 also has the losses and a waterfall from the bound to the measurement. --swap measures the run with other layers too:

@@ -1,4 +1,4 @@
-"""Serve the trained model over HTTP, through the scheduler and KV cache of your labs.
+"""Serve the trained model over HTTP on your scheduler and KV cache.
 
 This is `mlsys-lab serve` with your model and your stack: open the address that it prints to chat and to watch the
 scheduler, or use it with any client of OpenAI's API.
