@@ -105,6 +105,6 @@ def _evaluate(trained: Run, data: Dataset) -> None:
             bits = bits_per_byte(load(trained.model).eval(), data)
         result = {"bits_per_byte": bits, "cpu_s": trained.progress.cpu_s}
         trained.write_record("result.json", result)
-    print(
-        f"{result['bits_per_byte']:.4f} bits per byte on text that is held out, {result['cpu_s'] / 60:.1f} CPU minutes"
-    )
+    predicted_s = trained.settings.train.steps * trained.sheet["training_step_s"]
+    print(f"{result['bits_per_byte']:.4f} bits per byte on text that is held out")
+    print(f"{result['cpu_s'] / 60:.2g} CPU minutes, predicted {predicted_s / 60:.2g}")
