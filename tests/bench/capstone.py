@@ -48,7 +48,7 @@ def train_reference(settings: Settings, data: BookData) -> float:
 def main() -> int:
     """Exit status: 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=100, help=f"of each run; a whole one has {STEPS}")
+    parser.add_argument("--steps", type=int, default=60, help=f"of each run; a whole one has {STEPS}")
     parser.add_argument("--record", action="store_true", help=HELP)
     args = parser.parse_args()
     stack, settings = load_stack(), make_settings(steps=args.steps)
