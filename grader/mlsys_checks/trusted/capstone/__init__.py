@@ -29,7 +29,7 @@ RANKS = {"p": Range(1, 6)}
 HUGE = {"large": 1, "p": Range(30, 300)}
 SWAP = {"p": 1, "levels": Range(0, 5)}
 UPDATES = {"sequences": Range(1, 3), "steps": Range(2, 7), "layers": Range(1, 2), "longest": Range(1, 6)}
-REQUESTS = {"requests": Range(3, 6), "tokens": Range(3, 20), "new": Range(2, 9)}
+REQUESTS = {"requests": Range(3, 6), "tokens": Range(3, 12), "new": Range(4, 9)}
 
 
 def write_call(name: str) -> str:
@@ -294,7 +294,7 @@ CHECKS = (
         cases=(
             Case("blocks of three tokens", {"block_size": 3, "requests": 3, "tokens": 8, "new": 5}),
             Case("blocks of one token", {**REQUESTS, "block_size": 1}),
-            Case("blocks of sixteen tokens", {**REQUESTS, "block_size": 16, "tokens": 30}),
+            Case("blocks of sixteen tokens", {**REQUESTS, "block_size": 16, "tokens": 30, "new": 12}),
             *draw_cases({**REQUESTS, "block_size": Range(2, 6)}, public=1, hidden=1, requests=12, tokens=30),
         ),
         inputs=draw.draw_requests,

@@ -430,9 +430,9 @@ def expect_updates(arrays: Arrays) -> Arrays:
 
 
 def draw_requests(rng: Rng, case: Case) -> Arrays:
-    """Draw a model, requests that arrive in time, half of which share a prefix, and few blocks.
+    """Draw a model, requests over time, half of which share a prefix, and so few blocks that some are preempted.
 
-    params: `block_size`, `requests`, `tokens` of the longest prompt, `new` tokens at most.
+    params: `block_size`, `requests`, `tokens` of the longest prompt, `new` tokens at least and twice that at most.
     """
     p, size = case.params, case.params["block_size"]
     kv_heads, group = (int(rng.integers(1, 3)) for _ in range(2))
@@ -445,8 +445,8 @@ def draw_requests(rng: Rng, case: Case) -> Arrays:
         length = int(rng.integers(1, p["tokens"] + 1))
         start = prefix[: int(rng.integers(0, length))] if rng.random() < 0.5 else []
         prompt = [*start, *rng.integers(0, 40, length - len(start)).tolist()]
-        requests.append((arrival, prompt, int(rng.integers(1, p["new"] + 1))))
-        arrival += int(rng.integers(0, 3))
+        requests.append((arrival, prompt, int(rng.integers(p["new"], 2 * p["new"] + 1))))
+        arrival += int(rng.integers(0, 2))
     longest = max(-(-(len(prompt) + new) // size) for _, prompt, new in requests)
     given = {
         "config": config,
@@ -454,7 +454,7 @@ def draw_requests(rng: Rng, case: Case) -> Arrays:
         "block_size": size,
         "num_blocks": longest + int(rng.integers(1, 4)),
     }
-    given |= {"max_num_seqs": int(rng.integers(2, 6)), "max_num_batched_tokens": int(rng.integers(6, 30))}
+    given |= {"max_num_seqs": int(rng.integers(3, 6)), "max_num_batched_tokens": int(rng.integers(6, 30))}
     return {"case": encode_value(given), **draw_weights(rng, config, 3.0)}
 
 
