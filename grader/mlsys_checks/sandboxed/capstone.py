@@ -7,29 +7,27 @@ has no attention.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from functools import cache
 from io import StringIO
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NoReturn
-from unittest import mock
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from mlsys_checks.sandboxed.inputs import unchanged
 from mlsys_checks.sandboxed.lending import lend
 from mlsys_checks.sandboxed.spec import Arrays
-from mlsys_checks.sandboxed.storage import storage_only
+from mlsys_checks.sandboxed.storage import storage_only, without_modules
 from mlsys_checks.sandboxed.values import array, column, count, decode_value, describe_value, encode_text, number, parts
-from mlsys_lab import stack as layers
 from mlsys_lab.benchmark.memory import track_memory
 from mlsys_lab.capstone.job import Calibration, Rates, Serving, TrainJob
 from mlsys_lab.configs import TrainConfig, TransformerConfig
 from mlsys_lab.errors import InputError
-from mlsys_lab.models import Transformer
+from mlsys_lab.models.transformer import Transformer
+from mlsys_lab.stack import Layer, defined_names, using
 from mlsys_lab.stack.solved import load_solved
 
 if TYPE_CHECKING:
@@ -46,6 +44,8 @@ FIELDS = {
 """Topics of the layers of `load_stack`, each after those that it loads."""
 WEIGHT = "weight "
 """Prefix of a model's weights among the arrays."""
+CALLS: dict[str, list[int]] = {"first": [], "second": [1]}
+"""Axes along which `decoder` turns the sequences of a case round for each call."""
 STATE_FACTOR = 2.0
 """Factor by which `resume` multiplies the saved weights, so that only a run from the state gives the right answer."""
 TRAINING = (
@@ -69,13 +69,13 @@ SWAP = ("gradient_elements_sent", "gradient_messages", "master_bytes", "optimize
 @cache
 def load_stack() -> SimpleNamespace:
     """Load the solved labs as the layers of a stack."""
-    given: dict[str, layers.Layer] = {}
+    given: dict[str, Layer] = {}
     for topic in FIELDS.values():
-        with layers.using(given), redirect_stdout(StringIO()):
+        with using(given), redirect_stdout(StringIO()):
             module = load_solved(topic)
         if module is None:
             raise InputError("the checks of lab 16 run on the solved labs", got=f"no {topic}")
-        given[topic] = layers.Layer(topic, layers.defined_names(module), {})
+        given[topic] = Layer(topic, defined_names(module), {})
     return SimpleNamespace(**{field: given[topic] for field, topic in FIELDS.items()})
 
 
@@ -165,32 +165,23 @@ def _require_one_operation(name: str, engine: Any, result: Any, operands: Sequen
         raise InputError(f"{name} is not one operation", got=got, expected="one call of engine.record on the operands")
 
 
-@contextmanager
-def _without_modules() -> Iterator[None]:
-    """Refuse calls of torch's modules: the decoder's layers are the engine's operations."""
-
-    def refuse(module: nn.Module, *_: Any, **__: Any) -> NoReturn:
-        what = "the decoder calls a module of torch"
-        raise InputError(what, got=type(module).__name__, expected="operations on Tensors of `engine`")
-
-    with mock.patch.object(nn.Module, "__call__", refuse):
-        yield
-
-
 @storage_only
 def decoder(artifact: Any, arrays: Arrays) -> Arrays:
-    """Build a `GPT` on right operations: its logits and its loss."""
-    gpt, sequences = _make_gpt(artifact, arrays)
-    with lend(artifact, **_OPERATIONS), _without_modules(), unchanged(sequences=sequences):
-        logits, loss = gpt(sequences[:, :-1]), gpt.loss(sequences)
-    return {"logits": array("the logits", logits), "loss": array("the loss", loss)}
+    """Build a `GPT` on right operations: its logits and losses for sequences, and for these backwards."""
+    (gpt, given), answers = _make_gpt(artifact, arrays), Arrays()
+    with lend(artifact, **_OPERATIONS), without_modules(), unchanged(sequences=given):
+        for when, flipped in CALLS.items():
+            sequences = given.flip(flipped)
+            answers[f"logits of the {when} call"] = array("the logits", gpt(sequences[:, :-1]))
+            answers[f"loss of the {when} call"] = array("the loss", gpt.loss(sequences))
+    return answers
 
 
 @storage_only
 def gradients(artifact: Any, arrays: Arrays) -> Arrays:
     """Build a `GPT` on right operations: the gradient of its loss for each weight."""
     gpt, sequences = _make_gpt(artifact, arrays)
-    with lend(artifact, **_OPERATIONS), _without_modules():
+    with lend(artifact, **_OPERATIONS), without_modules():
         gpt.loss(sequences).backward()
     return {name: array(f"the gradient of {name}", one.grad) for name, one in gpt.parameters.items()}
 
@@ -245,7 +236,7 @@ def resume(artifact: Any, rank: Rank, arrays: Arrays) -> Arrays:
             found, state = _train(artifact, group, _make_job(arrays, None, case["stop"]))
             answers |= {f"to the stop: {name}": one for name, one in found.items()}
             state["weights"] = STATE_FACTOR * state["weights"]
-        states = [_share(rank, state if rank.rank == source else None, source) for source in range(case["first"])]
+        states = [_share(rank, state, source) for source in range(case["first"])]
         if rank.rank < case["then"]:
             group = rank.group(range(case["then"]))
             own = layer.reshard(states, case["then"])[rank.rank]

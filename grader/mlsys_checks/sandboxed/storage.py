@@ -1,4 +1,7 @@
-"""torch for storage only: its own autograd switched off, and refusing to run where a submission switches it on."""
+"""torch for storage only: its own autograd switched off, and refusing to run where a submission switches it on.
+
+`without_modules` does the same to layers of torch.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from typing import Any, NoReturn
 from unittest import mock
 
 import torch
+from torch import nn
 from torch.autograd import forward_ad
+
+from mlsys_lab.errors import InputError
 
 
 def _refuse_gradients(*_: Any, **__: Any) -> NoReturn:
@@ -24,6 +30,18 @@ def _without_autograd() -> Iterator[None]:
         mock.patch.object(torch.autograd.graph, "_engine_run_backward", _refuse_gradients),
         mock.patch.object(forward_ad, "enter_dual_level", _refuse_gradients),
     ):
+        yield
+
+
+@contextmanager
+def without_modules() -> Iterator[None]:
+    """Raise InputError where a module of torch is called in the block."""
+
+    def refuse(module: nn.Module, *_: Any, **__: Any) -> NoReturn:
+        expected = "operations on Tensors of `engine`"
+        raise InputError("your code calls a module of torch", got=type(module).__name__, expected=expected)
+
+    with mock.patch.object(nn.Module, "__call__", refuse):
         yield
 
 

@@ -140,9 +140,9 @@ CHECKS = (
         compare=draw.compare_training,
         snippet=write_run("train_steps"),
         first_hint="Is one rank right, and two ranks are wrong? Or is step 1 right, and step 2 wrong?",
-        hint="A rank computes `sequences.tensor_split(rank.size)[rank.rank]` of each batch, and sees no other text. "
-        "Weight its loss by `loss_weights`, reduce gradients, clip by the norm over all ranks, set the learning rate "
-        "of the step, step; the loss to report is the ranks' mean of weighted losses.",
+        hint="The batch is split among the ranks in order, and a rank has no other text than its part. Weight its loss by "
+        "`loss_weights`, reduce gradients, clip by the norm over all ranks, set the learning rate of the step, step. "
+        "The loss to report is the ranks' mean of their weighted losses.",
         uses=("train_rank",),
         time_limit_s=6.0,
     ),
@@ -242,7 +242,7 @@ CHECKS = (
         compare=agree,
         describe=predict.render_call("predict_serving", "config", "serving"),
         first_hint="How many decode steps are there, and how many tokens are cached in the first of them?",
-        hint="The prefill gives the first new token: `serving.decode_steps()` lists the steps after it. Everything is "
+        hint="The prefill gives the first new token, so there is one decode step less than new tokens. Everything is "
         "fp32, so weights and cache have 4 bytes. The prefill's count leaves the logits out.",
         uses=("predict_serving",),
     ),

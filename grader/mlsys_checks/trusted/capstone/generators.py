@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from mlsys_checks.sandboxed.capstone import STATE_FACTOR, WEIGHT
+from mlsys_checks.sandboxed.capstone import CALLS, STATE_FACTOR, WEIGHT
 from mlsys_checks.sandboxed.ranks import join_ranks, split_ranks
 from mlsys_checks.sandboxed.spec import Arrays, Case, Mismatch
 from mlsys_checks.sandboxed.values import decode_value, encode_value
@@ -56,7 +56,7 @@ def draw_operation(rng: Rng, case: Case) -> Arrays:
         if name == "rms_norm":
             operands[1] = operands[1][0]
             operands[0][0] *= p.get("first", 1.0)
-            numbers = [float(rng.choice([1e-5, 1e-6, 1e-2, 0.5]))]
+            numbers = [float(10 ** rng.uniform(-6, 0))]
         shape = (rows, width)
     g = rng.normal(0, 1, [int(rng.choice([1, axis])) for axis in shape] if p.get("expanded", 1) else shape)
     arrays = {letter: one.astype(dtype) for letter, one in zip("xy", operands, strict=False)}
@@ -107,8 +107,9 @@ def draw_decoder(rng: Rng, case: Case) -> Arrays:
     }
     config |= {"n_kv_heads": p["kv_heads"], "n_heads": p["kv_heads"] * p["group"], "d_ff": rng.integers(2, 20)}
     config |= {"vocab_size": rng.integers(2, 30), "context": p["tokens"] + 1}
-    drawn = {name: int(size) for name, size in config.items()} | {"tied": bool(p.get("tied", rng.integers(2)))}
-    drawn |= {"rope_theta": float(rng.choice([50.0, 1e4, 5e5])), "norm_eps": float(rng.choice([1e-5, 1e-6, 0.1]))}
+    drawn: dict[str, Any] = {name: int(size) for name, size in config.items()}
+    drawn |= {"tied": bool(p.get("tied", rng.integers(2))), "norm_eps": float(rng.choice([1e-5, 1e-6, 0.1]))}
+    drawn["rope_theta"] = float(rng.choice([50.0, 1e4, 5e5]))
     sequences = rng.integers(0, drawn["vocab_size"], (p["batch"], p["tokens"] + 1))
     return {"case": encode_value({"config": drawn}), "sequences": sequences, **draw_weights(rng, drawn)}
 
@@ -136,12 +137,16 @@ def make_model(arrays: Mapping[str, np.ndarray], dtype: torch.dtype = torch.floa
     return model
 
 
+@torch.no_grad()
 def expect_decoder(arrays: Arrays) -> Arrays:
-    """Logits (B·T, V) and the loss, by `models.Transformer`."""
-    sequences = torch.from_numpy(arrays["sequences"])
-    with torch.no_grad():
-        logits = make_model(arrays)(sequences[:, :-1]).flatten(0, 1)
-    return {"logits": logits.numpy(), "loss": F.cross_entropy(logits, sequences[:, 1:].flatten()).numpy()}
+    """Logits (B·T, V) and losses of sequences, and of these backwards, by `models.Transformer`."""
+    model, answers = make_model(arrays), Arrays()
+    for when, flipped in CALLS.items():
+        sequences = torch.from_numpy(arrays["sequences"]).flip(flipped)
+        logits = model(sequences[:, :-1]).flatten(0, 1)
+        loss = F.cross_entropy(logits, sequences[:, 1:].flatten())
+        answers |= {f"logits of the {when} call": logits.numpy(), f"loss of the {when} call": loss.numpy()}
+    return answers
 
 
 def expect_gradients(arrays: Arrays) -> Arrays:
