@@ -140,8 +140,8 @@ CHECKS = (
         compare=draw.compare_training,
         snippet=write_run("train_steps"),
         first_hint="Is one rank right, and two ranks are wrong? Or is step 1 right, and step 2 wrong?",
-        hint="The batch is split among the ranks in order, and a rank has no other text than its part. Weight its loss by "
-        "`loss_weights`, reduce gradients, clip by the norm over all ranks, set the learning rate of the step, step. "
+        hint="The batch is split among the ranks in order, and a rank has no other text than its part. Weight its loss "
+        "by `loss_weights`, reduce gradients, clip by the norm over all ranks, set the learning rate of the step, step. "
         "The loss to report is the ranks' mean of their weighted losses.",
         uses=("train_rank",),
         time_limit_s=6.0,
