@@ -49,7 +49,7 @@ def write_run(name: str) -> str:
         "from mlsys_checks.sandboxed import capstone as calls\n"
         "from mlsys_checks.sandboxed.ranks import split_ranks\n"
         "from mlsys_lab.comm import run\n\n"
-        "mine = LiveNamespace(globals())  # your functions and classes, which the check's own program calls\n"
+        "mine = LiveNamespace(train_rank.__globals__)  # what the check's own program calls\n"
         f"run(lambda rank, arrays: calls.{name}(mine, rank, arrays), split_ranks(given))"
     )
 
@@ -140,8 +140,8 @@ CHECKS = (
         compare=draw.compare_training,
         snippet=write_run("train_steps"),
         first_hint="Is one rank right, and two ranks are wrong? Or is step 1 right, and step 2 wrong?",
-        hint="The batch is split among the ranks in order, and a rank has no other text than its part. Weight its loss "
-        "by `loss_weights`, reduce gradients, clip by the norm over all ranks, set the learning rate of the step, step. "
+        hint="The batch is split among the ranks in order, and a rank has no other text than its part. Weight its "
+        "loss by `loss_weights`, reduce gradients, clip by the norm over all ranks, set the step's learning rate, step. "
         "The loss to report is the ranks' mean of their weighted losses.",
         uses=("train_rank",),
         time_limit_s=6.0,
