@@ -51,15 +51,15 @@ def test_every_accepted_alternative_makes_a_working_stack(
     theirs = load_stack(workspace)
     assert theirs.sources[spec.field].kind == "yours"
     prompts = [IDS[start : start + size].tolist() for start, size in ((0, 16), (0, 9), (30, 1), (60, 25))]
-    if spec.field in ("engine", "cache"):
+    if spec.field in ("engine", "cache", "capstone"):
         assert max(logit_errors(theirs, folder, prompts[0])) < 1e-10
-    if spec.field in ("engine", "collectives", "data_parallel"):
+    if spec.field in ("engine", "collectives", "data_parallel", "capstone"):
         whole = train(stack, config, weights, IDS, CONFIG, 4)
         first = train(theirs, config, weights, IDS, CONFIG, 4, until=1)
         rest = train(theirs, config, weights, IDS, CONFIG, 3, states=first.states)
         for name, weight in whole.weights.items():
             torch.testing.assert_close(rest.weights[name], weight, rtol=0, atol=1e-11)
-    if spec.field in ("cache", "scheduler"):
+    if spec.field in ("cache", "scheduler", "capstone"):
         ours, other = (
             generate_greedy(
                 build_engine(one, model, num_blocks=20, block_size=3, config=SchedulerConfig(4, 16)), prompts, 8
@@ -67,7 +67,7 @@ def test_every_accepted_alternative_makes_a_working_stack(
             for one in (stack, theirs)
         )
         assert other == ours
-    if spec.field in ("engine", "arithmetic", "collectives", "data_parallel", "cache"):
+    if spec.field in ("engine", "arithmetic", "collectives", "data_parallel", "cache", "capstone"):
         single = {name: weight.float() for name, weight in weights.items()}
         serving = Serving(prompt_tokens=7, new_tokens=5)
         sheet = predict(theirs, config, CONFIG, 4, plain_calibration(config, CONFIG, 4), serving=serving)

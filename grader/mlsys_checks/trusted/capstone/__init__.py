@@ -141,7 +141,7 @@ CHECKS = (
         snippet=write_run("train_steps"),
         first_hint="Is one rank right, and two ranks are wrong? Or is step 1 right, and step 2 wrong?",
         hint="The batch is split among the ranks in order, and a rank has no other text than its part. Weight its "
-        "loss by `loss_weights`, reduce gradients, clip by the norm over all ranks, set the step's learning rate, step. "
+        "loss by `loss_weights`, reduce gradients, clip by the norm of all ranks, set the step's learning rate, step. "
         "The loss to report is the ranks' mean of their weighted losses.",
         uses=("train_rank",),
         time_limit_s=6.0,

@@ -54,20 +54,18 @@ class GPT:
         return self.parameters[f"{name}.weight"][torch.arange(head * H, (head + 1) * H)]
 
     def attention(self, block, x, B, angles):
-        c, name = self.config, f"{block}.attention"
-        T = x.data.shape[0] // B
-        total = None
-        for head in range(c.n_heads):
-            shared = head * c.n_kv_heads // c.n_heads
-            q, k, v = (
-                (x @ self.rows(f"{name}.{which}", index).T).reshape(B, T, c.head_dim)
-                for which, index in (("query", head), ("key", shared), ("value", shared))
-            )
-            scores = rotary(self.engine, q, angles) @ rotary(self.engine, k, angles).T
-            out = causal_softmax(self.engine, scores, 1 / math.sqrt(c.head_dim)) @ v
-            columns = self.parameters[f"{name}.out.weight"].T[torch.arange(head * c.head_dim, (head + 1) * c.head_dim)]
-            part = out.reshape(B * T, c.head_dim) @ columns
-            total = part if total is None else total + part
+        c, T, total = self.config, x.data.shape[0] // B, None
+        project = lambda which, head: (  # noqa: E731
+            x @ self.rows(f"{block}.attention.{which}", head).T
+        ).reshape(B, T, c.head_dim)
+        for shared in range(c.n_kv_heads):
+            key, value = rotary(self.engine, project("key", shared), angles), project("value", shared)
+            for head in range(shared * c.n_heads // c.n_kv_heads, (shared + 1) * c.n_heads // c.n_kv_heads):
+                scores = rotary(self.engine, project("query", head), angles) @ key.T
+                out = causal_softmax(self.engine, scores, 1 / math.sqrt(c.head_dim)) @ value
+                columns = torch.arange(head * c.head_dim, (head + 1) * c.head_dim)
+                part = out.reshape(B * T, c.head_dim) @ self.parameters[f"{block}.attention.out.weight"].T[columns]
+                total = part if total is None else total + part
         return total
 
     def __call__(self, tokens):
