@@ -106,10 +106,9 @@ def blocks() -> Markup:
     pieces += cells(86, 6, 1, TOKENS, lambda _, i: "blue" if i < BLOCK_SIZE else "orange", size=22, gap=3)
     pieces += [text(97 + 25 * i, 22, i, size="small") for i in range(TOKENS)]
     pieces.append(text(4, 76, "block table", size="small", anchor="start"))
-    for i, (block, tone) in enumerate(zip(TABLE, ("blue", "orange"), strict=True)):
-        pieces.append(box(86 + 50 * i, 58, 44, 28, block, tone))
-        x = 8 + 66 * block + 29
-        pieces += [arrow(108 + 50 * i, 34, 108 + 50 * i, 56, tone), arrow(108 + 50 * i, 88, x, 116, tone)]
+    for middle, block, tone in zip((134, 209), TABLE, ("blue", "orange"), strict=True):
+        pieces += [arrow(middle, 34, middle, 56, tone), box(middle - 22, 58, 44, 28, block, tone)]
+        pieces.append(arrow(middle, 88, 37 + 66 * block, 116, tone))
     held = {block: min(BLOCK_SIZE, TOKENS - BLOCK_SIZE * i) for i, block in enumerate(TABLE)}
     for block in range(NUM_BLOCKS):
         x, tone = 8 + 66 * block, {TABLE[0]: "blue", TABLE[1]: "orange"}.get(block, "quiet")
@@ -148,7 +147,7 @@ def waterfall() -> Markup:
         width = max(2.0, scale * abs(end_s - start_s))
         pieces += [text(6, y + 12, name, tone, size="small", anchor="start"), box(left, y + 16, width, 18, tone=tone)]
         pieces.append(text(left + width + 5, y + 30, f"{1e3 * (end_s - start_s):.0f} ms", size="small", anchor="start"))
-    pieces.append(line(6, 4, 6, 4 + 40 * len(bars)))
+    pieces.append(line(2, 4, 2, 4 + 40 * len(bars)))
     return drawing(
         f"Bars from the bound of {1e3 * record.bound.value:.0f} ms to a measured step of {1e3 * measured_s:.0f} ms: "
         "products at their own rates, elementwise work, communication, and what was not predicted.",
