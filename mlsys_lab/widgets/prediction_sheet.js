@@ -91,12 +91,13 @@ function render({ model, el }) {
     verdict.textContent = `${duration(got.training_step_s)} a step, ${number(Number((got.training_step_s / got.bound_s).toPrecision(2)))} times the bound`;
     const rows = [
       ["Parameters", amount(got.parameters)],
-      [`FLOPs of a step, ${given.batch} sequences`, si(got.training_flops, "FLOP")],
-      ["Weights and gradients on rank 0", si(got.weight_bytes + got.gradient_bytes, "B")],
-      ["Optimizer's copy and states on rank 0", si(got.master_bytes + got.optimizer_bytes, "B")],
-      ["Reduce-scatter, all ranks", `${si(got.gradient_bytes_sent, "B")} in ${got.gradient_messages} messages`],
-      ["All-gather, all ranks", `${si(got.weight_bytes_sent, "B")} in ${got.gradient_messages} messages`],
-      ["KV cache of a token, fp32", si(got.cache_token_bytes, "B")],
+      [`A step of ${given.batch} sequences`, si(got.training_flops, "FLOP")],
+      ["Weights, gradients (rank 0)", si(got.weight_bytes + got.gradient_bytes, "B")],
+      ["Optimizer (rank 0)", si(got.master_bytes + got.optimizer_bytes, "B")],
+      ["Reduce-scatter, all ranks", si(got.gradient_bytes_sent, "B")],
+      ["All-gather, all ranks", si(got.weight_bytes_sent, "B")],
+      ["Messages of each", String(got.gradient_messages)],
+      ["KV cache of a token", si(got.cache_token_bytes, "B")],
     ];
     numbers.replaceChildren(...rows.flatMap(([what, value]) => [make("dt", {}, what), make("dd", {}, value)]));
   }
