@@ -76,11 +76,12 @@ def read_parts(site: Path, address: str) -> list[Part]:
     """
     pages = {page: _name(page) for page in _pages(site)}
     parts = []
-    for number, (page, name) in enumerate(pages.items(), 1):
+    for page, name in pages.items():
         article = _article(site / page)
         title = _heading(article)
         if page.startswith("chapters/"):
-            title = f"{number} {title}"
+            number, *_ = page.removeprefix("chapters/").partition("-")
+            title = f"{int(number)} {title}"
             article.h1.string = title  # type: ignore[union-attr]
         for node in article.select(ONLY_ON_SITE):
             node.decompose()

@@ -28,7 +28,7 @@ MATHML = "{http://www.w3.org/1998/Math/MathML}"
 SVG = "{http://www.w3.org/2000/svg}"
 FIRST = """<h1>One<a class="headerlink" href="#one">#</a></h1>
 <section id="start"><h2>Start<a class="headerlink" href="#start">#</a></h2>
-<p>See <a href="02-two.html#more">two</a>, <a href="02-two.html">all of it</a>,
+<p>See <a href="18-two.html#more">two</a>, <a href="18-two.html">all of it</a>,
 <a href="../labs/01-lab.html#task">the lab</a>, <a href="#start">here</a>, <a class="reference external" href="https://example.com/">there</a>
 and <a class="reference external" href="https://example.com/">again</a>.
 <span class="math">{formula}</span> <img src="../_images/dot.png" alt="a dot"></p>
@@ -53,11 +53,11 @@ def page(article: str) -> str:
 def site(tmp_path: Path) -> Path:
     """A site with two chapters and what follows them."""
     formula = typeset({("x^2", False)}).html["x^2", False]
-    links = "".join(f'<a href="{name}.html"></a>' for name in ("chapters/01-one", "labs/01-lab", "chapters/02-two"))
+    links = "".join(f'<a href="{name}.html"></a>' for name in ("chapters/01-one", "labs/01-lab", "chapters/18-two"))
     texts = {
         "index": f'<nav class="bd-links">{links}</nav>',
         "chapters/01-one": page(FIRST.format(formula=formula)),
-        "chapters/02-two": page('<h1>Two</h1><section id="more"><p>More.</p></section>'),
+        "chapters/18-two": page('<h1>Two</h1><section id="more"><p>More.</p></section>'),
         "glossary": page("<h1>Glossary</h1>"),
         "references": page("<h1>References</h1>"),
     }
@@ -79,7 +79,7 @@ def parts(site: Path) -> list[Part]:
 
 
 def test_parts_come_in_the_order_of_the_contents_and_answers_after_the_chapters(parts: list[Part]) -> None:
-    assert [one.title for one in parts] == ["1 One", "2 Two", "Answers", "Glossary", "References"]
+    assert [one.title for one in parts] == ["1 One", "18 Two", "Answers", "Glossary", "References"]
 
 
 def test_answers_leave_their_problems_and_each_leads_to_the_other(parts: list[Part]) -> None:
@@ -95,11 +95,11 @@ def test_answers_leave_their_problems_and_each_leads_to_the_other(parts: list[Pa
 
 def test_links_lead_within_the_book_and_else_to_the_public_site(parts: list[Part]) -> None:
     links = [link["href"] for link in parts[0].article.select("section a")]
-    within = ["#02-two--more", "#02-two", f"{ADDRESS}labs/01-lab.html#task", "#01-one--start"]
+    within = ["#18-two--more", "#18-two", f"{ADDRESS}labs/01-lab.html#task", "#01-one--start"]
     assert links == [*within, "https://example.com/", "https://example.com/"]
     whole = one_page("", parts, TITLE, {"01-one--start": 7})
     assert '<a href="#01-one--start">Start</a><span>7</span>' in whole and "<h1>A &amp; B</h1>" in whole
-    assert all(f'id="{name}"' in whole for name in ("02-two--more", "02-two", "01-one--start"))
+    assert all(f'id="{name}"' in whole for name in ("18-two--more", "18-two", "01-one--start"))
     assert 'src="_images/dot.png"' in whole
 
 
