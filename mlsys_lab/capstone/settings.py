@@ -19,7 +19,6 @@ from mlsys_lab.models.training import Tokens
 from mlsys_lab.parallel.train.data import Dataset, text_dataset
 from mlsys_lab.parallel.train.sequences import digest
 from mlsys_lab.scaling.text import course_text
-from mlsys_lab.validation import require_integer
 
 TOKENIZER_FILE: Path = FOLDER / TOKENIZER
 VOCAB_SIZE, VALIDATION_BATCH = 1024, 32
@@ -57,8 +56,6 @@ class Settings:
     data: str
 
     def __post_init__(self) -> None:
-        require_integer("steps", self.train.steps)
-        require_integer("seed", self.train.seed, at_least=0)
         check_training(self.model, self.train, self.ranks)
         self.serving.check(self.model)
 

@@ -121,4 +121,5 @@ def replace_names(stack: Stack, field: str, **names: Any) -> Stack:
     """Copy of a stack in which a layer has these in place of its own names."""
     layer = getattr(stack, field)
     own = {name: getattr(layer, name) for name in layer.sources}
-    return replace(stack, **{field: Layer(layer.topic, own | names, layer.sources)})
+    layers: dict[str, Any] = {field: Layer(layer.topic, own | names, layer.sources)}
+    return replace(stack, **layers)

@@ -10,7 +10,7 @@ import torch
 
 from mlsys_lab.capstone import Stack
 from mlsys_lab.capstone.integration import check_points
-from tests.capstone.test_sheet import with_names
+from mlsys_lab.capstone.swaps import replace_names
 
 
 def plus(error: float) -> Callable[[Any], Any]:
@@ -56,7 +56,7 @@ def test_all_points_hold_for_the_solved_labs(stack: Stack) -> None:
 def test_a_point_fails_for_a_wrong_layer(
     stack: Stack, point: str, field: str, name: str, change: Callable[[Any], Any]
 ) -> None:
-    wrong = with_names(stack, field, **{name: change(getattr(getattr(stack, field), name))})
+    wrong = replace_names(stack, field, **{name: change(getattr(getattr(stack, field), name))})
     points = {one.name: one for one in check_points(wrong)}
     assert [one for one in points if not points[one].holds] == [point], points
     assert str(points[point]).startswith(f"FAILS  {point}: ")

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from mlsys_lab.comm import Rank, RankError, run
-from mlsys_lab.configs import TransformerConfig
+from mlsys_lab.configs import TrainConfig, TransformerConfig
 from mlsys_lab.errors import InputError
 from mlsys_lab.flops.layout import Layout
 from mlsys_lab.models import training
