@@ -18,15 +18,14 @@ from mlsys_lab.capstone import Stack, load_stack
 from mlsys_lab.capstone.calibration import calibrate
 from mlsys_lab.capstone.job import Serving
 from mlsys_lab.capstone.measurement import measure
+from mlsys_lab.capstone.settings import MODELS
 from mlsys_lab.capstone.sheet import COSTS, predict
-from mlsys_lab.configs import TrainConfig, TransformerConfig
+from mlsys_lab.configs import TrainConfig
 from mlsys_lab.models.training import new_model
 from mlsys_lab.stack.workspace import Workspace
 
 COMMAND = "python book/measure_stack.py"
-MODEL = TransformerConfig(
-    "capstone", n_layers=4, d_model=128, n_heads=4, d_ff=352, vocab_size=1024, context=256, tied=True
-)
+MODEL = MODELS["standard"]
 TRAIN, RANKS, SERVING = TrainConfig(batch_size=16, seq_len=128, steps=300, lr=3e-3), 4, Serving(128, 65)
 SAMPLES = 5
 
