@@ -38,9 +38,9 @@ OPERATIONS = ("causal_softmax", "rms_norm", "silu_mul")
 
 
 def draw_operation(rng: Rng, case: Case) -> Arrays:
-    """Draw operands, and an upstream gradient that is to be expanded where the case says so.
+    """Draw operands, and an upstream gradient with axes of size 1, along which it is to be expanded.
 
-    params: `name`, `size` of an operand's axes, `spread` of its numbers; `peaks`: most scores far apart; `single`.
+    params: `name`, `size` of an operand's axes, `spread` of its numbers, `scale`, `single`; `first`: a row's factor.
     """
     p = case.params
     name, size = p.get("name") or str(rng.choice(OPERATIONS)), p["size"]
@@ -60,11 +60,8 @@ def draw_operation(rng: Rng, case: Case) -> Arrays:
         shape = (rows, width)
     g = rng.normal(0, 1, [int(rng.choice([1, axis])) for axis in shape] if p.get("expanded", 1) else shape)
     arrays = {letter: one.astype(dtype) for letter, one in zip("xy", operands, strict=False)}
-    return {
-        "case": encode_value({"name": name, "numbers": numbers, "is_large": size >= LARGE}),
-        "g": g.astype(dtype),
-        **arrays,
-    }
+    given = {"name": name, "numbers": numbers, "is_large": size >= LARGE}
+    return {"case": encode_value(given), "g": g.astype(dtype), **arrays}
 
 
 def compare_gradients(got: Arrays, expected: Arrays) -> Mismatch | None:
@@ -100,17 +97,12 @@ def draw_decoder(rng: Rng, case: Case) -> Arrays:
     params: `layers`, `kv_heads`, `group` of query heads, `batch`, `tokens`; `tied`, drawn if missing.
     """
     p = case.params
-    config: dict[str, Any] = {
-        "n_layers": p["layers"],
-        "d_model": rng.integers(2, 14),
-        "head_dim": 2 * rng.integers(1, 5),
-    }
-    config |= {"n_kv_heads": p["kv_heads"], "n_heads": p["kv_heads"] * p["group"], "d_ff": rng.integers(2, 20)}
-    config |= {"vocab_size": rng.integers(2, 30), "context": p["tokens"] + 1}
-    drawn: dict[str, Any] = {name: int(size) for name, size in config.items()}
+    d_model, d_ff, vocab_size, half = (int(rng.integers(2, end)) for end in (14, 20, 30, 6))
+    drawn = {"n_layers": p["layers"], "d_model": d_model, "d_ff": d_ff, "vocab_size": vocab_size, "head_dim": 2 * half}
+    drawn |= {"n_kv_heads": p["kv_heads"], "n_heads": p["kv_heads"] * p["group"], "context": p["tokens"] + 1}
     drawn |= {"tied": bool(p.get("tied", rng.integers(2))), "norm_eps": float(rng.choice([1e-5, 1e-6, 0.1]))}
     drawn["rope_theta"] = float(rng.choice([50.0, 1e4, 5e5]))
-    sequences = rng.integers(0, drawn["vocab_size"], (p["batch"], p["tokens"] + 1))
+    sequences = rng.integers(0, vocab_size, (p["batch"], p["tokens"] + 1))
     return {"case": encode_value({"config": drawn}), "sequences": sequences, **draw_weights(rng, drawn)}
 
 
@@ -159,10 +151,9 @@ def expect_gradients(arrays: Arrays) -> Arrays:
 # --- Task 3: training -------------------------------------------------------------------------------------------------
 
 
-def draw_ids(rng: Rng, vocab_size: int, train: TrainConfig) -> np.ndarray:
-    """Draw a text of which a run uses each sequence once."""
-    windows = train.steps * train.batch_size + int(rng.integers(1, 4))
-    return rng.integers(0, vocab_size, (windows + 1) * train.seq_len + 1)
+def count_ids(train: TrainConfig) -> int:
+    """Tokens of a text of which a run uses each sequence at most once."""
+    return (train.steps * train.batch_size + 3) * train.seq_len + 1
 
 
 def hide(
@@ -189,9 +180,8 @@ def draw_run(rng: Rng, case: Case) -> Arrays:
     p = case.params
     ranks = max(p.get("first", 0), p.get("then", 0), p.get("p", 0))
     V, D = int(rng.integers(5, 12)), int(rng.integers(8, 14))
-    train = TrainConfig(
-        ranks + p["batch"], p["tokens"], p["steps"], float(rng.choice([0.01, 0.03])), int(rng.integers(99))
-    )
+    lr, seed = float(rng.choice([0.01, 0.03])), int(rng.integers(99))
+    train = TrainConfig(ranks + p["batch"], p["tokens"], p["steps"], lr, seed)
     config = {"n_layers": 1, "d_model": D, "n_heads": 1, "head_dim": 2, "d_ff": 3, "vocab_size": V, "context": 32}
     given: dict[str, Any] = {"config": config, "train": vars(train)}
     sizes: list[int] = []
@@ -200,7 +190,7 @@ def draw_run(rng: Rng, case: Case) -> Arrays:
         sizes = [p["first"]] * p["stop"] + [p["then"]] * (train.steps - p["stop"])
     shapes = {"embedding.weight": (V, D), "norm.weight": (D,), "head.weight": (V, D)}
     weights = {WEIGHT + name: rng.normal(0, 1, shape) for name, shape in shapes.items()}
-    ids = draw_ids(rng, V, train)
+    ids = rng.integers(0, V, count_ids(train))
     texts = hide(rng, ids, V, train, ranks, sizes)
     return join_ranks([{"case": encode_value(given), "ids": own, **weights} for own in texts]) | {"_ids": ids}
 
@@ -270,14 +260,11 @@ def sharing(weights_bytes: int, p: int, steps: int) -> dict[str, int]:
 def expect_resumed(arrays: Arrays) -> Arrays:
     """Losses, weights and shards of one process that doubles its weights at the stop."""
     run, answers = Bigram(arrays), [{"idle": np.array(True)} for _ in split_ranks(arrays)]
-    least = 0
-    for when, ranks, until in (
-        ("to the stop", run.case["first"], run.case["stop"]),
-        ("after the stop", run.case["then"], run.train.steps),
-    ):
+    least, stop = 0, run.case["stop"]
+    for when, ranks, until in (("to", run.case["first"], stop), ("after", run.case["then"], run.train.steps)):
         least += sharing(run.weights_bytes, ranks, until - run.steps)["least_bytes"]
         for answer, found in zip(answers, run.expect(until, ranks), strict=False):
-            answer |= {f"{when}: {name}": one for name, one in found.items()}
+            answer |= {f"{when} the stop: {name}": one for name, one in found.items()}
         for weight in run.weights.values():
             weight.data *= STATE_FACTOR
     return expect_ranks(answers, least_bytes=least)
@@ -315,7 +302,7 @@ def draw_budget(rng: Rng, case: Case) -> Arrays:
     p, seeds = case.params, rng.integers(2**31, size=4).tolist()
     grammar = Grammar.random(seeds[0])
     train = TrainConfig(p["batch"], p["tokens"], p["steps"], 0.03, seeds[1])
-    ids = grammar.sample((train.steps * train.batch_size + 2) * train.seq_len + 1, seed=seeds[2])
+    ids = grammar.sample(count_ids(train), seed=seeds[2])
     config = DECODER | {"vocab_size": grammar.vocab_size}
     model = training.new_model(_config(config), seeds[3])
     weights = {WEIGHT + name: one.detach().numpy() for name, one in model.named_parameters()}
@@ -424,11 +411,8 @@ def expect_updates(arrays: Arrays) -> Arrays:
             for layer in range(len(k)):
                 name = f"step {i}, layer {layer}, sequence {sequence}"
                 keys, values = store[:, layer, slots].swapaxes(1, 2).copy()
-                answers |= {
-                    f"{name}: keys": keys,
-                    f"{name}: values": values,
-                    f"{name}: positions": np.arange(len(slots)),
-                }
+                answers |= {f"{name}: keys": keys, f"{name}: values": values}
+                answers[f"{name}: positions"] = np.arange(len(slots))
             answers[f"step {i}, sequence {sequence}: slots"] = slots
             answers[f"step {i}, sequence {sequence}: length"] = np.array(computed)
     return answers | {"store": store}
@@ -453,12 +437,7 @@ def draw_requests(rng: Rng, case: Case) -> Arrays:
         requests.append((arrival, prompt, int(rng.integers(p["new"], 2 * p["new"] + 1))))
         arrival += int(rng.integers(0, 2))
     longest = max(-(-(len(prompt) + new) // size) for _, prompt, new in requests)
-    given = {
-        "config": config,
-        "requests": requests,
-        "block_size": size,
-        "num_blocks": longest + int(rng.integers(1, 4)),
-    }
+    given = {"config": config, "requests": requests, "block_size": size, "num_blocks": longest + int(rng.integers(2))}
     given |= {"max_num_seqs": int(rng.integers(3, 6)), "max_num_batched_tokens": int(rng.integers(6, 30))}
     return {"case": encode_value(given), **draw_weights(rng, config, 3.0)}
 
