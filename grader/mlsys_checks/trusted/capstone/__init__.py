@@ -193,6 +193,7 @@ CHECKS = (
             Case("one rank", {"p": 1, "tied": 0}),
             Case("four ranks", {"p": 4, "tied": 1}),
             Case("a model too large to run", {"large": 1, "p": 64}),
+            Case("too many layers to run", {"layers": 100_000, "p": 3}),
             *draw_cases(RANKS, public=3, hidden=3, **HUGE),
         ),
         inputs=predict.draw_training,

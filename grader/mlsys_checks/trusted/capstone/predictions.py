@@ -82,7 +82,7 @@ def sequences_of(batch_size: int, world_size: int) -> list[int]:
 
 
 def draw_sizes(rng: Rng, case: Case) -> dict[str, Any]:
-    """Draw the sizes of a model; with `large`, one of 20 to 150 billion parameters."""
+    """Draw the sizes of a model, of `layers` if given; with `large`, one of 20 to 150 billion parameters."""
     if case.params.get("large"):
         kv_heads, group = int(rng.choice([4, 8])), int(rng.choice([4, 8, 16]))
         sizes: dict[str, Any] = {"n_layers": rng.integers(60, 100), "d_model": 512 * rng.integers(12, 24)}
@@ -97,6 +97,7 @@ def draw_sizes(rng: Rng, case: Case) -> dict[str, Any]:
         sizes = {"n_layers": rng.integers(1, 5), "d_model": rng.integers(3, 60), "head_dim": 2 * rng.integers(1, 9)}
         sizes |= {"d_ff": rng.integers(3, 90), "vocab_size": rng.integers(5, 300), "context": 64}
     sizes |= {"n_kv_heads": kv_heads, "n_heads": kv_heads * group}
+    sizes |= {"n_layers": case.params["layers"]} if "layers" in case.params else {}
     tied = case.params.get("tied", rng.integers(2))
     return {name: int(size) for name, size in sizes.items()} | {"tied": bool(tied)}
 
