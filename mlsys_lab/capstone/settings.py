@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -96,6 +96,17 @@ def make_settings(preset: str = "standard", steps: int = STEPS, seed: int = 0, r
     return Settings(
         model, TrainConfig(BATCH_SIZE, seq_len, steps, LR, seed), ranks, Serving(seq_len, seq_len // 2), data
     )
+
+
+def read_settings(path: Path) -> Settings:
+    """Settings of a file like a run's settings.json, on the book's text as it is here. InputError for anything else."""
+    try:
+        settings = Settings.from_json(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}", got=error) from None
+    if (found := settings.model.vocab_size) != VOCAB_SIZE:
+        raise InputError(f"{path} is not for the book's tokenizer", got=f"vocab_size {found}", expected=VOCAB_SIZE)
+    return replace(settings, data=digest(book_data(settings.train.seq_len).train))
 
 
 def book_data(seq_len: int) -> BookData:

@@ -127,6 +127,25 @@ def test_a_plan_out_of_range_is_one_line(
     assert not list(tmp_path.iterdir())
 
 
+def test_settings_of_ones_own_are_planned(planned: Path, tmp_path: Path, call: Call) -> None:
+    """On the text as it is here: the file's digest may be that of another edition."""
+    own = json.loads((planned / "capstone-run" / "settings.json").read_text())
+    wide, other = tmp_path / "wide.json", tmp_path / "other.json"
+    wide.write_text(json.dumps(own | {"model": own["model"] | {"d_ff": 48}, "data": "old"}))
+    other.write_text(json.dumps(own | {"model": own["model"] | {"vocab_size": 99}}))
+    run = tmp_path / "run"
+    code, said, _ = call("capstone", "plan", "--run", str(run), "--settings", str(wide))
+    assert code == 0 and "predicted for 13 steps on 4 ranks" in said
+    assert json.loads((run / "settings.json").read_text())["data"] == own["data"]
+    assert Run(run).sheet["parameters"] == 1024 * 16 + 4 * 16 * 16 + 3 * 16 * 48 + 3 * 16
+    for path, message in (
+        (other, "not for the book's tokenizer: got vocab_size 99, expected 1024"),
+        (tmp_path / "none.json", "cannot read"),
+    ):
+        code, out, err = call("capstone", "plan", "--run", str(run), "--settings", str(path))
+        assert code == 1 and not out and message in err and err.count("\n") == 1
+
+
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.weekly)])
 def test_a_killed_run_continues_exactly(signal_number: signal.Signals, here: Path, trained: Path, call: Call) -> None:
     """Killed after the first of its two segments; next to its checkpoint lies what a second one had begun to write."""
