@@ -70,7 +70,7 @@ def run(args: Arguments) -> int:
         workspace.record(lab.topic, {report.name: report.earned for report in reports})
         if passed:
             workspace.accept(lab.topic, artifact, lab.version)
-            console.print(f"accepted: later labs now run on your {lab.topic}")
+            console.print(f"accepted: later labs and `mlsys-lab capstone` now run on your {lab.topic}")
     return 0 if passed else 1
 
 

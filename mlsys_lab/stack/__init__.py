@@ -36,8 +36,12 @@ class Layer:
         return [*super().__dir__(), *self._names]
 
     def __repr__(self) -> str:
-        names = {who: sorted(name for name, source in self.sources.items() if source == who) for who in (YOURS, SOLVED)}
-        return f"{self.topic}: " + "; ".join(f"{who}: {', '.join(own)}" for who, own in names.items() if own)
+        names: dict[str, list[str]] = {}
+        for name, source in sorted(self.sources.items()):
+            names.setdefault(source, []).append(name)
+        first = YOURS if YOURS in names else next(iter(names), YOURS)
+        rest = (f"; {source}: {', '.join(own)}" for source, own in names.items() if source != first)
+        return f"{self.topic}: {first}{''.join(rest)}"
 
 
 def load(topic: str, workspace: Workspace | None = None) -> Layer:
