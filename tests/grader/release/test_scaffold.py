@@ -16,7 +16,7 @@ from mlsys_grader.cli import main
 from mlsys_grader.release.scaffold import add_entry, plan_lab
 
 PROJECT = Path(__file__).parents[3]
-TOPIC, NAME, TITLE = "paged-hello", "14-paged-hello", 'Hello: a "first" <lab>'
+TOPIC, NAME, TITLE = "paged-hello", "17-paged-hello", 'Hello: a "first" <lab>'
 FOLDERS = ("mlsys_lab", "grader", "book", "tests/labs", "solutions/01-autograd", "labs/01-autograd")
 FILES = ("pyproject.toml", "README.md", "tests/conftest.py", "tests/times.py")
 SITE = """
@@ -74,7 +74,7 @@ def ran(checkout: Path) -> Ran:
 def test_it_is_released_and_the_readme_and_the_changelog_have_it(ran: Ran, checkout: Path) -> None:
     assert (checkout / "labs" / NAME / f"{NAME}.ipynb").is_file()
     assert f"]({Path('labs', NAME, NAME)}.ipynb)" in (checkout / "README.md").read_text(encoding="utf-8")
-    assert f"- Lab 14, {TITLE}." in (checkout / "book" / "changelog.md").read_text(encoding="utf-8").splitlines()
+    assert f"- Lab 17, {TITLE}." in (checkout / "book" / "changelog.md").read_text(encoding="utf-8").splitlines()
 
 
 @pytest.mark.sandbox
@@ -92,8 +92,8 @@ def test_it_is_on_the_site(ran: Ran) -> None:
     last_chapter = sorted(path.stem for path in (PROJECT / "book" / "chapters").glob("*.md"))[-1]
     assert f"chapters/{last_chapter} labs/{NAME}" in contents
     syllabus, _, front = rest.partition("front-routes")
-    assert f'<a href="labs/{NAME}.html">14. Hello: a &quot;first&quot; &lt;lab&gt;</a>' in syllabus
-    assert f'<a href="labs/{NAME}.html">Lab 14: Hello,' in front
+    assert f'<a href="labs/{NAME}.html">17. Hello: a &quot;first&quot; &lt;lab&gt;</a>' in syllabus
+    assert f'<a href="labs/{NAME}.html">Lab 17: Hello,' in front
 
 
 def test_its_files_are_in_the_style_of_the_others(ran: Ran, checkout: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_lab_that_the_syllabus_plans_takes_its_number_and_chapter(tmp_path: Pa
     lab = plan_lab(tmp_path, "diffusion")
     assert (lab.number, lab.chapter) == (12, "14-diffusion")
     assert plan_lab(tmp_path, "diffusion", chapter="13-serving").chapter == "13-serving"
-    assert plan_lab(tmp_path, "ring-buffer").number == 14
+    assert plan_lab(tmp_path, "ring-buffer").number == 17
 
 
 def test_a_folder_that_is_no_checkout_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
