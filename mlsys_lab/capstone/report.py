@@ -132,7 +132,7 @@ def draw(bars: Sequence[Bar]) -> str:
     for name, start_s, end_s, kind in bars:
         left, width = (100 * one / longest_s for one in (min(start_s, end_s), abs(end_s - start_s)))
         style = f"margin-left:{left:.2f}%;width:{width:.2f}%"
-        seconds = f"{1e3 * (end_s - start_s):,.3g} ms"
+        seconds = _write_ms(end_s - start_s)
         bar = f'<div><i class="{kind}" style="{style}"></i></div>'
         lines.append(f'<div class="line"><span>{escape(name)}</span>{bar}<b>{seconds}</b></div>')
     return "\n".join(lines)
@@ -146,8 +146,8 @@ def _cards(rows: Sequence[Comparison], trained: Trained) -> str:
     figures = {
         "counts equal": f"{equal} of {len(counts)}",
         "parameters": f"{by_key['parameters'].measured:,.0f}",
-        "a training step, predicted": f"{1e3 * step.predicted:,.3g} ms",
-        "a training step, measured": f"{1e3 * step.measured:,.3g} ms",
+        "a training step, predicted": _write_ms(step.predicted),
+        "a training step, measured": _write_ms(step.measured),
     }
     if trained.bits_per_byte is not None:
         figures = {"bits per byte, held-out text": f"{trained.bits_per_byte:.3f}"} | figures
@@ -180,12 +180,19 @@ def _draw_losses(losses: Sequence[float]) -> str:
         f'<span style="top:{height * (high - nats):.2f}%"><em>{nats}</em></span>'
         for nats in range(math.ceil(low), math.floor(high) + 1)
     )
+    smoothed = f"; the bold line is the mean of {2 * half + 1} steps" if half else ""
     curves = line(losses, "steps") + line(means, "smooth")
     return f"""<h2>Loss</h2>
 <figure><div class="curve">{levels}<svg viewBox="0 0 100 100" preserveAspectRatio="none" role="img"
  aria-label="Training loss by step">{curves}</svg></div>
-<figcaption>Nats per token over {len(losses)} steps, from {losses[0]:.2f} to {means[-1]:.2f}; the bold line is the
-mean of {2 * half + 1} steps.</figcaption></figure>"""
+<figcaption>Nats per token over {len(losses)} steps, from {losses[0]:.2f} to {means[-1]:.2f}{smoothed}.</figcaption>
+</figure>"""
+
+
+def _write_ms(time_s: float) -> str:
+    """Milliseconds with three digits or more, never as a power of ten."""
+    time_ms = 1e3 * time_s
+    return f"{time_ms:,.0f} ms" if abs(time_ms) >= 100 else f"{time_ms:.3g} ms"
 
 
 def _gains_table(gains: Sequence[Gain]) -> str:
