@@ -23,7 +23,7 @@ from mlsys_lab.scaling.text import course_text
 TOKENIZER_FILE: Path = FOLDER / TOKENIZER
 VOCAB_SIZE, VALIDATION_BATCH = 1024, 32
 STEPS, RANKS, BATCH_SIZE, LR = 500, 4, 32, 4e-3
-"""Of a run, unless `plan` is given others: at most ten minutes of CPU time."""
+"""Defaults of `plan`: at most ten minutes of CPU time."""
 MODELS = {
     "standard": TransformerConfig(
         "capstone", n_layers=4, d_model=128, n_heads=4, d_ff=352, vocab_size=VOCAB_SIZE, context=256, tied=True

@@ -108,8 +108,8 @@ def rerun(bundle: Bundle, rules: Rules | None = None, data: Dataset | None = Non
 
     The sandbox trains from a secret seed, and its weights must be those of torch's autograd from that seed: so the
     code trains, and as torch does. What it reaches from the bundle's own seed is then what torch reaches from it.
-    Raises InputError, in one line, for a bundle that breaks the rules, for numbers that it claims and that are others
-    here, for code that fails or does not end, and for other weights.
+    Raises InputError, in one line, for a bundle that breaks the rules, for claimed numbers that differ from those
+    computed here, for code that fails or does not end, and for other weights.
     """
     rules, settings = rules or Rules(), bundle.settings
     stack = load_stack(swaps={spec.field: "solved" for spec in LAYERS})
