@@ -67,7 +67,7 @@ print(stack.report())
 # %% [markdown]
 # This is your **stack**: one line for each layer, with the lab that it comes from. A layer is yours if `mlsys-lab
 # check` has accepted it. Otherwise the solved lab stands in, so you can start with any number of labs done; a layer
-# that you hand in later takes its place when you run this cell again. `stack.engine` has the names of lab 01 (`Tensor`,
+# that is accepted later takes its place when you run this cell again. `stack.engine` has the names of lab 01 (`Tensor`,
 # `record`, `cross_entropy`, `no_grad`), `stack.collectives` those of lab 07, and so on.
 #
 # The layer `capstone` is this notebook. Its functions get the other layers as arguments (`engine`, `job.stack`,
@@ -737,7 +737,7 @@ check.predict(guess, last / num_parameters, "bytes per parameter", within=0.02)
 # 05, 07 and 10. A sheet is a function of the configuration and of three calibrations of a machine, so it can be
 # evaluated for machines that you do not have. It never measures.
 #
-# **Interface.** Four functions return dictionaries of numbers, with these keys and no others.
+# **Interface.** Four functions return dictionaries of numbers, with exactly these keys.
 #
 # `predict_training(stack, config, train, world_size)`: a step of all ranks, and the bytes that rank 0 holds.
 #
