@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from mlsys_lab.capstone.job import State
 from mlsys_lab.capstone.stack import SWAPS, Source, Stack, load_stack
 from mlsys_lab.comm import Rank
 from mlsys_lab.errors import InputError
@@ -23,7 +24,6 @@ REPLICATED = {
     "replicated-halving-doubling": ("halving_doubling", "halving_doubling"),
 }
 """Kinds of the data-parallel layer: lab 07's name of the algorithm, and the collective that runs it."""
-State = dict[str, torch.Tensor]
 
 
 class ReplicatedOptimizer:

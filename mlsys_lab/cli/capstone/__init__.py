@@ -10,7 +10,7 @@ a run of the standard model takes about ten minutes:
   mlsys-lab capstone report    predicted, counted and timed
   mlsys-lab capstone check     where the layers meet, one line each
 
-the whole way in a minute, with a model that learns little:
+all of it in a minute, with a model that learns little:
   mlsys-lab capstone plan --run try --model tiny --steps 20
   mlsys-lab capstone train --run try
 """
