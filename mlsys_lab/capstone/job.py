@@ -92,6 +92,17 @@ class Calibration:
         if not all(map(math.isfinite, [self.latency_s, *numbers.values(), *self.rates.values()])):
             raise InputError("a calibration must be finite", got=self)
 
+    def slow_down(self, factor: float) -> Calibration:
+        """The calibration of a machine on which everything takes `factor` times as long."""
+        return Calibration(
+            Rates({shape: rate / factor for shape, rate in self.rates.items()}),
+            self.unit_s * factor,
+            self.latency_s * factor,
+            self.bytes_per_s / factor,
+            self.peak_flops_per_s / factor,
+            self.memory_bytes_per_s / factor,
+        )
+
     def to_json(self) -> str:
         """All numbers as JSON; a rate is [m, k, n, FLOP/s]."""
         return json.dumps(vars(self) | {"rates": [[*shape, rate] for shape, rate in self.rates.items()]}, indent=1)

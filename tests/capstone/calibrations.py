@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from mlsys_lab.capstone.job import Calibration, Rates
 from mlsys_lab.configs import TrainConfig, TransformerConfig
 
@@ -27,16 +25,3 @@ def plain_calibration(config: TransformerConfig, train_config: TrainConfig, worl
             shapes |= {(size * T, width, out), (size * T, out, width), (width, size * T, out)}
     rates = dict.fromkeys([*shapes, *(shape[::-1] for shape in shapes)], RATE)
     return Calibration(Rates(rates), UNIT_S, LATENCY_S, BANDWIDTH, PEAK, MEMORY)
-
-
-def slower(calibration: Calibration, factor: float) -> Calibration:
-    """The calibration of a machine on which everything takes `factor` times as long."""
-    return replace(
-        calibration,
-        rates=Rates({shape: rate / factor for shape, rate in calibration.rates.items()}),
-        unit_s=calibration.unit_s * factor,
-        latency_s=calibration.latency_s * factor,
-        bytes_per_s=calibration.bytes_per_s / factor,
-        peak_flops_per_s=calibration.peak_flops_per_s / factor,
-        memory_bytes_per_s=calibration.memory_bytes_per_s / factor,
-    )

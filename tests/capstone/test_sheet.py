@@ -27,7 +27,7 @@ from mlsys_lab.errors import InputError
 from mlsys_lab.hardware import cpu
 from mlsys_lab.models import training
 from mlsys_lab.stack.workspace import Workspace
-from tests.capstone.calibrations import BANDWIDTH, LATENCY_S, MEMORY, PEAK, RATE, plain_calibration, slower
+from tests.capstone.calibrations import BANDWIDTH, LATENCY_S, MEMORY, PEAK, RATE, plain_calibration
 
 IDS = np.random.default_rng(0).integers(0, 53, 900)
 TRAIN = TrainConfig(batch_size=6, seq_len=11, steps=3, lr=1e-2)
@@ -93,7 +93,7 @@ def test_products_are_counted_as_torchs_own_counter_counts_them(stack: Stack, co
 
 def test_seconds_are_those_of_plain_numbers_and_double_with_them(stack: Stack, config: TransformerConfig) -> None:
     plain = plain_calibration(config, TRAIN, 4)
-    sheet, doubled = (fill_in(stack, config, 4, calibration=one) for one in (plain, slower(plain, 2)))
+    sheet, doubled = (fill_in(stack, config, 4, calibration=one) for one in (plain, plain.slow_down(2)))
     for key, cost in COSTS.items():
         factor = 2 if cost.kind == "seconds" else 1
         assert doubled[key] == pytest.approx(factor * sheet[key], rel=1e-12)

@@ -30,7 +30,7 @@ from mlsys_grader.sandbox.sandbox import Sandbox
 from mlsys_lab.capstone import LAYERS, load_stack
 from mlsys_lab.capstone.bundle import Bundle
 from mlsys_lab.capstone.calibration import calibrate
-from mlsys_lab.capstone.job import Calibration, Rates
+from mlsys_lab.capstone.job import Calibration
 from mlsys_lab.capstone.settings import VOCAB_SIZE, Settings, bits_per_byte
 from mlsys_lab.capstone.sheet import COSTS, Sheet, predict
 from mlsys_lab.capstone.weights import check_weights
@@ -144,7 +144,7 @@ def predict_again(sandbox: Sandbox, bundle: Bundle, calibration: Calibration) ->
     _compare(bundle.sheet, _fill_in_sheet(sandbox, bundle, bundle.calibration), "count", "estimate", "seconds")
     factor = random.SystemRandom().uniform(1.5, 3.0)
     sheet = _fill_in_sheet(sandbox, bundle, calibration)
-    slower = _fill_in_sheet(sandbox, bundle, _slow_down(calibration, factor))
+    slower = _fill_in_sheet(sandbox, bundle, calibration.slow_down(factor))
     scaled = {key: slower[key] / factor if cost.kind == "seconds" else slower[key] for key, cost in COSTS.items()}
     _compare(sheet, Sheet(scaled), "count", "estimate", "seconds")
     return sheet
@@ -222,18 +222,6 @@ def _compare(claimed: Sheet, expected: Sheet, *kinds: str) -> None:
         if cost.kind in kinds and abs(claimed[key] - expected[key]) > tolerance * abs(expected[key]):
             got, again = (f"{sheet[key]:,.10g}" for sheet in (claimed, expected))
             raise InputError(f"the sheet's {key}", got=got, expected=f"{again}, as computed again")
-
-
-def _slow_down(calibration: Calibration, factor: float) -> Calibration:
-    """The calibration of a machine on which everything takes `factor` times as long."""
-    return Calibration(
-        Rates({shape: rate / factor for shape, rate in calibration.rates.items()}),
-        calibration.unit_s * factor,
-        calibration.latency_s * factor,
-        calibration.bytes_per_s / factor,
-        calibration.peak_flops_per_s / factor,
-        calibration.memory_bytes_per_s / factor,
-    )
 
 
 def _fill_in_sheet(sandbox: Sandbox, bundle: Bundle, calibration: Calibration) -> Sheet:
